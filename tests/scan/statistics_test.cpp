@@ -13,6 +13,10 @@
 #include <type_traits>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include <doctest/doctest.h>
 
 #include "support/element_types.hpp"
@@ -350,14 +354,14 @@ TEST_CASE("statistics - subnormals count in the moments even where the program f
     std::vector<float> data(5000, detail::bit_cast<float>(std::uint32_t{3}));
     std::vector<double> wide(5000, detail::bit_cast<double>(std::uint64_t{3}));
 #if defined(__x86_64__)
-    const unsigned before = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(before | 0x8040);
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);
 #endif
     const statistics s = compute_statistics(view<const float>(data));
     const statistics w = compute_statistics(view<const double>(wide));
 #if defined(__x86_64__)
-    CHECK((__builtin_ia32_stmxcsr() & 0x8040) == 0x8040);
-    __builtin_ia32_ldmxcsr(before);
+    CHECK((_mm_getcsr() & 0x8040) == 0x8040);
+    _mm_setcsr(before);
 #endif
     CHECK(s.subnormal == 5000);
     CHECK(s.mean == 3 * power(-149));

@@ -34,8 +34,13 @@ private:
 #if defined(__SSE__) && !defined(__CUDA_ARCH__)
     using mode_bits = unsigned;
     static constexpr mode_bits flush = 0x8040; // flush-to-zero, denormals-are-zero
-    COLLPROBE_HD static mode_bits mode() noexcept { return __builtin_ia32_stmxcsr(); }
-    COLLPROBE_HD static void set_mode(mode_bits bits) noexcept { __builtin_ia32_ldmxcsr(bits); }
+    COLLPROBE_HD static mode_bits mode() noexcept
+    {
+        mode_bits bits;
+        asm volatile("stmxcsr %0" : "=m"(bits));
+        return bits;
+    }
+    COLLPROBE_HD static void set_mode(mode_bits bits) noexcept { asm volatile("ldmxcsr %0" : : "m"(bits)); }
 #elif defined(__aarch64__) && !defined(__CUDA_ARCH__)
     using mode_bits = std::uint64_t;
     static constexpr mode_bits flush = mode_bits{1} << 24;

@@ -33,10 +33,7 @@ template <class V>
         return;
     }
     const auto pairs = reinterpret_cast<vector<std::uint16_t, 32>>(codes);
-    const halves_of<vector<std::uint16_t, 32>> halves((pairs & 0xf) | (pairs >> 4 & 0xf0));
-    using v8hi = vector<short, 16>;
-    const auto nibbles = __builtin_ia32_packuswb128(
-        reinterpret_cast<v8hi>(halves.both[0]), reinterpret_cast<v8hi>(halves.both[1]));
+    const auto nibbles = lower_halves((pairs & 0xf) | (pairs >> 4 & 0xf0));
     __builtin_memcpy(to, &nibbles, 16);
 }
 
@@ -47,7 +44,7 @@ template <class V>
         const halves_of<V> halves(magnitudes);
         return has_zero(lanewise_minimum(halves.both[0], halves.both[1]));
     } else {
-        return __builtin_ia32_movmskps256(reinterpret_cast<eight_floats>(magnitudes == 0)) != 0;
+        return any_bit(magnitudes == 0);
     }
 }
 
@@ -99,7 +96,7 @@ inline void find_scales(const codec& how, block_batch& batch) noexcept
             reinterpret_cast<eight_ints>(rounded_quotient(most, steps)), eight_ints{} + 0x00800000);
         if (narrow) scale = (scale + 0xffff) & static_cast<int>(0xffff0000u);
         // The quotient may have been rounded down. What rounds once has the sign of the exact difference.
-        const eight_floats above = __builtin_ia32_vfmaddps256(reinterpret_cast<eight_floats>(scale), steps, -most);
+        const eight_floats above = fused_multiply_add(reinterpret_cast<eight_floats>(scale), steps, -most);
         scale += (above < 0) & (narrow ? 0x10000 : 1);
         if (has_sign) scale |= reinterpret_cast<eight_ints>(~extreme << 31);
         scale &= ~is_zero;
@@ -297,9 +294,9 @@ template <bool probed, coding kind>
     }
     if constexpr (probed) {
         const eight_floats all_errors = fold(error_squares[0] + error_squares[1]);
-        const eight_floats pairs = __builtin_ia32_haddps256(fold(squares[0] + squares[1]), all_errors);
-        const eight_floats sum_pairs = __builtin_ia32_haddps256(fold(error_sum), eight_floats{});
-        const halves_of<eight_floats> halves(__builtin_ia32_haddps256(pairs, sum_pairs));
+        const eight_floats pairs = sums_of_pairs(fold(squares[0] + squares[1]), all_errors);
+        const eight_floats sum_pairs = sums_of_pairs(fold(error_sum), eight_floats{});
+        const halves_of<eight_floats> halves(sums_of_pairs(pairs, sum_pairs));
         const auto all = halves.both[0] + halves.both[1];
         batch.squares[b] = all[0];
         batch.error_squares[b] = all[1];
@@ -441,7 +438,7 @@ inline void add_batch(const codec& how, double energy, block_batch& batch, quant
         const auto has_squares = reinterpret_cast<eight_ints>(sum) > 0;
         zero_blocks += is_zero;
         smallest += reinterpret_cast<eight_ints>(inverse) == bit_cast<int>(0x1p126f);
-        const eight_floats one_over_rms = __builtin_ia32_sqrtps256(count / sum);
+        const eight_floats one_over_rms = square_roots(count / sum);
         const auto per_rms = reinterpret_cast<eight_floats>(reinterpret_cast<eight_ints>(one_over_rms) & has_squares);
         const eight_floats crest = reinterpret_cast<eight_floats>(extreme) * inverse * per_rms;
         const eight_ints ratio = reinterpret_cast<eight_ints>(errors / sum) & has_squares;
@@ -531,10 +528,6 @@ template <class Code>
         nans |= ((first & magnitude) > largest) | ((second & magnitude) > largest);
     }
 }
-[[gnu::always_inline]] inline bool any_of(code_flags flags) noexcept
-{
-    return __builtin_ia32_pmovmskb128(reinterpret_cast<vector<char, 16>>(flags)) != 0;
-}
 
 /// Decodes blocks, but for those whose scale could reach beyond `how.largest` and those with a code for NaN, whose
 /// bits in the result are set. `scales`: of the blocks, at most 32.
@@ -559,7 +552,7 @@ inline std::uint32_t decode_blocks(
             COLLPROBE_ISA_UNROLL
             for (std::uint32_t k = 0; k < group_vectors; ++k) store_floats(x[k] * scales[b], to + i + float_lanes * k);
         }
-        if (has_nan_code && any_of(nans)) left_out |= 1u << b;
+        if (has_nan_code && any_bit(nans)) left_out |= 1u << b;
     }
     return left_out;
 }
@@ -613,13 +606,13 @@ inline bool sum_blocks(const codec& how, const term_blocks& terms, float divisor
             of_terms[0] += of_terms[k];
             of_sums[0] += of_sums[k];
         }
-        const eight_floats pairs = __builtin_ia32_haddps256(fold(of_terms[0]), fold(of_sums[0]));
-        const halves_of<eight_floats> halves(__builtin_ia32_haddps256(pairs, pairs));
+        const eight_floats pairs = sums_of_pairs(fold(of_terms[0]), fold(of_sums[0]));
+        const halves_of<eight_floats> halves(sums_of_pairs(pairs, pairs));
         const auto both = halves.both[0] + halves.both[1];
         squares = both[0];
         sum_squares = both[1];
     }
-    return !(has_nan_code && any_of(nans));
+    return !(has_nan_code && any_bit(nans));
 }
 
 /// Elements as floats, and floats rounded to elements, in multiples of 32.

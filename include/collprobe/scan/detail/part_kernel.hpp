@@ -22,12 +22,8 @@ struct line_bytes {
         const v8si high_bytes = low_bytes + 32;
         const int from = static_cast<int>((first + 3) / 4 * 4);
         const int to = static_cast<int>(end / 4 * 4);
-        const auto load_words = [&](const unsigned char* half, v8si bytes) {
-            const v8si wanted = (bytes >= from) & (bytes < to);
-            return __builtin_ia32_maskloadd256(reinterpret_cast<const v8si*>(half), wanted);
-        };
-        v8si low_words = load_words(line, low_bytes);
-        v8si high_words = load_words(line + 32, high_bytes);
+        v8si low_words = load_words(line, (low_bytes >= from) & (low_bytes < to));
+        v8si high_words = load_words(line + 32, (high_bytes >= from) & (high_bytes < to));
         // A word that is not read whole: the first one, the last one, or one that is both.
         const auto add_bytes = [&](unsigned begin, unsigned stop) {
             std::uint32_t word = 0;
@@ -131,13 +127,11 @@ inline void cast_floats(
             const auto not_a_number = reinterpret_cast<eight_words>(magnitude > 0x7f800000);
             const eight_words rounded = nearest ? rounded_to_bfloat16(bits) : bits;
             const eight_words result = (not_a_number & (bits | 0x400000u)) | (~not_a_number & rounded);
-            const auto narrow = __builtin_convertvector(result >> 16, vector<std::uint16_t, 16>);
+            const auto narrow = lower_halves(result >> 16);
             __builtin_memcpy(to + i, &narrow, 16);
         } else {
             const auto eight = load<eight_floats>(from + 4 * i);
-            constexpr int truncate = 3;
-            const auto narrow
-                = nearest ? __builtin_ia32_vcvtps2ph256(eight, 0) : __builtin_ia32_vcvtps2ph256(eight, truncate);
+            const auto narrow = nearest ? half_bits_of_floats<true>(eight) : half_bits_of_floats<false>(eight);
             __builtin_memcpy(to + i, &narrow, 16);
         }
     }

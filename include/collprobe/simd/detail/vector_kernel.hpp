@@ -15,63 +15,64 @@ template <class V>
     return *static_cast<const unaligned*>(from);
 }
 
+/// Whether a register holds such a vector. A test computes with vectors that none holds.
+template <class V>
+inline constexpr bool in_register = sizeof(V) <= 32 || COLLPROBE_ISA_REGISTER[0] == 'v';
+
 #if defined(COLLPROBE_ISA_AVX512)
 /// The bytes whose bits are set in `wanted`, and zeros for the others, which are not read.
 [[gnu::always_inline]] inline words64 load_bytes(const void* from, std::uint64_t wanted) noexcept
 {
-    using v64qi = vector<char, 64>;
-#if defined(__clang__)
-    const auto* const bytes = static_cast<const v64qi*>(from);
-#else
-    const auto* const bytes = static_cast<const char*>(from);
-#endif
-    return reinterpret_cast<words64>(__builtin_ia32_loaddquqi512_mask(bytes, v64qi{}, wanted));
+    words64 bytes;
+    asm("vmovdqu8 {%1, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %1}"
+        : "=v"(bytes)
+        : "m"(*static_cast<const char(*)[64]>(from)), "Yk"(wanted));
+    return bytes;
 }
 #endif
 
-/// The product of the low halves of each 64-bit lane.
-[[gnu::always_inline]] inline words64 multiply_low_halves(words64 a, words64 b) noexcept
+/// The words whose sign is set in `wanted`, and zeros for the others, which are not read.
+[[gnu::always_inline]] inline vector<int, 32> load_words(const void* from, vector<int, 32> wanted) noexcept
 {
-#if COLLPROBE_ISA_WIDTH == 32
-    using v8si = vector<int, 32>;
-    return reinterpret_cast<words64>(
-        __builtin_ia32_pmuludq256(reinterpret_cast<v8si>(a), reinterpret_cast<v8si>(b)));
-#elif defined(COLLPROBE_ISA_AVX512) && !defined(__clang__)
-    using v16si = vector<int, 64>;
-    using v8di = vector<long long, 64>;
-    constexpr unsigned char all_lanes = 0xff;
-    return reinterpret_cast<words64>(__builtin_ia32_pmuludq512_mask(
-        reinterpret_cast<v16si>(a), reinterpret_cast<v16si>(b), v8di{}, all_lanes));
-#else
-    return (a & 0xffffffffu) * (b & 0xffffffffu); // clang compiles this to the instruction
+    vector<int, 32> words;
+    asm("vpmaskmovd {%1, %2, %0|%0, %2, %1}"
+        : "=x"(words)
+        : "m"(*static_cast<const char(*)[32]>(from)), "x"(wanted));
+    return words;
+}
+
+/// The product of the low halves of each 64-bit lane.
+template <class Words>
+[[gnu::always_inline]] inline Words multiply_low_halves(Words a, Words b) noexcept
+{
+#if !defined(__clang__)
+    if constexpr (in_register<Words>) {
+        Words product;
+        asm("vpmuludq {%2, %1, %0|%0, %1, %2}" : "=v"(product) : "%v"(a), "vm"(b));
+        return product;
+    }
 #endif
+    return (a & 0xffffffffu) * (b & 0xffffffffu); // clang compiles this to the instruction
 }
 
 using shorts = vector<std::int16_t, width>;
 using words32 = vector<std::uint32_t, width>;
 
 /// The sum of the squares of the two numbers in each 32-bit lane; they are not both the lowest.
-[[gnu::always_inline]] inline words32 squares_of_pairs(shorts x) noexcept
+template <class Shorts>
+[[gnu::always_inline]] inline auto squares_of_pairs(Shorts x) noexcept
 {
-#if COLLPROBE_ISA_WIDTH == 32
-    using v16hi = vector<short, 32>;
-    return reinterpret_cast<words32>(
-        __builtin_ia32_pmaddwd256(reinterpret_cast<v16hi>(x), reinterpret_cast<v16hi>(x)));
-#elif defined(COLLPROBE_ISA_AVX512)
-    using v32hi = vector<short, 64>;
-    const auto same = reinterpret_cast<v32hi>(x);
-#if defined(__clang__)
-    return reinterpret_cast<words32>(__builtin_ia32_pmaddwd512(same, same));
-#else
-    constexpr unsigned short all_lanes = 0xffff;
-    return reinterpret_cast<words32>(__builtin_ia32_pmaddwd512_mask(same, same, vector<int, 64>{}, all_lanes));
-#endif
-#else
-    const auto pairs = reinterpret_cast<vector<std::int32_t, width>>(x);
-    const auto low = (pairs << 16) >> 16;
-    const auto high = pairs >> 16;
-    return reinterpret_cast<words32>(low * low + high * high);
-#endif
+    using sums_of = vector<std::uint32_t, int{sizeof(Shorts)}>;
+    if constexpr (in_register<Shorts>) {
+        sums_of sums;
+        asm("vpmaddwd {%1, %1, %0|%0, %1, %1}" : "=v"(sums) : "v"(x));
+        return sums;
+    } else {
+        const auto pairs = reinterpret_cast<vector<std::int32_t, int{sizeof(Shorts)}>>(x);
+        const auto low = (pairs << 16) >> 16;
+        const auto high = pairs >> 16;
+        return reinterpret_cast<sums_of>(low * low + high * high);
+    }
 }
 
 using doubles = vector<double, width>;
@@ -83,35 +84,73 @@ using doubles = vector<double, width>;
     return value;
 }
 
-/// As many doubles as fill a vector, from floats or integers. GCC's `__builtin_convertvector` would use narrower
-/// vectors in between.
-template <class Narrow>
-[[gnu::always_inline]] inline doubles convert(Narrow x) noexcept
+/// Each element as a wider one. g++ would split the vector, so it is given the instruction.
+template <class To, class From>
+[[gnu::always_inline]] inline To widened(From x) noexcept
 {
-#if !defined(__clang__) && COLLPROBE_ISA_WIDTH == 32
+#if !defined(__clang__)
     using from = std::remove_cvref_t<decltype(x[0])>;
-    if constexpr (std::is_same_v<from, float>) return __builtin_ia32_cvtps2pd256(x);
-    else if constexpr (std::is_same_v<from, int>) return __builtin_ia32_cvtdq2pd256(x);
-#elif !defined(__clang__) && defined(COLLPROBE_ISA_AVX512)
-    using from = std::remove_cvref_t<decltype(x[0])>;
-    constexpr int current_direction = 4;
-    constexpr char all_lanes = -1;
-    if constexpr (std::is_same_v<from, float>)
-        return __builtin_ia32_cvtps2pd512_mask(x, doubles{}, all_lanes, current_direction);
-    else if constexpr (std::is_same_v<from, int>)
-        return __builtin_ia32_cvtdq2pd512_mask(x, doubles{}, static_cast<unsigned char>(all_lanes));
+    using to = std::remove_cvref_t<decltype(To{}[0])>;
+    constexpr bool to_double = std::is_same_v<to, double>;
+    constexpr bool is_float = std::is_same_v<from, float>;
+    constexpr bool is_int = std::is_same_v<from, int>;
+    if constexpr (in_register<To> && (!to_double || is_float || is_int)) {
+        To wide;
+        if constexpr (is_float) asm("vcvtps2pd {%1, %0|%0, %1}" : "=v"(wide) : "vm"(x));
+        else if constexpr (is_int) asm("vcvtdq2pd {%1, %0|%0, %1}" : "=v"(wide) : "vm"(x));
+        else if constexpr (sizeof(from) == 2) asm("vpmovzxwd {%1, %0|%0, %1}" : "=v"(wide) : "vm"(x));
+        else if constexpr (sizeof(to) == 2 && std::is_signed_v<from>)
+            asm("vpmovsxbw {%1, %0|%0, %1}" : "=v"(wide) : "vm"(x));
+        else if constexpr (sizeof(to) == 2) asm("vpmovzxbw {%1, %0|%0, %1}" : "=v"(wide) : "vm"(x));
+        else if constexpr (std::is_signed_v<from>) asm("vpmovsxbd {%1, %0|%0, %1}" : "=v"(wide) : "vm"(x));
+        else asm("vpmovzxbd {%1, %0|%0, %1}" : "=v"(wide) : "vm"(x));
+        return wide;
+    }
 #endif
-    return __builtin_convertvector(x, doubles);
+    return __builtin_convertvector(x, To);
 }
+
+/// The two halves of a vector. It is copied as a whole: with a copy of each half, g++ would keep the vector in memory
+/// from its first use on.
+template <class V>
+struct halves_of {
+    using half = vector<std::remove_cvref_t<decltype(V{}[0])>, int{sizeof(V) / 2}>;
+    half both[2];
+
+    [[gnu::always_inline]] explicit halves_of(V v) noexcept { __builtin_memcpy(both, &v, sizeof v); }
+};
 
 using eight_words = vector<std::uint32_t, 32>;
 using eight_ints = vector<int, 32>;
 using eight_floats = vector<float, 32>;
 
+/// Numbers of 16-bit floating point, each in a short, as floats.
+template <class Floats, class Shorts>
+[[gnu::always_inline]] inline Floats floats_of_half_bits(Shorts x) noexcept
+{
+#if defined(__clang__)
+    typedef __fp16 halves __attribute__((vector_size(sizeof(Shorts))));
+    return __builtin_convertvector(reinterpret_cast<halves>(x), Floats);
+#else
+    Floats floats;
+    asm("vcvtph2ps {%1, %0|%0, %1}" : "=v"(floats) : "vm"(x));
+    return floats;
+#endif
+}
+
 /// Eight halves as floats.
 [[gnu::always_inline]] inline eight_floats floats_of_halves(const void* from) noexcept
 {
-    return reinterpret_cast<eight_floats>(__builtin_ia32_vcvtph2ps256(load<vector<short, 16>>(from)));
+    return floats_of_half_bits<eight_floats>(load<vector<std::int16_t, 16>>(from));
+}
+
+/// Floats as halves: rounded to nearest even, or towards zero.
+template <bool nearest, class Floats>
+[[gnu::always_inline]] inline auto half_bits_of_floats(Floats x) noexcept
+{
+    vector<std::int16_t, int{sizeof(Floats) / 2}> halves;
+    asm("vcvtps2ph {%2, %1, %0|%0, %1, %2}" : "=v"(halves) : "v"(x), "i"(nearest ? 0 : 3));
+    return halves;
 }
 
 /// Elements of 8-bit floating point, each in a short, as halves. A half has e5m2 in its upper byte; e4m3 fits below its
@@ -131,38 +170,26 @@ template <class T, class Shorts>
 template <class T>
 inline constexpr float float8_in_halves = std::is_same_v<T, float8_e5m2> ? 1.0f : 0x1p8f;
 
-/// Eight elements of 8-bit floating point as floats.
-template <class T>
-[[gnu::always_inline]] inline eight_floats floats_of_float8(const T* from) noexcept
+/// As many elements of 8-bit floating point as floats fill a vector.
+template <class Floats = eight_floats, class T>
+[[gnu::always_inline]] inline Floats floats_of_float8(const T* from) noexcept
 {
-    using eight_shorts = vector<std::int16_t, 16>;
-#if defined(__clang__)
-    const auto bytes = __builtin_convertvector(load<vector<std::uint8_t, 8>>(from), eight_shorts);
-#else
-    const vector<long long, 16> loaded{load<long long>(from), 0};
-    const auto bytes
-        = reinterpret_cast<eight_shorts>(__builtin_ia32_pmovzxbw128(reinterpret_cast<vector<char, 16>>(loaded)));
-#endif
-    const eight_shorts halves = halves_of_float8<T>(bytes);
-    return floats_of_halves(&halves) * float8_in_halves<T>;
+    const auto bytes = widened<vector<std::int16_t, int{sizeof(Floats) / 2}>>(
+        load<vector<std::uint8_t, int{sizeof(Floats) / 4}>>(from));
+    return floats_of_half_bits<Floats>(halves_of_float8<T>(bytes)) * float8_in_halves<T>;
 }
 
 /// Stores eight floats, rounded to nearest even, as halves.
 [[gnu::always_inline]] inline void store_as_halves(eight_floats from, void* to) noexcept
 {
-    constexpr int to_nearest_even = 0;
-    const auto halves = __builtin_ia32_vcvtps2ph256(from, to_nearest_even);
-    __builtin_memcpy(to, &halves, 16);
+    const auto halves = half_bits_of_floats<true>(from);
+    __builtin_memcpy(to, &halves, sizeof halves);
 }
 
 /// Eight unsigned numbers of 16 bits as words.
 [[gnu::always_inline]] inline eight_words words_of_shorts(const void* from) noexcept
 {
-#if defined(__clang__)
-    return __builtin_convertvector(load<vector<std::uint16_t, 16>>(from), eight_words);
-#else
-    return reinterpret_cast<eight_words>(__builtin_ia32_pmovzxwd256(load<vector<short, 16>>(from)));
-#endif
+    return widened<eight_words>(load<vector<std::uint16_t, 16>>(from));
 }
 
 using sixteen_shorts = vector<std::int16_t, 32>;
@@ -171,40 +198,28 @@ using sixteen_shorts = vector<std::int16_t, 32>;
 template <class Byte>
 [[gnu::always_inline]] inline sixteen_shorts shorts_of_bytes(const Byte* from) noexcept
 {
-#if defined(__clang__)
-    return __builtin_convertvector(load<vector<Byte, 16>>(from), sixteen_shorts);
-#else
-    const auto bytes = load<vector<char, 16>>(from);
-    if constexpr (std::is_signed_v<Byte>) return reinterpret_cast<sixteen_shorts>(__builtin_ia32_pmovsxbw256(bytes));
-    else return reinterpret_cast<sixteen_shorts>(__builtin_ia32_pmovzxbw256(bytes));
-#endif
+    return widened<sixteen_shorts>(load<vector<Byte, 16>>(from));
 }
 
 /// Eight integers of 8 bits as ints.
 template <class Byte>
 [[gnu::always_inline]] inline eight_ints ints_of_bytes(const Byte* from) noexcept
 {
-#if defined(__clang__)
-    return __builtin_convertvector(load<vector<Byte, 8>>(from), eight_ints);
-#else
-    using v16qi = vector<char, 16>;
-    const auto bytes = reinterpret_cast<v16qi>(vector<long long, 16>{load<long long>(from), 0});
-    if constexpr (std::is_signed_v<Byte>) return reinterpret_cast<eight_ints>(__builtin_ia32_pmovsxbd256(bytes));
-    else return reinterpret_cast<eight_ints>(__builtin_ia32_pmovzxbd256(bytes));
-#endif
+    return widened<eight_ints>(load<vector<Byte, 8>>(from));
 }
 
-/// The upper four of eight 32-bit lanes. GCC takes a slower instruction for the generic shuffle.
+/// The lower halves of words or shorts, whose upper halves are zero.
 template <class V>
-[[gnu::always_inline]] inline auto upper_half(V x) noexcept
+[[gnu::always_inline]] inline auto lower_halves(V x) noexcept
 {
-#if defined(__clang__)
-    return __builtin_shufflevector(x, x, 4, 5, 6, 7);
-#else
-    using lane = std::remove_cvref_t<decltype(x[0])>;
-    return reinterpret_cast<vector<lane, 16>>(
-        __builtin_ia32_extract128i256(reinterpret_cast<vector<long long, 32>>(x), 1));
-#endif
+    using half = std::conditional_t<sizeof(x[0]) == 4, std::uint16_t, std::uint8_t>;
+    const halves_of<V> halves(x);
+    vector<half, int{sizeof(V) / 2}> lower;
+    if constexpr (sizeof(V) == 64) asm("vpmovdw {%1, %0|%0, %1}" : "=v"(lower) : "v"(x));
+    else if constexpr (sizeof(half) == 2)
+        asm("vpackusdw {%2, %1, %0|%0, %1, %2}" : "=v"(lower) : "v"(halves.both[0]), "v"(halves.both[1]));
+    else asm("vpackuswb {%2, %1, %0|%0, %1, %2}" : "=v"(lower) : "v"(halves.both[0]), "v"(halves.both[1]));
+    return lower;
 }
 
 /// Vector `k` of the doubles that eight floats or ints give.
@@ -212,10 +227,9 @@ template <int k, class Eight>
 [[gnu::always_inline]] inline doubles doubles_of_eight(Eight eight) noexcept
 {
 #if COLLPROBE_ISA_WIDTH == 32
-    if constexpr (k % 2 == 0) return convert(__builtin_shufflevector(eight, eight, 0, 1, 2, 3));
-    else return convert(upper_half(eight));
+    return widened<doubles>(halves_of<Eight>(eight).both[k % 2]);
 #else
-    return convert(eight);
+    return widened<doubles>(eight);
 #endif
 }
 
@@ -236,42 +250,16 @@ inline constexpr std::uint32_t float_lanes = width / 4;
 /// As many unsigned numbers of 16 bits as a vector has lanes, as ints.
 [[gnu::always_inline]] inline ints ints_of_shorts(const void* from) noexcept
 {
-#if defined(COLLPROBE_ISA_AVX512) && !defined(__clang__)
-    constexpr unsigned short all_lanes = 0xffff;
-    return __builtin_ia32_pmovzxwd512_mask(load<vector<short, 32>>(from), ints{}, all_lanes);
-#else
-    ints wide;
-    for (int k = 0; k < width / 32; ++k) {
-        const eight_words eight = words_of_shorts(static_cast<const char*>(from) + 16 * k);
-        __builtin_memcpy(reinterpret_cast<char*>(&wide) + 32 * k, &eight, 32);
-    }
-    return wide;
-#endif
+    return widened<ints>(load<vector<std::uint16_t, width / 2>>(from));
 }
 
 /// As many elements of float, bfloat16 or float16 as fill a vector of floats.
 template <class T>
 [[gnu::always_inline]] inline floats load_floats(const T* from) noexcept
 {
-    if constexpr (std::is_same_v<T, float>) {
-        return load<floats>(from);
-    } else if constexpr (std::is_same_v<T, bfloat16>) {
-        return reinterpret_cast<floats>(ints_of_shorts(from) << 16);
-    } else {
-#if defined(COLLPROBE_ISA_AVX512)
-        constexpr unsigned short all_lanes = 0xffff;
-        constexpr int current_direction = 4;
-        return __builtin_ia32_vcvtph2ps512_mask(
-            load<vector<short, 32>>(from), floats{}, all_lanes, current_direction);
-#else
-        floats wide;
-        for (int k = 0; k < width / 32; ++k) {
-            const eight_floats eight = floats_of_halves(from + 8 * k);
-            __builtin_memcpy(reinterpret_cast<char*>(&wide) + 32 * k, &eight, 32);
-        }
-        return wide;
-#endif
-    }
+    if constexpr (std::is_same_v<T, float>) return load<floats>(from);
+    else if constexpr (std::is_same_v<T, bfloat16>) return reinterpret_cast<floats>(ints_of_shorts(from) << 16);
+    else return floats_of_half_bits<floats>(load<vector<std::int16_t, width / 2>>(from));
 }
 
 /// Rounds to bfloat16, in the upper half of each word. A NaN needs no care if its lower half is zero, as it is of one
@@ -284,50 +272,27 @@ template <class Floats>
 }
 
 /// Stores a vector of floats, rounded to T.
-template <class T>
-[[gnu::always_inline]] inline void store_floats(floats x, T* to) noexcept
+template <class Floats, class T>
+[[gnu::always_inline]] inline void store_floats(Floats x, T* to) noexcept
 {
     if constexpr (std::is_same_v<T, float>) {
         __builtin_memcpy(to, &x, sizeof x);
     } else if constexpr (std::is_same_v<T, bfloat16>) {
-#if defined(COLLPROBE_ISA_AVX512)
-        constexpr unsigned short all_lanes = 0xffff;
-        const auto rounded = reinterpret_cast<ints>(rounded_to_bfloat16(x) >> 16);
-        const auto shorts16 = __builtin_ia32_pmovdw512_mask(rounded, vector<short, 32>{}, all_lanes);
-        __builtin_memcpy(static_cast<void*>(to), &shorts16, sizeof shorts16);
-#else
-        const auto rounded = reinterpret_cast<ints>(rounded_to_bfloat16(x) >> 16);
-        for (int k = 0; k < width / 32; ++k) {
-            const auto low = load<vector<int, 16>>(reinterpret_cast<const char*>(&rounded) + 32 * k);
-            const auto high = load<vector<int, 16>>(reinterpret_cast<const char*>(&rounded) + 32 * k + 16);
-            const auto packed = __builtin_ia32_packusdw128(low, high);
-            __builtin_memcpy(static_cast<void*>(to + 8 * k), &packed, sizeof packed);
-        }
-#endif
+        const auto narrow = lower_halves(rounded_to_bfloat16(x) >> 16);
+        __builtin_memcpy(static_cast<void*>(to), &narrow, sizeof narrow);
     } else {
-        for (int k = 0; k < width / 32; ++k)
-            store_as_halves(load<eight_floats>(reinterpret_cast<const char*>(&x) + 32 * k), to + 8 * k);
+        const auto narrow = half_bits_of_floats<true>(x);
+        __builtin_memcpy(static_cast<void*>(to), &narrow, sizeof narrow);
     }
 }
 
 /// The nearest integers, ties to even.
-[[gnu::always_inline]] inline ints nearest_ints(floats x) noexcept
+template <class Floats>
+[[gnu::always_inline]] inline auto nearest_ints(Floats x) noexcept
 {
-#if COLLPROBE_ISA_WIDTH == 32
-    return __builtin_ia32_cvtps2dq256(x);
-#elif defined(COLLPROBE_ISA_AVX512)
-    constexpr unsigned short all_lanes = 0xffff;
-    constexpr int current_direction = 4;
-    return __builtin_ia32_cvtps2dq512_mask(x, ints{}, all_lanes, current_direction);
-#else
-    ints all;
-    for (int k = 0; k < width / 32; ++k) {
-        const eight_ints eight
-            = __builtin_ia32_cvtps2dq256(load<eight_floats>(reinterpret_cast<const char*>(&x) + 32 * k));
-        __builtin_memcpy(reinterpret_cast<char*>(&all) + 32 * k, &eight, 32);
-    }
-    return all;
-#endif
+    vector<int, int{sizeof(Floats)}> nearest;
+    asm("vcvtps2dq {%1, %0|%0, %1}" : "=v"(nearest) : "v"(x));
+    return nearest;
 }
 
 /// Sixteen numbers of 8 bits, as floats: integers, or of the type `Code`.
@@ -335,84 +300,80 @@ template <class Code>
 [[gnu::always_inline]] inline void floats_of_sixteen(
     vector<signed char, 16> bytes, floats (&to)[16 / float_lanes]) noexcept
 {
-#if defined(COLLPROBE_ISA_AVX512)
-    constexpr unsigned short all_lanes = 0xffff;
-    if constexpr (std::is_integral_v<Code>) {
-#if defined(__clang__)
-        const auto wide = __builtin_convertvector(bytes, ints);
-#else
-        const ints wide
-            = __builtin_ia32_pmovsxbd512_mask(reinterpret_cast<vector<char, 16>>(bytes), ints{}, all_lanes);
-#endif
-        to[0] = __builtin_convertvector(wide, floats);
-    } else {
-        constexpr int current_direction = 4;
-        const auto* const from = reinterpret_cast<const std::uint8_t*>(&bytes);
-        const sixteen_shorts halves = halves_of_float8<Code>(shorts_of_bytes(from));
-        to[0] = __builtin_ia32_vcvtph2ps512_mask(
-                    reinterpret_cast<vector<short, 32>>(halves), floats{}, all_lanes, current_direction)
-            * float8_in_halves<Code>;
+    for (std::uint32_t k = 0; k < 16 / float_lanes; ++k) {
+        const auto* const from = reinterpret_cast<const signed char*>(&bytes) + float_lanes * k;
+        if constexpr (std::is_integral_v<Code>)
+            to[k] = __builtin_convertvector(widened<ints>(load<vector<signed char, float_lanes>>(from)), floats);
+        else to[k] = floats_of_float8<floats>(reinterpret_cast<const Code*>(from));
     }
-#else
-    for (int k = 0; k < 2; ++k) {
-        const auto* const eight = reinterpret_cast<const signed char*>(&bytes) + 8 * k;
-        eight_floats x;
-        if constexpr (std::is_integral_v<Code>) x = __builtin_convertvector(ints_of_bytes(eight), eight_floats);
-        else x = floats_of_float8(reinterpret_cast<const Code*>(eight));
-        __builtin_memcpy(reinterpret_cast<char*>(&to[0]) + 32 * k, &x, 32);
-    }
-#endif
 }
 
 /// Thirty-two ints as bytes, which they fit in.
-[[gnu::always_inline]] inline vector<signed char, 32> bytes_of_ints(const ints (&x)[32 / float_lanes]) noexcept
+template <class Ints, std::uint32_t count>
+[[gnu::always_inline]] inline vector<signed char, 32> bytes_of_ints(const Ints (&x)[count]) noexcept
 {
-#if COLLPROBE_ISA_WIDTH == 32
-    using v8si = vector<int, 32>;
-    const vector<short, 32> low = __builtin_ia32_packssdw256(x[0], x[1]);
-    const vector<short, 32> high = __builtin_ia32_packssdw256(x[2], x[3]);
-    const auto bytes = reinterpret_cast<v8si>(__builtin_ia32_packsswb256(low, high));
-    return reinterpret_cast<vector<signed char, 32>>(
-        __builtin_ia32_permvarsi256(bytes, v8si{0, 4, 1, 5, 2, 6, 3, 7}));
-#elif defined(COLLPROBE_ISA_AVX512)
-    constexpr unsigned short all_lanes = 0xffff;
-    const auto low = reinterpret_cast<vector<int, 16>>(
-        __builtin_ia32_pmovdb512_mask(x[0], vector<char, 16>{}, all_lanes));
-    const auto high = reinterpret_cast<vector<int, 16>>(
-        __builtin_ia32_pmovdb512_mask(x[1], vector<char, 16>{}, all_lanes));
-#if defined(__clang__)
-    const auto both = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-#else
-    const auto both = __builtin_ia32_vinsertf128_si256(__builtin_ia32_si256_si(low), high, 1);
-#endif
-    return reinterpret_cast<vector<signed char, 32>>(both);
-#else
-    vector<signed char, 32> bytes;
-    for (std::uint32_t i = 0; i < 32; ++i) bytes[i] = static_cast<signed char>(x[i / float_lanes][i % float_lanes]);
-    return bytes;
-#endif
+    if constexpr (count == 2) {
+        using half = vector<long long, 16>;
+        const auto low = reinterpret_cast<half>(__builtin_convertvector(x[0], vector<signed char, 16>));
+        const auto high = reinterpret_cast<half>(__builtin_convertvector(x[1], vector<signed char, 16>));
+        return reinterpret_cast<vector<signed char, 32>>(vector<long long, 32>{low[0], low[1], high[0], high[1]});
+    } else {
+        Ints low;
+        Ints high;
+        Ints bytes;
+        asm("vpackssdw {%2, %1, %0|%0, %1, %2}" : "=v"(low) : "v"(x[0]), "v"(x[1]));
+        asm("vpackssdw {%2, %1, %0|%0, %1, %2}" : "=v"(high) : "v"(x[2]), "v"(x[3]));
+        asm("vpacksswb {%2, %1, %0|%0, %1, %2}" : "=v"(bytes) : "v"(low), "v"(high));
+        return reinterpret_cast<vector<signed char, 32>>(
+            __builtin_shufflevector(bytes, bytes, 0, 4, 1, 5, 2, 6, 3, 7));
+    }
 }
 
 /// The sums of eight bytes each, without signs.
 [[gnu::always_inline]] inline vector<std::uint64_t, 32> sums_of_bytes(vector<unsigned char, 32> x) noexcept
 {
-    using v32qi = vector<char, 32>;
-    return reinterpret_cast<vector<std::uint64_t, 32>>(__builtin_ia32_psadbw256(reinterpret_cast<v32qi>(x), v32qi{}));
+    vector<std::uint64_t, 32> sums;
+    asm("vpsadbw {%2, %1, %0|%0, %1, %2}" : "=v"(sums) : "v"(x), "v"(vector<unsigned char, 32>{}));
+    return sums;
+}
+
+/// The sums of two neighbours each, from the lower half of `a`, of `b`, then from their upper halves.
+[[gnu::always_inline]] inline eight_floats sums_of_pairs(eight_floats a, eight_floats b) noexcept
+{
+    return __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14)
+        + __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
+}
+
+/// a * b + c, rounded once.
+[[gnu::always_inline]] inline eight_floats fused_multiply_add(eight_floats a, eight_floats b, eight_floats c) noexcept
+{
+    asm("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
+    return c;
+}
+
+[[gnu::always_inline]] inline eight_floats square_roots(eight_floats x) noexcept
+{
+    eight_floats roots;
+    asm("vsqrtps {%1, %0|%0, %1}" : "=v"(roots) : "v"(x));
+    return roots;
+}
+
+/// Whether any bit of a vector of 16 or 32 bytes is set.
+template <class V>
+[[gnu::always_inline]] inline bool any_bit(V x) noexcept
+{
+    bool any;
+    asm("vptest %1, %1" : "=@ccnz"(any) : "x"(x));
+    return any;
 }
 
 /// Correctly rounded, whatever the flags of the build: for floats g++ may take an estimate instead.
 template <class Floats>
 [[gnu::always_inline]] inline Floats rounded_quotient(Floats a, Floats b) noexcept
 {
-    if constexpr (COLLPROBE_ISA_REGISTER[0] == 'm') { // no register has such a vector
-        return a / b;
-    } else {
-        Floats quotient;
-        asm("vdivps %2, %1, %0"
-            : "=" COLLPROBE_ISA_REGISTER(quotient)
-            : COLLPROBE_ISA_REGISTER(a), COLLPROBE_ISA_REGISTER(b));
-        return quotient;
-    }
+    Floats quotient;
+    asm("vdivps {%2, %1, %0|%0, %1, %2}" : "=v"(quotient) : "v"(a), "v"(b));
+    return quotient;
 }
 
 template <class V>
@@ -426,16 +387,6 @@ template <class V>
 {
     return a > b ? a : b;
 }
-
-/// The two halves of a vector. It is copied as a whole: with a copy of each half, g++ would keep the vector in memory
-/// from its first use on.
-template <class V>
-struct halves_of {
-    using half = vector<std::remove_cvref_t<decltype(V{}[0])>, int{sizeof(V) / 2}>;
-    half both[2];
-
-    [[gnu::always_inline]] explicit halves_of(V v) noexcept { __builtin_memcpy(both, &v, sizeof v); }
-};
 
 struct lane_minimum {
     template <class V>
