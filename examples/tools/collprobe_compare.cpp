@@ -13,6 +13,7 @@
 #include <fstream>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -121,11 +122,16 @@ run_files read_run(const source& from, const char* option)
     }
     all.name = from.run.empty() && !all.runs.empty() ? all.runs.front() : from.run;
     // Communicators of one name are told apart by their ranks; their ids are of one run only.
-    std::stable_sort(all.communicators.begin(), all.communicators.end(),
-        [](const communicator_log& a, const communicator_log& b) {
-            if (a.log.communicator() != b.log.communicator()) return a.log.communicator() < b.log.communicator();
-            return a.lowest_rank < b.lowest_rank;
-        });
+    std::vector<communicator_log> sorted;
+    for (communicator_log& each : all.communicators) {
+        const auto at = std::upper_bound(sorted.begin(), sorted.end(), each,
+            [](const communicator_log& a, const communicator_log& b) {
+                if (a.log.communicator() != b.log.communicator()) return a.log.communicator() < b.log.communicator();
+                return a.lowest_rank < b.lowest_rank;
+            });
+        sorted.insert(at, std::move(each));
+    }
+    all.communicators = std::move(sorted);
     return all;
 }
 

@@ -422,10 +422,11 @@ private:
     {
         std::vector<const communicator*> all;
         for (const auto& [key, each] : communicators_) {
-            if (is_wanted(each->of)) all.push_back(each.get());
+            if (!is_wanted(each->of)) continue;
+            const auto at = std::upper_bound(all.begin(), all.end(), each.get(),
+                [](const communicator* a, const communicator* b) { return a->of.place() < b->of.place(); });
+            all.insert(at, each.get());
         }
-        std::stable_sort(all.begin(), all.end(),
-            [](const communicator* a, const communicator* b) { return a->of.place() < b->of.place(); });
         return all;
     }
     bool is_only_name(const merged_communicator& of) const

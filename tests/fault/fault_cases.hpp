@@ -292,14 +292,15 @@ std::string difference(const fault_calls& all, const std::vector<fault>& faults,
             if (!same_values(own.receive, want.receive)) wrong[r] += "receive" + at + "; ";
             // In place the send buffer is (part of) the result.
             if (!all.in_place && !same_bits(own.send, want.send)) wrong[r] += "send" + at + "; ";
-            for (const injection& one : planned(faults, call, world.rank(), all.target(world.rank(), element_traits<T>::type)))
-                plan.push_back(one);
+            for (const injection& one : planned(faults, call, world.rank(), all.target(world.rank(), element_traits<T>::type))) {
+                // The log has them by phase within a call.
+                const auto place = std::upper_bound(plan.begin(), plan.end(), one, [](const injection& a, const injection& b) {
+                    return a.call != b.call ? a.call < b.call : a.phase < b.phase;
+                });
+                plan.insert(place, one);
+            }
         });
-        // The log has them by phase within a call.
-        std::vector<injection> log(comm.injected().begin(), comm.injected().end());
-        std::stable_sort(plan.begin(), plan.end(), [](const injection& a, const injection& b) {
-            return a.call != b.call ? a.call < b.call : a.phase < b.phase;
-        });
+        const std::vector<injection> log(comm.injected().begin(), comm.injected().end());
         if (log != plan) wrong[r] += "log of rank " + std::to_string(r) + "; ";
         counts[r] = log.size();
     });

@@ -58,8 +58,8 @@ inline std::vector<std::vector<std::size_t>> difficulty_buckets(
 {
     std::vector<std::size_t> order(losses.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::stable_sort(
-        order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return losses[a] < losses[b]; });
+    std::sort(order.begin(), order.end(),
+        [&](std::size_t a, std::size_t b) { return losses[a] < losses[b] || (losses[a] == losses[b] && a < b); });
     std::vector<std::vector<std::size_t>> buckets(count);
     for (std::size_t i = 0; i < order.size(); ++i) buckets[i * count / order.size()].push_back(order[i]);
     return buckets;

@@ -117,7 +117,8 @@ private:
         std::vector<int> by_node(size);
         std::iota(by_node.begin(), by_node.end(), 0);
         const auto node = [&](int rank) { return node_of[static_cast<std::size_t>(rank)]; };
-        std::stable_sort(by_node.begin(), by_node.end(), [&](int a, int b) { return node(a) < node(b); });
+        std::sort(by_node.begin(), by_node.end(),
+            [&](int a, int b) { return node(a) != node(b) ? node(a) < node(b) : a < b; });
         struct run {
             std::size_t first, count;
         };

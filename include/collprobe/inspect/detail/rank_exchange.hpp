@@ -58,11 +58,14 @@ inline std::vector<inspection::order_of_elements> merged(const std::vector<order
             auto same = std::find_if(all.begin(), all.end(), [&](const auto& each) {
                 return each.first == own.first && each.elements == own.elements && each.brackets == own.brackets;
             });
-            if (same == all.end()) same = all.insert(same, own);
+            if (same == all.end()) {
+                const auto at = std::upper_bound(all.begin(), all.end(), own,
+                    [](const auto& a, const auto& b) { return a.first < b.first; });
+                same = all.insert(at, own);
+            }
             same->ranks.push_back(static_cast<int>(rank));
         }
     }
-    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     return all;
 }
 

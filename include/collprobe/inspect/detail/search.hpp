@@ -68,8 +68,9 @@ public:
         if (!possible_ || std::count(joins_.begin(), joins_.end(), placed) != std::ptrdiff_t(joins_.size())) return {};
         std::vector<std::size_t> by_terms;
         for (std::size_t node = 1; node < nodes_.size(); ++node) by_terms.push_back(node);
-        std::stable_sort(by_terms.begin(), by_terms.end(),
-            [this](std::size_t a, std::size_t b) { return nodes_[a].terms < nodes_[b].terms; });
+        std::sort(by_terms.begin(), by_terms.end(), [this](std::size_t a, std::size_t b) {
+            return nodes_[a].terms != nodes_[b].terms ? nodes_[a].terms < nodes_[b].terms : a < b;
+        });
         std::vector<std::uint32_t> name(joins_.size() + nodes_.size()); // of ranks and nodes: a rank in them
         for (std::uint32_t rank = 0; rank < joins_.size(); ++rank) name[rank] = rank;
         std::vector<joint_addition> additions;

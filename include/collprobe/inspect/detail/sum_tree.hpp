@@ -124,8 +124,9 @@ inline std::string brackets_of(const sum_tree& tree)
             for (std::size_t rank = parts.size(); rank <= sum; ++rank) parts.push_back({1, std::to_string(rank)});
         }
         joint_addition sorted = sums;
-        std::stable_sort(sorted.begin(), sorted.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return parts[a].terms > parts[b].terms; });
+        std::sort(sorted.begin(), sorted.end(), [&](std::uint32_t a, std::uint32_t b) {
+            return parts[a].terms != parts[b].terms ? parts[a].terms > parts[b].terms : a < b;
+        });
         text.clear();
         std::uint32_t terms = 0;
         for (const std::uint32_t sum : sorted) {

@@ -167,8 +167,10 @@ COLLPROBE_COLD_INLINE bool parts_tile(const receipt_tensor& of, std::optional<re
             along = d;
         }
     }
-    std::stable_sort(cells.begin(), cells.end(), [along](const receipt_part* a, const receipt_part* b) {
-        return a->box.first.size[along] < b->box.first.size[along];
+    std::sort(cells.begin(), cells.end(), [along](const receipt_part* a, const receipt_part* b) {
+        const std::uint64_t of_a = a->box.first.size[along];
+        const std::uint64_t of_b = b->box.first.size[along];
+        return of_a != of_b ? of_a < of_b : a < b;
     });
     for (std::size_t i = 0; i < cells.size(); ++i) {
         const tensor_box& box = cells[i]->box;

@@ -13,6 +13,7 @@ struct known_content {
     std::string_view type;
     const receipt_tensor* tensor;
     tensor_box box;
+    std::size_t place; // of equal contents the first in the receipt is named
 };
 
 /// Which digests of two receipts are of the same type: -1 that of the tensor itself, else a cast.
@@ -145,18 +146,21 @@ public:
             if (tensor.parts.empty()) continue;
             const part_list parts = all_parts(tensor);
             const tensor_box box = box_around(parts);
-            contents_.push_back({tensor.whole().finish(), tensor.type, &tensor, box});
-            for (const receipt_part* part : parts)
-                if (parts.size() > 1) contents_.push_back({part->content, tensor.type, &tensor, part->box});
+            contents_.push_back({tensor.whole().finish(), tensor.type, &tensor, box, contents_.size()});
+            for (const receipt_part* part : parts) {
+                if (parts.size() > 1)
+                    contents_.push_back({part->content, tensor.type, &tensor, part->box, contents_.size()});
+            }
             for (std::size_t i = 0; i < tensor.casts.size(); ++i) {
                 if (is_stated(tensor, i)) {
                     contents_.push_back({state_of(parts, static_cast<int>(i)).finish(), name(tensor.casts[i].type),
-                        &tensor, box});
+                        &tensor, box, contents_.size()});
                 }
             }
         }
-        std::stable_sort(contents_.begin(), contents_.end(),
-            [](const known_content& a, const known_content& b) { return a.content < b.content; });
+        std::sort(contents_.begin(), contents_.end(), [](const known_content& a, const known_content& b) {
+            return a.content != b.content ? a.content < b.content : a.place < b.place;
+        });
     }
 
     void compare(const receipt_tensor& expected, const receipt_tensor& found)

@@ -303,10 +303,11 @@ COLLPROBE_COLD_INLINE std::vector<logged_alarm> alarms_missing_in(const run_log&
         const auto is_same = [&](const logged_alarm& known) {
             return known.what == each.what && known.call == each.call && known.ranks == each.ranks;
         };
-        if (std::none_of(other.alarms().begin(), other.alarms().end(), is_same)) missing.push_back(each);
+        if (std::any_of(other.alarms().begin(), other.alarms().end(), is_same)) continue;
+        const auto at = std::upper_bound(missing.begin(), missing.end(), each,
+            [](const logged_alarm& a, const logged_alarm& b) { return a.steps.front() < b.steps.front(); });
+        missing.insert(at, each);
     }
-    std::stable_sort(missing.begin(), missing.end(),
-        [](const logged_alarm& a, const logged_alarm& b) { return a.steps.front() < b.steps.front(); });
     return missing;
 }
 

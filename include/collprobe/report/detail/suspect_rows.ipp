@@ -133,15 +133,17 @@ COLLPROBE_COLD_INLINE std::vector<suspect_row> suspect_rows(const run_findings& 
 {
     std::vector<const repeated_alarm*> alarms;
     for (const repeated_alarm& each : found.alarms()) alarms.push_back(&each);
-    std::stable_sort(alarms.begin(), alarms.end(), [](const repeated_alarm* a, const repeated_alarm* b) {
-        return a->first.action != b->first.action ? a->first.action > b->first.action : a->steps > b->steps;
+    std::sort(alarms.begin(), alarms.end(), [](const repeated_alarm* a, const repeated_alarm* b) {
+        if (a->first.action != b->first.action) return a->first.action > b->first.action;
+        return a->steps != b->steps ? a->steps > b->steps : a < b;
     });
     std::vector<const repeated_finding*> rest;
     for (const repeated_finding& each : found.findings()) {
         if (!is_told(each, found)) rest.push_back(&each);
     }
-    std::stable_sort(rest.begin(), rest.end(), [](const repeated_finding* a, const repeated_finding* b) {
-        return a->first.exact != b->first.exact ? a->first.exact : a->steps > b->steps;
+    std::sort(rest.begin(), rest.end(), [](const repeated_finding* a, const repeated_finding* b) {
+        if (a->first.exact != b->first.exact) return a->first.exact;
+        return a->steps != b->steps ? a->steps > b->steps : a < b;
     });
     std::vector<suspect_row> rows;
     for (const repeated_alarm* each : alarms) rows.push_back(row_of(*each, found));

@@ -53,10 +53,8 @@ COLLPROBE_COLD_INLINE view<const series_place> call_series::find(view<const prob
             unused_.pop_back();
         }
         for (std::size_t i = 0; i < fresh_.size(); ++i) fresh_[i].at = places_[fresh_calls_[i]];
-        const auto middle = static_cast<std::ptrdiff_t>(known_.size());
         known_.insert(known_.end(), fresh_.begin(), fresh_.end());
-        std::inplace_merge(known_.begin(), known_.begin() + middle, known_.end(),
-            [](const known& a, const known& b) { return a.before(b); });
+        std::sort(known_.begin(), known_.end(), [](const known& a, const known& b) { return a.before(b); });
     }
     for (const series_place& each : places_) used_[each.slot] = step_;
     return {places_.data(), places_.size()};
