@@ -121,8 +121,8 @@ COLLPROBE_COLD_INLINE std::string html_text(std::string_view bytes)
         case '"': text += "&quot;"; break;
         case '\'': text += "&#39;"; break;
         default:
-            const bool is_control = (character >= '\0' && character < ' ') || character == '\x7f';
-            if (is_control && character != '\n' && character != '\t') text += "\xef\xbf\xbd";
+            const auto code = static_cast<unsigned char>(character); // ARM's char has no sign, x86-64's has
+            if ((code < 0x20 || code == 0x7f) && character != '\n' && character != '\t') text += "\xef\xbf\xbd";
             else text += character;
         }
     }
