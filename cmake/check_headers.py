@@ -6,7 +6,8 @@
 Names every line of a header that includes what it may not: a folder above its own (layers.txt), another
 folder's detail/, a vendor's header outside the folders cuda, nccl and mpi, what only nvcc compiles from a
 .hpp, or a standard header that costs an including file more than the library; and every #if on compiler or device
-outside detail/target.hpp, core/config.hpp and simd/. Also names what the umbrella of a folder lacks, headers whose
+outside detail/target.hpp, core/config.hpp and simd/; and what a compiler of the next year refuses or warns of: builtins
+that are private to a compiler, and sorts with a temporary buffer. Also names what the umbrella of a folder lacks, headers whose
 COLLPROBE_ABI no include of theirs defines, questions to a communicator that comm/capabilities.hpp answers, lines of more
 than 120 columns (but where clang-format is off), and public comments of more than 15 lines beside their tables. Exit
 status 1 if there is any.
@@ -23,6 +24,7 @@ VENDOR = re.compile(r"^(cuda[^/]*|cuda/.*|nvtx3/.*|nccl[^/]*|mpi\.h)$")
 VENDOR_FOLDERS = {"cuda", "nccl", "mpi"}
 TARGET = re.compile(r"\s*#\s*(if|elif|ifdef|ifndef)\b.*\b__(CUDA_ARCH|CUDACC|NVCC|clang|GNUC|SSE|AVX|x86_64|aarch64)")
 TARGET_PLACES = ("core/config.hpp", "detail/target.hpp", "simd/")
+SHORT_LIVED = re.compile(r"\b(__builtin_ia32_\w+|std::(?:stable_sort|stable_partition|inplace_merge))\b")
 KERNELS = re.compile(r"^(cub/.*|thrust/.*|cooperative_groups.*|device_launch_parameters\.h|.*\.cuh)$")
 
 # The members in the table of comm/capabilities.hpp, in a requires-expression.
@@ -81,6 +83,8 @@ for file in sorted(root.rglob("*")):
             comment = 0
         if TARGET.match(line) and not path.startswith(TARGET_PLACES):
             findings.append(f"{path}:{number}: asks for the compiler or the device: detail/target.hpp does that")
+        for name in SHORT_LIVED.findall(line):
+            findings.append(f"{path}:{number}: {name} is refused, or warned of, by new compilers")
         match = re.match(r'\s*#\s*include\s*([<"])([^>"]*)[>"]', line)
         if not match:
             continue

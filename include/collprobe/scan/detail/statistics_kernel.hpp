@@ -37,7 +37,8 @@ template <int k, class T>
         // AVX2 converts only signed integers, so the range is shifted, exactly, before and after.
         using narrow = vector<std::uint32_t, width / 2>;
         using signed_narrow = vector<int, width / 2>;
-        return hidden(widened<doubles>(reinterpret_cast<signed_narrow>(load<narrow>(from + k * lanes) ^ 0x80000000u)) + 0x1p31);
+        const auto words = reinterpret_cast<signed_narrow>(load<narrow>(from + k * lanes) ^ 0x80000000u);
+        return hidden(widened<doubles>(words) + 0x1p31);
     } else {
         return widened<doubles>(load_narrow<vector<T, lanes * int{sizeof(T)}>>(from + k * lanes));
     }
