@@ -6,7 +6,7 @@
 #     setup.sh demo    to build an example
 #     setup.sh preload to build the preload (nvcc comes with CUDA's toolkit)
 #     setup.sh test    to build and run the tests with g++
-#     setup.sh all     to run all presets: clang++, both MPIs, Google Benchmark, the tools of consumers
+#     setup.sh all     to run all presets: clang++, g++ for ARM64, both MPIs, Google Benchmark, the tools of consumers
 set -eu
 purpose=${1:-all}
 case "$purpose" in
@@ -45,6 +45,11 @@ if [ "$purpose" = all ]; then
     need pkg-config command -v pkg-config
     need libbenchmark-dev header benchmark/benchmark.h
     need python3-prometheus-client /usr/bin/python3 -c "import prometheus_client"
+    # For tests/arm64: 110 MB, 21 s.
+    if command -v apt-get >/dev/null 2>&1 && [ "$(uname -m)" = x86_64 ]; then
+        need g++-aarch64-linux-gnu command -v aarch64-linux-gnu-g++
+        need qemu-user-static command -v qemu-aarch64-static
+    fi
     # The tests run with both MPIs of Debian; one of any kind will do elsewhere.
     if command -v apt-get >/dev/null 2>&1; then
         need libopenmpi-dev command -v mpicc.openmpi
