@@ -10,6 +10,9 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/fault.hpp>
+#include <collprobe/quant/cuda/codec_kernels.cuh>
+#include <collprobe/quant/quantisation_probe.hpp>
+#include <collprobe/quant/quantised.hpp>
 #include <collprobe/reduce.hpp>
 #include <collprobe/replica.hpp>
 #include <collprobe/scan/tensor_part.hpp>
@@ -28,6 +31,7 @@ void of_any_type(gpu::stream_ref stream, T* data, statistics* result, gpu::works
     gpu::reduce(stream, statistics_reducer<T, true>{source}, 1, result, scratch);
     gpu::reduce(stream, statistics_reducer<T, false>{source}, 1, result, scratch);
     copy_with_statistics<gpu>(stream, source, view<T>(data + 1, 1), result, scratch);
+    gpu::fill(stream, view<T>(data, 1), T{});
     gpu::reduce(stream, collprobe::detail::digest_reducer<T>{source}, 1, &result->digest, scratch);
     sketch_sum<T>* const sketch = nullptr;
     detail::enqueue_sketch<gpu>(stream, detail::sketch_source<T>{source, 0, 64, 0}, sketch, sketch);
@@ -93,6 +97,18 @@ void of_sums(gpu::stream_ref stream, T* data)
     gpu::for_each(stream, 1, detail::dequantise<T>{sums, codes, 1, 1, data});
 }
 
+/// What quantised sums and gathers do, and their probe.
+template <floating_element T>
+void of_codes(local::device_communicator<gpu>& rank, gpu::stream_ref stream, T* data)
+{
+    probed comm(quantised(rank, {.rotate = true, .feedback = error_feedback::owner}), {},
+        quantisation_probe({}, {.codes = true, .messages = true}));
+    comm.all_reduce(view<const T>(data, 1), view<T>(data, 1), reduction::sum, stream);
+    comm.reduce_scatter(view<const T>(data, 1), view<T>(data, 1), reduction::sum, stream);
+    comm.all_gather(view<const T>(data, 1), view<T>(data, 1), stream);
+    comm.end_step(0, stream);
+}
+
 /// What checks, faults and repairs do.
 template <element T>
 void of_integrity(local::device_communicator<gpu>& rank, gpu::stream_ref stream, T* data)
@@ -149,6 +165,8 @@ int main()
     of_a_gradient<bfloat16>(stream.get(), nullptr, gram, result, scratch);
     of_a_gradient<double>(stream.get(), nullptr, gram, result, scratch);
     gpu::for_each(stream.get(), 1, detail::add_parts{gram, 1, 1, gram});
+    gpu::for_each(stream.get(), 1, detail::publish_report{}); // of captured steps
+    gpu::for_each(stream.get(), 1, detail::write_observed_header{});
     gpu::fill(stream.get(), view<double>(gram, 1), 0.0);
     gpu::fill(stream.get(), view<unsigned char>(bytes, 1), static_cast<unsigned char>(0));
     gpu::fill(stream.get(), view<detail::conservation_result>(nullptr, 0), detail::conservation_result{});
@@ -186,6 +204,32 @@ int main()
         of_integrity<std::uint8_t>(rank, stream.get(), nullptr);
         of_integrity<std::uint32_t>(rank, stream.get(), nullptr);
         of_integrity<std::uint64_t>(rank, stream.get(), nullptr);
+    });
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 11
+    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
+        of_codes<float>(rank, stream.get(), nullptr);
+        of_codes<double>(rank, stream.get(), nullptr);
+    });
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 12
+    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
+        of_codes<bfloat16>(rank, stream.get(), nullptr);
+        of_codes<collprobe::float16>(rank, stream.get(), nullptr);
+    });
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 13
+    of_any_type<float8_e4m3>(stream.get(), nullptr, result, scratch);
+    of_any_type<float8_e5m2>(stream.get(), nullptr, result, scratch);
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 14
+    of_sums<float8_e4m3>(stream.get(), nullptr);
+    of_sums<float8_e5m2>(stream.get(), nullptr);
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 15
+    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
+        of_integrity<float8_e4m3>(rank, stream.get(), nullptr);
+        of_integrity<float8_e5m2>(rank, stream.get(), nullptr);
     });
 #endif
 }

@@ -14,6 +14,8 @@ namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
 // In the other translation unit, which includes everything as well.
 statistics statistics_on_gpu(const float* data, std::uint64_t count);
 
+namespace testing {
+
 /// Every half, widened on the device and on the host.
 struct widen_half {
     float* to;
@@ -22,6 +24,8 @@ struct widen_half {
         to[index] = static_cast<float>(collprobe::float16::from_bits(static_cast<std::uint16_t>(index)));
     }
 };
+
+} // namespace testing
 
 /// The least that must work with any flags: this is also compiled with --use_fast_math and -rdc=true.
 /// Exit status 77 (skip) without a device: then it is proved only that all of it compiles and links.
@@ -36,7 +40,7 @@ int main()
     cu::buffer<float> memory(count);
     cu::pinned_buffer<float> result(count);
     const cu::stream stream;
-    cu::device::for_each(stream.get(), count, widen_half{memory.data()});
+    cu::device::for_each(stream.get(), count, testing::widen_half{memory.data()});
     cu::device::copy(stream.get(), view<const float>(memory.data(), count), view<float>(result));
     stream.synchronize();
     for (std::uint64_t i = 0; i < count; ++i) {
