@@ -14,6 +14,7 @@
 #include <collprobe/quant/quantisation_probe.hpp>
 #include <collprobe/quant/quantised.hpp>
 
+#include "support/element_types.hpp"
 #include "support/errors.hpp"
 #include "support/needs_gpu.hpp"
 #include "support/run_ranks.hpp"
@@ -82,14 +83,18 @@ void check_like_host(const quantisation& how)
 
 } // namespace
 
+#if COLLPROBE_TEST_HAS_PART(1)
 TEST_CASE("sums of float as int4, and rotated ones with feedback")
 {
     check_like_host<float>({.format = code_format::int4});
     check_like_host<float>({.format = code_format::int8, .rotate = true, .feedback = error_feedback::owner});
 }
+#endif
 
+#if COLLPROBE_TEST_HAS_PART(2)
 TEST_CASE("sums of bfloat16")
 {
     check_like_host<bfloat16>({.format = code_format::int8, .rotate = true});
     check_like_host<bfloat16>({.format = code_format::e4m3});
 }
+#endif

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 #include <type_traits>
 
 #include <collprobe/core/element.hpp>
@@ -18,7 +19,17 @@
         COLLPROBE_TEST_WIDER_FLOATING_TYPES, COLLPROBE_TEST_FLOAT8_TYPES
 /// All of them, for what is written for each type: the reductions of ranks in one process and of MPI, the statistics.
 /// Brief builds (COLLPROBE_TEST_BRIEF) make do with one of each kind, and with less data.
-#if COLLPROBE_TEST_BRIEF
+/// A test that is compiled in parts has one floating type in each, or asks which part it is.
+#if defined(COLLPROBE_TEST_PART)
+#define COLLPROBE_TEST_HAS_PART(part) (COLLPROBE_TEST_PART == (part))
+#else
+#define COLLPROBE_TEST_HAS_PART(part) 1
+#endif
+#if defined(COLLPROBE_TEST_PART)
+#define COLLPROBE_TEST_FLOATING_TYPES collprobe::testing::floating_type_of_part<COLLPROBE_TEST_PART>
+#define COLLPROBE_TEST_ALL_ELEMENT_TYPES COLLPROBE_TEST_LISTED_TYPES
+#define COLLPROBE_TEST_UNLESS_BRIEF(full, brief) full
+#elif COLLPROBE_TEST_BRIEF
 #define COLLPROBE_TEST_ALL_ELEMENT_TYPES COLLPROBE_TEST_ELEMENT_TYPES, collprobe::float8_e4m3
 #define COLLPROBE_TEST_FLOATING_TYPES COLLPROBE_TEST_WIDER_FLOATING_TYPES, collprobe::float8_e4m3
 #define COLLPROBE_TEST_UNLESS_BRIEF(full, brief) brief
@@ -29,6 +40,11 @@
 #endif
 
 namespace collprobe::testing {
+
+/// The parts are 1 to 6.
+template <int part>
+using floating_type_of_part
+    = std::tuple_element_t<part - 1, std::tuple<COLLPROBE_TEST_WIDER_FLOATING_TYPES, COLLPROBE_TEST_FLOAT8_TYPES>>;
 
 /// Calls `use` with a zero of each type of the list.
 template <class... T, class Use>
