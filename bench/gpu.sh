@@ -2,73 +2,159 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# gpu.sh [emulated] [tests] [bench] [sanitizers]: builds for the GPU of this machine and runs
-#   tests        all tests labelled gpu;
-#   bench        the benchmarks, whose results become bench/results/gpu_<name>.md;
-#   sanitizers   compute-sanitizer's memcheck, racecheck and initcheck on the gpu tests.
-# Of these all three unless some are named, in this order: the slow part comes last. Exit status 0 if nothing
-# failed, 1 if something did, 2 if there was nothing to do it with. Logs and JSON stay in build/gpu.
+# gpu.sh [SECONDS] [PART...]: what one GPU can tell about this project, within so many seconds (540). The parts, of
+# which all run if none is named, in this order:
+#   tests        all tests labelled gpu
+#   nccl         four ranks on this GPU, over NCCL itself: trainers with and without faults, orders of NCCL's sums
+#   ddp          PyTorch's DistributedDataParallel under the preload: the same weights, and faults that are named
+#   bench        the benchmarks, whose results become bench/results/gpu_<name>.md
+#   sanitizers   compute-sanitizer's memcheck, racecheck and initcheck on the gpu tests
+# Each part has a limit, and none begins without time. The summary, at most 80 lines, is complete after each part. A
+# second call goes on with what the first one built. Exit status 0 if nothing failed, 1 if something did, 2 if there was
+# nothing to do it with.
 #
-# `gpu.sh emulated` shows that this script, the tests and all cases of the benchmarks work, without a GPU: a CPU
-# executes the kernels' PTX (preset emulated), at small sizes and without sanitizers. All stays in build/gpu_emulated.
+# gpu.sh prepare [built]: on a machine without a GPU, before its copy goes to one: puts the packages that a GPU machine
+# lacks into .gpu (2 MB); built: all programs, too, for the architectures ARCH (90), so that nothing is built there.
 #
-# Needs a GPU, nvcc, doctest (tests) and Google Benchmark (bench); NCCL for what uses it; CMake if it is
-# there, else plain nvcc. From the environment:
-#   CUDACXX       nvcc                         DEPENDENCIES   a prefix with include/ and lib/ of doctest and
-#   NCCL_HOME     prefix of NCCL                              Google Benchmark, where they are not installed
-#   BUILD         instead of build/gpu         RESULTS        a folder instead of bench/results
-#   NAME          of the table                 COMMIT         what to call the sources, where git cannot tell
-#   JOBS          compilations at a time
-#   BENCH_FILTER  regular expression           TIME_LIMIT     seconds for a program of tests (300)
-#   COLLPROBE_BENCH_BYTES   most bytes of a buffer, for a run that times nothing (emulated: 65536)
-#   SANITIZER_LIMIT   seconds for a program under a tool (240)   SANITIZER_JOBS   programs at a time (4)
+# gpu.sh rehearse [PART...]: without a GPU what can be done without: tests, and benchmarks at small sizes. A CPU executes
+# the kernels' PTX (preset emulated). All stays in build/gpu_emulated.
+#
+# Needs a GPU, nvcc and CMake (not if it was built before), doctest, Google Benchmark, CLI11 and nlohmann-json
+# (.gpu has them); for ddp PyTorch. From the environment:
+#   CUDACXX     nvcc                          NCCL_HOME       prefix of NCCL
+#   BUILD       instead of build/gpu          RESULTS         a folder instead of bench/results
+#   OUT         of summaries and logs         NAME            of the table
+#   ARCH        architectures                 COMMIT          what to call the sources, where git cannot tell
+#   JOBS        compilations at a time        TEST_FILTER     regular expression of tests
+#   BENCH_FILTER   regular expression of cases; by default those that decide, at most 256 MiB and 1 GiB
+#   COLLPROBE_BENCH_BYTES   most bytes of a buffer, for a run that times nothing (rehearse: 65536)
 set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd) || exit 2
 cd "$root" || exit 2
 jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
+begin=$(date +%s)
 failed=0
-summary=""
 
 die() {
     echo "gpu.sh: $*" >&2
     exit 2
 }
-note() {
-    echo "$1"
-    summary="$summary$1
-"
+
+nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+mode=gpu
+case ${1:-} in
+prepare | rehearse)
+    mode=$1
+    shift
+    ;;
+esac
+budget=540
+case ${1:-} in
+'' | *[!0-9]*) ;;
+*)
+    budget=$1
+    shift
+    ;;
+esac
+
+# configure <build> <architectures>: CMake's output goes to $1/configure.log.
+configure() {
+    generator=Ninja
+    command -v ninja >/dev/null 2>&1 || generator="Unix Makefiles"
+    mkdir -p "$1"
+    cmake --preset "$preset" -B "$1" -G "$generator" -DCMAKE_CUDA_COMPILER="$nvcc" -DCMAKE_CUDA_ARCHITECTURES="$2" \
+        -DCOLLPROBE_GPU_TEST_ARCHITECTURES="$2" -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF -DCMAKE_BUILD_RPATH_USE_ORIGIN=ON \
+        -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON ${DEPENDENCIES:+-DCMAKE_PREFIX_PATH="$DEPENDENCIES"} \
+        >"$1/configure.log" 2>&1
 }
-bad() {
-    note "$1"
-    failed=1
+build_preload() { # build_preload <build> <architectures>, installed into <build>/installed
+    cmake --preset preload -B "$1/preload" -DCMAKE_CUDA_COMPILER="$nvcc" -DCMAKE_CUDA_ARCHITECTURES="$2" \
+        ${DEPENDENCIES:+-DCMAKE_PREFIX_PATH="$DEPENDENCIES"} \
+        && cmake --build "$1/preload" -j "$jobs" --target preload && cmake --install "$1/preload" --prefix "$1/installed"
 }
 
-emulated=no
-if [ "${1:-}" = emulated ]; then
-    emulated=yes
-    shift
+prepare() {
+    prefix=.gpu/prefix
+    rm -rf .gpu
+    mkdir -p $prefix/include $prefix/lib/cmake
+    for name in doctest benchmark CLI nlohmann; do
+        [ -d "/usr/include/$name" ] || die "prepare: /usr/include/$name was not found (sh cmake/setup.sh all)"
+        cp -rL "/usr/include/$name" $prefix/include/
+    done
+    libraries=/usr/lib/$(gcc -print-multiarch)
+    for library in "$libraries"/libbenchmark.so "$libraries"/libbenchmark_main.so; do # no links: files alone may be carried
+        [ -e "$library" ] || continue
+        cp -L "$library" $prefix/lib/ && cp -L "$library" "$prefix/lib/$(objdump -p "$library" | awk '$1 == "SONAME" {print $2}')"
+    done
+    main=libbenchmark_main.a # as Debian has it
+    if [ -e "$libraries/$main" ]; then cp "$libraries/$main" $prefix/lib/; else main=libbenchmark_main.so; fi
+    # Packages as CMake finds them, without paths of this machine.
+    package() { # package <name> <target> [<library> [<what it links>]]
+        mkdir -p "$prefix/lib/cmake/$1"
+        {
+            echo "get_filename_component(prefix \"\${CMAKE_CURRENT_LIST_DIR}/../../..\" ABSOLUTE)"
+            echo "find_package(Threads REQUIRED)"
+            echo "if(NOT TARGET $2)"
+            if [ $# -gt 2 ]; then
+                echo "add_library($2 UNKNOWN IMPORTED)"
+                echo "set_target_properties($2 PROPERTIES IMPORTED_LOCATION \"\${prefix}/lib/$3\")"
+            else
+                echo "add_library($2 INTERFACE IMPORTED)"
+            fi
+            echo "set_target_properties($2 PROPERTIES INTERFACE_LINK_LIBRARIES \"Threads::Threads;${4:-}\")"
+            echo "target_include_directories($2 INTERFACE \"\${prefix}/include\")"
+            echo "endif()"
+        } >>"$prefix/lib/cmake/$1/$1Config.cmake"
+    }
+    package doctest doctest::doctest
+    package CLI11 CLI11::CLI11
+    package nlohmann_json nlohmann_json::nlohmann_json
+    package benchmark benchmark::benchmark libbenchmark.so
+    package benchmark benchmark::benchmark_main "$main" benchmark::benchmark
+    git rev-parse --short HEAD >.gpu/commit 2>/dev/null || echo "not known" >.gpu/commit
+    [ "${1:-}" = built ] || return 0
+    DEPENDENCIES=$root/$prefix
+    build=$root/build/gpu
+    arch=${ARCH:-90}
+    preset=cuda
+    configure "$build" "$arch" || die "CMake cannot configure this (build/gpu/configure.log)"
+    cmake --build "$build" -j "$jobs" --target cuda_tests cuda_benches inspect_all_reduce || die "not all of it is built"
+    build_preload "$build" "$arch" || die "the preload is not built"
+    (cd "$build" && find tests bench examples installed -type f -perm -u+x ! -name '*.sh' -exec strip -s {} + 2>/dev/null
+        find . -name CTestTestfile.cmake -exec sed -i "s#$root#@ROOT@#g" {} +
+        { find . -name CTestTestfile.cmake && find tests bench examples installed -type f -perm -u+x \
+            && find installed -type f; } | sort -u | tar -cJf "$root/.gpu/built.tar.xz" -T -)
+    echo "$arch" >.gpu/architectures
+}
+if [ "${1:-}" = build_preload ]; then # its own process, which has a limit
+    build_preload "$2" "$3"
+    exit
 fi
-[ $# -gt 0 ] || set -- tests bench sanitizers
-want_tests=no want_bench=no want_sanitizers=no
+if [ "$mode" = prepare ]; then
+    prepare "$@"
+    du -sh .gpu
+    exit
+fi
+
+[ $# -gt 0 ] || set -- tests nccl ddp bench sanitizers
 for part in "$@"; do
     case $part in
-    tests) want_tests=yes ;;
-    bench) want_bench=yes ;;
-    sanitizers) want_sanitizers=yes ;;
-    *) die "no such part: $part (tests, bench, sanitizers)" ;;
+    tests | nccl | ddp | bench | sanitizers) ;;
+    *) die "no such part: $part (tests, nccl, ddp, bench, sanitizers)" ;;
     esac
 done
+parts=" $* "
+wanted() { case $parts in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
 
-if [ "$emulated" = yes ]; then
+if [ "$mode" = rehearse ]; then
+    budget=7200
     build=${BUILD:-build/gpu_emulated}
     results=${RESULTS:-$build}
     preset=emulated
     gpu=emulated
     driver=none
-    ARCH=90-virtual
+    arch=90-virtual
     export COLLPROBE_BENCH_BYTES="${COLLPROBE_BENCH_BYTES:-65536}"
-    [ "$want_sanitizers" = no ] || note "sanitizers: SKIPPED, they need a GPU"
-    want_sanitizers=no
 else
     build=${BUILD:-build/gpu}
     results=${RESULTS:-bench/results}
@@ -78,345 +164,277 @@ else
     query() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1; }
     gpu=$(query name)
     driver=$(query driver_version)
-    ARCH=${ARCH:-$(query compute_cap | tr -d ' .')}
-    case $ARCH in
+    arch=${ARCH:-$(query compute_cap | tr -d ' .')}
+    case $arch in
     '' | *[!0-9a-z]*) die "no GPU: nvidia-smi names none" ;;
     esac
 fi
-nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
-"$nvcc" --version >/dev/null 2>&1 || die "nvcc was not found (CUDACXX, PATH, /usr/local/cuda/bin)"
-cuda=$("$nvcc" --version | sed -n 's/.*release.*, V//p')
-cuda_home=$(CDPATH='' cd -- "$(dirname -- "$(command -v "$nvcc")")/.." && pwd)
-mkdir -p "$build/log" "$build/tests" "$build/bench" || die "cannot write to $build"
+mkdir -p "$build" || die "cannot write to $build"
 build=$(CDPATH='' cd -- "$build" && pwd)
-echo "gpu.sh: $gpu, architecture $ARCH, driver $driver, nvcc $cuda, $jobs jobs"
+out=${OUT:-$build/out}
+logs=$build/log
+mkdir -p "$out" "$logs"
+summary=$out/summary_$1.txt
+: >"$summary"
 
-# NCCL of NVIDIA's Python package has no libnccl.so to link with.
-nccl_flags=""
-if [ -z "${NCCL_HOME:-}" ]; then
-    for prefix in "$cuda_home" /usr /usr/local; do
-        [ -f "$prefix/include/nccl.h" ] && NCCL_HOME=$prefix && break
-    done
-fi
-if [ -z "${NCCL_HOME:-}" ]; then
-    package=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null)
-    [ -f "${package:-}/include/nccl.h" ] && NCCL_HOME=$package
-fi
-if [ -n "${NCCL_HOME:-}" ]; then
-    export NCCL_HOME
-    library=""
-    for file in "$NCCL_HOME"/lib*/libnccl.so "$NCCL_HOME"/lib*/*/libnccl.so "$NCCL_HOME"/lib*/libnccl.so.2 \
-        "$NCCL_HOME"/lib*/*/libnccl.so.2; do
-        [ -f "$file" ] && library=$file && break
-    done
-    if [ -n "$library" ] && [ -f "$NCCL_HOME/include/nccl.h" ]; then
-        prefix=$build/nccl
-        rm -rf "$prefix"
-        mkdir -p "$prefix/lib" "$prefix/include"
-        ln -s "$library" "$prefix/lib/libnccl.so"
-        ln -s "$library" "$prefix/lib/libnccl.so.2"
-        for header in "$NCCL_HOME"/include/nccl*; do ln -s "$header" "$prefix/include/"; done
-        NCCL_HOME=$prefix
-        export NCCL_ROOT="$prefix"
-        LD_LIBRARY_PATH=$prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-        nccl_flags="-I$prefix/include -L$prefix/lib -lnccl"
+tell() {
+    echo "$1" | cut -c1-220 | tee -a "$summary"
+    [ "$(wc -l <"$summary")" -le 80 ] || { head -n 79 "$summary" && echo "(more: the logs)"; } >"$summary.short"
+    [ ! -f "$summary.short" ] || mv "$summary.short" "$summary"
+}
+bad() {
+    tell "$1"
+    failed=1
+}
+left() { echo $((budget - ($(date +%s) - begin))); }
+part() { # part <name> <limit> <command>...: its output goes to $logs/<name>
+    name=$1
+    limit=$2
+    shift 2
+    [ "$mode" = gpu ] || limit=3600 # on few processors
+    [ "$limit" -le "$(left)" ] || limit=$(($(left) - 5))
+    if [ "$limit" -lt 10 ]; then
+        bad "-- $name: NOT RUN, no time left"
+        return 1
     fi
-fi
-[ -n "$nccl_flags" ] || [ "$emulated" = yes ] || note "NCCL was not found (NCCL_HOME): what uses it is left out"
-[ -z "${DEPENDENCIES:-}" ] || LD_LIBRARY_PATH=$DEPENDENCIES/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}"
-
-targets=""
-[ "$want_tests$want_sanitizers" = nono ] || targets="cuda_tests"
-[ "$want_bench" = no ] || targets="$targets cuda_benches"
-
-configure_with_cmake() {
-    command -v cmake >/dev/null 2>&1 || {
-        echo "gpu.sh: CMake was not found: plain nvcc instead"
+    from=$(date +%s)
+    timeout -k 5 "$limit" "$@" >"$logs/$name" 2>&1
+    code=$?
+    case $code in
+    0) tell "-- $name: $(($(date +%s) - from)) s" ;;
+    124 | 137) bad "-- $name: FAILED, not finished in $limit s" ;;
+    *) bad "-- $name: FAILED with status $code, $(($(date +%s) - from)) s" ;;
+    esac
+    return "$code"
+}
+show() { # show <lines> <log>: its end
+    [ ! -f "$logs/$2" ] || tail -n "$1" "$logs/$2" | while IFS= read -r line; do tell "   $line"; done
+}
+four() { # four <name> <limit> <lines> <program> [<argument>...]: four ranks; of rank 0 the last lines
+    label=$1
+    seconds=$2
+    lines=$3
+    shift 3
+    [ -x "$1" ] || [ "$1" = python3 ] || {
+        bad "-- $label: FAILED, $1 was not built"
         return 1
     }
-    generator=Ninja
-    command -v ninja >/dev/null 2>&1 || generator="Unix Makefiles"
-    cmake --preset "$preset" -B "$build" -G "$generator" -DCMAKE_CUDA_COMPILER="$nvcc" \
-        -DCMAKE_CUDA_ARCHITECTURES="$ARCH" -DCOLLPROBE_GPU_TEST_ARCHITECTURES="$ARCH" \
-        -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF -DCOLLPROBE_BUILD_BENCH=ON \
-        ${DEPENDENCIES:+-DCMAKE_PREFIX_PATH="$DEPENDENCIES"} >"$build/log/configure" 2>&1 && return
-    tail -n 15 "$build/log/configure"
-    echo "gpu.sh: CMake cannot configure this (log/configure): plain nvcc instead"
-    return 1
+    rm -rf "$logs/ranks_$label"
+    LOG=$logs/ranks_$label LIMIT=$seconds part "$label" $((seconds + 5)) sh bench/gpu/ranks.sh 4 "$@"
+    code=$?
+    show "$lines" "ranks_$label/rank0"
+    return $code
 }
 
-# Programs have the names that they have with CMake.
-build_with_nvcc() {
-    rm -f "$build"/tests/*_gpu.cu "$build"/tests/*/*_gpu.cu "$build"/bench/*_gpu_bench
-    flags="-std=c++20 -O2 -arch=sm_$ARCH -Iinclude -Itests -I."
-    [ -z "${DEPENDENCIES:-}" ] || flags="$flags -I$DEPENDENCIES/include -L$DEPENDENCIES/lib"
-    list=$build/log/to_build
-    : >"$list"
-    if [ "$want_tests$want_sanitizers" != nono ]; then
-        # shellcheck disable=SC2086
-        "$nvcc" $flags -c tests/support/main.cpp -o "$build/tests/main.o" \
-            || die "the tests need doctest (DEPENDENCIES)"
-        for file in tests/*/*_gpu_test.cu; do
-            name=$(basename "$(dirname "$file")").$(basename "$file" _test.cu).cu
-            echo "$build/tests/$name $file $build/tests/main.o" >>"$list"
-        done
-    fi
-    if [ "$want_bench" = yes ]; then
-        for file in bench/*_gpu_bench.cu; do
-            echo "$build/bench/$(basename "$file" .cu) $file -lbenchmark_main -lbenchmark -lpthread" >>"$list"
-        done
-    fi
-    while read -r program file rest; do
-        libraries=""
-        if grep -q '#include .*\(collprobe/.*nccl\|support/nccl\)' "$file"; then
-            [ -n "$nccl_flags" ] || {
-                note "left out, for NCCL was not found: $file"
-                continue
-            }
-            libraries=$nccl_flags
-        fi
-        echo "$nvcc $flags $file $rest $libraries -o $program >'$build/log/$(basename "$program").build' 2>&1 || { cat '$build/log/$(basename "$program").build' >&2; exit 1; }"
-    done <"$list" >"$list.commands"
-    tr '\n' '\0' <"$list.commands" | xargs -0 -P "$jobs" -n 1 sh -c
-}
+DEPENDENCIES=${DEPENDENCIES:-}
+[ -n "$DEPENDENCIES" ] || [ ! -d .gpu/prefix ] || DEPENDENCIES=$root/.gpu/prefix
+[ -n "${COMMIT:-}" ] || [ ! -f .gpu/commit ] || COMMIT=$(cat .gpu/commit)
 
-with_cmake=no
-start=$(date +%s)
-if configure_with_cmake; then
-    with_cmake=yes
-    keep_going=-k
-    [ "$generator" != Ninja ] || keep_going=-k0
-    # shellcheck disable=SC2086
-    cmake --build "$build" -j "$jobs" --target $targets -- "$keep_going" \
-        >"$build/log/build" 2>&1 || {
-        grep -E 'error|FAILED' "$build/log/build" | head -n 20
-        bad "build: FAILED in part (log/build)"
-    }
-elif [ "$emulated" = yes ]; then
-    die "nothing is emulated without CMake"
-else
-    build_with_nvcc || bad "build: FAILED in part (log/*.build)"
-fi
-note "build: $(($(date +%s) - start)) s"
-
-limited() {
-    seconds=$1
-    shift
-    timeout -k 10 "$seconds" "$@"
-}
-
-run_tests() {
-    if [ "$with_cmake" = yes ]; then
-        # On a GPU one at a time: several may not fit into its memory.
-        at_a_time=1
-        [ "$emulated" = no ] || at_a_time=$jobs
-        ctest --test-dir "$build" -L '^gpu$' -j "$at_a_time" --output-on-failure --no-tests=error \
-            --timeout "${TIME_LIMIT:-300}" >"$build/log/tests" 2>&1
-        status=$?
-        sed -n '/Failed/,$p; /tests passed/p' "$build/log/tests" | head -n 200
-        line=$(sed -n '/tests passed/p' "$build/log/tests" | tail -n 1)
-        if [ "$status" -eq 0 ] && grep -q 'Skipped' "$build/log/tests"; then
-            bad "tests: FAILED: $(grep -c '\*\*\*Skipped' "$build/log/tests") of them found no device (log/tests)"
-        elif [ "$status" -eq 0 ]; then
-            note "tests: ${line:-none ran}"
-        else
-            bad "tests: FAILED: ${line:-ctest ended with $status} (log/tests)"
-        fi
-        return
-    fi
-    for program in "$build"/tests/*_gpu.cu; do
-        [ -x "$program" ] || {
-            bad "tests: FAILED, none was built"
-            return
-        }
-        name=$(basename "$program")
-        limited "${TIME_LIMIT:-300}" "$program" >"$build/log/$name" 2>&1
-        status=$?
-        case $status in
-        0) note "tests: $name passed" ;;
-        77) bad "tests: $name FAILED, it found no device" ;;
-        124 | 137) bad "tests: $name FAILED, it ran out of time" ;;
-        *)
-            tail -n 30 "$build/log/$name"
-            bad "tests: $name FAILED with status $status (log/$name)"
-            ;;
-        esac
+# NCCL of NVIDIA's Python package has no libnccl.so to link with.
+if [ "$mode" = gpu ]; then
+    package=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null)
+    for prefix in ${NCCL_HOME:-} "$(dirname -- "$(dirname -- "$nvcc")")" /usr /usr/local "${package:-/nonexistent}"; do
+        [ -f "$prefix/include/nccl.h" ] || continue
+        library=$(find "$prefix"/lib* -name 'libnccl.so*' 2>/dev/null | head -n 1)
+        [ -n "$library" ] || continue
+        rm -rf "$build/nccl"
+        mkdir -p "$build/nccl/lib" "$build/nccl/include"
+        ln -s "$library" "$build/nccl/lib/libnccl.so"
+        ln -s "$library" "$build/nccl/lib/libnccl.so.2"
+        for header in "$prefix"/include/nccl*; do ln -s "$header" "$build/nccl/include/"; done
+        export NCCL_ROOT="$build/nccl" NCCL_HOME="$build/nccl"
+        break
     done
-}
+    [ -n "${NCCL_ROOT:-}" ] || bad "NCCL was not found (NCCL_HOME): what uses it is left out"
+fi
+LD_LIBRARY_PATH=${NCCL_ROOT:+$NCCL_ROOT/lib:}${DEPENDENCIES:+$DEPENDENCIES/lib:}${LD_LIBRARY_PATH:-}
+export LD_LIBRARY_PATH
 
-run_sanitizers() {
-    sanitizer=$(command -v compute-sanitizer || echo "$cuda_home/bin/compute-sanitizer")
-    [ -x "$sanitizer" ] || {
-        note "sanitizers: SKIPPED, compute-sanitizer was not found"
-        return
-    }
-    for program in "$build"/tests/*_gpu.cu "$build"/tests/*/*_gpu.cu; do # by nvcc alone, and by CMake
-        [ -x "$program" ] || continue
-        for tool in memcheck racecheck initcheck; do echo "$tool $program"; done
-    done >"$build/log/to_sanitize"
-    [ -s "$build/log/to_sanitize" ] || {
-        bad "sanitizers: FAILED, no test was built"
-        return
-    }
-    # The tests ask for errors of CUDA's calls on purpose: those are not reported.
-    # shellcheck disable=SC2016
-    xargs -P "${SANITIZER_JOBS:-4}" -L 1 sh -c '
-        log=$0/log/$(basename "$4").$3
-        timeout -k 10 "$2" "$1" --tool "$3" --report-api-errors no --error-exitcode 99 "$4" >"$log" 2>&1
-        echo $? >"$log.status"
-    ' "$build" "$sanitizer" "${SANITIZER_LIMIT:-240}" <"$build/log/to_sanitize"
-    while read -r tool program; do
-        log=$(basename "$program").$tool
-        status=$(cat "$build/log/$log.status")
-        last=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$build/log/$log" | tail -n 1 | sed 's/^=* //')
-        case $status in
-        0) note "sanitizers: $log clean (${last:-no summary})" ;;
-        77) bad "sanitizers: $log FAILED, the program found no device" ;;
-        124 | 137) bad "sanitizers: $log NOT FINISHED in ${SANITIZER_LIMIT:-240} s; errors so far: $(grep -c '^=========  *\(Invalid\|Uninit\|Error\|Race\)' "$build/log/$log")" ;;
-        99)
-            grep '^=========' "$build/log/$log" | head -n 20
-            bad "sanitizers: $log FAILED, ${last:-errors} (log/$log)"
-            ;;
-        *)
-            tail -n 5 "$build/log/$log"
-            bad "sanitizers: $log FAILED, the program ended with $status (log/$log)"
-            ;;
-        esac
-    done <"$build/log/to_sanitize"
-}
+tell "gpu.sh$parts: $gpu, driver $driver, compiled for $arch, commit ${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null)}, $jobs processors"
 
-# Google Benchmark's JSON, one key a line, as tables: one for each first part of the names, a row for each
-# benchmark, a column for each counter.
-tables() {
-    awk '
-        function number(text) {
-            if (text !~ /^[-+0-9.eE]+$/) return text
-            value = text + 0
-            size = value < 0 ? -value : value
-            if (value == int(value) && size < 1e6) return sprintf("%d", value)
-            return sprintf(size >= 100 ? "%.0f" : size >= 10 ? "%.1f" : size >= 0.1 ? "%.3f" : "%.2g", value)
+# Programs: built before, carried, or built now.
+if [ "$mode" = gpu ] && [ -f .gpu/built.tar.xz ] && [ "$(cat .gpu/architectures)" = "$arch" ]; then
+    [ -f "$build/carried" ] || part unpack 60 sh -c "tar -xJf .gpu/built.tar.xz -C '$build' \
+        && find '$build' -name CTestTestfile.cmake -exec sed -i 's#@ROOT@#$root#g' {} + && touch '$build/carried'"
+else
+    "$nvcc" --version >/dev/null 2>&1 || die "nvcc was not found (CUDACXX, PATH, /usr/local/cuda/bin)"
+    targets=""
+    if wanted tests || wanted nccl || wanted sanitizers; then targets="cuda_tests"; fi
+    if wanted nccl && [ "$mode" = gpu ]; then targets="$targets inspect_all_reduce"; fi
+    if wanted bench; then targets="$targets cuda_benches"; fi
+    if [ -n "$targets" ]; then
+        configure "$build" "$arch" || {
+            tail -n 15 "$build/configure.log"
+            die "CMake cannot configure this ($build/configure.log)"
         }
-        function print_family(family, columns, rows, i, k, cells, line, rule) {
-            columns = width[family]
-            rows = height[family]
-            line = "| case | time |"
-            rule = "|---|---|"
-            for (i = 1; i <= columns; ++i) { line = line " " column[family, i] " |"; rule = rule "---|" }
-            printf "\n## %s\n\n%s\n%s\n", family, line, rule
-            for (k = 1; k <= rows; ++k) {
-                line = "| " title[family, k] " | " time[family, k] " |"
-                for (i = 1; i <= columns; ++i) line = line " " cell[family, k, column[family, i]] " |"
-                print line
-            }
+        # shellcheck disable=SC2086 # words
+        part build 300 cmake --build "$build" -j "$jobs" --target $targets -- -k 0 || {
+            grep -E 'error|FAILED' "$logs/build" | head -n 20 >"$logs/build_errors"
+            show 10 build_errors
         }
-        /^ *"benchmarks": *\[/ { inside = 1; next }
-        !inside { next }
-        /^ *\{/ { name = ""; unit = ""; count = 0; message = ""; next }
-        /^ *"/ {
-            key = $0
-            sub(/^ *"/, "", key)
-            value = key
-            sub(/".*/, "", key)
-            sub(/^[^"]*": */, "", value)
-            sub(/,$/, "", value)
-            gsub(/^"|"$/, "", value)
-            if (key == "name") name = value
-            else if (key == "time_unit") unit = value
-            else if (key == "real_time") real = value
-            else if (key == "error_message" || key == "skip_message") message = value
-            else if (key !~ /^(family_index|per_family_instance_index|run_name|run_type|repetitions|repetition_index|threads|iterations|cpu_time|error_occurred|skipped)$/) {
-                ++count
-                keys[count] = key
-                values[count] = value
-            }
-            next
-        }
-        /^ *\}/ {
-            if (name == "") next
-            family = name
-            sub(/\/.*/, "", family)
-            short = name
-            sub(/^[^\/]*\//, "", short)
-            gsub(/\/(iterations:[0-9]+|manual_time|real_time)/, "", short)
-            if (!(family in height)) families[++family_count] = family
-            row = ++height[family]
-            title[family, row] = short
-            time[family, row] = message != "" ? "not measured: " message : number(real) " " unit
-            for (i = 1; message == "" && i <= count; ++i) {
-                if (!((family, keys[i]) in known)) { known[family, keys[i]] = 1; column[family, ++width[family]] = keys[i] }
-                cell[family, row, keys[i]] = number(values[i])
-            }
-            name = ""
-        }
-        END { for (f = 1; f <= family_count; ++f) print_family(families[f]) }
-    ' "$@"
+    fi
+fi
+
+if wanted tests; then
+    at_a_time=4
+    [ "$mode" = gpu ] || at_a_time=$jobs
+    part tests 240 ctest --test-dir "$build" -L '^gpu$' -R "${TEST_FILTER:-.}" -j "$at_a_time" --output-on-failure \
+        --no-tests=error --timeout 120
+    if grep -qs '\*\*\*Skipped' "$logs/tests"; then bad "   $(grep -c '\*\*\*Skipped' "$logs/tests") tests found no device"; fi
+    sed -n '/tests passed/p; /FAILED:$/,$p' "$logs/tests" >"$logs/tests_failed" 2>/dev/null
+    show 14 tests_failed
+fi
+
+if wanted nccl && [ "$mode" = gpu ]; then
+    for run in nccl "nccl_trainer_probed 30" "zero_trainer_probed 6" "zero_trainer_probed 6 nan" "zero_trainer_probed 6 bit" \
+        "zero_trainer_probed 6 stale" check_foreign_streams; do
+        # shellcheck disable=SC2086 # words
+        set -- $run
+        program=$build/examples/$1
+        shift
+        four "$(echo "$run" | tr ' ' '_')" 40 3 "$program" "$@"
+    done
+    for how in default ring,simple ring,ll tree,simple tree,ll; do
+        algorithm=${how%,*}
+        protocol=${how#*,}
+        # Other collectives know no tree.
+        [ "$how" = default ] || export NCCL_ALGO="allreduce:$algorithm;allgather:ring;broadcast:ring;reducescatter:ring" \
+            NCCL_PROTO="$protocol"
+        four "inspect_$(echo "$how" | tr , _)" 40 4 "$build/examples/inspect_all_reduce" --communicator nccl --types float,bfloat16 \
+            -b 4K -e 64K -w 1 -n 2 --verbose
+    done
+    unset NCCL_ALGO NCCL_PROTO
+fi
+
+ddp_under_preload() { # ddp_under_preload <name> <argument>...: what the records say of it
+    ddp=$1
+    shift
+    rm -rf "$build/ddp_$ddp"
+    four "ddp_$ddp" 60 1 "$build/installed/bin/collprobe-run" --dir "$build/ddp_$ddp" --every 1 python3 bench/gpu/ddp.py "$@"
+    part "merge_$ddp" 20 "$build/installed/bin/collprobe_merge" "$build/ddp_$ddp" --html "$out/ddp_$ddp.html"
+    show 5 "merge_$ddp"
 }
+if wanted ddp && [ "$mode" = gpu ]; then
+    if ! python3 -c 'import torch' 2>/dev/null; then
+        bad "-- ddp: NOT RUN, there is no PyTorch"
+    else
+        export DEPENDENCIES
+        [ -x "$build/installed/bin/collprobe-run" ] || part preload 150 sh bench/gpu.sh build_preload "$build" "$arch"
+        if [ -x "$build/installed/bin/collprobe-run" ]; then
+            four ddp_bare 60 1 python3 bench/gpu/ddp.py
+            ddp_under_preload clean
+            weights() { sed -n 's/.*sum of weights //p' "$logs/ranks_$1"/rank*; }
+            if [ "$(weights ddp_bare)" = "$(weights ddp_clean)" ] && [ -n "$(weights ddp_bare)" ]; then
+                tell "   the weights are those of the bare run"
+            else
+                bad "   FAILED: the weights are not those of the bare run"
+            fi
+            ddp_under_preload nan --fault nan
+            ddp_under_preload copy --fault copy --dtype bfloat16
+            ddp_under_preload scale --fault scale
+        fi
+    fi
+fi
 
 run_bench() {
-    ran=""
+    json=""
     for program in "$build"/bench/*_gpu_bench; do
         [ -x "$program" ] || {
-            bad "bench: FAILED, none was built (Google Benchmark: DEPENDENCIES)"
+            bad "-- bench: FAILED, none was built"
             return
         }
         name=$(basename "$program")
-        json=$build/bench/$name.json
-        rm -f "$json" # an earlier run's would count
-        if "$program" --benchmark_filter="${BENCH_FILTER:-.}" --benchmark_list_tests 2>&1 | grep -q 'Failed to match'; then
+        file=$build/bench/$name.json
+        rm -f "$file" # an earlier run's would count
+        if "$program" --benchmark_filter="$filter" --benchmark_list_tests 2>&1 | grep -q 'Failed to match'; then
             continue # all of its cases are filtered out
         fi
-        "$program" --benchmark_filter="${BENCH_FILTER:-.}" --benchmark_out="$json" --benchmark_out_format=json \
-            2>&1 | tee "$build/log/$name"
+        part "$name" "$bench_limit" "$program" --benchmark_filter="$filter" --benchmark_out="$file" --benchmark_out_format=json
         # What was interrupted left no end of its JSON, but rows that count.
-        grep -qs '"name"' "$json" || {
-            bad "bench: $name FAILED, no results (log/$name)"
+        grep -qs '"name"' "$file" || {
+            bad "   FAILED, no results ($name)"
             continue
         }
-        ran="$ran $json"
-        if grep '"error_message"' "$json" | grep -qv 'SKIPPED'; then bad "bench: $name FAILED in part (log/$name)"; fi
+        json="$json $file"
+        if grep '"error_message"' "$file" | grep -qv 'SKIPPED'; then bad "   FAILED in part ($name)"; fi
     done
-    [ -n "$ran" ] || {
-        bad "bench: FAILED, nothing ran"
-        return
-    }
-    # shellcheck disable=SC2086
-    measured=$(cat $ran | grep -c '"iterations": [1-9]')
-    [ "$measured" -gt 0 ] || {
-        bad "bench: FAILED, nothing was measured"
+    # shellcheck disable=SC2086 # files
+    measured=$([ -z "$json" ] || cat $json | grep -c '"iterations": [1-9]')
+    [ "${measured:-0}" -gt 0 ] || {
+        bad "-- bench: FAILED, nothing was measured"
         return
     }
     commit=$(git rev-parse --short HEAD 2>/dev/null || echo "${COMMIT:-not known}")
     [ -z "$(git status --porcelain -uno 2>/dev/null)" ] || commit="$commit with changes"
-    # shellcheck disable=SC2086
-    nccl=$(cat $ran | sed -n 's/^ *"nccl": "\(.*\)".*/\1/p' | head -n 1)
-    short=${NAME:-$(echo "$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/^nvidia //; s/[^a-z0-9][^a-z0-9]*/_/g')}
-    made_by=bench
-    [ "$emulated" = no ] || made_by="emulated bench"
     mkdir -p "$results"
-    table=$results/gpu_$short.md
+    table=$results/gpu_${NAME:-$(echo "$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/^nvidia //; s/[^a-z0-9][^a-z0-9]*/_/g')}.md
     {
-        if [ "$emulated" = yes ]; then
+        if [ "$mode" = rehearse ]; then
             echo "# GPU benchmarks, emulated: times are not of a GPU"
             echo
             echo "A CPU executed the PTX of the kernels, over stand-ins for CUDA and NCCL; commit $commit, $(date -u +%Y-%m-%d)."
         else
+            # shellcheck disable=SC2086 # files
+            nccl=$(cat $json | sed -n 's/^ *"nccl": "\(.*\)".*/\1/p' | head -n 1)
             echo "# Measured on a GPU: $gpu"
             echo
-            echo "Driver $driver, CUDA $cuda, NCCL ${nccl:-none}, compiled for sm_$ARCH with -O2; commit $commit, $(date -u +%Y-%m-%d)."
+            echo "Driver $driver, CUDA $("$nvcc" --version | sed -n 's/.*release.*, V//p'), NCCL ${nccl:-none}, compiled for sm_$arch" \
+                "with -O2; clocks as found: SM up to $(query clocks.max.sm), memory $(query clocks.mem); commit $commit," \
+                "$(date -u +%Y-%m-%d)."
         fi
         [ -z "${COLLPROBE_BENCH_BYTES:-}" ] \
             || echo "Buffers have at most $COLLPROBE_BENCH_BYTES bytes, whatever the case says, and few rounds were made."
-        echo "Made by \`sh bench/gpu.sh $made_by\`; what the columns mean stands at the top of \`bench/*_gpu_bench.cu\`."
-        # shellcheck disable=SC2086
-        tables $ran
+        echo "Made by \`sh bench/gpu.sh bench\`; what the columns mean stands at the top of \`bench/*_gpu_bench.cu\`."
+        # shellcheck disable=SC2086 # files
+        awk -f bench/gpu/tables.awk $json
     } >"$table"
-    note "bench: $measured cases measured, $table"
+    cp "$table" "$out/" 2>/dev/null
+    tell "-- bench: $measured cases, $table"
 }
+if wanted bench; then
+    # The sizes and types that decide.
+    decide='^(statistics|copy).*/(float|bfloat16|half|int8)/KiB:(1024|16384|262144|1048576)/'
+    decide="$decide|^(encode|combine|decode).*KiB:(262144|1048576)/|^sum/|^host_cost|^pipeline|step"
+    [ "$mode" = gpu ] || decide=.
+    filter=${BENCH_FILTER:-$decide}
+    bench_limit=60
+    run_bench
+fi
 
-[ "$want_tests" = no ] || run_tests
-[ "$want_bench" = no ] || run_bench
-[ "$want_sanitizers" = no ] || run_sanitizers
-echo
-echo "$summary"
+run_sanitizers() {
+    sanitizer=$(command -v compute-sanitizer || echo "$(dirname -- "$nvcc")/compute-sanitizer")
+    [ -x "$sanitizer" ] || {
+        bad "-- sanitizers: NOT RUN, compute-sanitizer was not found"
+        return
+    }
+    for tool in memcheck racecheck initcheck; do
+        for program in "$build"/tests/*/*_gpu.cu; do [ ! -x "$program" ] || echo "$tool $program"; done
+    done >"$logs/to_sanitize"
+    # The tests ask for errors of CUDA's calls on purpose: those are not reported. A limit for each, and one for all.
+    # shellcheck disable=SC2016 # of the inner shell
+    part sanitizers 280 xargs -P 8 -L 1 sh -c '
+        log=$0/$(basename "$4").$3
+        echo 124 >"$log.status"
+        timeout -k 10 "$2" "$1" --tool "$3" --report-api-errors no --error-exitcode 99 "$4" >"$log" 2>&1
+        echo $? >"$log.status"
+    ' "$logs" "$sanitizer" 60 <"$logs/to_sanitize"
+    clean="" late=""
+    while read -r tool program; do
+        log=$(basename "$program").$tool
+        case $(cat "$logs/$log.status" 2>/dev/null || echo 124) in
+        0) clean="$clean $log" ;;
+        124 | 137) late="$late $log" ;;
+        *)
+            bad "   FAILED: $log: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$logs/$log" | tail -n 1)"
+            grep '^=========' "$logs/$log" | head -n 4 >"$logs/$log.first"
+            show 4 "$log.first"
+            ;;
+        esac
+    done <"$logs/to_sanitize"
+    tell "   clean: $(echo "$clean" | wc -w); not finished:${late:- none}"
+}
+if wanted sanitizers && [ "$mode" = gpu ]; then run_sanitizers; fi
+
+tar -C "$build" -czf "$out/logs.tgz" log 2>/dev/null
+tell "all of it: $(($(date +%s) - begin)) s, $([ "$failed" -eq 0 ] && echo "nothing failed" || echo "something FAILED")"
 exit "$failed"
