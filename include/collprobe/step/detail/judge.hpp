@@ -183,7 +183,7 @@ private:
         return lateness_floor_ > 1000 ? lateness_floor_ : 1000;
     }
     /// Leaves the rank's numbers out of the comparison in this step.
-    void leave_out(int rank) noexcept { is_left_out_[index(rank)] = true; }
+    void leave_out(int rank) noexcept { is_left_out_[index(rank)] = has_no_direction_[index(rank)] = true; }
 
     /// The numbers whose evidence is gathered, in this order; behind them the norms of the calls, by slot.
     enum evident : std::size_t { of_loss, of_norm, of_cosine, of_nonfinite, of_lateness, of_first_call };
@@ -223,7 +223,7 @@ private:
     fixed_array<bool> differs_; // by rank: its result differs from that of most ranks
     fixed_array<bool> is_left_out_; // by rank: it has NaN in this step, or the data of a lower rank
     fixed_array<bool> is_left_out_of_call_;
-    fixed_array<bool> has_twin_; // by rank: another one has its data in a call, so that their cosine tells nothing else
+    fixed_array<bool> has_no_direction_; // by rank: it is left out, or has a twin, of which alone its cosine tells
     bool losses_are_positive_ = true; // so far in the run
     bool nonfinite_has_spread_ = false; // most ranks had NaN or infinity in the last step
     std::uint64_t nonfinite_since_ = 0;

@@ -101,7 +101,7 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
       differs_(index(table_ranks_)),
       is_left_out_(index(table_ranks_)),
       is_left_out_of_call_(index(table_ranks_)),
-      has_twin_(index(table_ranks_)),
+      has_no_direction_(index(table_ranks_)),
       lateness_floor_(lateness_floor_ns),
       lateness_(times ? table_ranks_ : 1, {.floor_ns = lateness_floor_ns}),
       left_(index(table_ranks_))
@@ -222,7 +222,7 @@ COLLPROBE_INLINE void step_judge::judge(
     if (evidence_) evidence_->begin_step(out.step);
     detector_.begin_step(out.step);
     for (bool& left_out : is_left_out_) left_out = false;
-    for (bool& has_twin : has_twin_) has_twin = false;
+    for (bool& has_none : has_no_direction_) has_none = false;
 
     judge_losses(step, out);
     for (double& value : norms_squared_) value = 0;
@@ -290,8 +290,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_evidence(view<const probed_call> ca
     };
     judge(of_loss, out.losses, is_left_out_);
     judge(of_norm, out.gradient_norms, is_left_out_);
-    for (int r = 0; r < ranks_; ++r) has_twin_[index(r)] = has_twin_[index(r)] || is_left_out_[index(r)];
-    if (!out.gradient_norms.empty()) judge(of_cosine, out.cosine.leave_one_out, has_twin_);
+    if (!out.gradient_norms.empty()) judge(of_cosine, out.cosine.leave_one_out, has_no_direction_);
     double elements = 0;
     for (int r = 0; r < ranks_; ++r) values_[index(r)] = 0;
     for (std::size_t b = 0; b < calls.size(); ++b) {
@@ -679,7 +678,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_copy(
 {
     const int other = holders_.find(digest).other_than(rank);
     if (other < 0) return;
-    has_twin_[index(rank)] = true;
+    has_no_direction_[index(rank)] = true;
     if (other < rank) {
         leave_out(rank);
         is_left_out_of_call_[index(rank)] = true;
@@ -797,7 +796,7 @@ COLLPROBE_COLD_INLINE bool step_judge::take_cosines(
     if (out.cosine.leave_one_out.size() != n) return false;
     if (gram.empty() && norms_are_suspect) return false;
     for (std::size_t i = 0; i < n; ++i) {
-        double cosine = has_twin_[i] ? not_a_number() : out.cosine.leave_one_out[i];
+        double cosine = has_no_direction_[i] ? not_a_number() : out.cosine.leave_one_out[i];
         if (!gram.empty() && is_finite(cosine)) {
             double sum = 0;
             int others = 0;
