@@ -175,12 +175,12 @@ out=${OUT:-$build/out}
 logs=$build/log
 mkdir -p "$out" "$logs"
 summary=$out/summary_$1.txt
-: >"$summary"
 
-tell() {
-    echo "$1" | cut -c1-220 | tee -a "$summary"
-    [ "$(wc -l <"$summary")" -le 80 ] || { head -n 79 "$summary" && echo "(more: the logs)"; } >"$summary.short"
-    [ ! -f "$summary.short" ] || mv "$summary.short" "$summary"
+told=$logs/told
+: >"$told"
+tell() { # in the summary, too, but for what does not fit
+    echo "$1" | cut -c1-220 | tee -a "$told"
+    head -n 79 "$told" >"$summary"
 }
 bad() {
     tell "$1"
@@ -436,5 +436,5 @@ run_sanitizers() {
 if wanted sanitizers && [ "$mode" = gpu ]; then run_sanitizers; fi
 
 tar -C "$build" -czf "$out/logs.tgz" log 2>/dev/null
-tell "all of it: $(($(date +%s) - begin)) s, $([ "$failed" -eq 0 ] && echo "nothing failed" || echo "something FAILED")"
+echo "all of it: $(($(date +%s) - begin)) s, $([ "$failed" -eq 0 ] && echo "nothing failed" || echo "something FAILED")" | tee -a "$summary"
 exit "$failed"
