@@ -128,6 +128,18 @@ void of_integrity(local::device_communicator<gpu>& rank, gpu::stream_ref stream,
     }
 }
 
+/// All of these types, by a communicator of one rank.
+template <element... T>
+void of_integrity_of(gpu::stream_ref stream)
+{
+    local::run_on<gpu>(1, {}, [&](auto& rank) { (of_integrity<T>(rank, stream, nullptr), ...); });
+}
+template <floating_element... T>
+void of_codes_of(gpu::stream_ref stream)
+{
+    local::run_on<gpu>(1, {}, [&](auto& rank) { (of_codes<T>(rank, stream, nullptr), ...); });
+}
+
 } // namespace
 
 int main()
@@ -185,38 +197,19 @@ int main()
     of_sums<bfloat16>(stream.get(), nullptr);
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 8
-    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
-        of_integrity<float>(rank, stream.get(), nullptr);
-        of_integrity<bfloat16>(rank, stream.get(), nullptr);
-        of_integrity<std::int32_t>(rank, stream.get(), nullptr);
-    });
+    of_integrity_of<float, bfloat16, std::int32_t>(stream.get());
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 9
-    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
-        of_integrity<collprobe::float16>(rank, stream.get(), nullptr);
-        of_integrity<double>(rank, stream.get(), nullptr);
-        of_integrity<std::int64_t>(rank, stream.get(), nullptr);
-    });
+    of_integrity_of<collprobe::float16, double, std::int64_t>(stream.get());
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 10
-    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
-        of_integrity<std::int8_t>(rank, stream.get(), nullptr);
-        of_integrity<std::uint8_t>(rank, stream.get(), nullptr);
-        of_integrity<std::uint32_t>(rank, stream.get(), nullptr);
-        of_integrity<std::uint64_t>(rank, stream.get(), nullptr);
-    });
+    of_integrity_of<std::int8_t, std::uint8_t, std::uint32_t, std::uint64_t>(stream.get());
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 11
-    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
-        of_codes<float>(rank, stream.get(), nullptr);
-        of_codes<double>(rank, stream.get(), nullptr);
-    });
+    of_codes_of<float, double>(stream.get());
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 12
-    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
-        of_codes<bfloat16>(rank, stream.get(), nullptr);
-        of_codes<collprobe::float16>(rank, stream.get(), nullptr);
-    });
+    of_codes_of<bfloat16, collprobe::float16>(stream.get());
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 13
     of_any_type<float8_e4m3>(stream.get(), nullptr, result, scratch);
@@ -227,9 +220,6 @@ int main()
     of_sums<float8_e5m2>(stream.get(), nullptr);
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 15
-    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
-        of_integrity<float8_e4m3>(rank, stream.get(), nullptr);
-        of_integrity<float8_e5m2>(rank, stream.get(), nullptr);
-    });
+    of_integrity_of<float8_e4m3, float8_e5m2>(stream.get());
 #endif
 }
