@@ -198,6 +198,25 @@ TEST_CASE("a rank that is late by more than the floor gives evidence over the ru
     }
 }
 
+TEST_CASE("ranks that keep an order within the floor do not hide one that is late by more")
+{
+    job ranks(8, 1e-4, 50000, usual_evidence);
+    bool named = false;
+    for (int step = 0; step < 160; ++step) {
+        for (std::size_t r = 0; r < 8; ++r)
+            ranks.arrival[r] = ticks((5 + 0.005 * static_cast<double>(r) + 0.0005 * ranks.normal()) * ms);
+        if (step >= 100) ranks.arrival[2] += ticks(1 * ms);
+        ranks.call();
+        const step_record& record = ranks.end_step();
+        for (const suspect& each : late_of(record)) {
+            CHECK(step >= 100);
+            CHECK(each.rank == 2);
+            named = true;
+        }
+    }
+    CHECK(named);
+}
+
 TEST_CASE("a rank that is late in one step, as it has never been, is named in that step with the delay")
 {
     job ranks(8, 1e-4, 10000, usual_evidence);
