@@ -31,7 +31,7 @@ COLLPROBE_SCANS_OF(double)
 COLLPROBE_INSTANCE void detail::measure_orders(
     order_meter&, const detail::gathered_step&, view<const detail::probed_call>, step_record&) noexcept;
 
-COLLPROBE_INSTANCE class detail::step_memory<host::device>;
+COLLPROBE_INSTANCE struct detail::step_memory<host::device>;
 COLLPROBE_INSTANCE class probed<local::communicator>;
 
 #undef COLLPROBE_SCANS_OF

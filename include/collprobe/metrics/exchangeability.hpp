@@ -20,6 +20,8 @@ namespace detail {
 
 /// Of the words of a saved state: a word that is damaged, lost or moved makes another one.
 std::uint64_t checksum_of(view<const std::uint64_t> words) noexcept;
+/// The weight of a bet that begins in step t = 1, 2, ...: together with 1/2 for the first one they add up to 1.
+double weight_of_start(std::uint64_t t) noexcept;
 
 } // namespace detail
 

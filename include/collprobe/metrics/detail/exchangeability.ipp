@@ -33,8 +33,7 @@ inline constexpr double least_of_named = 16;
 inline constexpr std::uint64_t steps_to_tell_again = 1000;
 inline constexpr std::uint64_t evidence_state_format = 0x636f6c6c65760004; // "collev", 4
 
-/// The weight of a bet that begins in step t = 1, 2, ...: together with 1/2 for the first one they add up to 1.
-constexpr double weight_of_start(std::uint64_t t) noexcept
+COLLPROBE_INLINE double weight_of_start(std::uint64_t t) noexcept
 {
     const int octave = static_cast<int>(std::bit_width(t)) - 1;
     return 0.5 * power_of_two(-octave) / ((octave + 1.0) * (octave + 2.0));
