@@ -16,7 +16,9 @@
 
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/comm/local/run.hpp>
+#include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/device/host/device.hpp>
+#include <collprobe/scan/digest.hpp>
 
 using namespace collprobe;
 
@@ -152,7 +154,9 @@ std::string refusal(const std::string& text)
 /// The text with an end that fits to its other lines.
 std::string with_end(std::string text, std::size_t tensors)
 {
-    return text + "end " + std::to_string(tensors) + ' ' + detail::hexadecimal(detail::digest_of_text(text)) + '\n';
+    const std::uint64_t sum
+        = digest(view<const std::uint8_t>(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
+    return text + "end " + std::to_string(tensors) + ' ' + detail::hexadecimal(sum) + '\n';
 }
 std::string without_end(const std::string& text) { return text.substr(0, text.rfind("end ")); }
 
