@@ -6,6 +6,7 @@
 #     test.sh              the preset quick: g++, not optimised
 #     test.sh all          every preset
 #     test.sh PRESET...    those presets
+# With BEGIN_WITHIN=SECONDS no preset is begun later than that: it counts as a skip, where a time-out would lose them all.
 # The last line counts the tests of all of them. A preset that cannot be configured or built counts as one failure,
 # one whose compiler is absent as one skip. Compilers run below ccache where that is installed (CCACHE_DISABLE=1: not).
 set -u
@@ -29,7 +30,7 @@ gpu_tests=""
 all=""
 if [ "$*" = all ]; then
     all=all
-    set -- quick host clang asan tsan fast-math cuda emulated
+    set -- quick host clang asan emulated tsan cuda fast-math
     nvidia-smi -L >/dev/null 2>&1 || gpu_tests=emulated
 fi
 purpose=test
@@ -97,7 +98,13 @@ run_preset() {
     skipped=$((skipped + not_run))
 }
 
+all_begun=$(date +%s)
 for preset in "$@"; do
+    if [ $(($(date +%s) - all_begun)) -gt "${BEGIN_WITHIN:-1000000}" ]; then
+        note "$preset: SKIPPED, more than $BEGIN_WITHIN s are over"
+        skipped=$((skipped + 1))
+        continue
+    fi
     if { [ "$preset" = cuda ] || [ "$preset" = emulated ]; } && ! command -v "${CUDACXX:-nvcc}" >/dev/null 2>&1; then
         note "$preset: SKIPPED, nvcc was not found"
         skipped=$((skipped + 1))
