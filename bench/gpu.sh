@@ -23,6 +23,7 @@
 # (.gpu has them); for ddp PyTorch. From the environment:
 #   CUDACXX     nvcc                          NCCL_HOME       prefix of NCCL
 #   BUILD       instead of build/gpu          RESULTS         a folder instead of bench/results
+#   BUILT       1: all programs are in BUILD already
 #   OUT         of summaries and logs         NAME            of the table
 #   ARCH        architectures                 COMMIT          what to call the sources, where git cannot tell
 #   JOBS        compilations at a time        TEST_FILTER     regular expression of tests
@@ -253,7 +254,9 @@ export LD_LIBRARY_PATH
 tell "gpu.sh$parts: $gpu, driver $driver, compiled for $arch, commit ${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null)}, $jobs processors"
 
 # Programs: built before, carried, or built now.
-if [ "$mode" = gpu ] && [ -f .gpu/built.tar.xz ] && [ "$(cat .gpu/architectures)" = "$arch" ]; then
+if [ "${BUILT:-}" = 1 ]; then
+    :
+elif [ "$mode" = gpu ] && [ -f .gpu/built.tar.xz ] && [ "$(cat .gpu/architectures)" = "$arch" ]; then
     [ -f "$build/carried" ] || part unpack 60 sh -c "tar -xJf .gpu/built.tar.xz -C '$build' \
         && find '$build' -name CTestTestfile.cmake -exec sed -i 's#@ROOT@#$root#g' {} + && touch '$build/carried'"
 else
@@ -278,13 +281,19 @@ fi
 if wanted tests; then
     at_a_time=4
     [ "$mode" = gpu ] || at_a_time=$jobs
-    part tests 240 ctest --test-dir "$build" -L '^gpu$' -R "${TEST_FILTER:-.}" -j "$at_a_time" --output-on-failure \
-        --no-tests=error --timeout 120
+    # Ranks that are processes have a part of their own.
+    part tests 240 ctest --test-dir "$build" -L '^gpu$' -R "${TEST_FILTER:-.}" -E '^nccl_ranks|^gpu_sh' -j "$at_a_time" \
+        --output-on-failure --no-tests=error --timeout 120
     if grep -qs '\*\*\*Skipped' "$logs/tests"; then bad "   $(grep -c '\*\*\*Skipped' "$logs/tests") tests found no device"; fi
     sed -n '/tests passed/p; /FAILED:$/,$p' "$logs/tests" >"$logs/tests_failed" 2>/dev/null
     show 14 tests_failed
 fi
 
+if wanted nccl; then
+    part nccl_ranks 120 ctest --test-dir "$build" -R '^nccl_ranks' -j 8 --output-on-failure --no-tests=error --timeout 60
+    sed -n '/tests passed/p; /FAILED:$/,$p' "$logs/nccl_ranks" >"$logs/nccl_ranks_failed" 2>/dev/null
+    show 10 nccl_ranks_failed
+fi
 if wanted nccl && [ "$mode" = gpu ]; then
     for run in nccl "nccl_trainer_probed 30" "zero_trainer_probed 6" "zero_trainer_probed 6 nan" "zero_trainer_probed 6 bit" \
         "zero_trainer_probed 6 stale" check_foreign_streams; do
