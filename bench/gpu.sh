@@ -338,6 +338,9 @@ if wanted ddp && [ "$mode" = gpu ]; then
             else
                 bad "   FAILED: the weights are not those of the bare run"
             fi
+            median() { sed -n 's/.*ms a step \([0-9.]*\),.*/\1/p' "$logs/ranks_$1"/rank* | sort -n | sed -n 2p; }
+            tell "   $(echo "$(median ddp_clean) $(median ddp_bare)" | awk 'NF == 2 {
+                printf "a step takes %.2f ms under the preload, which looks at every step, and %.2f bare: a ratio of %.2f", $1, $2, $1 / $2}')"
             ddp_under_preload nan --fault nan
             ddp_under_preload copy --fault copy --dtype bfloat16
             ddp_under_preload scale --fault scale
