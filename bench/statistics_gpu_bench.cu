@@ -11,8 +11,8 @@
 //   of_read, of_memcpy, of_ceiling    GBps over read_GBps, over memcpy_GBps, over the greater of both
 //   time_over_memcpy   time over that of the memcpy: for a copy with statistics, what the probe adds
 //
-// Short kernels run several times in a row between two events, on the same buffer: what fits into the
-// second-level cache is read from there, by all alike.
+// Short kernels run several times in a row between two events. Each has the next of so many buffers that together they
+// are twice as large as the second-level cache: as in a trainer, nothing of a gradient is in it.
 #include "gpu_read.cuh"
 #include "gpu_timing.cuh"
 
@@ -58,54 +58,56 @@ public:
     cu::workspace scratch;
     cu::buffer<statistics> result{1};
 
-    /// Makes room for a source and a destination of so many bytes each; false if there is not enough.
-    bool reserve(std::uint64_t bytes)
+    /// Makes room for sources and destinations of `one` bytes each; false if there is not enough.
+    bool reserve(std::uint64_t one)
     {
-        if (source_.size() >= bytes) return true;
-        std::size_t available = 0;
-        std::size_t total = 0;
-        cu::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-        if (2 * bytes + (std::uint64_t{256} << 20) > available + 2 * source_.size()) return false;
-        source_ = {};
-        destination_ = {};
-        source_ = cu::buffer<unsigned char>(bytes);
-        destination_ = cu::buffer<unsigned char>(bytes);
-        filled_ = element_type::uint8;
-        filled_bytes_ = 0;
-        return true;
+        size_ = one;
+        at_ = 0;
+        const std::uint64_t bytes = bench::most_bytes() != 0 ? 2 * one : (2 * cache_ + one - 1) / one * one;
+        used_ = std::max(bytes, one);
+        return reserve_all(used_);
     }
-    /// `bytes` of elements; filled anew only where they are of another type than last time.
+    /// The turn of the next source and destination.
+    void next() { at_ = at_ + size_ < used_ ? at_ + size_ : 0; }
+    /// The source whose turn it is.
     template <class T>
-    view<const T> source(std::uint64_t bytes)
+    view<const T> source() const
+    {
+        return {reinterpret_cast<const T*>(source_.data() + at_), size_ / sizeof(T)};
+    }
+    template <class T>
+    view<T> destination() const
+    {
+        return {reinterpret_cast<T*>(destination_.data() + at_), size_ / sizeof(T)};
+    }
+    /// Fills all sources; anew only where they are of another type than last time.
+    template <class T>
+    void fill()
     {
         T* const data = reinterpret_cast<T*>(source_.data());
-        if (filled_ != element_traits<T>::type || filled_bytes_ < bytes) {
-            cu::device::for_each(stream, bytes / sizeof(T), fill_like_gradient<T>{data});
+        if (filled_ != element_traits<T>::type || filled_bytes_ < used_) {
+            cu::device::for_each(stream, used_ / sizeof(T), fill_like_gradient<T>{data});
             stream.synchronize();
             filled_ = element_traits<T>::type;
-            filled_bytes_ = bytes;
+            filled_bytes_ = used_;
         }
-        return {data, bytes / sizeof(T)};
     }
-    template <class T>
-    view<T> destination(std::uint64_t bytes) const
-    {
-        return {reinterpret_cast<T*>(destination_.data()), bytes / sizeof(T)};
-    }
-
     /// Seconds for one of `repeats` runs.
     template <class Work>
     double seconds(int repeats, Work&& work)
     {
         const auto all = [&] {
-            for (int i = 0; i < repeats; ++i) work();
+            for (int i = 0; i < repeats; ++i) {
+                next();
+                work();
+            }
         };
         return timer_.measure(stream, 20 + 10 * repeats, all).device / repeats;
     }
     void read(std::uint64_t bytes) { read(best_reader(bytes), bytes); }
     void copy(std::uint64_t bytes)
     {
-        cu::check(cudaMemcpyAsync(destination_.data(), source_.data(), bytes, cudaMemcpyDeviceToDevice,
+        cu::check(cudaMemcpyAsync(destination_.data() + at_, source_.data() + at_, bytes, cudaMemcpyDeviceToDevice,
                       stream.get().get()),
             "cudaMemcpyAsync");
     }
@@ -138,22 +140,40 @@ public:
     }
 
 private:
+    bool reserve_all(std::uint64_t bytes)
+    {
+        if (source_.size() >= bytes) return true;
+        std::size_t available = 0;
+        std::size_t total = 0;
+        cu::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+        if (2 * bytes + (std::uint64_t{256} << 20) > available + 2 * source_.size()) return false;
+        source_ = {};
+        destination_ = {};
+        source_ = cu::buffer<unsigned char>(bytes);
+        destination_ = cu::buffer<unsigned char>(bytes);
+        filled_ = element_type::uint8;
+        filled_bytes_ = 0;
+        return true;
+    }
     void read(const reader& by, std::uint64_t bytes)
     {
-        by.run(stream, source_.data(), bytes, sink_.data(), multiprocessors_);
+        by.run(stream, source_.data() + at_, bytes, sink_.data(), multiprocessors_);
     }
-    static int count_multiprocessors()
+    static int attribute(cudaDeviceAttr which)
     {
         int device = 0;
-        int count = 0;
+        int value = 0;
         cu::check(cudaGetDevice(&device), "cudaGetDevice");
-        cu::check(
-            cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-        return count;
+        cu::check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+        return value;
     }
 
     bench::device_timer timer_;
-    int multiprocessors_ = count_multiprocessors();
+    int multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount);
+    std::uint64_t cache_ = bench::most_bytes() != 0 ? 0 : static_cast<std::uint64_t>(attribute(cudaDevAttrL2CacheSize));
+    std::uint64_t size_ = 0; ///< of a source
+    std::uint64_t used_ = 0; ///< of all of them
+    std::uint64_t at_ = 0; ///< where the one begins whose turn it is
     cu::buffer<unsigned> sink_{1};
     cu::buffer<unsigned char> source_, destination_;
     element_type filled_ = element_type::uint8;
@@ -181,12 +201,12 @@ void measure(benchmark::State& state)
             state.SkipWithError("SKIPPED: source and destination do not fit into the device's memory");
             return;
         }
-        const view<const T> source = device.source<T>(bytes);
-        const view<T> destination = device.destination<T>(bytes);
+        device.fill<T>();
         const auto run = [&] {
+            const view<const T> source = device.source<T>();
             if constexpr (Work == work::copy_with_statistics) {
                 copy_with_statistics<cu::device>(
-                    device.stream, source, destination, device.result.data(), device.scratch);
+                    device.stream, source, device.destination<T>(), device.result.data(), device.scratch);
             } else {
                 cu::device::reduce(device.stream,
                     statistics_reducer<T, Work == work::statistics_with_digest>{source}, source.count(),

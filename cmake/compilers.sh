@@ -8,8 +8,9 @@
 # vendor, in one file (with `headers`, also each alone), and an audited step, without a warning; and whether that step
 # runs. The newest clang++, with libc++, comes from PyPI's package ziglang (100 MB to load, 400 MB below
 # build/compilers; ZIGLANG names another version, as "==0.17.1"); programs for ARM64 run in an emulator. A compiler
-# that is absent has no row. The first run takes 8 minutes on two cores, since libc++ is compiled. Exit status 1 if a
-# compiler refuses something.
+# that is absent has no row. nvcc compiles a probed all-reduce and a guarded gather for sm_90 and sm_120: the installed one,
+# and the newest with its CCCL and NCCL, from PyPI's packages nvidia-cuda-* and nvidia-nccl-cu13 (700 MB). The first run
+# takes 12 minutes on two cores, since libc++ is compiled. Exit status 1 if a compiler refuses something.
 set -eu
 cd "$(dirname -- "$0")/.."
 work=$PWD/build/compilers
@@ -69,6 +70,18 @@ row() {
     printf '%-58s %-8s %-8s %-8s %s\n' "$(echo "$version" | cut -c 1-40) $arch" "c++$standard" "$accepted" "$compiled" "$ran"
 }
 
+# cuda_row <nvcc> <folder of nccl.h>
+cuda_row() {
+    [ -x "$1" ] && [ -f "$2/nccl.h" ] || return 0
+    version="nvcc $("$1" --version | sed -n 's/.*, V//p'), NCCL $(sed -n 's/#define NCCL_\(MAJOR\|MINOR\|PATCH\) //p' "$2/nccl.h" \
+        | paste -sd.)"
+    for architecture in 90 120; do
+        cell "nvcc_$(echo "$version" | tr -cs 'A-Za-z0-9.\n' _)_$architecture" "$1" -std=c++20 -arch=sm_$architecture -I include \
+            -isystem "$2" -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror -c tests/cuda/warnings.cu -o "$work/step.o"
+        printf '%-58s %-8s %-8s %-8s %s\n' "$version sm_$architecture" c++20 - "$result" -
+    done
+}
+
 mode=${1:-}
 printf '%-58s %-8s %-8s %-8s %s\n' compiler standard headers step runs
 for standard in 20 2b; do # clang++ 14 has no name for 23 yet
@@ -82,4 +95,12 @@ for standard in 20 2b; do # clang++ 14 has no name for 23 yet
     arch='ARM64'
     row "$standard" qemu-aarch64-static 'aarch64-linux-gnu-g++ -static'
 done
+nvcc=$(command -v "${CUDACXX:-nvcc}" || echo /usr/local/cuda/bin/nvcc)
+for folder in "${NCCL_HOME:-/usr}/include" "$(dirname -- "$nvcc")/../include"; do
+    if [ -f "$folder/nccl.h" ]; then break; fi
+done
+cuda_row "$nvcc" "$folder"
+"$work/venv/bin/python" -m pip install -q --disable-pip-version-check nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl \
+    nvidia-nccl-cu13 >&2 || echo 'compilers.sh: the packages of CUDA were not installed: the rows of the newest nvcc are left out' >&2
+for found in "$work"/venv/lib/python3*/site-packages/nvidia; do cuda_row "$found/cu13/bin/nvcc" "$found/nccl/include"; done
 exit "$failed"
