@@ -5,14 +5,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include <unistd.h>
@@ -24,7 +24,10 @@
 #include <collprobe/report/table.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "support/rank_clocks.hpp"
+
 using namespace collprobe;
+using namespace collprobe::testing;
 
 namespace {
 
@@ -399,18 +402,26 @@ TEST_CASE("nothing is said of calls that do not tell who is late")
 
 namespace {
 
-/// Runs steps of two calls on in-process ranks. `late_in(step)` is the rank that sleeps 20 ms before the second call.
+/// Runs steps of two calls on in-process ranks, each with a clock of its own. By these clocks, the rank
+/// `late_in(step)` comes to the second call 20 ms after the others, which are up to 10 us apart.
 template <class LateIn, class See>
 void run_late(int ranks, int steps, const probe_options& options, const LateIn& late_in, const See& see)
 {
+    const held_clock clock;
+    const auto all = std::make_shared<arrivals>(ranks);
     local::run(ranks, [&](local::communicator& world) {
         host::stream stream;
-        probed<local::communicator> comm(world, options);
+        probed comm(with_rank_clocks(world, all, [](auto on, auto task) { on.enqueue(std::move(task)); }), options);
+        std::mt19937_64 random(static_cast<std::uint64_t>(comm.rank()));
+        const auto work_for = [&](double ns) {
+            const auto took = static_cast<std::int64_t>(ns) + static_cast<std::int64_t>(random() % 10'000);
+            stream.get().enqueue([took] { held_clock::set_ahead_ns(held_clock::ahead_ns() + took); });
+        };
         std::vector<float> send(64, 1.0f), receive(64);
         for (int step = 0; step < steps; ++step) {
+            work_for(0);
             comm.all_reduce(send, view(receive), reduction::sum, stream);
-            if (late_in(step) == comm.rank())
-                stream.get().enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+            work_for(late_in(step) == comm.rank() ? 20 * ms : 0);
             comm.all_reduce(send, view(receive), reduction::sum, stream);
             comm.end_step(static_cast<std::uint64_t>(step), stream);
             step_record record;
@@ -422,42 +433,37 @@ void run_late(int ranks, int steps, const probe_options& options, const LateIn& 
 
 } // namespace
 
-TEST_CASE("an in-process rank that sleeps before a call is named, with the time that it slept")
+TEST_CASE("an in-process rank that is late at a call is named, with the time")
 {
     int named = 0;
-    int silent = 0;
     step_record last;
     run_late(4, 100, {.lateness_floor_ns = 50'000}, [](int) { return 2; }, [&](const step_record& record) {
         for (const suspect& each : late_of(record)) {
             ++named;
             CHECK(each.rank == 2);
         }
-        silent += record.silent_evidence > 0 ? 1 : 0;
         last = record;
     });
-    // Where a busy machine wakes up the other ranks always in the same order, there may be no evidence.
-    CHECK((named > 0 || silent > 0));
+    CHECK(named == 1);
     const rank_lateness& of = last.lateness_by_rank[2];
-    CHECK(of.share_last > 0.9);
-    CHECK(of.behind > 18 * ms); // medians: a busy machine may delay any rank in some steps
-    CHECK(of.behind < 30 * ms);
-    CHECK(of.behind_before > 18 * ms);
-    CHECK(of.gain > 10 * ms);
+    CHECK(of.share_last == 1);
+    CHECK(std::fabs(of.behind - 20 * ms) < 0.02 * ms);
+    CHECK(std::fabs(of.behind_before - 20 * ms) < 0.02 * ms);
+    CHECK(std::fabs(of.gain - 20 * ms) < 0.02 * ms);
 }
 
-TEST_CASE("another in-process rank sleeps in each step: the call and the step say which")
+TEST_CASE("another in-process rank is late in each step: the call and the step say which")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        int right = 0;
         int step = 0;
         const auto late_in = [](int number) { return number * 7 % 4; };
         run_late(4, 40, {.mode = mode, .lateness_floor_ns = 50'000}, late_in, [&](const step_record& record) {
             const call_lateness& call = record.calls[1].lateness;
             CHECK(call.present == 4);
-            // A busy machine may delay the others, too, in some steps.
-            right += call.last == late_in(step) && call.spread > 15 * ms ? 1 : 0;
+            CHECK(call.last == late_in(step));
+            CHECK(std::fabs(call.spread - 20 * ms) < 0.02 * ms);
             if (mode == report_mode::gather) {
-                right -= record.lateness.last == late_in(step) ? 0 : 1;
+                CHECK(record.lateness.last == late_in(step));
                 CHECK(late_of(record).empty());
             } else {
                 CHECK(record.lateness.last == -1); // not known
@@ -465,7 +471,7 @@ TEST_CASE("another in-process rank sleeps in each step: the call and the step sa
             }
             ++step;
         });
-        CHECK(right >= 36);
+        CHECK(step == 40);
     }
 }
 
