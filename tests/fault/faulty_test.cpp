@@ -391,7 +391,7 @@ TEST_CASE("over a contract a fault is in the data, under it in the messages that
 
 TEST_CASE("errors of the wrapped communicator are its own")
 {
-    const auto group = local::group(2, {.timeout_ms = 5000});
+    const auto group = local::group(2, {.timeout_ms = 60'000});
     const auto outcomes = run_each(group, [](local::communicator& world) {
         faulty comm{world, {{.kind = fault_kind::scale, .phase = fault_phase::before, .magnitude = 2}}};
         std::vector<float> data(10, 1.0f);

@@ -328,7 +328,7 @@ TEST_CASE("the host waits for nothing and allocates nothing")
 
 TEST_CASE("a stale or empty source is refused by its generation, also at the peers")
 {
-    local::group ranks(2, {.timeout_ms = 5'000});
+    local::group ranks(2, {.timeout_ms = 60'000});
     const auto outcomes = run_each(ranks, [](local::communicator& comm) {
         const host::stream on;
         guarded<device, float> master(8), shard(8);

@@ -358,7 +358,7 @@ TEST_CASE("the host waits for nothing and allocates nothing")
 
 TEST_CASE("a generation that was never encoded is refused, also at the peers")
 {
-    local::group ranks(2, {.timeout_ms = 5'000});
+    local::group ranks(2, {.timeout_ms = 60'000});
     const auto outcomes = run_each(ranks, [](local::communicator& comm) {
         const host::stream on;
         const auto shard = weights_of<float>(static_cast<uint64_t>(comm.rank()) * 32, 32, 1);

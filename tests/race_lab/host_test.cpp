@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "support/held_clock.hpp"
 #include "support/run_ranks.hpp"
 #include "tests/race_lab/double_modes.hpp"
 #include "tests/race_lab/host_lab.hpp"
@@ -41,7 +42,7 @@ TEST_CASE("F24 ranks that call in different orders")
 {
     for (const bool diverge : {true, false}) {
         const watch over;
-        local::group ranks(3, {.timeout_ms = 5'000});
+        local::group ranks(3, {.timeout_ms = 60'000});
         const auto outcomes = testing::run_each(ranks, [&](local::communicator& comm) {
             const bench<host_lab> at(comm);
             const bool other_order = diverge && comm.rank() == 1;
@@ -64,16 +65,19 @@ TEST_CASE("F24 ranks that call in different orders")
 TEST_CASE("F24 two communicators in different orders")
 {
     for (const bool diverge : {true, false}) {
-        local::group ranks(2, {.timeout_ms = diverge ? 100 : 5'000});
+        const testing::held_clock clock;
+        local::group ranks(2, {.timeout_ms = 100});
         const auto outcomes = testing::run_each(ranks, [&](local::communicator& comm) {
             const bench<host_lab> at(comm);
             auto another = comm.split(0, comm.rank());
+            at.on.enqueue([&, rank = comm.rank()] { clock.i_am(rank); });
             // On one stream: each rank is in a gather that the other comes to only behind it.
             const bool other_order = diverge && comm.rank() == 1;
             auto& first = other_order ? *another : comm;
             auto& second = other_order ? comm : *another;
             copy_then_all_gather(at.shard(), at.full(), first, at.on, {}, {});
             copy_then_all_gather(at.second(), at.spare(), second, at.on, {}, {});
+            if (other_order) clock.advance_ms(100, {0, 1});
             at.on.synchronize(soon_ms);
         });
         bool timed_out = false; // the other one may hear of it, and get that as a peer's failure
@@ -89,11 +93,16 @@ TEST_CASE("F24 two communicators in different orders")
 TEST_CASE("F25 a peer that dies between its copy and the gather")
 {
     for (const bool dies : {true, false}) {
-        local::group ranks(2, {.timeout_ms = dies ? 100 : 5'000});
+        const testing::held_clock clock;
+        local::group ranks(2, {.timeout_ms = 100});
         const auto outcomes = testing::run_each(ranks, [&](local::communicator& comm) {
             const bench<host_lab> at(comm);
             at.write(at.producer, 1, at.shard());
-            if (dies && comm.rank() == 1) throw std::runtime_error("died");
+            at.on.enqueue([&, rank = comm.rank()] { clock.i_am(rank); });
+            if (dies && comm.rank() == 1) {
+                clock.advance_ms(100, {0});
+                throw std::runtime_error("died");
+            }
             auto done = copy_then_all_gather(at.shard(), at.full(), comm, at.on, {at.producer}, {at.consumer});
             done.synchronize(soon_ms);
             at.completes(at.consumer, 1);

@@ -12,6 +12,7 @@
 
 #include "tests/race_lab/memory_modes.hpp"
 #include "tests/race_lab/nccl_lab.hpp"
+#include "tests/support/held_clock.hpp"
 
 using namespace collprobe;
 using namespace collprobe::race_lab;
@@ -309,13 +310,18 @@ TEST_CASE("F24 ranks that call in different orders")
 {
     for (const bool verified : {false, true}) {
         const testing::clean_stand_in clean;
-        const nccl::options settings{.timeout_ms = verified ? 10'000 : 100, .verify_calls = verified};
-        const auto outcomes = testing::run_each_nccl(3, settings, [](nccl::communicator& comm) {
+        const testing::held_clock clock;
+        std::jthread time([&] {
+            if (!verified) clock.advance_ms(100, {0, 1, 2});
+        });
+        const nccl::options settings{.timeout_ms = 100, .verify_calls = verified};
+        const auto outcomes = testing::run_each_nccl(3, settings, [&](nccl::communicator& comm) {
             const bench_t at(comm);
             const bool other_order = comm.rank() == 1;
             if (other_order) comm.barrier(at.on);
             copy_then_all_gather(at.shard(), at.full(), comm, at.on, {}, {});
             if (!other_order) comm.barrier(at.on);
+            clock.i_am(comm.rank());
             comm.synchronize(at.on);
         });
         for (const rank_outcome& outcome : outcomes) {

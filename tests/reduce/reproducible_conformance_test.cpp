@@ -14,6 +14,7 @@
 #include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
+#include "support/held_clock.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
@@ -164,11 +165,13 @@ TEST_CASE("leaves and a Gram matrix go through a probe, which tells what is not 
 
 TEST_CASE("a peer that never comes is named by a probe around sums under a contract, within the time-out")
 {
-    const auto outcomes = testing::run_each(local::group(3, {.timeout_ms = 300}), [](local::communicator& world) {
-        if (world.rank() == 1) return;
+    const testing::held_clock clock;
+    const auto outcomes = testing::run_each(local::group(3, {.timeout_ms = 300}), [&](local::communicator& world) {
+        if (world.rank() == 1) return clock.advance_ms(300, {0, 2});
         std::vector<float> values(10'000, 1.0f);
         const host::stream stream;
-        probed comm{reproducible(world), {.steps_in_flight = 2}};
+        stream.enqueue([&, rank = world.rank()] { clock.i_am(rank); });
+        probed comm{reproducible(world), {.times = false, .steps_in_flight = 2}};
         comm.all_reduce(view<const float>(values), view<float>(values), reduction::sum, stream);
         for (std::uint64_t step = 0; step < 4; ++step) comm.end_step(step, {}, stream); // waits for the oldest
     });

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "reduce/reduction_cases.hpp"
+#include "support/held_clock.hpp"
 
 using namespace collprobe;
 using namespace collprobe::testing;
@@ -233,7 +234,7 @@ using exact_local = reproducible<local::communicator, contract<reproducibility::
 template <class Call>
 std::vector<rank_outcome> outcomes_of(int ranks, Call call, reproducible_options options = {})
 {
-    return run_each(local::group(ranks, {.timeout_ms = 5'000}), [&](local::communicator& world) {
+    return run_each(local::group(ranks, {.timeout_ms = 60'000}), [&](local::communicator& world) {
         host::stream stream;
         exact_local comm(world, {}, options);
         call(comm, stream);
@@ -509,7 +510,7 @@ TEST_CASE("ranks that call with other counts get an error each, and nothing hang
             CAPTURE(each.most);
             CAPTURE(each.other);
             CAPTURE(std::string(name(how)));
-            const auto outcomes = run_each(local::group(3, {.timeout_ms = 1'000}), [&](local::communicator& world) {
+            const auto outcomes = run_each(local::group(3, {.timeout_ms = 60'000}), [&](local::communicator& world) {
                 host::stream stream;
                 exact_local comm(world, {}, {.scratch_bytes = 8192, .algorithm = how});
                 std::vector<float> memory(world.rank() == 2 ? each.other : each.most, 1.0f);
@@ -531,7 +532,7 @@ TEST_CASE("counts that differ by whole pieces and other numbers of leaves are a 
             for (const bool control : {false, true}) {
                 CAPTURE(std::string(name(how)));
                 CAPTURE(leaves_differ);
-                const auto outcomes = run_each(local::group(2, {.timeout_ms = 5'000}), [&](local::communicator& world) {
+                const auto outcomes = run_each(local::group(2, {.timeout_ms = 60'000}), [&](local::communicator& world) {
                     host::stream stream;
                     invariant_local comm(world, {}, {.scratch_bytes = 8192, .algorithm = how});
                     const bool odd = world.rank() == 1 && !control;
@@ -552,10 +553,12 @@ TEST_CASE("counts that differ by whole pieces and other numbers of leaves are a 
 
 TEST_CASE("a dead peer delays the end by no more than the time-out")
 {
-    const auto outcomes = run_each(local::group(3, {.timeout_ms = 200}), [](local::communicator& world) {
-        if (world.rank() == 1) return;
+    const testing::held_clock clock;
+    const auto outcomes = run_each(local::group(3, {.timeout_ms = 200}), [&](local::communicator& world) {
+        if (world.rank() == 1) return clock.advance_ms(200, {0, 2});
         std::vector<float> memory(100'000, 1.0f);
         host::stream stream;
+        stream.enqueue([&, rank = world.rank()] { clock.i_am(rank); });
         exact_local comm(world, {}, {.scratch_bytes = 1 << 16});
         comm.all_reduce(view<const float>(memory), view<float>(memory), reduction::sum, stream);
         stream.synchronize(soon_ms);

@@ -160,7 +160,7 @@ bool has(const std::optional<error>& failure, const char* part)
 template <class Call>
 std::vector<rank_outcome> outcomes_of(Call call)
 {
-    return run_each(local::group(4, {.timeout_ms = 5'000}), [&](local::communicator& world) {
+    return run_each(local::group(4, {.timeout_ms = 60'000}), [&](local::communicator& world) {
         host::stream stream;
         node_groups nodes(world, 2);
         exact_in_two comm(world, {}, nodes, {.algorithm = reduction_algorithm::two_level});

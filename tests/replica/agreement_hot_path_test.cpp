@@ -9,6 +9,7 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/replica/agreement.hpp>
 
+#include "support/held_clock.hpp"
 #include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
@@ -64,12 +65,14 @@ TEST_CASE("a check returns before its peers have called")
 TEST_CASE("a peer that never comes is a time-out that names it, not a hang")
 {
     for (const bool blocking : {false, true}) {
+        const testing::held_clock clock;
         const local::group group(3, {.timeout_ms = 300});
         const auto outcomes = testing::run_each(group, [&](local::communicator& comm) {
-            if (comm.rank() == 1) return;
+            if (comm.rank() == 1) return clock.advance_ms(300, {0, 2});
             std::vector<float> weights(10);
             agreement check(comm);
             const host::stream stream;
+            stream.enqueue([&, rank = comm.rank()] { clock.i_am(rank); });
             const std::vector<replica> buffers{view(weights)};
             if (blocking) (void)check.locate(buffers, stream);
             else check.check(buffers, stream);

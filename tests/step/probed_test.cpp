@@ -22,6 +22,7 @@
 
 #include "support/count_allocations.hpp"
 #include "support/element_types.hpp"
+#include "support/held_clock.hpp"
 
 using namespace collprobe;
 
@@ -1175,6 +1176,7 @@ TEST_CASE("a step whose report never came has no record, even where an older one
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         for (const int steps_before : {0, 4}) {
+            const testing::held_clock clock;
             local::run(3, {.timeout_ms = 200},
                 [&](local::communicator& world) {
                     host::stream stream;
@@ -1185,7 +1187,8 @@ TEST_CASE("a step whose report never came has no record, even where an older one
                         stream.synchronize(10'000);
                         REQUIRE(comm.poll(record));
                     }
-                    if (world.rank() == 1) return; // and never ends the step
+                    if (world.rank() == 1) return clock.advance_ms(200, {0, 2}); // and never ends the step
+                    stream.enqueue([&, rank = world.rank()] { clock.i_am(rank); });
                     comm.end_step(0, {.loss = 2.5}, stream);
                     CHECK_THROWS_AS(stream.synchronize(10'000), error);
                     status told = status::mismatch;

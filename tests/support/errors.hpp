@@ -13,7 +13,7 @@
 namespace collprobe::testing {
 
 /// A wait that no test but a hanging one needs.
-inline constexpr std::int64_t soon_ms = 20'000;
+inline constexpr std::int64_t soon_ms = 60'000;
 
 /// A check on a rank's thread: an exception ends the rank, and its peers. The message has the line.
 inline void require(bool condition, const std::string& what, call_site where = call_site::current())

@@ -91,8 +91,9 @@ held_clock::held_clock()
 
 held_clock::~held_clock() { of_this_process().now_ns = 0; }
 
-void held_clock::advance_ms(std::int64_t milliseconds) const
+void held_clock::advance_ms(std::int64_t milliseconds, const std::vector<int>& waiting) const
 {
+    for (const int who : waiting) await_number(who, 1);
     of_this_process().now_ns.fetch_add(milliseconds * 1'000'000);
 }
 
@@ -103,8 +104,6 @@ void held_clock::i_am(int who) const
 }
 
 void held_clock::await_questions(int who, int count) const { await_number(who, questions_of(who) + count); }
-
-void held_clock::await_wait(int who) const { await_number(who, 1); }
 
 std::int64_t held_clock::ahead_ns() noexcept { return this_caller.ahead_ns; }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace collprobe::testing {
 
@@ -16,16 +17,15 @@ public:
     held_clock();
     held_clock(const held_clock&) = delete;
     ~held_clock();
-    void advance_ms(std::int64_t milliseconds) const;
+    /// Moves the clock, when all of `waiting` have asked for the time. What waits with a deadline asks first: a thread that
+    /// has asked has begun to wait.
+    void advance_ms(std::int64_t milliseconds, const std::vector<int>& waiting = {}) const;
 
     /// Gives the calling thread the number `who`, below `most_callers`, by which the test knows it.
     void i_am(int who) const;
-    /// Waits until that thread has asked for the time so often from now on. What waits with a deadline asks for it: one
-    /// that has asked has begun to wait, and one that polls has looked at all there was between its second and its
-    /// third question.
-    void await_questions(int who, int count = 1) const;
-    /// Waits until that thread has asked for the time at all.
-    void await_wait(int who) const;
+    /// Waits until that thread has asked for the time so often from now on. One that polls has looked at what is there
+    /// between its first question and its second.
+    void await_questions(int who, int count) const;
 
     /// How far the calling thread's own clock, as while a clock is held, is ahead of the clock of the process.
     static std::int64_t ahead_ns() noexcept;
