@@ -164,7 +164,7 @@ TEST_CASE("a result that is partly of no rank is no pass, and tells how much of 
 TEST_CASE("healthy averages of one or two magnitudes, and of tokens, make no suspects")
 {
     testing::local_provider{16}.run([&](local::communicator& world) {
-        probed comm{world, {}, weights()()};
+        probed comm{world, {.times = false}, weights()()}; // a busy machine makes a rank late
         host::stream stream;
         std::uint64_t state = static_cast<std::uint64_t>(world.rank());
         std::vector<float> data(4096);

@@ -22,6 +22,7 @@
 #include <collprobe/comm/bootstrap.hpp>
 
 #include "support/bootstrap_ranks.hpp"
+#include "support/held_clock.hpp"
 
 using namespace collprobe;
 using namespace collprobe::testing;
@@ -48,7 +49,7 @@ public:
             output_ = ends[0];
             return;
         }
-        alarm(20); // a child that hangs must not outlive the test
+        alarm(100); // a child that hangs must not outlive the test
         std::string text;
         try {
             text = body();
@@ -94,6 +95,16 @@ struct scratch {
         std::filesystem::remove_all(root, ignored);
     }
     std::string path() const { return root + "/exchange"; }
+    /// Waits until there are so many files whose names end so.
+    void await_files(const std::string& end, int count = 1) const
+    {
+        for (int found = -1; found != count; sleep_ms(1)) {
+            found = 0;
+            std::error_code ignored;
+            for (const auto& each : std::filesystem::directory_iterator(path(), ignored))
+                found += each.path().filename().string().ends_with(end) ? 1 : 0;
+        }
+    }
 };
 
 /// What torchrun sets; its run id is "none" in every run that has no other.
@@ -107,7 +118,7 @@ void as_torchrun(int rank, int size, const std::string& path)
     setenv("COLLPROBE_PATH", path.c_str(), 1);
 }
 
-std::string exchange_as_told(std::int64_t timeout_ms = 10'000)
+std::string exchange_as_told(std::int64_t timeout_ms = 60'000)
 {
     const job of = job::from_environment();
     id value{};
@@ -165,12 +176,12 @@ TEST_CASE("two jobs in one directory do not mix")
         return child([&where, rank, key] {
             as_torchrun(rank, 2, where.path());
             setenv("COLLPROBE_JOB_KEY", key, 1);
-            return exchange_as_told(1'500);
+            return exchange_as_told(key == std::string("one") ? 60'000 : 1'500);
         });
     };
     child first_0 = start(0, "one");
     child other_1 = start(1, "two");
-    sleep_ms(300);
+    where.await_files("rank-0");
     child first_1 = start(1, "one");
     CHECK(first_0.said() == "rank 0 has it");
     CHECK(first_1.said() == "rank 1 has it");
@@ -182,20 +193,30 @@ TEST_CASE("two jobs in one directory do not mix")
 TEST_CASE("a rank that is killed while it waits is named to the others")
 {
     const scratch where;
+    const held_clock clock;
     std::vector<child> ranks;
     ranks.reserve(4);
     const auto start = [&](int rank) {
-        ranks.emplace_back([&where, rank] {
+        ranks.emplace_back([&, rank] {
+            clock.i_am(rank);
             as_torchrun(rank, 4, where.path());
             return exchange_as_told(2'500);
         });
     };
     for (int rank = 0; rank < 3; ++rank) start(rank);
-    sleep_ms(700);
+    for (const char* each : {"rank-0", "rank-1", "rank-2"}) where.await_files(each);
     ranks[2].kill_it();
     ranks[2].said();
+    clock.advance_ms(2'000, {0, 1}); // rank 0 will be the first that gives up
     start(3); // the last: now all seem to be there
-    for (const std::size_t rank : {0u, 1u, 3u}) {
+    where.await_files("root");
+    for (const char* each : {"rank-1", "rank-3"}) where.await_files(each, 0); // they have the value
+    clock.advance_ms(500);
+    for (const std::size_t rank : {1u, 3u, 0u}) {
+        if (rank == 0) {
+            clock.await_questions(0, 2); // now it waits a little for rank 2 to read the message
+            clock.advance_ms(500);
+        }
         const std::string message = ranks[rank].said();
         CAPTURE(message);
         CHECK(contains(message, "timeout"));
@@ -214,7 +235,7 @@ TEST_CASE("a run that was killed does not mislead the next one with the same key
             return exchange_as_told();
         });
     }
-    sleep_ms(300);
+    for (const char* each : {"rank-0", "rank-1", "rank-2"}) where.await_files(each);
     for (child& each : ranks) {
         each.kill_it();
         each.said();
