@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <latch>
 #include <memory>
 #include <new>
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <collprobe/device/host/stream.hpp>
 
@@ -328,10 +331,17 @@ TEST_CASE("who waits sleeps until what it waits for is done")
     long before = sleeps();
     stream.synchronize(soon_ms);
     CHECK(sleeps() - before < tasks / 4);
-    // The count does show a thread that waits for each.
+    // The count does show a thread that waits for each: here the work lasts until it sleeps.
+    const auto is_asleep = [state = "/proc/self/task/" + std::to_string(gettid()) + "/stat"] {
+        std::ifstream file(state);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        return text.find(") S ") != text.npos;
+    };
     before = sleeps();
     for (int i = 0; i < tasks; ++i) {
-        stream.enqueue(nap);
+        stream.enqueue([&] {
+            while (!is_asleep()) std::this_thread::yield();
+        });
         stream.synchronize(soon_ms);
     }
     CHECK(sleeps() - before > tasks / 4);

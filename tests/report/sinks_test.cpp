@@ -77,7 +77,7 @@ public:
     }
     void wait_for(int wanted) const
     {
-        const auto until = detail::deadline::in_ms(20'000);
+        const auto until = detail::deadline::in_ms(60'000);
         while (state_->load() < wanted && !until.passed()) usleep(1000);
     }
 
@@ -172,7 +172,7 @@ TEST_CASE("while the writer is busy records wait up to the room, then they are d
     std::atomic<int> state{0};
     report::sinks out(run_record(), {.room = 8, .tell = false}, blocking(state), listening(heard));
     out.put(sample_step(0));
-    const auto until = detail::deadline::in_ms(20'000);
+    const auto until = detail::deadline::in_ms(60'000);
     while (state.load() == 0 && !until.passed()) usleep(1000);
     REQUIRE(state.load() == 1);
     for (std::uint64_t step = 1; step < 21; ++step) out.put(sample_step(step));

@@ -105,5 +105,12 @@ private:
 
 /// Long enough for work that nothing holds up to be done, were it enqueued.
 inline void a_while() { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }
+/// Whether an event comes without more ado. A minute is for tests that fail.
+inline bool comes(cudaEvent_t event)
+{
+    for (int i = 0; i < 60'000 && cudaEventQuery(event) == cudaErrorNotReady; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return cudaEventQuery(event) == cudaSuccess;
+}
 
 } // namespace collprobe::testing

@@ -103,7 +103,7 @@ template <class Comm>
 step_record next_record(Comm& comm)
 {
     step_record record;
-    const auto until = detail::deadline::in_ms(20'000);
+    const auto until = detail::deadline::in_ms(60'000);
     while (!comm.poll(record)) {
         if (until.passed()) FAIL("no record in 20 s");
         std::this_thread::yield();
