@@ -4,7 +4,7 @@
 // log_sample PATH RUN RANKS [FAULTY_CALL] [WORD...]: a run's JSON lines, to compare and to watch.
 // 6 steps with the sums "wte", "wpe" and "head". They do not depend on the number of ranks, which divides 16. In call
 // FAULTY_CALL (from 0; "none") one bit of a rank's terms is flipped on its way, so all ranks get the same wrong result.
-// Words: "all": PATH is a folder with a file of every rank; "inspector": that dialect; "slow": 0.2 s a step;
+// Words: "all": PATH is a folder with a file of every rank; "inspector": that dialect;
 // "unread": results are not read; "sampled": 8 elements of each result are; "append": behind what is in the file;
 // "killed": without an end.
 #include <algorithm>
@@ -60,7 +60,6 @@ int main(int argc, char** argv)
                 out.put(record);
                 out.flush();
             }
-            if (has("slow")) std::this_thread::sleep_for(std::chrono::milliseconds(200));
         }
         if (!has("killed")) return;
         world.barrier(stream);

@@ -4,14 +4,13 @@
 // rank_log_sample FOLDER [WORD...]: the files that the ranks of a preloaded program write, without the program. Each
 // rank is a process: 4 ranks on 2 hosts, 60 steps with two all-reduces, a reduce-scatter and an all-gather.
 // Words: "ranks=N", "steps=N", "every=N" (probed steps), "count=N" (elements of a buffer), "run=NAME", "plain" (no
-// sketches), "seed=N" (of the gradients), "slow" (0.1 s a step).
+// sketches), "seed=N" (of the gradients).
 // Faults: "nan", "stale", "flipped", "wrong_sum" (of rank 2, in step 40), "other_call" (rank 1 makes another call from
 // step 40 on), "missing" (rank 3 has no file), "killed" (rank 3 stops in step 40), "cut" (the last line of rank 1 is
 // cut off), "nested" (rank 1 looks at every second step that the others look at), "groups" (besides, two communicators
 // of half of the ranks), "named" (the communicator of all ranks has a name), "partial" (rank 2 lacks call 1 of each
 // step), "dropped", "unended", "premul" (call 0 is a sum of products by 0.25; "premul=unknown": nobody knows by what),
 // "unlocked" (steps are numbers of calls), "rollback" (from step 45 back to step 42, once).
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -19,7 +18,6 @@
 #include <fstream>
 #include <map>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -334,7 +332,6 @@ int main(int argc, char** argv)
             for (std::uint64_t again = 42; again < 45; ++again) out.write_step(again);
         }
         out.write_step(step);
-        if (with.has("slow")) std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
     out.end();
 }
