@@ -28,6 +28,14 @@ constexpr std::size_t sizes[buckets] = {3000, 500, 1200, 64};
 
 engine_process& engine() { return engine_process::instance(); }
 
+/// Waits until the step is judged. Those before step 5 may not be: the period of the calls is not known yet.
+void await_step(const std::string& comm, int step)
+{
+    engine().await_lines({"\"kind\":\"step\"", "\"run\":\"inband\"", "\"comm\":\"" + comm + "\"",
+                             "\"step\":" + std::to_string(step) + ","},
+        1);
+}
+
 /// Steps of four all-reduces. `spoil(rank, step, bucket, data)` is called before each.
 template <class Spoil>
 void train(const char* name, int ranks, int steps, bool in_groups, const Spoil& spoil)
@@ -51,8 +59,7 @@ void train(const char* name, int ranks, int steps, bool in_groups, const Spoil& 
             }
             if (in_groups) REQUIRE(group_end() == ncclSuccess);
             for (const own_stream& each : streams) each.synchronize();
-            std::this_thread::sleep_for(
-                std::chrono::milliseconds(3)); // the judge keeps up with steps that take their time
+            if (rank == 0 && step >= 7) await_step(name, step - 2); // the judge drops steps that it cannot keep up with
         }
         comm.destroy();
     });
