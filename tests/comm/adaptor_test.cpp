@@ -194,7 +194,8 @@ TEST_CASE("a name, failures and waits come through")
 TEST_CASE("calls that are parts of calls of other sizes do not match")
 {
     for (const std::uint64_t other : {5u, 6u}) {
-        const auto outcomes = testing::run_each(local::group(2, {.timeout_ms = 60'000}), [&](local::communicator& world) {
+        const local::group group(2, {.timeout_ms = 60'000});
+        const auto outcomes = testing::run_each(group, [&](local::communicator& world) {
             const host::stream stream;
             twice comm{adaptor(world)};
             comm.part_of(world.rank() == 0 ? 5 : other, element_type::float32);

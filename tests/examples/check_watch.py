@@ -89,7 +89,8 @@ class terminal:
 # A real run that is written slowly: the watcher waits for the file, follows it and ends with it.
 subprocess.run([sample, "watch_whole.jsonl", "slow", "4"], check=True, timeout=60)
 whole = open("watch_whole.jsonl", encoding="utf-8").readlines()
-follower = subprocess.Popen([watch, "watch_slow.jsonl", "--timeout", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+follower = subprocess.Popen(
+    [watch, "watch_slow.jsonl", "--timeout", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 time.sleep(0.3)
 out = ""
 for count, awaited in (2, ": step 0,"), (2, ": step 2,"):

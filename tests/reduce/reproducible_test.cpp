@@ -532,7 +532,8 @@ TEST_CASE("counts that differ by whole pieces and other numbers of leaves are a 
             for (const bool control : {false, true}) {
                 CAPTURE(std::string(name(how)));
                 CAPTURE(leaves_differ);
-                const auto outcomes = run_each(local::group(2, {.timeout_ms = 60'000}), [&](local::communicator& world) {
+                const local::group group(2, {.timeout_ms = 60'000});
+                const auto outcomes = run_each(group, [&](local::communicator& world) {
                     host::stream stream;
                     invariant_local comm(world, {}, {.scratch_bytes = 8192, .algorithm = how});
                     const bool odd = world.rank() == 1 && !control;

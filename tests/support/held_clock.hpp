@@ -17,8 +17,8 @@ public:
     held_clock();
     held_clock(const held_clock&) = delete;
     ~held_clock();
-    /// Moves the clock, when all of `waiting` have asked for the time. What waits with a deadline asks first: a thread that
-    /// has asked has begun to wait.
+    /// Moves the clock, when all of `waiting` have asked for the time. A wait with a deadline begins so: a thread that
+    /// has asked waits.
     void advance_ms(std::int64_t milliseconds, const std::vector<int>& waiting = {}) const;
 
     /// Gives the calling thread the number `who`, below `most_callers`, by which the test knows it.
