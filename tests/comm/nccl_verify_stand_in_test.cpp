@@ -37,7 +37,7 @@ using exact = reproducible<nccl::communicator_ref, contract<reproducibility::cor
 template <class Body>
 std::vector<rank_outcome> run_sums(blocking_mode mode, bool verify, Body body)
 {
-    const nccl::options settings{.timeout_ms = 10'000, .name = "dp", .mode = mode, .verify_calls = verify};
+    const nccl::options settings{.timeout_ms = 60'000, .name = "dp", .mode = mode, .verify_calls = verify};
     return run_each_nccl(ranks, settings, [&](nccl::communicator& world) {
         exact comm(world, {}, {.algorithm = reduction_algorithm::exchange});
         const cuda::stream stream;
@@ -116,7 +116,7 @@ TEST_CASE("a bad argument that the adaptor finds on one rank is told to the peer
 TEST_CASE("a bad color of a split is told to the peers in the call")
 {
     const clean_stand_in clean;
-    const auto outcomes = run_each_nccl(ranks, {.timeout_ms = 10'000, .verify_calls = true},
+    const auto outcomes = run_each_nccl(ranks, {.timeout_ms = 60'000, .verify_calls = true},
         [](nccl::communicator& world) { (void)world.split(world.rank() == odd_one ? -7 : 0, 0); }, deadline_s);
     for (int rank = 0; rank < ranks; ++rank) {
         const rank_outcome& outcome = outcomes[static_cast<std::size_t>(rank)];

@@ -58,10 +58,10 @@ public:
         }
         return found;
     }
-    /// Waits until there are so many such lines, for up to 20 s. How many there are.
+    /// Waits until there are so many such lines, for up to 60 s. How many there are.
     std::size_t await_lines(const std::vector<std::string>& texts, std::size_t count) const
     {
-        for (int i = 0; i < 2000 && lines_with(texts).size() < count; ++i) {
+        for (int i = 0; i < 6000 && lines_with(texts).size() < count; ++i) {
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
         }
         return lines_with(texts).size();

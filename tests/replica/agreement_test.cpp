@@ -295,7 +295,7 @@ TEST_CASE("answers come in order, and one that nobody read counts for the next")
 TEST_CASE("bad buffers are refused by name, and the peers hear of it")
 {
     for (int kind = 0; kind < 3; ++kind) {
-        const local::group group(3, {.timeout_ms = 10'000});
+        const local::group group(3, {.timeout_ms = 60'000});
         const auto outcomes = testing::run_each(group, [&](local::communicator& comm) {
             std::vector<float> data(8);
             std::vector<replica> buffers{view(data), view(data)};

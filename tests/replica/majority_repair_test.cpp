@@ -179,7 +179,7 @@ TEST_CASE("a repair that is hit is repeated, up to a limit, and never spoils a r
 
 TEST_CASE("a rank with another count is an error that names it, on every rank")
 {
-    const local::group group(3, {.timeout_ms = 10'000});
+    const local::group group(3, {.timeout_ms = 60'000});
     const auto outcomes = testing::run_each(group, [&](local::communicator& comm) {
         std::vector<float> data(comm.rank() == 1 ? 9 : 8);
         agreement check(comm);

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <mutex>
@@ -22,6 +23,7 @@
 #include <collprobe/reduce/reproducible.hpp>
 
 #include "nccl_steps.hpp"
+#include "tests/support/held_clock.hpp"
 #include "tests/support/stand_in/stand_in_nccl.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
@@ -613,7 +615,9 @@ TEST_CASE("work that a dead peer holds up is given up after the communicator's t
 {
     stand_in::reset();
     const auto unfinished = [](bool dead_peer, bool ended) {
-        for (const rank_outcome& outcome : run_each_nccl(2, {.timeout_ms = dead_peer ? 300 : 20'000},
+        const held_clock clock;
+        std::atomic<bool> has_given_up{false};
+        for (const rank_outcome& outcome : run_each_nccl(2, {.timeout_ms = 300},
                  [&](nccl::communicator& world) {
                      trainer rank(world);
                      rank.prepare(0);
@@ -621,6 +625,13 @@ TEST_CASE("work that a dead peer holds up is given up after the communicator's t
                          probed_nccl comm(world);
                          rank.reduce(comm, 0, rank.streams[0]);
                          if (ended) comm.end_step(0, {}, rank.streams[1]);
+                         clock.i_am(world.rank());
+                     }
+                     if (world.rank() == 0) has_given_up = true;
+                     // Each memory has a deadline of its own.
+                     if (dead_peer && world.rank() == 1) {
+                         for (clock.advance_ms(300, {0}); !has_given_up; clock.advance_ms(300))
+                             std::this_thread::sleep_for(std::chrono::milliseconds(1));
                      }
                      // The peer is dead for good: what is on the streams ends by an abort only.
                      if (dead_peer) world.abort("its peer died");

@@ -208,7 +208,7 @@ public:
         std::vector<T> taken(send.begin(), send.end());
         for (T& x : taken) x = static_cast<T>(static_cast<float>(x) * factor_);
         base_type::all_reduce(view<const T>(taken), receive, operation, on, where);
-        on.synchronize(10'000);
+        on.synchronize(60'000);
     }
 
 private:
@@ -239,7 +239,7 @@ std::vector<step_record> steps_with_a_damaged_reduction(float factor, reduction 
             }
             comm.all_reduce(gradient, view(sum), operation, stream);
             comm.end_step(step, {.loss = 1}, stream);
-            stream.synchronize(10'000);
+            stream.synchronize(60'000);
             REQUIRE(comm.poll(own));
             if (world.rank() == 3) records.push_back(own);
         }
@@ -409,7 +409,7 @@ TEST_CASE("both modes take the step's norm of the gradients among many buckets, 
                         gradient ? reduction::sum : reduction::max, stream);
                 }
                 comm.end_step(step, {.loss = 1}, stream);
-                stream.synchronize(10'000);
+                stream.synchronize(60'000);
                 REQUIRE(comm.poll(record));
                 if (world.rank() == 0) norms.push_back(record.gradient_norm.mean);
             }
@@ -457,7 +457,7 @@ TEST_CASE("a loss that is no number is named")
             host::stream stream;
             probed<local::communicator> comm(world, {.mode = mode});
             comm.end_step(7, {.loss = comm.rank() == 1 ? detail::infinity() : 2.0}, stream);
-            stream.synchronize(10'000);
+            stream.synchronize(60'000);
             step_record record;
             REQUIRE(comm.poll(record));
             if (comm.rank() == 0) records.push_back(record);
@@ -522,7 +522,7 @@ TEST_CASE("equal sample ids of two ranks are named")
         probed<local::communicator> comm(world);
         const std::uint64_t samples = comm.rank() == 2 ? 1001 : 1000 + static_cast<std::uint64_t>(comm.rank());
         comm.end_step(0, {.loss = 1, .sample_digest = samples}, stream);
-        stream.synchronize(10'000);
+        stream.synchronize(60'000);
         step_record own;
         REQUIRE(comm.poll(own));
         if (comm.rank() == 3) record = own;
@@ -581,7 +581,7 @@ TEST_CASE("a result that differs on one rank is named by majority, and only dete
             for (std::size_t i = 0; i < send.size(); ++i) send[i] = static_cast<float>(i + 1) * static_cast<float>(world.rank() + n);
             comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
             comm.end_step(0, {.loss = 1}, stream);
-            stream.synchronize(10'000);
+            stream.synchronize(60'000);
             step_record own;
             REQUIRE(comm.poll(own));
             if (world.rank() == 0) record = own;
@@ -613,7 +613,7 @@ TEST_CASE("a rank that received a damaged result is named for that, not for its 
                 }
                 comm.all_reduce(gradient, view(sum), reduction::sum, stream);
                 comm.end_step(step, {.loss = 1}, stream);
-                stream.synchronize(10'000);
+                stream.synchronize(60'000);
                 REQUIRE(comm.poll(own));
                 if (world.rank() != 0 || step != 40) continue;
                 for (const suspect& each : own.suspects) found.push_back(each.what);
@@ -673,7 +673,7 @@ std::vector<alarm_record> alarms_of_audited_steps(int ranks, std::uint64_t steps
             comm.all_reduce(numbers, view(counts), reduction::sum, stream);
             comm.all_reduce(gradient, view(sum), reduction::sum, stream);
             comm.end_step(step, {.loss = 1}, stream);
-            stream.synchronize(10'000);
+            stream.synchronize(60'000);
             REQUIRE(comm.poll(record));
             const view<const alarm_record> raised = watch.judge(record);
             if (step + 1 < steps) CHECK(raised.empty());
@@ -766,7 +766,7 @@ TEST_CASE("numbers that only the device knows are read at the end of the step, a
             comm.end_step(5, {}, stream); // the host's numbers, as is what else both could mean
             reduce();
             comm.end_step(6, {.loss = 0}, stream);
-            stream.synchronize(10'000);
+            stream.synchronize(60'000);
 
             std::vector<step_record> records(7);
             for (step_record& record : records) REQUIRE(comm.poll(record));
@@ -906,7 +906,7 @@ TEST_CASE("poll never blocks and steps come in order")
         CHECK(comm.pending_steps() == 5);
         CHECK(stream.synchronizations() == 0);
         gate = true;
-        stream.synchronize(10'000);
+        stream.synchronize(60'000);
         for (std::uint64_t step = 10; step < 15; ++step) {
             REQUIRE(comm.poll(record));
             CHECK(record.step == step);
@@ -922,7 +922,7 @@ TEST_CASE("a host that runs ahead waits for the oldest step, and unread steps dr
         host::stream stream;
         probed<local::communicator> comm(world, {.steps_in_flight = 2, .unread_steps = 3});
         for (std::uint64_t step = 0; step < 50; ++step) comm.end_step(step, {.loss = 1}, stream);
-        stream.synchronize(10'000);
+        stream.synchronize(60'000);
         step_record record;
         std::vector<std::uint64_t> steps;
         while (comm.poll(record)) steps.push_back(record.step);
@@ -941,7 +941,7 @@ TEST_CASE("a step that fails costs no record of another: those before it come fi
             for (const int step : {0, 1, 2 + 5 * world.rank(), 3, 4, 5}) {
                 comm.end_step(static_cast<std::uint64_t>(step), {.loss = 1}, stream);
             }
-            stream.synchronize(10'000);
+            stream.synchronize(60'000);
             step_record record;
             for (const std::uint64_t step : {0u, 1u}) {
                 REQUIRE(comm.poll(record));
@@ -977,7 +977,7 @@ TEST_CASE("a number of samples that is negative or not finite is refused by its 
         const double loss = 1 + world.rank();
         comm.end_step(0, {.loss = &loss, .weight = &weight}, stream);
         comm.end_step(1, {.loss = loss, .weight = 0}, stream);
-        stream.synchronize(10'000);
+        stream.synchronize(60'000);
         step_record record;
         REQUIRE(comm.poll(record));
         CHECK(record.loss_weighted.mean == 1);
@@ -996,7 +996,7 @@ TEST_CASE("an error that nobody polls for surfaces where a step waits for its pl
         comm.end_step(3, {.loss = 1}, stream);
         CHECK_THROWS_AS(comm.end_step(4, {.loss = 1}, stream), error);
         comm.end_step(4, {.loss = 1}, stream);
-        stream.synchronize(10'000);
+        stream.synchronize(60'000);
         step_record record;
         for (const std::uint64_t step : {2u, 3u, 4u}) {
             REQUIRE(comm.poll(record));
@@ -1060,7 +1060,7 @@ TEST_CASE("buckets on several streams are all in the record, whichever stream en
             comm.all_reduce(view<const float>(send[1]), view<float>(receive[1]), reduction::sum, b);
             comm.all_reduce(view<const float>(send[2]), view<float>(receive[2]), reduction::sum, a);
             comm.end_step(step, {.loss = 1}, c);
-            c.synchronize(10'000);
+            c.synchronize(60'000);
             step_record record;
             REQUIRE(comm.poll(record));
             if (world.rank() == 0) records.push_back(record);
@@ -1094,7 +1094,7 @@ TEST_CASE("other collectives are probed too, integers are forwarded")
         comm.all_reduce(view<const float>(large), view<float>(large), reduction::max, stream);
         comm.barrier(stream);
         comm.end_step(0, {.loss = 1}, stream);
-        stream.synchronize(10'000);
+        stream.synchronize(60'000);
         CHECK(sums[7] == 12);
         CHECK(small[0] == 3.5f);
         CHECK(large[0] == 3.5f);
@@ -1184,13 +1184,13 @@ TEST_CASE("a step whose report never came has no record, even where an older one
                     step_record record;
                     for (int i = 0; i < steps_before; ++i) {
                         comm.end_step(0, {.loss = 100}, stream);
-                        stream.synchronize(10'000);
+                        stream.synchronize(60'000);
                         REQUIRE(comm.poll(record));
                     }
                     if (world.rank() == 1) return clock.advance_ms(200, {0, 2}); // and never ends the step
                     stream.enqueue([&, rank = world.rank()] { clock.i_am(rank); });
                     comm.end_step(0, {.loss = 2.5}, stream);
-                    CHECK_THROWS_AS(stream.synchronize(10'000), error);
+                    CHECK_THROWS_AS(stream.synchronize(60'000), error);
                     status told = status::mismatch;
                     try {
                         const bool invented = comm.poll(record);
@@ -1214,7 +1214,7 @@ TEST_CASE("ranks that fall out of step get an error that says so")
             probed<local::communicator> comm(world, {.mode = mode});
             const std::uint64_t own = world.rank() == 2 ? 6 : 5;
             comm.end_step(own, {.loss = 1}, stream);
-            stream.synchronize(10'000);
+            stream.synchronize(60'000);
             step_record record;
             try {
                 comm.poll(record);
@@ -1247,7 +1247,7 @@ TEST_CASE("a mismatching count surfaces as the communicator's error and hangs no
                             comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
                             try {
                                 comm.end_step(0, {.loss = 1}, stream);
-                                stream.synchronize(10'000);
+                                stream.synchronize(60'000);
                             } catch (const error& failure) {
                                 ++errors;
                                 CHECK(failure.culprits() == std::vector<int>{1});
@@ -1337,7 +1337,7 @@ TEST_CASE("misaligned buffers are refused by name, whatever the wrapped communic
                 probed<local::communicator> comm(world);
                 if (world.rank() == 0) comm.all_reduce(from, to, reduction::sum, stream);
                 else comm.all_reduce(view<const float>(own), view<float>(other), reduction::sum, stream);
-                stream.synchronize(10'000);
+                stream.synchronize(60'000);
             });
         });
     };
@@ -1425,7 +1425,7 @@ TEST_CASE("the record is the same on all ranks if only one of them calls in plac
         if (world.rank() == 1) comm.all_reduce(send[0], view(send[0]), reduction::sum, stream);
         else comm.all_reduce(send[0], view(receive), reduction::sum, stream);
         comm.end_step(0, {.loss = 1}, stream);
-        stream.synchronize(10'000);
+        stream.synchronize(60'000);
         step_record record;
         REQUIRE(comm.poll(record));
         without += record.cosine.leave_one_out.empty() ? 1 : 0;
@@ -1447,7 +1447,7 @@ TEST_CASE("shards of different norms are no suspects")
             std::vector<float> all(512);
             comm.all_gather(shard[0], view(all), stream);
             comm.end_step(step, {.loss = 1 + 0.01 * world.rank()}, stream);
-            stream.synchronize(10'000);
+            stream.synchronize(60'000);
             REQUIRE(comm.poll(record));
             CHECK(record.suspects.empty());
         }
