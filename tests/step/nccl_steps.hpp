@@ -105,7 +105,7 @@ step_record next_record(Comm& comm)
     step_record record;
     const auto until = detail::deadline::in_ms(60'000);
     while (!comm.poll(record)) {
-        if (until.passed()) FAIL("no record in 20 s");
+        if (until.passed()) FAIL("no record in 60 s");
         std::this_thread::yield();
     }
     return record;
