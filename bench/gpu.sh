@@ -227,6 +227,16 @@ four() { # four <name> <limit> <lines> <program> [<argument>...]: four ranks; of
     return $code
 }
 
+ctest_part() { # ctest_part <name> <limit> <lines> <argument of ctest>...: of its output what failed
+    name=$1
+    limit=$2
+    lines=$3
+    shift 3
+    part "$name" "$limit" ctest --test-dir "$build" --output-on-failure --no-tests=error "$@"
+    sed -n '/tests passed/p; /FAILED:$/,$p' "$logs/$name" >"$logs/${name}_failed" 2>/dev/null
+    show "$lines" "${name}_failed"
+}
+
 DEPENDENCIES=${DEPENDENCIES:-}
 [ -n "$DEPENDENCIES" ] || [ ! -d .gpu/prefix ] || DEPENDENCIES=$root/.gpu/prefix
 [ -n "${COMMIT:-}" ] || [ ! -f .gpu/commit ] || COMMIT=$(cat .gpu/commit)
@@ -282,17 +292,12 @@ if wanted tests; then
     at_a_time=4
     [ "$mode" = gpu ] || at_a_time=$jobs
     # Ranks that are processes have a part of their own.
-    part tests 240 ctest --test-dir "$build" -L '^gpu$' -R "${TEST_FILTER:-.}" -E '^nccl_ranks|^gpu_sh' -j "$at_a_time" \
-        --output-on-failure --no-tests=error --timeout 120
+    ctest_part tests 240 14 -L '^gpu$' -R "${TEST_FILTER:-.}" -E '^nccl_ranks|^gpu_sh' -j "$at_a_time" --timeout 120
     if grep -qs '\*\*\*Skipped' "$logs/tests"; then bad "   $(grep -c '\*\*\*Skipped' "$logs/tests") tests found no device"; fi
-    sed -n '/tests passed/p; /FAILED:$/,$p' "$logs/tests" >"$logs/tests_failed" 2>/dev/null
-    show 14 tests_failed
 fi
 
 if wanted nccl; then
-    part nccl_ranks 120 ctest --test-dir "$build" -R '^nccl_ranks' -j 8 --output-on-failure --no-tests=error --timeout 60
-    sed -n '/tests passed/p; /FAILED:$/,$p' "$logs/nccl_ranks" >"$logs/nccl_ranks_failed" 2>/dev/null
-    show 10 nccl_ranks_failed
+    ctest_part nccl_ranks 120 10 -R '^nccl_ranks' -j 8 --timeout 60
 fi
 if wanted nccl && [ "$mode" = gpu ]; then
     for run in nccl "nccl_trainer_probed 30" "zero_trainer_probed 6" "zero_trainer_probed 6 nan" "zero_trainer_probed 6 bit" \

@@ -26,6 +26,7 @@
 #include <collprobe/replica.hpp>
 
 #include "conformance/communicator_conformance.hpp"
+#include "support/errors.hpp"
 #include "support/needs_gpu.hpp"
 
 using namespace collprobe;
@@ -33,7 +34,6 @@ namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
 
 namespace {
 
-constexpr std::int64_t soon_ms = 30'000;
 bool failed = false;
 
 void check_at(bool good, const char* what, int line)
@@ -141,7 +141,7 @@ void check_reproducible(nccl::communicator& comm, reduction_algorithm how, const
         reproducible sums(alone, Contract{}, {.scratch_bytes = 1 << 16});
         host::stream stream;
         sums.all_reduce(all, view(expected), reduction::sum, stream, {.leaves = leaves_of_all});
-        stream.synchronize(soon_ms);
+        stream.synchronize(testing::soon_ms);
     });
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(comm.rank() * leaves) * static_cast<std::ptrdiff_t>(count);
     const cu::buffer<T> send = on_device(std::vector<T>(first, first + static_cast<std::ptrdiff_t>(count) * leaves));
@@ -219,7 +219,7 @@ void quantise()
             quantised codes(world, how, options);
             host::stream stream;
             codes.all_reduce(gradient, view(gradient), reduction::average, stream);
-            stream.synchronize(soon_ms);
+            stream.synchronize(testing::soon_ms);
             if (world.rank() == 0) expected = gradient;
         });
         cu::buffer<float> gradient = on_device(leaf<float>(comm.rank(), count));
@@ -284,21 +284,10 @@ void probe()
         step_record record;
         CHECK(probes.poll(record));
         const std::string told = report::step_table(record);
-        CHECK((told.find("suspect: rank 1") != std::string::npos) == (step == 3));
-        CHECK((told.find("suspect") != std::string::npos) == (step == 3));
+        CHECK(testing::contains(told, "suspect: rank 1") == (step == 3));
+        CHECK(testing::contains(told, "suspect") == (step == 3));
         if (step == 3 && comm.rank() == 0) std::printf("%s", told.c_str());
     }
-}
-
-template <class Fn>
-std::optional<error> thrown_by(Fn fn)
-{
-    try {
-        fn();
-    } catch (const error& failure) {
-        return failure;
-    }
-    return std::nullopt;
 }
 
 /// What the others see when rank 1 does not make its second call: an error within the time-out, which names the call.
@@ -316,13 +305,13 @@ void lose_rank(const char* name, bool ends)
         if (!ends) sleep(10); // it lives, and does not come
         std::_Exit(0);
     }
-    const std::optional<error> thrown = thrown_by(call);
+    const std::optional<error> thrown = testing::error_of(call);
     CHECK(thrown);
     if (!thrown) return;
     std::printf("%s\n", thrown->what());
     CHECK(thrown->code() == status::timeout || (ends && thrown->code() != status::invalid_argument));
-    CHECK(std::string(thrown->what()).find(name) != std::string::npos);
-    const std::optional<error> after = thrown_by(call); // it stays ended
+    CHECK(testing::mentions(thrown, name));
+    const std::optional<error> after = testing::error_of(call); // it stays ended
     CHECK(after);
 }
 
