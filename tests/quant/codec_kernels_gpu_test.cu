@@ -254,7 +254,7 @@ struct codec_check {
     {
         bytes expected(of.cut.messages * stride, 0xa5);
         std::vector<float> residual = some_residual(5);
-        const mirror<unsigned char> messages(expected);
+        const mirror<unsigned char> messages(bytes(expected.size(), 0x5a)); // every byte is written, padding too
         const mirror<float> kept(residual);
         const mirror<T> source(data, of.offset * sizeof(T));
         const quantisation_errors found = on.reduce(
@@ -297,7 +297,7 @@ struct codec_check {
         bytes codes(to_codes ? codes_stride * of.cut.slices_per_message : 0, 0xa5);
         std::vector<float> residual = to_codes ? some_residual(6) : std::vector<float>();
         const mirror<T> result(expected, of.offset * sizeof(T));
-        const mirror<unsigned char> made(codes);
+        const mirror<unsigned char> made(bytes(codes.size(), 0x5a));
         const mirror<float> kept(residual);
         const mirror<unsigned char> from(messages);
         const auto reducer = [&](const unsigned char* in, T* elements, unsigned char* to, float* rest,

@@ -46,11 +46,17 @@ COLLPROBE_HD inline block_scale read_block_scale(
     if (how.has_offsets()) by.offset = read_scale(how.scale, message + wire.offsets_at(), block);
     return by;
 }
+/// The last block also writes zeros behind its plane: a message's bytes are a function of its elements.
 COLLPROBE_HD inline void write_block_scale(const codec& how, const wire_layout& wire, unsigned char* message,
     std::uint64_t block, const block_scale& by) noexcept
 {
-    write_scale(how.scale, message + wire.scales_at(), block, by.scale);
-    if (how.has_offsets()) write_scale(how.scale, message + wire.offsets_at(), block, by.offset);
+    const auto write = [&](unsigned char* plane, float value) {
+        write_scale(how.scale, plane, block, value);
+        if (block + 1 < wire.blocks) return;
+        for (std::uint64_t at = wire.blocks; at * wire.scale_bytes % 16 != 0; ++at) write_scale(how.scale, plane, at, 0);
+    };
+    write(message + wire.scales_at(), by.scale);
+    if (how.has_offsets()) write(message + wire.offsets_at(), by.offset);
 }
 
 /// The elements of a buffer that some messages hold. The buffer consists of slices of equal length, of which
