@@ -421,8 +421,8 @@ run_bench() {
 }
 if wanted bench; then
     # The sizes and types that decide.
-    decide='^(statistics|copy).*/(float|bfloat16|half|int8)/KiB:(1024|16384|262144|1048576)/'
-    decide="$decide|^(encode|combine|decode).*KiB:(262144|1048576)/|^sum/|^host_cost|^pipeline|step"
+    decide='^(statistics|copy).*/(float|bfloat16|half|int8)/KiB:(1024|25600|262144|1048576)/'
+    decide="$decide|^(encode|combine|decode).*KiB:(25600|262144|1048576)/|^sum/|^host_cost|^pipeline|step"
     [ "$mode" = gpu ] || decide=.
     filter=${BENCH_FILTER:-$decide}
     bench_limit=60

@@ -46,40 +46,58 @@ struct fill_like_gradient {
 enum class work { encode, combine, decode };
 constexpr std::uint32_t ranks = 8;
 
+int attribute(cudaDeviceAttr which)
+{
+    int device = 0;
+    int value = 0;
+    cu::check(cudaGetDevice(&device), "cudaGetDevice");
+    cu::check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+    return value;
+}
+
+/// Each run takes the next of `copies` equal inputs, which together are more than twice as large as the L2 cache.
 template <class T>
 struct kernels {
     std::uint64_t count;
     quant::codec how;
     bool probed;
+    std::uint64_t copies = bench::most_bytes() != 0
+        ? 1
+        : 1 + 2 * static_cast<std::uint64_t>(attribute(cudaDevAttrL2CacheSize)) / (count * sizeof(T));
+    std::uint64_t turn = 0;
     quant::message_slices cut{1, 1, 1, how.block, count, 0, count, count, nullptr};
     std::uint64_t message_bytes = quant::wire_layout::of(how, cut.blocks()).bytes();
     cu::stream stream{};
     cu::workspace scratch{};
-    cu::buffer<T> elements{count};
-    cu::buffer<unsigned char> messages{ranks * message_bytes};
+    cu::buffer<T> elements{copies * count};
+    cu::buffer<unsigned char> messages{copies * ranks * message_bytes};
     cu::buffer<unsigned char> sum{message_bytes};
     cu::buffer<combined_errors> errors{1};
     cu::buffer<std::uint64_t> nonfinite{1};
+
+    T* source() const { return elements.data() + turn * count; }
+    unsigned char* codes() const { return messages.data() + turn * ranks * message_bytes; }
+    void next() { turn = (turn + 1) % copies; }
 
     quant::block_encoder encoder() const { return {how, {}, nullptr, probed}; }
     void encode(std::uint32_t rank)
     {
         cu::device::reduce(stream,
             quant::encode_reducer<T>{
-                encoder(), cut, elements.data(), messages.data() + rank * message_bytes, message_bytes},
+                encoder(), cut, source(), codes() + rank * message_bytes, message_bytes},
             cut.blocks(), &errors.data()->errors, scratch);
     }
     void combine()
     {
         cu::device::reduce(stream,
-            quant::combine_reducer<T>{how, cut, messages.data(), message_bytes, ranks, ranks, false, probed,
+            quant::combine_reducer<T>{how, cut, codes(), message_bytes, ranks, ranks, false, probed,
                 nullptr, encoder(), sum.data(), message_bytes},
             cut.blocks(), errors.data(), scratch);
     }
     void decode()
     {
         cu::device::reduce(stream,
-            quant::decode_reducer<T>{how, cut, messages.data(), message_bytes, elements.data()}, cut.blocks(),
+            quant::decode_reducer<T>{how, cut, codes(), message_bytes, source()}, cut.blocks(),
             nonfinite.data(), scratch);
     }
     double bytes(work what) const
@@ -96,14 +114,13 @@ void measure(benchmark::State& state, code_format format, bool probed)
     const auto bytes = static_cast<std::uint64_t>(state.range(0)) * 1024;
     try {
         kernels<T> device{bytes / sizeof(T), quant::codec::of<T>({.format = format}), probed};
-        cu::device::for_each(device.stream, device.count, fill_like_gradient<T>{device.elements.data()});
-        for (std::uint32_t rank = 0; rank < ranks; ++rank) device.encode(rank);
+        cu::device::for_each(
+            device.stream, device.copies * device.count, fill_like_gradient<T>{device.elements.data()});
+        for (std::uint64_t copy = 0; copy < device.copies; ++copy, device.next()) {
+            for (std::uint32_t rank = 0; rank < ranks; ++rank) device.encode(rank);
+        }
         bench::device_timer timer;
-        int index = 0;
-        int multiprocessors = 0;
-        cu::check(cudaGetDevice(&index), "cudaGetDevice");
-        cu::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index),
-            "cudaDeviceGetAttribute");
+        const int multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
         const auto reader = bench::reader::of<512, 4>(true);
         cu::buffer<unsigned> sink(1);
         const auto seconds = [&](auto&& run) {
@@ -111,6 +128,7 @@ void measure(benchmark::State& state, code_format format, bool probed)
             return timer.measure(device.stream, 30, run).device;
         };
         const auto run = [&] {
+            device.next();
             if constexpr (what == work::encode) device.encode(0);
             else if constexpr (what == work::combine) device.combine();
             else device.decode();
@@ -118,7 +136,8 @@ void measure(benchmark::State& state, code_format format, bool probed)
         std::vector<double> read, own;
         for (auto _ : state) {
             read.push_back(seconds([&] {
-                reader.run(device.stream, device.elements.data(), bytes, sink.data(), multiprocessors);
+                device.next();
+                reader.run(device.stream, device.source(), bytes, sink.data(), multiprocessors);
             }));
             own.push_back(seconds(run));
             state.SetIterationTime(own.back());
@@ -144,7 +163,7 @@ void add(const std::string& kernel)
             auto* const cases = benchmark::RegisterBenchmark(full.c_str(),
                 [format, probed](benchmark::State& state) { measure<T, what>(state, format, probed); });
             cases->ArgName("KiB");
-            cases->ArgsProduct({bench::capped({1 << 10, 16 << 10, 256 << 10, 1 << 20}, 1 << 10)});
+            cases->ArgsProduct({bench::capped({1 << 10, 25 << 10, 256 << 10, 1 << 20}, 1 << 10)});
             cases->UseManualTime()->Iterations(bench::rounds(15))->Unit(benchmark::kMicrosecond);
         }
     }

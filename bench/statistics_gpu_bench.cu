@@ -249,7 +249,7 @@ void add(const char* what)
     auto* const cases = benchmark::RegisterBenchmark(
         (std::string(what) + "/" + element_traits<T>::name).c_str(), measure<T, Work>);
     cases->ArgName("KiB");
-    cases->ArgsProduct({bench::capped({64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20}, 1 << 10)});
+    cases->ArgsProduct({bench::capped({64, 1 << 10, 25 << 10, 256 << 10, 1 << 20, 4 << 20}, 1 << 10)});
     cases->UseManualTime()->Iterations(bench::rounds(15))->Unit(benchmark::kMicrosecond);
 }
 

@@ -248,7 +248,7 @@ def inband(job):
     base = "--steps 60 --buckets 5 --size 400 --log-every 0 --step-us 3000 --checksum".split()
     plain, _ = job.run("foreign_trainer", *base, records=False)
     for options in ("", "--groups --streams 2"):
-        # A step is not in the live view where the writing thread is behind, as on a busy machine: another run has it.
+        # A step that comes faster than it is judged, as on a busy machine, is left out, and that is said: another run has it.
         for _ in range(5):
             done, records = job.run("foreign_trainer", *base, *options.split(), "--fault", "nan:2,40,3",
                                     variables=("COLLPROBE_CHANNEL=inband", "COLLPROBE_RUN=live"))
@@ -256,13 +256,15 @@ def inband(job):
             told = [line for line in done.stderr.splitlines() if line.startswith("0: collprobe: communicator")]
             if any("non_finite: rank 2" in line and "all_reduce#3" in line for line in told):
                 break
+            require("left out of the live view" in done.stderr, options, done)
         else:
             require(False, options, done)
         require(glob.glob(os.path.join(records, "live.*.live.jsonl")), os.listdir(records))
         clean, _ = job.run("foreign_trainer", *base, *options.split(), variables=("COLLPROBE_CHANNEL=inband",))
         require(checksums(clean) == checksums(plain), plain, clean)
-        # More ranks than processors: one may well be late.
-        told = [line for line in clean.stderr.splitlines() if "collprobe" in line and ": late: " not in line]
+        # More ranks than processors: one may well be late, and so may the judge.
+        told = [line for line in clean.stderr.splitlines()
+                if "collprobe" in line and ": late: " not in line and "the live view" not in line]
         require(not told, clean)
 
 

@@ -92,6 +92,21 @@ TEST_CASE("with alarms the verdict is the one with the gravest advice")
     CHECK(found.alarms()[0].last_step == 9);
 }
 
+TEST_CASE("where the gravest alarm names nobody, the verdict says with whom it began")
+{
+    report::run_findings found;
+    for (std::uint64_t step = 0; step < 10; ++step) {
+        found.add(step_of(step));
+        if (step == 1) found.add(alarm_of(step, finding::gradient_norm, {0}, advice::recheck));
+        if (step == 3) found.add(alarm_of(step, finding::non_finite, {2}, advice::skip));
+        if (step == 4) found.add(alarm_of(step, finding::non_finite, {0, 1, 2}, advice::skip));
+        if (step >= 5) found.add(alarm_of(step, finding::non_finite, {}, advice::resync));
+    }
+    CHECK(found.verdict()
+        == "Some rank sent NaN or infinity in 5 of 10 steps, first in step 5, bucket 1 'wte': resync from rank 0. "
+           "It began with rank 2 in step 3, bucket 1 'wte'. 2 other alarms in the run.");
+}
+
 TEST_CASE("a repeated alarm keeps the strongest evidence and the gravest advice")
 {
     report::run_findings found;

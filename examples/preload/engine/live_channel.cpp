@@ -198,8 +198,9 @@ void live_channel::send(const collprobe_nccl& nccl, void* comm, cuda::stream_ref
     }
     if (rank_ == 0) {
         arriving& next = arriving_[next_arriving_];
-        // Where the writing thread is behind, the step is not in the live view.
-        if (!next.is_used.load(std::memory_order_acquire)) {
+        if (next.is_used.load(std::memory_order_acquire)) {
+            left_out_.fetch_add(1, std::memory_order_relaxed);
+        } else {
             next_arriving_ = (next_arriving_ + 1) % most_arriving;
             std::swap(next.what.calls, ready.calls);
             next.what.header = ready.header;
@@ -220,6 +221,7 @@ void live_channel::send(const collprobe_nccl& nccl, void* comm, cuda::stream_ref
 bool live_channel::look()
 {
     if (rank_ != 0) return false;
+    view_->leave_out(left_out_.load(std::memory_order_relaxed));
     arriving& next = arriving_[next_judged_];
     if (!next.is_used.load(std::memory_order_acquire)) return false;
     const cudaError_t code = cudaEventQuery(next.done);
@@ -236,7 +238,9 @@ bool live_channel::look()
 
 void live_channel::close()
 {
-    if (view_) view_->close();
+    if (!view_) return;
+    view_->leave_out(left_out_.load(std::memory_order_relaxed));
+    view_->close();
 }
 
 } // namespace collprobe_preload

@@ -68,8 +68,10 @@ public:
     /// Enqueues the message that is due. \throws collprobe::error if CUDA or NCCL refuses it.
     void send(const collprobe_nccl& nccl, void* comm, collprobe::cuda::stream_ref stream);
 
-    /// Judges the messages that have arrived. Whether there were any.
+    /// Judges a message that has arrived. Whether there was one.
     bool look();
+    /// Whether a message is on its way, for the thread that judges.
+    bool is_waiting() const noexcept { return arriving_[next_judged_].is_used.load(std::memory_order_acquire); }
     /// Writes what is there to the sinks and ends them.
     void close();
     std::uint64_t device_bytes() const noexcept;
@@ -109,6 +111,7 @@ private:
     arriving arriving_[most_arriving]; ///< on rank 0
     unsigned next_arriving_ = 0;
     unsigned next_judged_ = 0;
+    std::atomic<std::uint64_t> left_out_{0}; ///< steps that came while all of them were used
     std::unique_ptr<live_view> view_; ///< on rank 0
 };
 

@@ -113,6 +113,21 @@ void live_view::judge(const unsigned char* messages, std::uint64_t stride,
     }
 }
 
-void live_view::close() { sinks_.close(); }
+void live_view::leave_out(std::uint64_t steps)
+{
+    if (std::exchange(left_out_, steps) == 0 && steps > 0 && options_.log != settings::log_kind::off) {
+        say("communicator " + run_.communicator
+            + ": steps come faster than they are judged; those left out of the live view are in the files");
+    }
+}
+
+void live_view::close()
+{
+    sinks_.close();
+    if (left_out_ > 0 && options_.log != settings::log_kind::off) {
+        say("communicator " + run_.communicator + ": " + report::detail::counted(left_out_, "step")
+            + " left out of the live view; the files have them");
+    }
+}
 
 } // namespace collprobe_preload

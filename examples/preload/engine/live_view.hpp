@@ -27,6 +27,8 @@ public:
     /// `messages`: of all ranks, `stride` bytes each. `own` and `calls`: what this rank says of them.
     void judge(const unsigned char* messages, std::uint64_t stride, const collprobe::rank_call_layout& layout,
         const live_header& own, const std::vector<call_facts>& calls, std::uint64_t unread);
+    /// So many steps came faster than they could be judged, by now: that is said once, and their number in the end.
+    void leave_out(std::uint64_t steps);
     void close();
 
 private:
@@ -45,6 +47,7 @@ private:
     std::vector<collprobe::rank_block> blocks_;
     collprobe::step_record record_;
     std::uint64_t next_call_ = 0; ///< behind the last judged step
+    std::uint64_t left_out_ = 0; ///< steps
     bool told_mismatch_ = false;
 };
 

@@ -270,7 +270,10 @@ bool writer::look_at(communicator& each)
             any = true;
         }
         live_channel* const live = each.live_for_writer.load(std::memory_order_acquire);
-        if (live != nullptr) any = live->look() || any;
+        if (live != nullptr) {
+            while (live->look()) any = true;
+            waits = waits || live->is_waiting();
+        }
     }
     if (phase == communicator::phase::ended && !waits) end(each);
     return any;

@@ -89,7 +89,16 @@ COLLPROBE_COLD_INLINE std::string run_findings::verdict() const
         text += std::string(" ") + phrase(raised.what)
             + detail::where_in_run(gravest->steps, steps_, gravest->first_step, raised.call, raised.site) + ": "
             + detail::advise(raised) + '.';
-        if (alarms_.size() > 1) text += " " + detail::counted(alarms_.size() - 1, "other alarm") + " in the run.";
+        std::size_t others = alarms_.size() - 1;
+        for (const repeated_alarm& each : alarms_) { // in the order in which they were raised
+            if (!raised.ranks.empty() || each.first.ranks.empty() || each.first.what != raised.what) continue;
+            text += " It began with " + detail::list_named(each.first) + " in step " + std::to_string(each.first_step);
+            if (each.first.call >= 0) text += ", " + describe_call(each.first.call, each.first.site);
+            text += '.';
+            --others;
+            break;
+        }
+        if (others > 0) text += " " + detail::counted(others, "other alarm") + " in the run.";
         return text;
     }
     if (!findings_.empty()) {
