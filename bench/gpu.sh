@@ -27,7 +27,7 @@
 #   OUT         of summaries and logs         NAME            of the table
 #   ARCH        architectures                 COMMIT          what to call the sources, where git cannot tell
 #   JOBS        compilations at a time        TEST_FILTER     regular expression of tests
-#   SANITIZE    regular expression of "tool program"              SANITIZER_LIMIT   seconds for each (60)
+#   SANITIZE    regular expression of "tool program"              SANITIZER_LIMIT   seconds for each (60), SANITIZER_JOBS at a time (8)
 #   BENCH_FILTER   regular expression of cases; by default those that decide, at most 256 MiB and 1 GiB
 #   COLLPROBE_BENCH_BYTES   most bytes of a buffer, for a run that times nothing (rehearse: 65536)
 set -u
@@ -437,31 +437,39 @@ run_sanitizers() {
     }
     for tool in memcheck racecheck initcheck; do
         for program in "$build"/tests/*/*_gpu.cu; do [ ! -x "$program" ] || echo "$tool $program"; done
-    done | grep -E "${SANITIZE:-.}" | grep -v 'racecheck .*lateness' >"$logs/to_sanitize" # which judges times
-    # The tests ask for errors of CUDA's calls on purpose: those are not reported. Of what is a template, float and bfloat16,
-    # and no buffers of gigabytes. A limit for each, and one for all.
+        # One judges times. initcheck waits for each kernel, and the race lab holds one up.
+    done | grep -E "${SANITIZE:-.}" | grep -vE 'racecheck .*lateness|initcheck .*race_lab' >"$logs/to_sanitize"
+    # The tests ask for errors of CUDA's calls on purpose: those are not reported. Of what is a template, float and bfloat16.
+    # A limit for each, and one for all.
     # shellcheck disable=SC2016 # of the inner shell
-    part sanitizers 280 xargs -P 8 -L 1 sh -c '
+    part sanitizers 280 env COLLPROBE_TEST_FEW=1 xargs -P "${SANITIZER_JOBS:-8}" -L 1 sh -c '
         log=$0/$(basename "$4").$3
         echo 124 >"$log.status"
         timeout -k 10 "$2" "$1" --tool "$3" --report-api-errors no --error-exitcode 99 "$4" \
-            --test-case-exclude="*::float16>,*<double>,*<long*,*<unsigned*,*<short*,*<int>,*<signed*,*2^31*" >"$log" 2>&1
+            --test-case-exclude="*::float16>,*<double>,*<long*,*<unsigned*,*<short*,*<int>,*<signed*" >"$log" 2>&1
         echo $? >"$log.status"
     ' "$logs" "$sanitizer" "${SANITIZER_LIMIT:-60}" <"$logs/to_sanitize"
-    clean="" late=""
+    clean="" late="" broken=""
     while read -r tool program; do
         log=$(basename "$program").$tool
         case $(cat "$logs/$log.status" 2>/dev/null || echo 124) in
         0) clean="$clean $log" ;;
         124 | 137) late="$late $log" ;;
         *)
+            # The sanitizer itself fails where several threads launch kernels at once: it says so, or sees an illegal address
+            # but reports no access.
+            if grep -qE 'Internal Sanitizer Error|cudaErrorIllegalAddress' "$logs/$log" \
+                && ! grep -qE '^=========  *(Uninitialized|Invalid|Race|Error: (Race|Potential))' "$logs/$log"; then
+                broken="$broken $log"
+                continue
+            fi
             bad "   FAILED: $log: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$logs/$log" | tail -n 1)"
             grep '^=========' "$logs/$log" | head -n 4 >"$logs/$log.first"
             show 4 "$log.first"
             ;;
         esac
     done <"$logs/to_sanitize"
-    tell "   clean: $(echo "$clean" | wc -w); not finished:${late:- none}"
+    tell "   clean: $(echo "$clean" | wc -w); not finished:${late:- none}; the sanitizer itself failed:${broken:- none}"
 }
 if wanted sanitizers && [ "$mode" = gpu ]; then run_sanitizers; fi
 

@@ -86,6 +86,7 @@ TEST_CASE("NCCL collectives are captured and replayed with fresh data")
                 cu::pinned_buffer<float> seen(count);
                 const view<float> memory(values);
                 const cu::stream stream;
+                cu::device::fill(stream, memory, 1.0f);
                 // NCCL may not connect peers within a capture.
                 comm.all_reduce(view<const float>(memory), view<float>(sums), reduction::sum, stream);
                 comm.barrier(stream);

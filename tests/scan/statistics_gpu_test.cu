@@ -80,8 +80,10 @@ TEST_CASE("a GPU gives the statistics of the host - every type, sizes around eve
         const std::size_t period = 4096 / sizeof(T);
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{15}, std::size_t{17},
                  period - 1, period, period + 1, 2 * period, 2 * period + 3, 7 * period + 11, 400 * period + 5,
-                 2048 * period, 5003 * period + 1})
+                 2048 * period, 5003 * period + 1}) {
+            if (testing::few_cases() && count > 10 * period) break;
             check_on_gpu(on, adversarial::random_elements<T>(count, 0.1, 2.0, static_cast<unsigned>(count) + 1));
+        }
     });
 }
 
@@ -96,7 +98,8 @@ TEST_CASE("a GPU gives the same bits for every alignment")
     bench on;
     testing::for_all_element_types([&](auto sample) {
         using T = decltype(sample);
-        const auto data = adversarial::random_elements<T>(300 * 4096 / sizeof(T) + 33, 3, 0.01, 9);
+        const std::size_t periods = testing::few_cases() ? 3 : 300;
+        const auto data = adversarial::random_elements<T>(periods * 4096 / sizeof(T) + 33, 3, 0.01, 9);
         const device_copy<T> aligned(data);
         const statistics expected = on.statistics_of(aligned.elements());
         for (std::size_t offset = 0; offset < 16; offset += sizeof(T)) {
@@ -133,6 +136,7 @@ TEST_CASE("more than 2^31 elements")
     std::size_t free = 0, total = 0;
     REQUIRE(cudaMemGetInfo(&free, &total) == cudaSuccess);
     const std::uint64_t count = (std::uint64_t{1} << 31) + 4099;
+    if (testing::few_cases()) return;
     if (free < count + (std::uint64_t{1} << 28)) {
         MESSAGE("too little device memory: skipped");
         return;
@@ -151,6 +155,7 @@ TEST_CASE("copy and statistics in one read: every byte, nothing beside, any alig
         using T = decltype(sample);
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, 2 * 4096 / sizeof(T) + 3,
                  COLLPROBE_TEST_UNLESS_BRIEF(900, 90) * 4096 / sizeof(T) + 7}) {
+            if (testing::few_cases() && count > 10 * 4096 / sizeof(T)) break;
             const auto data = adversarial::random_elements<T>(count, 1, 3, 4);
             const statistics expected = compute_statistics(view<const T>(data));
             for (const std::size_t from : {std::size_t{0}, sizeof(T)}) {
@@ -180,7 +185,8 @@ TEST_CASE("what a result is read for: digest, norm, dot with the input, NaN with
     cu::pinned_buffer<detail::result_record> record(1);
     testing::for_each_floating_type([&](auto sample) {
         using T = decltype(sample);
-        for (const std::size_t count : {std::size_t{0}, std::size_t{5}, 500 * 4096 / sizeof(T) + 77}) {
+        const std::size_t periods = testing::few_cases() ? 5 : 500;
+        for (const std::size_t count : {std::size_t{0}, std::size_t{5}, periods * 4096 / sizeof(T) + 77}) {
             const auto x = adversarial::random_elements<T>(count, 0.2, 1, 21);
             const auto y = adversarial::random_elements<T>(count, 0.1, 3, 22);
             const device_copy<T> result(x);

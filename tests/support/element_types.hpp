@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <tuple>
 #include <type_traits>
 
@@ -40,6 +41,9 @@
 #endif
 
 namespace collprobe::testing {
+
+/// Whether the environment asks for small inputs and few cases (COLLPROBE_TEST_FEW), as under compute-sanitizer.
+inline bool few_cases() { return std::getenv("COLLPROBE_TEST_FEW") != nullptr; }
 
 /// The parts are 1 to 6.
 template <int part>

@@ -338,7 +338,7 @@ cudaError_t allocate(
     if (bytes == 0) return cudaSuccess;
     constexpr std::size_t most_bytes = std::size_t{1} << 36;
     if (bytes > most_bytes || posix_memalign(memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
-    std::memset(*memory, 0xA5, bytes);
+    std::memset(*memory, 0xFF, bytes);
     const std::lock_guard lock(memory_table::instance().guard);
     memory_table::instance().live[reinterpret_cast<std::uintptr_t>(*memory)]
         = {bytes, type, this_threads_device, origin};
