@@ -25,6 +25,8 @@
 #include <collprobe/quant/quantised.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
+#include "gradient_like.hpp"
+
 namespace collprobe::bench {
 
 inline double median_of(std::vector<double> values)
@@ -81,20 +83,6 @@ struct timed_call {
     double ratio() const { return median_of(ratios); }
     /// What the machine can do when nobody disturbs it.
     double best() const { return times.empty() ? 0 : *std::min_element(times.begin(), times.end()); }
-};
-
-/// Mean 0, no zeros, no NaN, as a gradient. A body for `for_each`.
-template <floating_element T>
-struct fill_like_gradient {
-    T* to;
-    std::uint64_t seed;
-    COLLPROBE_HD void operator()(std::uint64_t index) const
-    {
-        const std::uint64_t bits = detail::mix64(seed + index + 1);
-        double sum = -2.0;
-        for (int shift = 0; shift < 64; shift += 16) sum += static_cast<double>((bits >> shift) & 0xffff) / 65536.0;
-        to[index] = T(sum * 0.01 + 1e-6);
-    }
 };
 
 /// to[i] = from[i] for 1024 bytes of `from`, or of a warp's share: a body for `for_each` over blocks of `width`.

@@ -10,10 +10,8 @@
 //
 // `nccl` has a rank for each GPU of the machine. With one GPU its all-reduce is a copy, the cheapest there can be, and
 // ratios mean little but what the library's own kernels cost. `local` has ranks that share the GPUs; their threads meet
-// in each call, so the host is in the times of small buffers. `sum` is the owner's sum alone, by CUDA events, against
-// a plain read of the same memory.
+// in each call, so the host is in the times of small buffers. sum_gpu_bench.cu has the owner's sum alone.
 #include "all_reduce.hpp"
-#include "gpu_read.cuh"
 #include "gpu_timing.cuh"
 
 #include <cstdint>
@@ -25,7 +23,6 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
-#include <collprobe/sum/sum_rows.hpp>
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
@@ -103,52 +100,6 @@ void local_all_reduce(benchmark::State& state)
     }
 }
 
-/// The sum of `terms` rows of 256 MiB together.
-template <class T, accumulation in>
-void sum(benchmark::State& state)
-{
-    if (bench::skipped_without_gpu(state)) return;
-    const auto terms = static_cast<std::uint64_t>(state.range(0));
-    try {
-        const std::uint64_t bytes = bench::capped(std::uint64_t{256} << 20);
-        constexpr int width = static_cast<int>(cu::device::body_bytes / sizeof(T));
-        const std::uint64_t count = bytes / sizeof(T) / terms;
-        const cu::buffer<T> rows(bytes / sizeof(T));
-        const cu::buffer<T> result(count);
-        const cu::buffer<unsigned> sink(1);
-        const cu::stream stream;
-        int device = 0;
-        int multiprocessors = 0;
-        cu::check(cudaGetDevice(&device), "cudaGetDevice");
-        cu::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-            "cudaDeviceGetAttribute");
-        cu::device::for_each(stream, rows.size(), bench::fill_like_gradient<T>{rows.data(), 1});
-        const sum_rows<in, T, width> body{{rows.data(), 1, count, count}, terms, result.data(), count, 1};
-        const bench::reader readers[] = {bench::reader::of<512, 4>(true), bench::reader::of<512, 4>(false)};
-        bench::device_timer timer;
-        const auto seconds = [&](auto work) { return timer.measure(stream, 50, work).device; };
-        std::vector<double> own, read;
-        for (int i = -1; i < bench::rounds(30); ++i) { // the first loads the kernels
-            double fastest = 1e9;
-            for (const bench::reader& one : readers) {
-                const double time
-                    = seconds([&] { one.run(stream, rows.data(), bytes, sink.data(), multiprocessors); });
-                fastest = time < fastest ? time : fastest;
-            }
-            const double time = seconds([&] { cu::device::for_each(stream, body.blocks(), body); });
-            if (i < 0) continue;
-            own.push_back(time);
-            read.push_back(fastest);
-        }
-        for (auto _ : state) state.SetIterationTime(bench::median(own));
-        state.counters["GBps"] = static_cast<double>(bytes) / bench::median(own) * 1e-9;
-        state.counters["read_GBps"] = static_cast<double>(bytes) / bench::median(read) * 1e-9;
-        state.counters["of_read"] = bench::median(read) / bench::median(own);
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
-}
-
 /// 1 KiB to 256 MiB.
 const std::vector<std::int64_t> sizes_KiB = bench::capped({1, 16, 256, 4 << 10, 64 << 10, 256 << 10}, 1 << 10);
 
@@ -163,20 +114,11 @@ void add_cases()
         ->ArgName("KiB")->ArgsProduct({sizes_KiB});
     once(benchmark::RegisterBenchmark(("local_all_reduce/" + type).c_str(), local_all_reduce<T>))
         ->ArgNames({"ranks", "KiB"})->ArgsProduct({{2, 4, 8}, sizes_KiB});
-    const auto add_sum = [&](const char* in, auto* run) {
-        once(benchmark::RegisterBenchmark(("sum/" + type + "/" + in).c_str(), run))->ArgName("terms")->Arg(2)->Arg(8)->Arg(64);
-    };
-    add_sum("native", sum<T, accumulation::native>);
-    add_sum("float32", sum<T, accumulation::float32>);
-    add_sum("compensated", sum<T, accumulation::compensated>);
-    add_sum("float64", sum<T, accumulation::float64>);
-    add_sum("exact", sum<T, accumulation::exact>);
 }
 
 [[maybe_unused]] const bool cases_are_added = [] {
     add_cases<float>();
     add_cases<bfloat16>();
-    add_cases<collprobe::float16>();
     return true;
 }();
 

@@ -7,6 +7,7 @@
 // An all-reduce of one rank is a copy: the cheapest there can be, so the ratios here are the worst there can be. What an
 // audit adds, a read of what a bucket sends and two of what it receives, stays the same with more ranks.
 #include "gpu_timing.cuh"
+#include "gradient_like.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -24,16 +25,6 @@ namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
 
 namespace {
 
-struct fill_gradient {
-    float* to;
-    std::uint64_t seed;
-    COLLPROBE_HD void operator()(std::uint64_t index) const
-    {
-        const std::uint64_t bits = detail::mix64(seed + index + 1);
-        to[index] = (static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f) * 0.01f;
-    }
-};
-
 void audited_step(benchmark::State& state)
 {
     if (bench::skipped_without_gpu(state)) return;
@@ -48,7 +39,7 @@ void audited_step(benchmark::State& state)
             send.emplace_back(count);
             receive.emplace_back(count);
             cu::device::for_each(
-                stream, count, fill_gradient{send.back().data(), static_cast<std::uint64_t>(b) << 32});
+                stream, count, bench::fill_like_gradient<float>{send.back().data(), static_cast<std::uint64_t>(b) << 32});
         }
         nccl::communicator_ref bare{world};
         probed agreement{nccl::communicator_ref(world), {.statistics = false}, audit({.sums = false})};

@@ -7,10 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
-#include <random>
 #include <vector>
 
 #include <collprobe/core/element.hpp>
+
+#include "gradient_like.hpp"
 
 namespace collprobe::bench {
 
@@ -38,22 +39,12 @@ inline double median(std::vector<double> values)
     return *middle;
 }
 
-/// Something like a gradient: mean 0, no zeros, no NaN.
 template <class T>
 std::vector<T> gradient_like(std::size_t count)
 {
-    std::mt19937_64 random(1);
     std::vector<T> result(count);
-    for (T& x : result) {
-        const std::uint64_t bits = random();
-        if constexpr (floating_element<T>) {
-            double sum = -2.0;
-            for (int shift = 0; shift < 64; shift += 16) sum += static_cast<double>((bits >> shift) & 0xffff) / 65536.0;
-            x = T(sum * 0.01 + 1e-6);
-        } else {
-            x = static_cast<T>(bits);
-        }
-    }
+    const fill_like_gradient<T> fill{result.data(), 1};
+    for (std::size_t i = 0; i < count; ++i) fill(i);
     return result;
 }
 

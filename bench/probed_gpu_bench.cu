@@ -8,6 +8,7 @@
 // can be. What a probe adds, two reads of what a bucket sends and one of what it receives, stays the same
 // with more ranks, while the all-reduce becomes many times slower.
 #include "gpu_timing.cuh"
+#include "gradient_like.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -33,16 +34,6 @@ namespace {
 const std::uint64_t bucket_bytes = bench::capped(std::uint64_t{25} << 20);
 const std::uint64_t bucket_count = bucket_bytes / sizeof(float);
 
-struct fill_gradient {
-    float* to;
-    std::uint64_t seed;
-    COLLPROBE_HD void operator()(std::uint64_t index) const
-    {
-        const std::uint64_t bits = detail::mix64(seed + index + 1);
-        to[index] = (static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f) * 0.01f;
-    }
-};
-
 /// The buckets of a step. Not in place, so that one rank has something to do, and the probe everything.
 struct step_data {
     std::vector<cu::buffer<float>> send, receive;
@@ -54,7 +45,7 @@ struct step_data {
             send.emplace_back(count);
             receive.emplace_back(count);
             const auto seed = static_cast<std::uint64_t>(rank * 1000 + b) << 32;
-            cu::device::for_each(stream, count, fill_gradient{send.back().data(), seed});
+            cu::device::for_each(stream, count, bench::fill_like_gradient<float>{send.back().data(), seed});
         }
         cu::device::fill(stream, view<float>(loss), 1.0f);
     }

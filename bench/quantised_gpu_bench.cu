@@ -10,16 +10,16 @@
 //
 // encode reads elements and writes codes; combine reads the codes of 8 ranks and writes one rank's; decode
 // reads codes and writes elements. The name says the format, and whether the errors of the codes are summed
-// up.
+// up. Each run takes another buffer: together they are more than twice as large as the L2 cache.
 #include "gpu_read.cuh"
 #include "gpu_timing.cuh"
+#include "gradient_like.hpp"
 
 #include <cstdint>
 #include <string>
 
 #include <benchmark/benchmark.h>
 
-#include <collprobe/detail/math.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/quant/cuda/codec_kernels.cuh>
 
@@ -28,20 +28,6 @@ namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
 namespace quant = collprobe::detail;
 
 namespace {
-
-/// Something like a gradient.
-template <class T>
-struct fill_like_gradient {
-    T* to;
-    COLLPROBE_HD void operator()(std::uint64_t index) const
-    {
-        const std::uint64_t bits = quant::mix64(index + 1);
-        float sum = -2.0f;
-        for (int shift = 0; shift < 64; shift += 16)
-            sum += static_cast<float>((bits >> shift) & 0xffff) / 65536.0f;
-        to[index] = T(sum * 0.01f + 1e-6f);
-    }
-};
 
 enum class work { encode, combine, decode };
 constexpr std::uint32_t ranks = 8;
@@ -115,7 +101,7 @@ void measure(benchmark::State& state, code_format format, bool probed)
     try {
         kernels<T> device{bytes / sizeof(T), quant::codec::of<T>({.format = format}), probed};
         cu::device::for_each(
-            device.stream, device.copies * device.count, fill_like_gradient<T>{device.elements.data()});
+            device.stream, device.copies * device.count, bench::fill_like_gradient<T>{device.elements.data()});
         for (std::uint64_t copy = 0; copy < device.copies; ++copy, device.next()) {
             for (std::uint32_t rank = 0; rank < ranks; ++rank) device.encode(rank);
         }

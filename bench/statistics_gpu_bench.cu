@@ -15,6 +15,7 @@
 // are twice as large as the second-level cache: as in a trainer, nothing of a gradient is in it.
 #include "gpu_read.cuh"
 #include "gpu_timing.cuh"
+#include "gradient_like.hpp"
 
 #include <cstdint>
 #include <map>
@@ -22,7 +23,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include <collprobe/detail/math.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/scan/copy_statistics.hpp>
 #include <collprobe/scan/cuda/statistics.cuh>
@@ -32,24 +32,6 @@ using bench::reader;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
 
 namespace {
-
-/// Something like a gradient: mean 0, no zeros, no NaN. Integers take all values.
-template <class T>
-struct fill_like_gradient {
-    T* to;
-    COLLPROBE_HD void operator()(std::uint64_t index) const
-    {
-        const std::uint64_t bits = detail::mix64(index + 1);
-        if constexpr (floating_element<T>) {
-            double sum = -2.0;
-            for (int shift = 0; shift < 64; shift += 16)
-                sum += static_cast<double>((bits >> shift) & 0xffff) / 65536.0;
-            to[index] = T(sum * 0.01 + 1e-6);
-        } else {
-            to[index] = static_cast<T>(bits);
-        }
-    }
-};
 
 /// The device's memory for all cases, and what measures on it.
 class bench_device {
@@ -86,7 +68,7 @@ public:
     {
         T* const data = reinterpret_cast<T*>(source_.data());
         if (filled_ != element_traits<T>::type || filled_bytes_ < used_) {
-            cu::device::for_each(stream, used_ / sizeof(T), fill_like_gradient<T>{data});
+            cu::device::for_each(stream, used_ / sizeof(T), bench::fill_like_gradient<T>{data});
             stream.synchronize();
             filled_ = element_traits<T>::type;
             filled_bytes_ = used_;
