@@ -160,7 +160,6 @@ if [ "$mode" = rehearse ]; then
     gpu=emulated
     driver=none
     arch=90-virtual
-    export COLLPROBE_BENCH_BYTES="${COLLPROBE_BENCH_BYTES:-65536}"
 else
     build=${BUILD:-build/gpu}
     results=${RESULTS:-bench/results}
@@ -366,6 +365,7 @@ fi
 
 run_bench() {
     json=""
+    [ "$mode" = gpu ] || export COLLPROBE_BENCH_BYTES="${COLLPROBE_BENCH_BYTES:-65536}"
     for program in "$build"/bench/*_gpu_bench; do
         [ -x "$program" ] || {
             bad "-- bench: FAILED, none was built"
