@@ -18,6 +18,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <collprobe/detail/printable.hpp>
 #include <collprobe/replica/receipt.hpp>
 #include <collprobe/report/file.hpp>
 
@@ -284,7 +285,7 @@ int verify_files(const std::string& expected_path, const std::vector<std::string
     for (const std::string& line : lines) text += line + '\n';
     if (lines.empty()) text = "equal: " + size + ", found in " + counted(parts, "part") + '\n';
     else text += counted(lines.size(), "difference") + "; expected: " + size + '\n';
-    std::fputs(text.c_str(), stdout);
+    std::fputs(collprobe::detail::printable(text, true).c_str(), stdout);
     return lines.empty() ? 0 : 1;
 }
 
@@ -310,7 +311,7 @@ int write_receipt(const std::string& out, const std::vector<std::string>& paths,
     const std::vector<receipt_finding> gaps = find_gaps(merged);
     std::string text = counted(merged.tensors().count(), "tensor") + " of " + step_text(merged.step) + '\n';
     for (const receipt_finding& each : gaps) text += describe(each) + '\n';
-    std::fputs(text.c_str(), stdout);
+    std::fputs(collprobe::detail::printable(text, true).c_str(), stdout);
     return gaps.empty() ? 0 : 1;
 }
 
@@ -379,10 +380,10 @@ int main(int argc, char** argv)
         app.exit(problem);
         return 2;
     } catch (const error& problem) {
-        std::fprintf(stderr, "collprobe_verify: %s\n", reason_of(problem).c_str());
+        std::fprintf(stderr, "collprobe_verify: %s\n", collprobe::detail::printable(reason_of(problem), true).c_str());
         return 2;
     } catch (const std::exception& problem) {
-        std::fprintf(stderr, "collprobe_verify: %s\n", problem.what());
+        std::fprintf(stderr, "collprobe_verify: %s\n", collprobe::detail::printable(problem.what(), true).c_str());
         return 2;
     }
 }

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/printable.hpp>
 #include <collprobe/report/json.hpp>
 
 /// Members of JSON lines as the numbers, texts and names that report/json.hpp wrote.
@@ -27,27 +28,7 @@ struct bad_line : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-/// Foreign text as a terminal may show it: a control character (also of C1, and those that turn the direction of the
-/// text) becomes "?". Otherwise a name could move the cursor, or look like another line of the report.
-/// Precondition: valid UTF-8.
-inline std::string printable(std::string_view text)
-{
-    std::string out;
-    for (std::size_t i = 0; i < text.size();) {
-        const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(at < text.size() ? text[at] : 0); };
-        const unsigned char first = byte(i);
-        const std::size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-        const bool is_c1 = first == 0xc2 && byte(i + 1) < 0xa0;
-        const bool turns = (first == 0xd8 && byte(i + 1) == 0x9c)
-            || (first == 0xe2 && byte(i + 1) == 0x80
-                && (byte(i + 2) == 0x8e || byte(i + 2) == 0x8f || (byte(i + 2) >= 0xa8 && byte(i + 2) <= 0xae)))
-            || (first == 0xe2 && byte(i + 1) == 0x81 && byte(i + 2) >= 0xa6 && byte(i + 2) <= 0xa9);
-        if (first < 0x20 || first == 0x7f || is_c1 || turns) out += '?';
-        else out += text.substr(i, length);
-        i += length;
-    }
-    return out;
-}
+using collprobe::detail::printable;
 
 /// Texts that stay where they are as long as this object, each of them once.
 class text_pool {
@@ -61,6 +42,9 @@ private:
 /// \throws bad_line for what is no JSON
 inline json parsed(std::string_view text)
 {
+    // The parser takes a NUL for the end of the text: a hole that a crash left would hide what follows it.
+    if (const auto nul = text.find('\0'); nul != text.npos)
+        throw bad_line("is not JSON (a NUL, column " + std::to_string(nul + 1) + ")");
     try {
         return json::parse(text);
     } catch (const json::parse_error& problem) {

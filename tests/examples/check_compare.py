@@ -126,6 +126,9 @@ def spoil(number, text):
     return run("good.jsonl", "changed.jsonl", code=2)
 assert "changed.jsonl:4: this line is not JSON" in spoil(4, b'{"schema":1,')
 assert "changed.jsonl:3: this line is not JSON" in spoil(3, b'{"schema":1,"run":"\xff"}')
+with open("good.jsonl", "rb") as file:
+    third, fourth = file.read().split(b"\n")[2:4]
+assert "changed.jsonl:3: this line is not JSON (a NUL" in spoil(3, third + bytes(16) + fourth)
 assert "changed.jsonl:3: this line is no JSON object" in spoil(3, b"[]")
 assert "changed.jsonl:2: this line has no member 'kind'" in spoil(2, b'{"schema":1,"run":"good"}')
 assert "changed.jsonl:2: this line has no member 'loss'" in spoil(2, b'{"schema":1,"kind":"step","run":"good","step":1,"ranks":1}')

@@ -87,3 +87,16 @@ TEST_CASE("a value that cannot be used is told with what is expected, and the de
     CHECK(wrong.warnings.size() == 8);
     CHECK(warns(read({{"COLLPROBE_SINKS", "html"}}), "are written with COLLPROBE_CHANNEL=inband, or by collprobe_merge"));
 }
+
+TEST_CASE("an operator's order is a number from 1 to 1e9, auto or off, and nothing else")
+{
+    CHECK(collprobe_preload::operators_order("every=8") == 8);
+    CHECK(collprobe_preload::operators_order("every=1000000000") == 1'000'000'000);
+    CHECK(collprobe_preload::operators_order("every=auto") == 0);
+    CHECK(collprobe_preload::operators_order("off") == collprobe_preload::probe_never);
+    for (const char* const wrong : {"", "every=", "every=0", "every=-1", "every=+1", "every= 8", "every=1junk", "every=1 junk",
+             "every=1000000001", "every=18446744073709551617", "every=99999999999999999999999", "every=0x8", "Off", "on"}) {
+        CAPTURE(wrong);
+        CHECK(!collprobe_preload::operators_order(wrong));
+    }
+}

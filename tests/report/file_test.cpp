@@ -79,6 +79,29 @@ TEST_CASE("lines are appended; a file that was there is emptied or kept")
     CHECK(read_file(path) == "e\n");
 }
 
+TEST_CASE("an own file is new, or this user's; no link, no second name of another file")
+{
+    const temporary_folder folder;
+    const std::string path = folder.path("own");
+    report::line_file::own(path).append("a\n");
+    struct stat made {};
+    REQUIRE(::stat(path.c_str(), &made) == 0);
+    CHECK((made.st_mode & 0777) == 0600);
+    report::line_file::own(path).append("b\n");
+    CHECK(read_file(path) == "a\nb\n");
+    const std::string link = folder.path("link");
+    REQUIRE(::symlink(path.c_str(), link.c_str()) == 0);
+    CHECK(contains(failure_of([&] { report::line_file::own(link); }), "cannot write '" + link + "': "));
+    const std::string dangling = folder.path("dangling");
+    REQUIRE(::symlink(folder.path("none").c_str(), dangling.c_str()) == 0);
+    CHECK(contains(failure_of([&] { report::line_file::own(dangling); }), "cannot write"));
+    CHECK(::access(folder.path("none").c_str(), F_OK) != 0);
+    const std::string second = folder.path("second");
+    REQUIRE(::link(path.c_str(), second.c_str()) == 0);
+    CHECK(contains(failure_of([&] { report::line_file::own(second); }), "File exists"));
+    CHECK(read_file(path) == "a\nb\n");
+}
+
 TEST_CASE("lines that do not fit on the disk are taken back as a whole")
 {
     const temporary_folder folder;

@@ -82,3 +82,15 @@ TEST_CASE("a call is named by its name, or by its line without folders")
     CHECK(report::describe_call(3, {"a/b/train.cpp", "", 88, ""}) == "bucket 3 (train.cpp:88)");
     CHECK(report::describe_call(3, {"a/b/train.cpp", "", 88, "wte"}) == "bucket 3 'wte'");
 }
+
+TEST_CASE("a name in a report moves no cursor, turns no text and is not long")
+{
+    CHECK(report::describe_call(2, call_site::named("\x1b[2Jw\x7f\n\xc2\x9b\xe2\x80\xae.\xff"))
+        == "bucket 2 '?[2Jw????.\xef\xbf\xbd'");
+    CHECK(report::describe_call(0, call_site::named("gr\xc3\xbc\xc3\x9f")) == "bucket 0 'gr\xc3\xbc\xc3\x9f'");
+    const std::string longest(200, 'a');
+    CHECK(report::describe_call(0, call_site::named(longest.c_str())) == "bucket 0 '" + longest + "'");
+    const std::string longer = std::string(199, 'a') + "\xc3\xbc" + std::string(10'000'000, 'b'); // no half character
+    CHECK(report::describe_call(0, call_site::named(longer.c_str())) == "bucket 0 '" + std::string(199, 'a') + "...'");
+    CHECK(detail::printable("a\n\tb\r\n", true) == "a\n?b?\n");
+}

@@ -264,7 +264,7 @@ struct told_step {
 /// What an operator wrote into COLLPROBE_CONTROL_FILE while the program runs. Not with
 /// COLLPROBE_CHANNEL=inband, where ranks must not differ.
 struct operator_choice {
-    static constexpr std::uint64_t never = std::uint64_t{1} << 62;
+    static constexpr std::uint64_t never = probe_never;
     std::atomic<std::uint64_t> serial{0}; ///< changes with the file
     std::atomic<std::uint64_t> every{0}; ///< 0: by the budget
 

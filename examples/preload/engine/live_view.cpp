@@ -4,6 +4,7 @@
 #include "live_view.hpp"
 
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include <collprobe/detail/math.hpp>
@@ -14,7 +15,7 @@ namespace report = collprobe::report;
 
 namespace {
 
-/// The path of a sink's file; empty if it is not wanted.
+/// The path of a sink's file, which is there and this user's own; empty if it is not wanted or cannot be had.
 std::string path_of(
     const settings& options, const collprobe::run_record& run, bool wanted, const char* ending)
 {
@@ -23,7 +24,14 @@ std::string path_of(
     for (char& each : name) {
         if (each == '/' || static_cast<unsigned char>(each) < ' ') each = '_';
     }
-    return options.directory + "/" + options.run + "." + name + ending;
+    const std::string path = options.directory + "/" + options.run + "." + name + ending;
+    try {
+        report::line_file::own(path).close();
+    } catch (const std::exception& problem) {
+        say(std::string("without a file of the live view: ") + problem.what());
+        return {};
+    }
+    return path;
 }
 
 } // namespace

@@ -5,14 +5,17 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <system_error>
 
 #include <unistd.h>
 
 #include <collprobe/detail/hexadecimal.hpp>
+#include <collprobe/detail/printable.hpp>
 
 extern char** environ;
 
@@ -263,11 +266,22 @@ bool settings::wants(const char* name, std::uint64_t key) const
         [&](const std::string& each) { return (name != nullptr && each == name) || each == of_key; });
 }
 
+std::optional<std::uint64_t> operators_order(std::string_view text) noexcept
+{
+    if (text == "off") return probe_never;
+    if (text == "every=auto") return 0;
+    if (!text.starts_with("every=")) return {};
+    std::uint64_t every = 0;
+    const auto [end, problem] = std::from_chars(text.data() + 6, text.data() + text.size(), every);
+    const bool is_used = problem == std::errc{} && end == text.data() + text.size() && every >= 1 && every <= 1'000'000'000;
+    return is_used ? std::optional(every) : std::nullopt;
+}
+
 void say(const std::string& line) noexcept
 {
     const int saved = errno;
     try {
-        const std::string whole = "collprobe: " + line + "\n";
+        const std::string whole = "collprobe: " + collprobe::detail::printable(line) + "\n";
         // One call, so that lines of several ranks do not mix. What cannot be told cannot be told.
         [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, whole.data(), whole.size());
     } catch (...) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,6 +51,10 @@ struct settings {
 
     bool wants(const char* name, std::uint64_t key) const;
 };
+
+inline constexpr std::uint64_t probe_never = std::uint64_t{1} << 62; ///< steps from one that is probed to the next
+/// What a control file says: K of "every=K", 0 for "every=auto", `probe_never` for "off"; nothing for any other text.
+std::optional<std::uint64_t> operators_order(std::string_view text) noexcept;
 
 /// One line on the standard error: "collprobe: ...".
 void say(const std::string& line) noexcept;

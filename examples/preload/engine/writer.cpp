@@ -53,7 +53,7 @@ void nap(long nanoseconds) noexcept
 int make_folders(const std::string& path)
 {
     for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
-        if (::mkdir(path.substr(0, end).c_str(), 0777) != 0 && errno != EEXIST) return errno;
+        if (::mkdir(path.substr(0, end).c_str(), 0700) != 0 && errno != EEXIST) return errno;
         if (end == std::string::npos) return 0;
     }
 }
@@ -143,7 +143,7 @@ bool writer::start()
                 throw std::runtime_error(
                     "cannot create '" + options_.directory + "': " + std::strerror(reason));
             }
-            file_.emplace(path_, true);
+            file_.emplace(report::line_file::own(path_));
         } catch (const std::exception& problem) {
             say(std::string("nothing is written: ") + problem.what());
         }
@@ -480,16 +480,11 @@ void writer::read_control_file()
     while (!order.empty() && (order.back() == '\n' || order.back() == ' ')) order.remove_suffix(1);
     if (order == last_order_) return;
     last_order_ = order;
+    const std::optional<std::uint64_t> every = operators_order(order);
+    if (!every)
+        return say("'" + options_.control_file + "' is not obeyed: it says none of every=NUMBER (1 to 1e9), every=auto and off");
     operator_choice& choice = operator_choice::instance();
-    if (order == "off") {
-        choice.every.store(operator_choice::never, std::memory_order_relaxed);
-    } else if (order == "every=auto") {
-        choice.every.store(0, std::memory_order_relaxed);
-    } else if (order.starts_with("every=") && std::strtoull(text + 6, nullptr, 10) > 0) {
-        choice.every.store(std::strtoull(text + 6, nullptr, 10), std::memory_order_relaxed);
-    } else {
-        return say("'" + options_.control_file + "' says none of every=NUMBER, every=auto and off");
-    }
+    choice.every.store(*every, std::memory_order_relaxed);
     choice.serial.fetch_add(1, std::memory_order_release);
 }
 

@@ -16,6 +16,9 @@ class line_file {
 public:
     /// Creates the file, or empties it; with `keep` it is appended to. Errors: as `append`.
     explicit line_file(std::string path, bool keep = false);
+    /// For a folder that others can write: a file of this user alone (mode 0600), which is appended to if it is there.
+    /// A link, another user's file and a file with a second name are refused. Errors: as `append`.
+    static line_file own(std::string path);
     line_file(line_file&& other) noexcept;
     line_file& operator=(line_file&& other) noexcept;
     ~line_file();
@@ -28,6 +31,9 @@ public:
     void close();
 
 private:
+    line_file() = default;
+    int hold(int file) noexcept; ///< 0, or the reason why not
+
     std::string path_;
     int file_ = -1;
     unsigned long long device_ = 0; ///< with `inode_`, which file it is

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/printable.hpp>
 
 /// Numbers and names as every report writes them.
 namespace collprobe::inline COLLPROBE_ABI::report {
@@ -66,10 +67,8 @@ bool is_of_spread(const Found& found) noexcept
 std::string list_named(const alarm_record& raised);
 /// The advice in words: "resync from rank 0".
 std::string advise(const alarm_record& raised);
-/// The same text, and U+FFFD for bytes that are no UTF-8: one for each longest beginning of a character, as browsers
-/// and Python have it.
-std::string utf8_text(std::string_view bytes);
-/// The same for HTML, within and outside of attributes: escaped; control characters become U+FFFD.
+using collprobe::detail::utf8_text;
+/// Text for HTML, within and outside of attributes: escaped; control characters become U+FFFD.
 std::string html_text(std::string_view bytes);
 
 } // namespace detail

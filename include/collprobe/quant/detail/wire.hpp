@@ -53,7 +53,8 @@ COLLPROBE_HD inline void write_block_scale(const codec& how, const wire_layout& 
     const auto write = [&](unsigned char* plane, float value) {
         write_scale(how.scale, plane, block, value);
         if (block + 1 < wire.blocks) return;
-        for (std::uint64_t at = wire.blocks; at * wire.scale_bytes % 16 != 0; ++at) write_scale(how.scale, plane, at, 0);
+        for (std::uint64_t at = wire.blocks; at * wire.scale_bytes % 16 != 0; ++at)
+            write_scale(how.scale, plane, at, 0);
     };
     write(message + wire.scales_at(), by.scale);
     if (how.has_offsets()) write(message + wire.offsets_at(), by.offset);

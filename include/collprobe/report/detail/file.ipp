@@ -41,15 +41,43 @@ COLLPROBE_COLD_INLINE int write_all(int file, std::string_view text)
 
 } // namespace detail
 
-COLLPROBE_COLD_INLINE line_file::line_file(std::string path, bool keep) : path_(std::move(path))
+namespace detail {
+
+// O_NONBLOCK: a pipe that nobody reads is an error, and not a wait.
+inline constexpr int to_append = O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | O_NONBLOCK;
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE int line_file::hold(int file) noexcept
 {
-    // O_NONBLOCK: a pipe that nobody reads is an error, and not a wait.
-    constexpr int how = O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | O_NONBLOCK;
-    file_ = ::open(path_.c_str(), how | (keep ? 0 : O_TRUNC), 0666);
     struct stat opened {};
-    if (file_ < 0 || ::fstat(file_, &opened) != 0) detail::fail_to_write(path_, errno);
+    file_ = file;
+    if (file_ < 0 || ::fstat(file_, &opened) != 0) return errno;
     device_ = opened.st_dev;
     inode_ = opened.st_ino;
+    return 0;
+}
+
+COLLPROBE_COLD_INLINE line_file::line_file(std::string path, bool keep) : path_(std::move(path))
+{
+    const int reason = hold(::open(path_.c_str(), detail::to_append | (keep ? 0 : O_TRUNC), 0666));
+    if (reason != 0) detail::fail_to_write(path_, reason);
+}
+
+COLLPROBE_COLD_INLINE line_file line_file::own(std::string path)
+{
+    line_file made;
+    made.path_ = std::move(path);
+    int reason = made.hold(::open(made.path_.c_str(), detail::to_append | O_EXCL | O_NOFOLLOW, 0600));
+    if (reason == EEXIST) {
+        reason = made.hold(::open(made.path_.c_str(), (detail::to_append & ~O_CREAT) | O_NOFOLLOW));
+        struct stat found {};
+        if (reason == 0 && ::fstat(made.file_, &found) != 0) reason = errno;
+        const bool is_own = S_ISREG(found.st_mode) && found.st_uid == ::geteuid() && found.st_nlink == 1;
+        if (reason == 0 && !is_own) reason = EEXIST;
+    }
+    if (reason != 0) detail::fail_to_write(made.path_, reason);
+    return made;
 }
 
 COLLPROBE_COLD_INLINE line_file::line_file(line_file&& other) noexcept

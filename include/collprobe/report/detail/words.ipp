@@ -29,7 +29,9 @@ COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds)
 COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
 {
     const std::string text = "bucket " + std::to_string(call);
-    if (site.name[0] != '\0') return text + " '" + site.name + "'";
+    if (site.name[0] != '\0') {
+        return text + " '" + collprobe::detail::printable(collprobe::detail::short_name(site.name)) + "'";
+    }
     if (site.line == 0) return text;
     return text + " (" + detail::short_line(site) + ")";
 }
@@ -226,34 +228,6 @@ COLLPROBE_COLD_INLINE std::string advise(const alarm_record& raised)
     case advice::quarantine: return "take out of the job";
     }
     return "unknown";
-}
-
-COLLPROBE_COLD_INLINE std::string utf8_text(std::string_view bytes)
-{
-    std::string text;
-    text.reserve(bytes.size());
-    std::size_t at = 0;
-    while (at < bytes.size()) {
-        const auto first = static_cast<unsigned char>(bytes[at]);
-        if (first < 0x80) {
-            text += bytes[at++];
-            continue;
-        }
-        const std::size_t size = first < 0xc2 || first > 0xf4 ? 1u : first < 0xe0 ? 2u : first < 0xf0 ? 3u : 4u;
-        std::size_t end = at + 1;
-        for (; end < bytes.size() && end < at + size; ++end) {
-            const auto next = static_cast<unsigned char>(bytes[end]);
-            const bool second = end == at + 1;
-            // The second byte must not make a longer form of a shorter character, half a pair, or one above U+10FFFF.
-            const unsigned least = second && first == 0xe0 ? 0xa0u : second && first == 0xf0 ? 0x90u : 0x80u;
-            const unsigned most = second && first == 0xed ? 0x9fu : second && first == 0xf4 ? 0x8fu : 0xbfu;
-            if (next < least || next > most) break;
-        }
-        if (size > 1 && end == at + size) text += bytes.substr(at, size);
-        else text += "\xef\xbf\xbd";
-        at = end;
-    }
-    return text;
 }
 
 } // namespace detail
