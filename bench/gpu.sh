@@ -31,7 +31,7 @@
 #   BENCH_FILTER   regular expression of cases; by default those that decide, at most 256 MiB and 1 GiB
 #   COLLPROBE_BENCH_BYTES   most bytes of a buffer, for a run that times nothing (rehearse: 65536)
 set -u
-root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd) || exit 2
+root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd) || exit 2
 cd "$root" || exit 2
 jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 begin=$(date +%s)
@@ -39,6 +39,7 @@ failed=0
 
 die() {
     echo "gpu.sh: $*" >&2
+    [ -z "${told:-}" ] || tell "gpu.sh: $*"
     exit 2
 }
 
@@ -54,17 +55,27 @@ budget=540
 case ${1:-} in
 '' | *[!0-9]*) ;;
 *)
-    budget=$1
+    budget=${1#"${1%%[!0]*}"} # a number that begins with 0 is octal elsewhere
+    budget=${budget:-0}
     shift
+    [ "$mode" = gpu ] || die "$mode takes no seconds"
     ;;
 esac
+left() { echo $((budget - ($(date +%s) - begin))); }
+at_most() { # at_most <seconds> <command>...: no longer than that and what is left
+    seconds=$1
+    shift
+    [ "$mode" != gpu ] || [ "$seconds" -le "$(left)" ] || seconds=$(left)
+    [ "$seconds" -ge 1 ] || return 124
+    timeout -k 2 "$seconds" "$@"
+}
 
 # configure <build> <architectures>: CMake's output goes to $1/configure.log.
 configure() {
     generator=Ninja
     command -v ninja >/dev/null 2>&1 || generator="Unix Makefiles"
     mkdir -p "$1"
-    cmake --preset "$preset" -B "$1" -G "$generator" -DCMAKE_CUDA_COMPILER="$nvcc" -DCMAKE_CUDA_ARCHITECTURES="$2" \
+    at_most 3600 cmake --preset "$preset" -B "$1" -G "$generator" -DCMAKE_CUDA_COMPILER="$nvcc" -DCMAKE_CUDA_ARCHITECTURES="$2" \
         -DCOLLPROBE_GPU_TEST_ARCHITECTURES="$2" -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF -DCMAKE_BUILD_RPATH_USE_ORIGIN=ON \
         -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON ${DEPENDENCIES:+-DCMAKE_PREFIX_PATH="$DEPENDENCIES"} \
         >"$1/configure.log" 2>&1
@@ -76,6 +87,10 @@ build_preload() { # build_preload <build> <architectures>, installed into <build
 }
 
 prepare() {
+    case ${1:-} in
+    '' | built) ;;
+    *) die "prepare: '$1' is not built" ;;
+    esac
     prefix=.gpu/prefix
     rm -rf .gpu
     mkdir -p $prefix/include $prefix/lib/cmake
@@ -129,7 +144,8 @@ prepare() {
             "s#\"$cmake\"#\"@CMAKE@\"#; s#${python:-no python}#@PYTHON@#g; s#$root#@ROOT@#g" {} +
         { find . -name CTestTestfile.cmake && find tests bench examples installed -type f -perm -u+x \
             && find installed examples/data -type f && find . -name scratch -type d -prune; } | sort -u \
-            | tar -cJf "$root/.gpu/built.tar.xz" --no-recursion -T -)
+            | tar -cf "$root/.gpu/built.tar" --no-recursion -T - \
+        && xz -T 0 "$root/.gpu/built.tar") || die "the archive of programs is not complete"
     echo "$arch" >.gpu/architectures
 }
 if [ "${1:-}" = build_preload ]; then # its own process, which has a limit
@@ -166,7 +182,7 @@ else
     preset=cuda
     command -v nvidia-smi >/dev/null 2>&1 || die "no GPU: nvidia-smi was not found"
     # One line: several GPUs are taken to be alike.
-    query() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1; }
+    query() { at_most 20 nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1; }
     gpu=$(query name)
     driver=$(query driver_version)
     arch=${ARCH:-$(query compute_cap | tr -d ' .')}
@@ -174,39 +190,51 @@ else
     '' | *[!0-9a-z]*) die "no GPU: nvidia-smi names none" ;;
     esac
 fi
-mkdir -p "$build" || die "cannot write to $build"
+mkdir -p "$build" 2>/dev/null || die "cannot write to $build"
 build=$(CDPATH='' cd -- "$build" && pwd)
+case $build in *[[:space:]]*) die "a space in $build" ;; esac
 out=${OUT:-$build/out}
 logs=$build/log
-mkdir -p "$out" "$logs"
 summary=$out/summary_$1.txt
+{ mkdir -p "$out" "$logs" && : >"$summary" && : >"$logs/told"; } 2>/dev/null || die "cannot write to $out or $logs"
 
 told=$logs/told
-: >"$told"
-tell() { # in the summary, too, but for what does not fit
-    echo "$1" | cut -c1-220 | tee -a "$told"
-    head -n 79 "$told" >"$summary"
+# In the summary, too. Where all does not fit, it has what is not right in full, and of the rest a line for each part.
+tell() {
+    printf '%s\n' "$1" | cut -c1-220 | tee -a "$told"
+    if [ "$(wc -l <"$told")" -le 79 ]; then cat "$told"; else
+        awk 'NR == 1 || /^[^ ]|FAILED|no device|weights are|a step takes|clean:/ { keep = /FAILED|NOT RUN/; print; next }
+            keep' "$told"
+    fi | head -n 79 >"$summary"
 }
 bad() {
     tell "$1"
     failed=1
 }
-left() { echo $((budget - ($(date +%s) - begin))); }
 part() { # part <name> <limit> <command>...: its output goes to $logs/<name>
     name=$1
     limit=$2
     shift 2
     [ "$mode" = gpu ] || limit=3600 # on few processors
     [ "$limit" -le "$(left)" ] || limit=$(($(left) - 5))
+    rm -f "$logs/$name"
     if [ "$limit" -lt 10 ]; then
         bad "-- $name: NOT RUN, no time left"
         return 1
     fi
     from=$(date +%s)
-    timeout -k 5 "$limit" "$@" >"$logs/$name" 2>&1
+    # In a session of its own: what a part leaves behind, in whatever process group, ends with it.
+    # shellcheck disable=SC2016 # of the inner shell
+    setsid -w sh -c 'echo $$ >"$0"; exec timeout -k 5 "$@"' "$logs/session" "$limit" "$@" >"$logs/$name" 2>&1
     code=$?
+    session=$(cat "$logs/session")
+    for stat in /proc/[0-9]*/stat; do
+        sed 's/.*) //' "$stat" 2>/dev/null | {
+            read -r _ _ _ of _ && [ "$of" = "$session" ] && kill -9 "$(echo "$stat" | tr -dc 0-9)"
+        } 2>/dev/null
+    done
     case $code in
-    0) tell "-- $name: $(($(date +%s) - from)) s" ;;
+    "${expected:-0}") tell "-- $name: $(($(date +%s) - from)) s" ;;
     124 | 137) bad "-- $name: FAILED, not finished in $limit s" ;;
     *) bad "-- $name: FAILED with status $code, $(($(date +%s) - from)) s" ;;
     esac
@@ -244,11 +272,14 @@ ctest_part() { # ctest_part <name> <limit> <lines> <argument of ctest>...: of it
 
 DEPENDENCIES=${DEPENDENCIES:-}
 [ -n "$DEPENDENCIES" ] || [ ! -d .gpu/prefix ] || DEPENDENCIES=$root/.gpu/prefix
-[ -n "${COMMIT:-}" ] || [ ! -f .gpu/commit ] || COMMIT=$(cat .gpu/commit)
+sources=$(git rev-parse --short HEAD 2>/dev/null)
+[ -z "$(git status --porcelain -uno 2>/dev/null)" ] || sources="$sources with changes"
+[ -n "$sources" ] || [ ! -f .gpu/commit ] || sources=$(cat .gpu/commit)
+COMMIT=${COMMIT:-${sources:-not known}}
 
 # NCCL of NVIDIA's Python package has no libnccl.so to link with.
 if [ "$mode" = gpu ]; then
-    package=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null)
+    package=$(at_most 30 python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null)
     for prefix in ${NCCL_HOME:-} "$(dirname -- "$(dirname -- "$nvcc")")" /usr /usr/local "${package:-/nonexistent}"; do
         [ -f "$prefix/include/nccl.h" ] || continue
         library=$(find "$prefix"/lib* -name 'libnccl.so*' 2>/dev/null | head -n 1)
@@ -266,18 +297,22 @@ fi
 LD_LIBRARY_PATH=${NCCL_ROOT:+$NCCL_ROOT/lib:}${DEPENDENCIES:+$DEPENDENCIES/lib:}${LD_LIBRARY_PATH:-}
 export LD_LIBRARY_PATH
 
-tell "gpu.sh$parts: $gpu, driver $driver, compiled for $arch, commit ${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null)}, $jobs processors"
+tell "gpu.sh$parts: $gpu, driver $driver, compiled for $arch, commit $COMMIT, $jobs processors"
 
 # Programs: built before, carried, or built now.
 if [ "${BUILT:-}" = 1 ]; then
     :
 elif [ "$mode" = gpu ] && [ -f .gpu/built.tar.xz ] && [ "$(cat .gpu/architectures)" = "$arch" ]; then
-    [ -f "$build/carried" ] || part unpack 60 sh -c "tar -xJf .gpu/built.tar.xz -C '$build' \
-        && find '$build' -name CTestTestfile.cmake -exec sed -i \
-            's#@ROOT@#$root#g; s#@CMAKE@#$(command -v cmake)#g; s#@PYTHON@#$(command -v python3)#g' {} + \
-        && touch '$build/carried'"
+    archive=$(cksum <.gpu/built.tar.xz)
+    [ "$(cat "$build/carried" 2>/dev/null)" = "$archive" ] || part unpack 60 sh -c "tar -xJf .gpu/built.tar.xz -C '$build' \
+        && find '$build' -name CTestTestfile.cmake -exec sed -i 's#@ROOT@/build/gpu#$build#g; s#@ROOT@#$root#g
+            s#@CMAKE@#$(command -v cmake)#g; s#@PYTHON@#$(command -v python3)#g' {} + \
+        && echo '$archive' >'$build/carried'" || die "the programs that were carried cannot be unpacked"
+    carried=$(cat .gpu/commit)
+    [ "${COMMIT%% *}" = "$carried" ] || tell "   the programs that were carried are those of commit $carried"
+    COMMIT=$carried
 else
-    "$nvcc" --version >/dev/null 2>&1 || die "nvcc was not found (CUDACXX, PATH, /usr/local/cuda/bin)"
+    at_most 20 "$nvcc" --version >/dev/null 2>&1 || die "nvcc was not found (CUDACXX, PATH, /usr/local/cuda/bin)"
     targets=""
     if wanted tests || wanted nccl || wanted sanitizers; then targets="cuda_tests"; fi
     if wanted nccl && [ "$mode" = gpu ]; then targets="$targets inspect_all_reduce"; fi
@@ -294,6 +329,11 @@ else
         }
     fi
 fi
+
+for part in ddp sanitizers; do
+    if [ "$mode" = rehearse ] && wanted "$part"; then tell "-- $part: NOT RUN, needs a GPU"; fi
+done
+if [ "$mode" = rehearse ] && ! wanted tests && ! wanted nccl && ! wanted bench; then die "there is nothing to do without a GPU"; fi
 
 if wanted tests; then
     at_a_time=4
@@ -335,11 +375,17 @@ ddp_under_preload() { # ddp_under_preload <name> <argument>...: what the records
     shift
     rm -rf "$build/ddp_$ddp"
     four "ddp_$ddp" 60 1 "$build/installed/bin/collprobe-run" --dir "$build/ddp_$ddp" --every 1 python3 bench/gpu/ddp.py "$@"
+    expected=1 # something was found
+    [ "$ddp" != clean ] || expected=0
     part "merge_$ddp" 20 "$build/installed/bin/collprobe_merge" "$build/ddp_$ddp" --html "$out/ddp_$ddp.html"
-    show 5 "merge_$ddp"
+    expected=0
+    show 1 "merge_$ddp"
+    words='[Rr]anks? .*2.* (unlike|NaN|sent the data)|began with rank 2'
+    [ "$ddp" != clean ] || words='^Nothing was found'
+    tail -n 1 "$logs/merge_$ddp" 2>/dev/null | grep -qE "$words" || bad "   FAILED: the last line should match $words"
 }
 if wanted ddp && [ "$mode" = gpu ]; then
-    if ! python3 -c 'import torch' 2>/dev/null; then
+    if ! at_most 60 python3 -c 'import torch' 2>/dev/null; then
         bad "-- ddp: NOT RUN, there is no PyTorch"
     else
         export DEPENDENCIES
@@ -364,17 +410,18 @@ if wanted ddp && [ "$mode" = gpu ]; then
 fi
 
 run_bench() {
-    json=""
+    set --
     [ "$mode" = gpu ] || export COLLPROBE_BENCH_BYTES="${COLLPROBE_BENCH_BYTES:-65536}"
-    for program in "$build"/bench/*_gpu_bench; do
-        [ -x "$program" ] || {
-            bad "-- bench: FAILED, none was built"
-            return
-        }
-        name=$(basename "$program")
-        file=$build/bench/$name.json
+    for source in bench/*_gpu_bench.cu; do
+        name=$(basename "$source" .cu)
+        program=$build/bench/$name
+        file=$program.json
         rm -f "$file" # an earlier run's would count
-        if "$program" --benchmark_filter="$filter" --benchmark_list_tests 2>&1 | grep -q 'Failed to match'; then
+        [ -x "$program" ] || {
+            bad "-- $name: FAILED, it was not built"
+            continue
+        }
+        if at_most 20 "$program" --benchmark_filter="$filter" --benchmark_list_tests 2>&1 | grep -q 'Failed to match'; then
             continue # all of its cases are filtered out
         fi
         part "$name" "$bench_limit" "$program" --benchmark_filter="$filter" --benchmark_out="$file" --benchmark_out_format=json
@@ -383,41 +430,37 @@ run_bench() {
             bad "   FAILED, no results ($name)"
             continue
         }
-        json="$json $file"
+        set -- "$@" "$file"
         if grep '"error_message"' "$file" | grep -qv 'SKIPPED'; then bad "   FAILED in part ($name)"; fi
     done
-    # shellcheck disable=SC2086 # files
-    measured=$([ -z "$json" ] || cat $json | grep -c '"iterations": [1-9]')
+    measured=$([ $# -eq 0 ] || cat "$@" | grep -c '"iterations": [1-9]')
     [ "${measured:-0}" -gt 0 ] || {
         bad "-- bench: FAILED, nothing was measured"
         return
     }
-    commit=$(git rev-parse --short HEAD 2>/dev/null || echo "${COMMIT:-not known}")
-    [ -z "$(git status --porcelain -uno 2>/dev/null)" ] || commit="$commit with changes"
-    mkdir -p "$results"
-    table=$results/gpu_${NAME:-$(echo "$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/^nvidia //; s/[^a-z0-9][^a-z0-9]*/_/g')}.md
+    name=gpu_${NAME:-$(echo "$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/^nvidia //; s/[^a-z0-9][^a-z0-9]*/_/g')}.md
     {
         if [ "$mode" = rehearse ]; then
             echo "# GPU benchmarks, emulated: times are not of a GPU"
             echo
-            echo "A CPU executed the PTX of the kernels, over stand-ins for CUDA and NCCL; commit $commit, $(date -u +%Y-%m-%d)."
+            echo "A CPU executed the PTX of the kernels, over stand-ins for CUDA and NCCL; commit $COMMIT, $(date -u +%Y-%m-%d)."
         else
-            # shellcheck disable=SC2086 # files
-            nccl=$(cat $json | sed -n 's/^ *"nccl": "\(.*\)".*/\1/p' | head -n 1)
+            nccl=$(cat "$@" | sed -n 's/^ *"nccl": "\(.*\)".*/\1/p' | head -n 1)
             echo "# Measured on a GPU: $gpu"
             echo
-            echo "Driver $driver, CUDA $("$nvcc" --version | sed -n 's/.*release.*, V//p'), NCCL ${nccl:-none}, compiled for sm_$arch" \
-                "with -O2; clocks as found: SM up to $(query clocks.max.sm), memory $(query clocks.mem); commit $commit," \
+            echo "Driver $driver, CUDA $(at_most 20 "$nvcc" --version | sed -n 's/.*release.*, V//p'), NCCL ${nccl:-none}, compiled for" \
+                "sm_$arch with -O2; clocks as found: SM up to $(query clocks.max.sm), memory $(query clocks.mem); commit $COMMIT," \
                 "$(date -u +%Y-%m-%d)."
         fi
         [ -z "${COLLPROBE_BENCH_BYTES:-}" ] \
             || echo "Buffers have at most $COLLPROBE_BENCH_BYTES bytes, whatever the case says, and few rounds were made."
         echo "Made by \`sh bench/gpu.sh bench\`; what the columns mean stands at the top of \`bench/*_gpu_bench.cu\`."
-        # shellcheck disable=SC2086 # files
-        awk -f bench/gpu/tables.awk $json
-    } >"$table"
-    cp "$table" "$out/" 2>/dev/null
-    tell "-- bench: $measured cases, $table"
+        awk -f bench/gpu/tables.awk "$@"
+    } >"$out/$name"
+    mkdir -p "$results" 2>/dev/null
+    [ "$(cd "$results" 2>/dev/null && pwd)" = "$(cd "$out" && pwd)" ] || cp "$out/$name" "$results/" 2>/dev/null \
+        || bad "   FAILED: cannot write to $results; the table is in $out"
+    tell "-- bench: $measured cases, $results/$name"
 }
 if wanted bench; then
     # The sizes and types that decide.
@@ -441,6 +484,11 @@ run_sanitizers() {
     done | grep -E "${SANITIZE:-.}" | grep -vE 'racecheck .*lateness|initcheck .*race_lab' >"$logs/to_sanitize"
     # The tests ask for errors of CUDA's calls on purpose: those are not reported. Of what is a template, float and bfloat16.
     # A limit for each, and one for all.
+    [ -s "$logs/to_sanitize" ] || {
+        bad "-- sanitizers: FAILED, nothing to run (not built, or SANITIZE)"
+        return
+    }
+    rm -f "$logs"/*check "$logs"/*check.status "$logs"/*check.first
     # shellcheck disable=SC2016 # of the inner shell
     part sanitizers 280 env COLLPROBE_TEST_FEW=1 xargs -P "${SANITIZER_JOBS:-8}" -L 1 sh -c '
         log=$0/$(basename "$4").$3
@@ -456,10 +504,14 @@ run_sanitizers() {
         0) clean="$clean $log" ;;
         124 | 137) late="$late $log" ;;
         *)
-            # The sanitizer itself fails where several threads launch kernels at once: it says so, or sees an illegal address
-            # but reports no access.
-            if grep -qE 'Internal Sanitizer Error|cudaErrorIllegalAddress' "$logs/$log" \
-                && ! grep -qE '^=========  *(Uninitialized|Invalid|Race|Error: (Race|Potential))' "$logs/$log"; then
+            # The sanitizer itself fails where several threads launch kernels at once: it says so, or it sees an illegal
+            # address where memcheck has no finding.
+            found='^=========  *(Uninit|Invalid|Misaligned|Out-of|Stack|Double|Malloc|Address|Barrier|(Error|Warning|ERROR|WARN): *(Race|Pot))'
+            tools_own='Internal Sanitizer Error'
+            if [ "$tool" != memcheck ] && [ "$(cat "$logs/$(basename "$program").memcheck.status" 2>/dev/null)" = 0 ]; then
+                tools_own="$tools_own|cudaErrorIllegalAddress"
+            fi
+            if grep -qE "$tools_own" "$logs/$log" && ! grep -qE "$found" "$logs/$log"; then
                 broken="$broken $log"
                 continue
             fi
@@ -469,6 +521,7 @@ run_sanitizers() {
             ;;
         esac
     done <"$logs/to_sanitize"
+    [ -n "$clean" ] || bad "   FAILED: of no program it is known that it is right"
     tell "   clean: $(echo "$clean" | wc -w); not finished:${late:- none}; the sanitizer itself failed:${broken:- none}"
 }
 if wanted sanitizers && [ "$mode" = gpu ]; then run_sanitizers; fi
