@@ -307,8 +307,8 @@ bad('{"a":', two, "the header is no JSON, from its byte 6 on")
 bad("[1]", two, "the header is no JSON object")
 
 
-def bad_npy(shape, *reasons, version=1, order="False", descr="'<f4'"):
-    header = ("{'shape': %s, 'fortran_order': %s, 'descr': %s" % (shape, order, descr)).encode()
+def bad_npy(shape, *reasons, version=1, order="False", descr="'<f4'", more="", behind="  \n"):
+    header = ("{'shape': %s, 'fortran_order': %s, 'descr': %s%s}%s" % (shape, order, descr, more, behind)).encode()
     (folder / "a.npy").write_bytes(b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(header)) + header + two)
     expect(run(equal, folder / "a.npy", code=2 if reasons else 0), *reasons)
 
@@ -323,6 +323,12 @@ for shape in ("(1 2)", "(2)", "2,", "(,2)", "(2,,)", "(-2,)", "(2", "(2,", "(2.0
     bad_npy(shape, "no shape")
 bad_npy("(2,)", "a version that this program does not know", version=9)
 bad_npy("(2,)", "a type without an end", descr="'<f4")
+bad_npy("(2,)", "a type with several fields", descr="[('a', '<f4')]")
+bad_npy("(2,)", "the header has 'shape' twice", more=", 'shape': (2,)")
+bad_npy("(2,)", 'the header has a key that the format has not: "other"', more=", 'other': 1")
+bad_npy("(2,)", "the header has more than a dictionary", behind=" x\n")
+bad_npy("(2,)", "the header's dictionary has no end", more=" 'fortran_order': False")
+bad_npy("(2,), 'descr': '<f4', 'x", "the header has a key that the format has not")
 bad_npy("(2,)", "'fortran_order' is not True or False", order="0")
 for length in range(0, 128, 7):
     (folder / "cut.npy").write_bytes((folder / "w.npy").read_bytes()[:length])

@@ -92,7 +92,7 @@ TEST_CASE_TEMPLATE("sums of many elements in an order: the bits of additions one
 TEST_CASE_TEMPLATE("a result may take the place of a row", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{22};
-    for (const std::size_t place : {0, 2, 4}) {
+    for (const std::size_t place : {0u, 2u, 4u}) {
         testing::for_each_accumulation<T>([&](auto in) {
             hard_rows<T> rows(random, 5, 141);
             const hard_rows<T> before = rows;
@@ -110,7 +110,7 @@ TEST_CASE("orders by place: any cut of a ring's or a tree's message gives the bi
 {
     testing::random_bits random{23};
     for (const int n : {2, 3, 8, 9, 33}) {
-        for (const std::size_t count : {1, 5, 40, 333}) {
+        for (const std::size_t count : {1u, 5u, 40u, 333u}) {
             const hard_rows<float> rows(random, n, count);
             for (const auto& orders : {ring_orders(n, count, 4), tree_orders(n, count)}) {
                 const auto order_at = [&](std::size_t i) {
