@@ -11,6 +11,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/inspect/detail/probes.hpp>
 #include <collprobe/simd/rounding.hpp>
+#include <collprobe/sum/detail/column_sum.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 
 /// Random terms, and the evaluation of their sums.
