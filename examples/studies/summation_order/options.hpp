@@ -43,23 +43,6 @@ struct options {
     std::string svg;
 };
 
-/// "ring", "k_nomial:4"
-inline order_choice parse_order(std::string_view option, std::string_view text)
-{
-    const std::size_t colon = text.find(':');
-    std::string known;
-    for (const order_name& each : order_names) {
-        known += (known.empty() ? "" : ", ") + std::string(each.text);
-        if (text.substr(0, colon) != each.text) continue;
-        order_choice choice{each.kind};
-        if (colon == std::string_view::npos) return choice;
-        if (!each.has_number) throw usage_error(std::string(option) + ": '" + each.text + "' has no number");
-        choice.number = trainer::number(option, text.substr(colon + 1), 2, 65536);
-        return choice;
-    }
-    throw usage_error(std::string(option) + ": '" + std::string(text) + "' is none of " + known);
-}
-
 /// The numbers of ranks over which `rows` rows are dealt. `given`: as on the command line. One number stands for itself
 /// and the powers of two below it.
 inline std::vector<int> numbers_of_ranks(std::vector<int> given, int rows)

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +14,8 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/inspect/detail/rooted_orders.hpp>
 #include <collprobe/sum/sum_in_order.hpp>
+
+#include "../digits/words.hpp"
 
 /// The orders and accumulations that are compared, by the names of the inspector (`inspect_all_reduce`).
 namespace summation {
@@ -83,6 +84,24 @@ struct order_choice {
     }
     friend bool operator==(const order_choice&, const order_choice&) = default;
 };
+
+/// "ring", "k_nomial:4"
+/// \throws trainer::usage_error for anything else
+inline order_choice parse_order(std::string_view option, std::string_view text)
+{
+    const std::size_t colon = text.find(':');
+    std::string known;
+    for (const order_name& each : order_names) {
+        known += (known.empty() ? "" : ", ") + std::string(each.text);
+        if (text.substr(0, colon) != each.text) continue;
+        order_choice choice{each.kind};
+        if (colon == std::string_view::npos) return choice;
+        if (!each.has_number) throw trainer::usage_error(std::string(option) + ": '" + each.text + "' has no number");
+        choice.number = trainer::number(option, text.substr(colon + 1), 2, 65536);
+        return choice;
+    }
+    throw trainer::usage_error(std::string(option) + ": '" + std::string(text) + "' is none of " + known);
+}
 
 /// The orders that are compared unless others are asked for.
 inline std::vector<order_choice> default_orders()
