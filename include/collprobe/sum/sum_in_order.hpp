@@ -28,7 +28,7 @@ inline constexpr int order_width = 128;
 /// Partial sums of a block of elements: what one of the terms starts, and what is added to it. A sum starts as a term,
 /// and terms and partial sums are added to it. Loops have a constant length, so that compilers vectorise them.
 template <accumulation in, floating_element T>
-struct partial_sums {
+struct sums_in_block {
     using wide = std::conditional_t<in == accumulation::native, T,
         std::conditional_t<in == accumulation::float32, float, double>>;
     wide sum[order_width];
@@ -41,7 +41,7 @@ struct partial_sums {
     {
         for (int i = 0; i < order_width; ++i) sum[i] = rounded_sum(sum[i], widened_to<wide>(term[i]));
     }
-    void add(const partial_sums& __restrict other) noexcept
+    void add(const sums_in_block& __restrict other) noexcept
     {
         for (int i = 0; i < order_width; ++i) sum[i] = rounded_sum(sum[i], other.sum[i]);
     }
@@ -53,17 +53,17 @@ struct partial_sums {
 
 /// In an element type of 8 or 16 bits, by the vectors of a hop.
 template <narrow_floating_element T>
-struct partial_sums<accumulation::native, T> {
+struct sums_in_block<accumulation::native, T> {
     T sum[order_width];
 
     void start(const T* term) noexcept { std::memcpy(static_cast<void*>(sum), term, sizeof sum); }
     void add(const T* term) noexcept { combine(reduction::sum, sum, term, order_width); }
-    void add(const partial_sums& other) noexcept { add(other.sum); }
+    void add(const sums_in_block& other) noexcept { add(other.sum); }
     void round(T* result) const noexcept { std::memcpy(static_cast<void*>(result), sum, sizeof sum); }
 };
 
 template <floating_element T>
-struct partial_sums<accumulation::compensated, T> {
+struct sums_in_block<accumulation::compensated, T> {
     using wide = compensated_type<T>;
     wide sum[order_width];
     wide lost[order_width];
@@ -75,14 +75,11 @@ struct partial_sums<accumulation::compensated, T> {
     }
     void add(const T* __restrict term) noexcept
     {
-        const hidden<wide> hide;
-        for (int i = 0; i < order_width; ++i) {
-            const two_terms<wide> next = hidden_two_sum(sum[i], widened_to<wide>(term[i]), hide);
-            sum[i] = next.high;
-            lost[i] = hide(rounded_sum(lost[i], next.low));
-        }
+        sums_in_block own;
+        own.start(term);
+        add(own);
     }
-    void add(const partial_sums& __restrict other) noexcept
+    void add(const sums_in_block& __restrict other) noexcept
     {
         const hidden<wide> hide;
         for (int i = 0; i < order_width; ++i) {
@@ -132,108 +129,81 @@ struct order_plan {
     }
 };
 
-/// The rows of terms from element `by` on.
-template <floating_element T>
-struct rows_from {
-    const T* const* rows;
-    std::uint64_t by;
-    const T* operator()(std::uint64_t k) const noexcept { return rows[k] + by; }
-};
-
-/// Adds the elements of rows in one order, a block at a time.
-template <accumulation in, floating_element T>
-struct ordered_sum {
-    const T* const* rows;
-    const order_plan& plan;
-    T* result;
+/// Calls body(first, here) for each block of `here` elements, in code for this processor.
+template <int width, class Body>
+struct sum_by_blocks {
     std::uint64_t count;
-    partial_sums<in, T>* partial;
+    const Body& body;
 
+    void run() const noexcept
+    {
+        const gradual_underflow as_ieee_has_it;
+        if (COLLPROBE_X86_SIMD != 0 && supports(isa::avx2)) run_by_avx2();
+        else run_as_it_is();
+    }
+
+private:
     // Not inlined: the sum must stay inside the scope that sets the floating-point mode.
     COLLPROBE_COMPILED_FOR_AVX2 void run_by_avx2() const noexcept { run_inlined(); }
-    __attribute__((noinline)) void run() const noexcept { run_inlined(); }
-
-private:
-    void run_inlined() const noexcept
-    {
-        T room[order_width];
-        for (std::uint64_t first = 0; first < count; first += order_width) {
-            const std::uint64_t left = count - first;
-            const int here = left < order_width ? static_cast<int>(left) : order_width;
-            const auto term = [&](std::uint32_t k) { return row_values(rows[k] + first, here, room); };
-            if (plan.steps.empty()) partial[0].start(term(0));
-            for (const planned_addition& step : plan.steps) {
-                if (step.starts_as != planned_addition::none) partial[step.into].start(term(step.starts_as));
-                if (step.from_term) partial[step.into].add(term(step.from));
-                else partial[step.into].add(partial[step.from]);
-            }
-            if (here == order_width) {
-                partial[plan.result].round(result + first);
-            } else {
-                partial[plan.result].round(room);
-                for (int i = 0; i < here; ++i) result[first + static_cast<std::uint64_t>(i)] = room[i];
-            }
-            compiler_barrier(result);
-        }
-    }
-};
-
-/// The exact sum has no order.
-template <floating_element T>
-struct ordered_sum<accumulation::exact, T> {
-    static constexpr int width = 64;
-    const T* const* rows;
-    std::uint64_t terms;
-    T* result;
-    std::uint64_t count;
-
-    COLLPROBE_COMPILED_FOR_AVX2 void run_by_avx2() const noexcept { run_inlined(); }
-    __attribute__((noinline)) void run() const noexcept { run_inlined(); }
-
-private:
+    __attribute__((noinline)) void run_as_it_is() const noexcept { run_inlined(); }
     void run_inlined() const noexcept
     {
         for (std::uint64_t first = 0; first < count; first += width) {
-            const std::uint64_t left = count - first;
-            const int here = left < width ? static_cast<int>(left) : width;
-            const columns<T, rows_from<T>> of{{rows, first}, terms, 1, here};
-            T sums[width];
-            sum_columns<accumulation::exact, width>(of, sums);
-            std::memcpy(static_cast<void*>(result + first), sums, static_cast<std::size_t>(here) * sizeof(T));
+            body(first, count - first < width ? static_cast<int>(count - first) : width);
         }
     }
 };
 
-template <class Sum>
-void run_on_this_machine(const Sum& sum) noexcept
+template <floating_element T>
+void add_exactly(const T* const* rows, std::uint64_t terms, T* result, std::uint64_t count)
 {
-    const gradual_underflow as_ieee_has_it;
-    if (COLLPROBE_X86_SIMD != 0 && supports(isa::avx2)) sum.run_by_avx2();
-    else sum.run();
+    constexpr int width = 64;
+    const auto add = [=](std::uint64_t first, int here) {
+        const auto from = [=](std::uint64_t k) { return rows[k] + first; };
+        T sums[width];
+        sum_columns<accumulation::exact, width>(columns<T, decltype(from)>{from, terms, 1, here}, sums);
+        std::memcpy(static_cast<void*>(result + first), sums, static_cast<std::size_t>(here) * sizeof(T));
+    };
+    sum_by_blocks<width, decltype(add)>{count, add}.run();
+}
+
+template <accumulation in, floating_element T>
+void add_by_plan(const T* const* rows, const order_plan& plan, T* result, std::uint64_t count)
+{
+    const fixed_array<sums_in_block<in, T>> partial(plan.places);
+    const auto add = [&](std::uint64_t first, int here) {
+        T room[order_width];
+        const auto term = [&](std::uint32_t k) { return row_values(rows[k] + first, here, room); };
+        if (plan.steps.empty()) partial[0].start(term(0));
+        for (const planned_addition& step : plan.steps) {
+            if (step.starts_as != planned_addition::none) partial[step.into].start(term(step.starts_as));
+            if (step.from_term) partial[step.into].add(term(step.from));
+            else partial[step.into].add(partial[step.from]);
+        }
+        T* const to = here == order_width ? result + first : room;
+        partial[plan.result].round(to);
+        if (to == room) std::memcpy(static_cast<void*>(result + first), room, static_cast<std::size_t>(here) * sizeof(T));
+    };
+    sum_by_blocks<order_width, decltype(add)>{count, add}.run();
 }
 
 } // namespace detail
 
 /// result[i] = the sum of element i over the rows, in an order. Each addition rounds as the accumulator does, and the
 /// last rounding is to T.
-/// Shapes: `rows`: order.size() + 1 pointers to `count` elements each, term k of the order at rows[k]. `result`: `count`
-/// elements; it may be one of the rows.
+/// Shapes: `rows`: order.size() + 1 pointers to `count` elements each; rows[k] has term k of the order. `result`:
+/// `count` elements; it may be one of the rows.
 /// Preconditions: host only.
 /// Non-finite terms follow IEEE 754 for each addition; with `accumulation::exact` they follow `exact_sum`, whose bits
 /// the result has.
-/// Cost: allocates a few KB for each partial sum that is kept at a time. 8 rows on one core of Zen 3, GB of terms a
-/// second: bench/results/summation_order.md.
+/// Cost: allocates up to 2 KB for each partial sum that is kept at a time. 3 to 30 GB of terms a second
+/// (bench/results/summation_order.md).
 template <accumulation in, floating_element T>
 void sum_in_order(const T* const* rows, const summation_order& order, T* result, std::uint64_t count)
 {
     static_assert(holds<T>(in), "the accumulator is narrower than the element type");
-    if constexpr (in == accumulation::exact) {
-        detail::run_on_this_machine(detail::ordered_sum<in, T>{rows, order.size() + 1, result, count});
-    } else {
-        const detail::order_plan plan(order);
-        const detail::fixed_array<detail::partial_sums<in, T>> partial(plan.places);
-        detail::run_on_this_machine(detail::ordered_sum<in, T>{rows, plan, result, count, partial.data()});
-    }
+    if constexpr (in == accumulation::exact) detail::add_exactly(rows, order.size() + 1, result, count);
+    else detail::add_by_plan<in>(rows, detail::order_plan(order), result, count);
 }
 
 /// The same for a part of a message whose elements have an order by their place, as those of a ring have.
