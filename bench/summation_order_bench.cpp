@@ -49,7 +49,7 @@ template <class T>
 void set_counters(benchmark::State& state)
 {
     using counter = benchmark::Counter;
-    state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * ranks * elements * sizeof(T)));
+    state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(ranks * elements * sizeof(T)));
     state.counters["per_element"] = counter(
         static_cast<double>(elements), counter::kIsIterationInvariantRate | counter::kInvert);
 }

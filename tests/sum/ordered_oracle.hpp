@@ -24,11 +24,10 @@ Float plus(Float a, Float b)
     return sum;
 }
 
-/// The sum of one element's terms in an order, addition by addition.
+// Not inlined: every operation must stay inside the scope that sets the floating-point mode.
 template <accumulation in, floating_element T>
-T ordered_oracle(const std::vector<T>& terms, const summation_order& order)
+__attribute__((noinline)) T add_one_by_one(const std::vector<T>& terms, const summation_order& order)
 {
-    const detail::gradual_underflow as_ieee_has_it;
     using standard = std::conditional_t<std::is_same_v<T, double>, double, float>;
     const std::size_t last = order.empty() ? 0 : order.back().into;
     if constexpr (in == accumulation::exact) {
@@ -63,6 +62,14 @@ T ordered_oracle(const std::vector<T>& terms, const summation_order& order)
         volatile wide sum = sums[last];
         return T(sum);
     }
+}
+
+/// The sum of one element's terms in an order, addition by addition.
+template <accumulation in, floating_element T>
+T ordered_oracle(const std::vector<T>& terms, const summation_order& order)
+{
+    const detail::gradual_underflow as_ieee_has_it;
+    return add_one_by_one<in>(terms, order);
 }
 
 /// Calls `use` with each accumulator that holds T, as an integral constant.

@@ -6,7 +6,7 @@
 #include <cctype>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <list>
 #include <optional>
@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include <collprobe/core/element.hpp>
-#include <collprobe/sum/detail/column_sum.hpp>
+#include <collprobe/sum/sum_rows.hpp>
 
 #include "../../tools/tensor_files.hpp"
 #ifdef COLLPROBE_EXAMPLE_SAFETENSORS

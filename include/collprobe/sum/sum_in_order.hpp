@@ -182,7 +182,8 @@ void add_by_plan(const T* const* rows, const order_plan& plan, T* result, std::u
         }
         T* const to = here == order_width ? result + first : room;
         partial[plan.result].round(to);
-        if (to == room) std::memcpy(static_cast<void*>(result + first), room, static_cast<std::size_t>(here) * sizeof(T));
+        if (to != room) return;
+        for (int i = 0; i < here; ++i) result[first + static_cast<std::uint64_t>(i)] = room[i];
     };
     sum_by_blocks<order_width, decltype(add)>{count, add}.run();
 }

@@ -11,8 +11,8 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/inspect/detail/probes.hpp>
 #include <collprobe/simd/rounding.hpp>
-#include <collprobe/sum/detail/column_sum.hpp>
 #include <collprobe/sum/exact_sum.hpp>
+#include <collprobe/sum/sum_rows.hpp>
 
 /// Random terms, and the evaluation of their sums.
 namespace collprobe::inline COLLPROBE_ABI::detail {
