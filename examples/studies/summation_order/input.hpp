@@ -230,7 +230,7 @@ private:
         if (sources_.empty()) first_shape = shape;
         if (shape != first_shape) {
             throw bad_input("'" + path + "' has " + shape + "; " + first_shape + " was expected, as in '" + sources_[0].name
-                + "'");
+                + "' (of a folder, files can be named one by one)");
         }
         type = own;
         elements = found.data.size() / static_cast<std::uint64_t>(bytes_of(type));

@@ -24,7 +24,7 @@ public:
     {
         const double bars = 60 + row_height * static_cast<double>(lines_.size());
         const bool with_ranks = of_.asked.ranks.size() > 1;
-        const double height = std::max(bars + 60, with_ranks ? 400.0 : 0.0);
+        const double height = std::max(bars + 60, with_ranks ? 340.0 : 0.0);
         const double whole = with_ranks ? 1130 : 620;
         return "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 " + at(whole) + ' ' + at(height) + "' width='" + at(whole)
             + "' height='" + at(height) + "' font-family='sans-serif' font-size='12'>\n<title>Errors of sums by method</title>\n"
@@ -39,7 +39,7 @@ private:
         const char* text;
     };
     static constexpr stretch stretches[] = {{0, 1, "0"}, {1, 2, "1"}, {2, 4, "2-3"}, {4, 16, "4-15"}, {16, 256, "16-255"},
-        {256, ~std::uint64_t{0}, "256 or more"}};
+        {256, ~std::uint64_t{0}, "256 on"}};
     static constexpr double row_height = 20;
     static constexpr double left = 230;
     static constexpr double width = 370;
@@ -96,7 +96,7 @@ private:
             const bool over = k == std::size(stretches);
             out += box(over ? "over" : "e" + std::to_string(k), x, y, 12, 12)
                 + words(x + 16, y + 10, "start", over ? "overflow" : stretches[k].text, "soft");
-            x += over || k >= 4 ? 82 : k >= 2 ? 52 : 34;
+            x += k >= 4 ? 66 : k >= 2 ? 52 : 34;
         }
         return out;
     }

@@ -193,6 +193,21 @@ inline std::string left_out_text(const answer& of)
     return all;
 }
 
+/// Lines of at most 116 bytes.
+inline std::string wrapped(const std::string& text)
+{
+    std::string all;
+    std::size_t length = 0;
+    for (std::size_t first = 0; first < text.size();) {
+        const std::size_t end = std::min(text.find(' ', first), text.size());
+        if (length != 0) all += length + 1 + end - first > 116 ? '\n' : ' ';
+        length = all.empty() || all.back() == '\n' ? end - first : length + 1 + end - first;
+        all += text.substr(first, end - first);
+        first = end + 1;
+    }
+    return all + '\n';
+}
+
 inline std::string screen(const answer& of)
 {
     const int ranks = of.asked.ranks.back();
@@ -205,7 +220,7 @@ inline std::string screen(const answer& of)
     if (of.asked.permutations > 0) {
         all += "\nover " + std::to_string(of.asked.permutations) + " permutations of the ranks\n\n" + permutation_table(of);
     }
-    return all + '\n' + conclusion(of) + '\n';
+    return all + '\n' + wrapped(conclusion(of));
 }
 
 /// Objects, one a line, with a member `kind`: input, method (for each number of ranks), pair, change, permutations,
