@@ -58,7 +58,7 @@ template <class T>
 void add_in_order(benchmark::State& state, method how)
 {
     const rows_of_terms<T> from;
-    const auto orders = orders_over_ranks(how.order, ranks, elements, sizeof(T));
+    const auto orders = orders_over_ranks(how.order, ranks, {elements, sizeof(T)});
     std::vector<T> result(elements), right(elements);
     for (auto _ : state) {
         add_rows(how.in, from.rows.data(), orders, result.data(), 0, elements);

@@ -43,7 +43,7 @@ bool has_bits_of(int ranks, local::reduction_order order, std::size_t count, ord
         stream.synchronize();
         if (world.rank() == 0) found = own;
     });
-    const auto orders = summation::orders_over_ranks({kind}, ranks, count, sizeof(T));
+    const auto orders = summation::orders_over_ranks({kind}, ranks, {count, sizeof(T)});
     summation::add_rows(accumulation::native, rows.data(), orders, wanted.data(), 0, count);
     return std::memcmp(static_cast<const void*>(found.data()), wanted.data(), count * sizeof(T)) == 0;
 }
@@ -83,13 +83,35 @@ TEST_CASE("orders have names, some with a number")
     }
 }
 
+TEST_CASE("the orders of a part of a message are those that the whole has there")
+{
+    for (const order_kind kind : {order_kind::ring, order_kind::mpi_ring, order_kind::tree}) {
+        for (const std::uint64_t count : {1u, 9u, 40u, 100u}) {
+            const auto order_at = [](const std::vector<placed_order>& orders, std::uint64_t place) {
+                std::size_t k = orders.size() - 1;
+                while (orders[k].first > place) --k;
+                return orders[k].order;
+            };
+            const auto whole = summation::orders_over_ranks({kind}, 7, {count, 4});
+            for (std::uint64_t first = 0; first < count; ++first) {
+                for (std::uint64_t end = first + 1; end <= count; end += 5) {
+                    const auto part = summation::orders_over_ranks({kind}, 7, {count, 4, first, end});
+                    REQUIRE(part[0].first <= first);
+                    for (std::uint64_t i = first; i < end; ++i) REQUIRE(order_at(part, i) == order_at(whole, i));
+                }
+            }
+        }
+    }
+    CHECK(summation::orders_over_ranks({order_kind::ring}, 7, {7000, 4, 2000, 2001}).size() == 1);
+}
+
 TEST_CASE("leaves are dealt to the ranks, which add their own first")
 {
     // 5 leaves on 2 ranks: (0 + 1 + 2) + (3 + 4).
-    const auto orders = summation::orders_over_leaves({order_kind::linear}, 5, 2, 1, 4);
+    const auto orders = summation::orders_over_leaves({order_kind::linear}, 5, 2, {1});
     REQUIRE(orders.size() == 1);
     CHECK(orders[0].order == summation_order{{0, 1}, {0, 2}, {3, 4}, {0, 3}});
-    const auto permuted = summation::orders_over_leaves({order_kind::linear}, 3, 3, 1, 4, {2, 0, 1});
+    const auto permuted = summation::orders_over_leaves({order_kind::linear}, 3, 3, {1}, {2, 0, 1});
     CHECK(permuted[0].order == summation_order{{2, 0}, {2, 1}});
 }
 

@@ -42,7 +42,7 @@ int main(int argc, char** argv)
             continue;
         }
         const auto orders = summation::orders_over_ranks(
-            summation::parse_order("orders", name), ranks, count, sizeof(float));
+            summation::parse_order("orders", name), ranks, {count, sizeof(float)});
         summation::add_rows(accumulation::native, rows.data(), orders, wanted.data(), 0, count);
         const bool same = std::memcmp(sum.data(), wanted.data(), count * sizeof(float)) == 0;
         (negative ? refused : found) |= same;

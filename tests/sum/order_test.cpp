@@ -185,6 +185,8 @@ TEST_CASE("orders by place begin where the all-reduce's chunks and halves do")
     CHECK(firsts(ring_orders(4, 1000, 4)) == std::vector<std::uint64_t>{0, 252, 504, 756});
     CHECK(firsts(ring_orders(8, 33, 4)) == std::vector<std::uint64_t>{0, 8, 16, 24, 32});
     CHECK(firsts(ring_orders(3, 0, 4)) == std::vector<std::uint64_t>{0});
+    CHECK(firsts(ring_orders(4, 1000, 4, 252, 505)) == std::vector<std::uint64_t>{252, 504});
+    CHECK(firsts(ring_orders(4, 1000, 4, 999, 1000)) == std::vector<std::uint64_t>{756});
     CHECK(firsts(tree_orders(4, 7)) == std::vector<std::uint64_t>{0, 4});
     CHECK(firsts(tree_orders(4, 1)) == std::vector<std::uint64_t>{0});
     CHECK(ring_orders(4, 1000, 4)[1].order == rotated_order(4, 2));

@@ -67,8 +67,10 @@ public:
         return drawn;
     }
 
-    /// One file with a row for each index of the first dimension; or several files, or the .npy files of a folder in
-    /// the order of their names (numbers in names by their value), with a row each.
+    static constexpr int most_rows = 16384;
+
+    /// One file with a row for each index of the first dimension; or several files, or the .npy (else .safetensors)
+    /// files of a folder in the order of their names (numbers in names by their value), with a row each.
     static input read(const std::vector<std::string>& paths, const reading& how)
     {
         namespace fs = std::filesystem;
@@ -80,14 +82,22 @@ public:
         if (files.size() == 1 && fs::is_directory(files[0], unknown)) {
             const std::string folder = files[0];
             files.clear();
-            for (fs::directory_iterator at(folder, unknown), end; !unknown && at != end; at.increment(unknown)) {
-                if (at->path().extension() == ".npy") files.push_back(at->path().string());
+            for (const char* const kind : {".npy", ".safetensors"}) {
+                for (fs::directory_iterator at(folder, unknown), end; !unknown && at != end; at.increment(unknown)) {
+                    if (at->path().extension() == kind) files.push_back(at->path().string());
+                }
+                if (unknown) throw bad_input("cannot read '" + folder + "': " + unknown.message());
+                if (!files.empty()) break;
             }
-            if (unknown) throw bad_input("cannot read '" + folder + "': " + unknown.message());
-            if (files.empty()) throw bad_input("'" + folder + "' has no .npy file; one for each rank was expected");
+            if (files.empty()) {
+                throw bad_input("'" + folder + "' has no .npy file, and no .safetensors; one for each rank was expected");
+            }
             std::sort(files.begin(), files.end(), comes_before);
             result.what = std::to_string(files.size()) + " files of " + folder;
             one_a_row = true;
+        }
+        if (files.size() > most_rows) {
+            throw bad_input(result.what + ": at most " + std::to_string(most_rows) + " were expected, one a rank");
         }
         std::string first_shape;
         for (const std::string& file : files) {
@@ -247,8 +257,9 @@ private:
         }
         if (found.data.empty()) throw bad_input("'" + path + "' has no element; one or more were expected");
         const std::uint64_t row_bytes = found.data.size() / found.shape[0];
-        if (found.shape[0] > 65536) {
-            throw bad_input("'" + path + "' has " + std::to_string(found.shape[0]) + " rows; at most 65536 ranks were expected");
+        if (found.shape[0] > most_rows) {
+            throw bad_input("'" + path + "' has " + std::to_string(found.shape[0]) + " rows; at most "
+                + std::to_string(most_rows) + " were expected");
         }
         elements = row_bytes / static_cast<std::uint64_t>(bytes_of(type));
         for (std::uint64_t row = 0; row < found.shape[0]; ++row) {

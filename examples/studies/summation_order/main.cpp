@@ -41,8 +41,8 @@ std::vector<worst_element> find_worst(const answer& of, const input& from)
             rows.push_back(&terms[row]);
             all[m].terms.push_back(static_cast<double>(terms[row]));
         }
-        const auto orders = orders_over_leaves(
-            of.asked.methods[m].order, from.rows(), of.asked.ranks.back(), from.elements, sizeof(T));
+        const auto orders = orders_over_leaves(of.asked.methods[m].order, from.rows(), of.asked.ranks.back(),
+            {from.elements, static_cast<int>(sizeof(T)), largest.index, largest.index + 1});
         T sum{};
         add_rows(of.asked.methods[m].in, rows.data(), orders, &sum, largest.index, 1);
         all[m].result = static_cast<double>(sum);

@@ -89,8 +89,8 @@ inline options parse_options(const std::vector<std::string>& arguments)
             {"bfloat16", element_type::bfloat16}, {"float", element_type::float32}, {"double", element_type::float64}};
     };
     line.paths("PATH", result.paths,
-        "a folder of .npy files, or files: one a row; or one file with a row for each\nindex of its first dimension. "
-        ".npy or .safetensors");
+        "a folder of files, or files: one a row, in the order of their names; or one file\nwith a row for each index of its "
+        "first dimension. .npy or .safetensors");
     std::vector<trainer::word<input_kind>> kinds;
     for (std::size_t k = 0; k < std::size(input_names); ++k) kinds.push_back({input_names[k], static_cast<input_kind>(k)});
     line.value("--random", "KIND",
@@ -110,7 +110,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
     line.value("--tensor", "NAME", [&](std::string_view, std::string_view text) { result.tensor = text; },
         "of safetensors files");
     line.flag("--leaves", result.leaves, "rows are not ranks, but leaves that are dealt to the ranks; each adds its own first");
-    line.numbers("--ranks", result.ranks, 2, 65536,
+    line.numbers("--ranks", result.ranks, 2, 16384,
         "numbers of ranks to compare; one number: that, and the powers of two below it.\nThe most is that of the rows, "
         "but with --leaves");
     line.value("--orders", "LIST",

@@ -112,13 +112,14 @@ inline std::vector<order_choice> default_orders()
 
 /// Open MPI 4.1's ring: the first chunks are longer by one element if the count is no multiple of n.
 /// Source: ompi/mca/coll/base/coll_base_allreduce.c, ompi_coll_base_allreduce_intra_ring.
-inline std::vector<placed_order> mpi_ring_orders(int n, std::uint64_t count)
+inline std::vector<placed_order> mpi_ring_orders(int n, std::uint64_t count, std::uint64_t first, std::uint64_t end)
 {
     const auto ranks = static_cast<std::uint64_t>(n);
     if (count < ranks) return {{0, recursive_doubling_order(n)}};
+    const auto begin = [&](std::uint64_t k) { return k * (count / ranks) + std::min(k, count % ranks); };
     std::vector<placed_order> orders;
     for (std::uint64_t k = 0; k < ranks; ++k) {
-        orders.push_back({k * (count / ranks) + std::min(k, count % ranks), rotated_order(n, static_cast<int>(k))});
+        if (begin(k) < end && begin(k + 1) > first) orders.push_back({begin(k), rotated_order(n, static_cast<int>(k))});
     }
     return orders;
 }
@@ -139,14 +140,22 @@ inline std::vector<int> shares_of(int leaves, int ranks)
     return sizes;
 }
 
-/// The orders of an all-reduce of `count` elements over ranks.
-inline std::vector<placed_order> orders_over_ranks(order_choice choice, int n, std::uint64_t count, int element_bytes)
+/// The message of an all-reduce, of which the elements from `first` up to `end` are looked at.
+struct message {
+    std::uint64_t count = 0;
+    int element_bytes = 4;
+    std::uint64_t first = 0;
+    std::uint64_t end = ~std::uint64_t{0};
+};
+
+/// The orders of an all-reduce over n ranks.
+inline std::vector<placed_order> orders_over_ranks(order_choice choice, int n, const message& of)
 {
     const int k = choice.number_for(n);
     switch (choice.kind) {
     case order_kind::linear: break;
-    case order_kind::ring: return ring_orders(n, count, element_bytes);
-    case order_kind::tree: return tree_orders(n, count);
+    case order_kind::ring: return ring_orders(n, of.count, of.element_bytes, of.first, of.end);
+    case order_kind::tree: return tree_orders(n, of.count);
     case order_kind::single_tree: return {{0, tree_order(n, 0)}};
     case order_kind::recursive_doubling: return {{0, recursive_doubling_order(n)}};
     case order_kind::recursive_halving: return {{0, recursive_halving_order(n)}};
@@ -160,7 +169,7 @@ inline std::vector<placed_order> orders_over_ranks(order_choice choice, int n, s
         std::iota(downwards.rbegin(), downwards.rend(), 0);
         return {{0, permuted_order(downwards)}};
     }
-    case order_kind::mpi_ring: return mpi_ring_orders(n, count);
+    case order_kind::mpi_ring: return mpi_ring_orders(n, of.count, of.first, of.end);
     case order_kind::in_order_binary: return {{0, detail::in_order_binary_order(n)}};
     case order_kind::level_binary: return {{0, detail::level_binary_order(n)}};
     case order_kind::k_ary: return {{0, detail::k_ary_order(n, k)}};
@@ -173,10 +182,10 @@ inline std::vector<placed_order> orders_over_ranks(order_choice choice, int n, s
 
 /// The same over leaves that are dealt to the ranks: each rank first adds its own, one after the other. `permutation`:
 /// rank r of the order is rank permutation[r] of the leaves; empty for none.
-inline std::vector<placed_order> orders_over_leaves(order_choice choice, int leaves, int ranks, std::uint64_t count,
-    int element_bytes, const std::vector<int>& permutation = {})
+inline std::vector<placed_order> orders_over_leaves(
+    order_choice choice, int leaves, int ranks, const message& of, const std::vector<int>& permutation = {})
 {
-    std::vector<placed_order> orders = orders_over_ranks(choice, ranks, count, element_bytes);
+    std::vector<placed_order> orders = orders_over_ranks(choice, ranks, of);
     for (placed_order& each : orders) {
         for (addition& step : each.order) {
             if (permutation.empty()) break;

@@ -91,32 +91,6 @@ inline std::vector<std::vector<int>> permutations_of(int n, int how_many, std::u
     return all;
 }
 
-/// What the workers share: the orders of every method.
-struct all_orders {
-    using by_place = std::vector<placed_order>;
-    std::vector<std::vector<by_place>> by_ranks; ///< of each number of ranks, for each method
-    std::vector<std::vector<by_place>> permuted; ///< for each method and permutation
-
-    all_orders(const question& asked, int rows, std::uint64_t count, int element_bytes)
-    {
-        for (const int ranks : asked.ranks) {
-            std::vector<by_place> own;
-            for (const method& each : asked.methods) {
-                own.push_back(orders_over_leaves(each.order, rows, ranks, count, element_bytes));
-            }
-            by_ranks.push_back(std::move(own));
-        }
-        const int ranks = asked.ranks.back();
-        for (const method& each : asked.methods) {
-            std::vector<by_place> own;
-            for (const auto& permutation : permutations_of(ranks, asked.permutations, asked.seed)) {
-                own.push_back(orders_over_leaves(each.order, rows, ranks, count, element_bytes, permutation));
-            }
-            permuted.push_back(std::move(own));
-        }
-    }
-};
-
 /// Elements of a block: so many that the rows of a block, as doubles, take at most 16 MiB.
 inline std::size_t block_elements(int rows)
 {
@@ -127,8 +101,9 @@ inline std::size_t block_elements(int rows)
 template <floating_element T>
 class worker {
 public:
-    worker(const question& asked, const input& from, const all_orders& orders)
-        : found(asked.ranks.size(), asked.methods.size()), asked_(asked), from_(from), orders_(orders),
+    worker(const question& asked, const input& from)
+        : found(asked.ranks.size(), asked.methods.size()), asked_(asked), from_(from),
+          permutations_(permutations_of(asked.ranks.back(), asked.permutations, asked.seed)),
           size_(block_elements(from.rows())), rooms_(static_cast<std::size_t>(from.rows()), std::vector<T>(size_)),
           rows_(rooms_.size()), right_(size_), left_out_(size_),
           results_(asked.methods.size(), std::vector<T>(size_)), before_(results_),
@@ -144,8 +119,7 @@ public:
         for (std::size_t row = 0; row < rows_.size(); ++row) {
             rows_[row] = from_.block(static_cast<int>(row), first, count, rooms_[row].data());
         }
-        const std::vector<placed_order> in_sequence{{0, linear_order(from_.rows())}};
-        sum_in_order<accumulation::exact>(rows_.data(), in_sequence[0].order, right_.data(), count);
+        sum_in_order<accumulation::exact>(rows_.data(), linear_order(from_.rows()), right_.data(), count);
         const block own{first, count, find_left_out(first, count) ? left_out_.data() : nullptr};
         canonical_nans(right_.data(), count);
         measure_noise(own);
@@ -153,8 +127,10 @@ public:
             for (std::size_t m = 0; m < asked_.methods.size(); ++m) {
                 std::swap(results_[m], before_[m]);
                 method_measures& measures = found.by_ranks[r][m];
+                const auto orders = orders_over_leaves(
+                    asked_.methods[m].order, from_.rows(), asked_.ranks[r], message_of(own));
                 const auto begin = std::chrono::steady_clock::now();
-                add_rows(asked_.methods[m].in, rows_.data(), orders_.by_ranks[r][m], results_[m].data(), first, count);
+                add_rows(asked_.methods[m].in, rows_.data(), orders, results_[m].data(), first, count);
                 const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
                 measures.nanoseconds += took.count();
                 canonical_nans(results_[m].data(), count);
@@ -174,6 +150,11 @@ public:
 
 private:
     static constexpr std::size_t permuted_elements = 1024;
+
+    message message_of(const block& of) const
+    {
+        return {from_.elements, static_cast<int>(sizeof(T)), of.first, of.first + of.count};
+    }
 
     /// Marks the elements that no number is about; whether there are any.
     bool find_left_out(std::uint64_t first, std::size_t count)
@@ -226,7 +207,9 @@ private:
             for (std::size_t m = 0; m < asked_.methods.size(); ++m) {
                 for (std::size_t p = 0; p < shuffled_.size(); ++p) {
                     T* const result = shuffled_[p].data();
-                    add_rows(asked_.methods[m].in, rows.data(), orders_.permuted[m][p], result, part.first, part.count);
+                    const auto orders = orders_over_leaves(asked_.methods[m].order, from_.rows(), asked_.ranks.back(),
+                        message_of(part), permutations_[p]);
+                    add_rows(asked_.methods[m].in, rows.data(), orders, result, part.first, part.count);
                     canonical_nans(result, part.count);
                 }
                 found.permuted[m].add(part, shuffled_);
@@ -236,7 +219,7 @@ private:
 
     const question& asked_;
     const input& from_;
-    const all_orders& orders_;
+    std::vector<std::vector<int>> permutations_;
     std::size_t size_;
     std::vector<std::vector<T>> rooms_;
     std::vector<const T*> rows_;
@@ -249,7 +232,6 @@ private:
 template <floating_element T>
 findings run(const question& asked, const input& from)
 {
-    const all_orders orders(asked, from.rows(), from.elements, sizeof(T));
     const std::size_t size = block_elements(from.rows());
     const std::uint64_t blocks = (from.elements + size - 1) / size;
     findings all(asked.ranks.size(), asked.methods.size());
@@ -259,7 +241,7 @@ findings run(const question& asked, const input& from)
     std::mutex one_at_a_time;
     const auto work = [&] {
         try {
-            worker<T> own(asked, from, orders);
+            worker<T> own(asked, from);
             for (std::uint64_t b = next++; b < blocks; b = next++) {
                 const std::uint64_t first = b * size;
                 own.run(first, static_cast<std::size_t>(std::min<std::uint64_t>(size, from.elements - first)));

@@ -219,13 +219,18 @@ struct placed_order {
     summation_order order;
 };
 
-/// The orders of a ring all-reduce of `count` elements: see `ring_chunk`.
-inline std::vector<placed_order> ring_orders(int n, std::uint64_t count, int element_bytes)
+/// The orders of a ring all-reduce of `count` elements: see `ring_chunk`. Those of the elements from `first` up to `end`
+/// alone, because there are n orders of n - 1 additions.
+inline std::vector<placed_order> ring_orders(
+    int n, std::uint64_t count, int element_bytes, std::uint64_t first = 0, std::uint64_t end = ~std::uint64_t{0})
 {
     const std::uint64_t chunk = detail::ring_chunk(count, n, element_bytes);
     std::vector<placed_order> orders;
-    for (int c = 0; c < n && (c == 0 || static_cast<std::uint64_t>(c) * chunk < count); ++c) {
-        orders.push_back({static_cast<std::uint64_t>(c) * chunk, rotated_order(n, ring_start(c, n))});
+    for (int c = 0; c < n; ++c) {
+        const std::uint64_t begin = static_cast<std::uint64_t>(c) * chunk;
+        if (c > 0 && (begin >= count || begin >= end)) break;
+        if (begin + chunk <= first && begin + chunk < count) continue;
+        orders.push_back({begin, rotated_order(n, ring_start(c, n))});
     }
     return orders;
 }
