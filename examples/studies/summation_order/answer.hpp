@@ -5,10 +5,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <collprobe/report/words.hpp>
 
 #include "run.hpp"
 
@@ -141,7 +144,7 @@ inline std::string conclusion(const answer& of)
                     ? "Of these only the exact sum" : "Accumulation in " + std::string(collprobe::name(in)))
             + " has the same bits " + tried
             + (in == accumulation::exact ? ", as it has for any data" : " on these data (exact has them for any)") + ", at "
-            + number_text("%.2g", of.per_element(invariant)) + " ns an element"
+            + collprobe::report::short_number(of.per_element(invariant)) + " ns an element"
             + (invariant == fastest ? ", the fastest"
                                     : ", " + number_text("%.1f", ratio) + " times the fastest, " + text(methods[fastest]));
     }

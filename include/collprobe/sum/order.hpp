@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include <collprobe/core/config.hpp>
@@ -219,8 +218,8 @@ struct placed_order {
     summation_order order;
 };
 
-/// The orders of a ring all-reduce of `count` elements: see `ring_chunk`. Those of the elements from `first` up to `end`
-/// alone, because there are n orders of n - 1 additions.
+/// The orders of a ring all-reduce of `count` elements, a chunk each (`ring_chunk`): those of the elements from `first`
+/// up to `end` alone, because there are n orders of n - 1 additions.
 inline std::vector<placed_order> ring_orders(
     int n, std::uint64_t count, int element_bytes, std::uint64_t first = 0, std::uint64_t end = ~std::uint64_t{0})
 {

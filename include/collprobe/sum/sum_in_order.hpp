@@ -37,29 +37,17 @@ struct sums_in_block {
     {
         for (int i = 0; i < order_width; ++i) sum[i] = widened_to<wide>(term[i]);
     }
-    void add(const T* __restrict term) noexcept
+    template <class Number> // T or wide
+    void add(const Number* __restrict other) noexcept
     {
-        for (int i = 0; i < order_width; ++i) sum[i] = rounded_sum(sum[i], widened_to<wide>(term[i]));
+        if constexpr (narrow_floating_element<wide>) combine(reduction::sum, sum, other, order_width);
+        else for (int i = 0; i < order_width; ++i) sum[i] = rounded_sum(sum[i], widened_to<wide>(other[i]));
     }
-    void add(const sums_in_block& __restrict other) noexcept
-    {
-        for (int i = 0; i < order_width; ++i) sum[i] = rounded_sum(sum[i], other.sum[i]);
-    }
+    void add(const sums_in_block& other) noexcept { add(other.sum); }
     void round(T* __restrict result) const noexcept
     {
         for (int i = 0; i < order_width; ++i) result[i] = narrowed<T>(sum[i]);
     }
-};
-
-/// In an element type of 8 or 16 bits, by the vectors of a hop.
-template <narrow_floating_element T>
-struct sums_in_block<accumulation::native, T> {
-    T sum[order_width];
-
-    void start(const T* term) noexcept { std::memcpy(static_cast<void*>(sum), term, sizeof sum); }
-    void add(const T* term) noexcept { combine(reduction::sum, sum, term, order_width); }
-    void add(const sums_in_block& other) noexcept { add(other.sum); }
-    void round(T* result) const noexcept { std::memcpy(static_cast<void*>(result), sum, sizeof sum); }
 };
 
 template <floating_element T>
@@ -154,14 +142,21 @@ private:
     }
 };
 
+/// The rows from element `by` on.
+template <floating_element T>
+struct rows_from {
+    const T* const* rows;
+    std::uint64_t by;
+    COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept { return rows[k] + by; }
+};
+
 template <floating_element T>
 void add_exactly(const T* const* rows, std::uint64_t terms, T* result, std::uint64_t count)
 {
     constexpr int width = 64;
     const auto add = [=](std::uint64_t first, int here) {
-        const auto from = [=](std::uint64_t k) { return rows[k] + first; };
         T sums[width];
-        sum_columns<accumulation::exact, width>(columns<T, decltype(from)>{from, terms, 1, here}, sums);
+        sum_columns<accumulation::exact, width>(columns<T, rows_from<T>>{{rows, first}, terms, 1, here}, sums);
         std::memcpy(static_cast<void*>(result + first), sums, static_cast<std::size_t>(here) * sizeof(T));
     };
     sum_by_blocks<width, decltype(add)>{count, add}.run();
