@@ -84,10 +84,10 @@ inline options parse_options(const std::vector<std::string>& arguments)
         "program's own is at most 16 MiB and 2 blocks of 16384 elements a method, for each thread.",
         "0, 1 if the run failed,\n2 if the command line or an input is wrong.");
     options result;
-    const auto type_words = [] {
-        return std::vector<trainer::word<element_type>>{{"half", element_type::float16},
-            {"bfloat16", element_type::bfloat16}, {"float", element_type::float32}, {"double", element_type::float64}};
-    };
+    // The library's words, then NumPy's.
+    const std::vector<trainer::word<element_type>> types{{"half", element_type::float16},
+        {"bfloat16", element_type::bfloat16}, {"float", element_type::float32}, {"double", element_type::float64},
+        {"float16", element_type::float16}, {"float32", element_type::float32}, {"float64", element_type::float64}};
     line.paths("PATH", result.paths,
         "a folder of files, or files: one a row, in the order of their names; or one file\nwith a row for each index of its "
         "first dimension. .npy or .safetensors");
@@ -105,7 +105,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
         },
         "bfloat16: what NumPy calls uint16 is that");
     line.value("--as", "TYPE",
-        [&](std::string_view option, std::string_view text) { result.as = trainer::choose(option, text, type_words()); },
+        [&](std::string_view option, std::string_view text) { result.as = trainer::choose(option, text, types); },
         "round the input to half, bfloat16, float or double first");
     line.value("--tensor", "NAME", [&](std::string_view, std::string_view text) { result.tensor = text; },
         "of safetensors files");
