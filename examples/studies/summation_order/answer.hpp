@@ -140,8 +140,10 @@ inline std::string conclusion(const answer& of)
     } else {
         const accumulation in = methods[invariant].in;
         const double ratio = of.table()[invariant].nanoseconds / of.table()[fastest].nanoseconds;
-        all = std::string(in == accumulation::native ? "Native rounding" : in == accumulation::exact
-                    ? "Of these only the exact sum" : "Accumulation in " + std::string(collprobe::name(in)))
+        const bool others = of.fastest([&](accumulation other) { return other != in && of.is_invariant(other); })
+            != methods.size();
+        all = std::string(in == accumulation::native ? "Native rounding" : in != accumulation::exact
+                    ? "Accumulation in " + std::string(collprobe::name(in)) : others ? "The exact sum" : "Only the exact sum")
             + " has the same bits " + tried
             + (in == accumulation::exact ? ", as it has for any data" : " on these data (exact has them for any)") + ", at "
             + collprobe::report::short_number(of.per_element(invariant)) + " ns an element"
