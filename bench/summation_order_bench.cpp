@@ -1,106 +1,111 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Type x order x accumulator x input x n: how wrong a sum is, how much it depends on the order, and what it costs
-// (`sum_in_order`, one element at a time). The counters:
+// What the sum of an element costs, by type, order and accumulation, over 8 rows of N(0, 1): `sum_in_order` as the
+// program summation_order calls it (examples/studies/summation_order, whose orders and measures these are). The
+// counters:
 //
-//   relative_rms       error against the exact sum, over its root mean square
-//   largest_ulp        the largest error, in units of the last place
-//   changed            share of elements with other bits after the ranks have moved on by about a third
-//   per_term           time
+//   bytes_per_second   of terms, on one core
+//   per_element        time
+//   relative_error     the length of the vector of errors over that of the correctly rounded sums
+//   largest_ulp        the largest error, in numbers of the type
 //
-// and sum_rows, which adds a block of neighbouring elements at once in linear order, with its time only.
-// COLLPROBE_GRADIENTS names a folder of gradients, one file a rank, as silent_inconsistency --dump writes them at one
-// step; without it their rows say so.
+// and `sum_rows`, which adds in linear order alone.
 #include <collprobe/sum/sum_rows.hpp>
 
 #include <benchmark/benchmark.h>
 
-#include "summation_order.hpp"
+#include <string>
+#include <vector>
+
+#include "../examples/studies/summation_order/measures.hpp"
+#include "../examples/studies/summation_order/orders.hpp"
+#include "../examples/studies/summation_order/random_terms.hpp"
 
 using namespace summation;
 
 namespace {
 
-benchmark::Counter time_over(std::uint64_t terms)
-{
-    using counter = benchmark::Counter;
-    return {static_cast<double>(terms), counter::kIsIterationInvariantRate | counter::kInvert};
-}
+constexpr int ranks = 8;
+constexpr std::uint64_t elements = 16'384; // the rows stay in the second cache
 
-template <accumulation in, class T>
-void sum_terms(benchmark::State& state, order_kind order, input kind, int n)
-{
-    const std::size_t count = std::max<std::size_t>(32, 16'384 / static_cast<std::size_t>(std::max(n, 1)));
-    const message<T> terms = kind == input::gradients ? gradients<T>(std::getenv("COLLPROBE_GRADIENTS"), 2'048)
-                                                      : random_message<T>(kind, n, count);
-    if (terms.n == 0) {
-        state.SkipWithError("COLLPROBE_GRADIENTS names no folder of gradients");
-        return;
-    }
-    const summation::summation orders(order, terms.n, terms.count);
-    for (auto _ : state) {
-        for (std::size_t i = 0; i < terms.count; ++i) {
-            benchmark::DoNotOptimize(sum_in_order<in>(terms.of(i), orders.of(i)));
+template <class T>
+struct rows_of_terms {
+    std::vector<T> terms;
+    std::vector<const T*> rows;
+
+    rows_of_terms() : terms(ranks * elements)
+    {
+        const random_terms draw(input_kind::normal, 1, ranks);
+        for (int row = 0; row < ranks; ++row) {
+            T* const own = terms.data() + static_cast<std::size_t>(row) * elements;
+            for (std::uint64_t i = 0; i < elements; ++i) own[i] = T(draw(row, i));
+            rows.push_back(own);
         }
     }
-    const accuracy is = measure<in>(order, terms);
-    state.counters["relative_rms"] = is.relative_rms;
-    state.counters["largest_ulp"] = is.largest_ulp;
-    state.counters["changed"] = is.changed;
-    state.counters["per_term"] = time_over(terms.terms.size());
+};
+
+template <class T>
+void set_counters(benchmark::State& state)
+{
+    using counter = benchmark::Counter;
+    state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(ranks * elements * sizeof(T)));
+    state.counters["per_element"] = counter(
+        static_cast<double>(elements), counter::kIsIterationInvariantRate | counter::kInvert);
 }
 
-template <accumulation in, class T>
-void add_rows(benchmark::State& state, int n)
+template <class T>
+void add_in_order(benchmark::State& state, method how)
 {
-    constexpr std::uint64_t count = 16'384;
-    const auto rows = static_cast<std::uint64_t>(n);
-    const message<T> terms = random_message<T>(input::normal, n, count); // in any arrangement
-    std::vector<T> result(count);
-    const sum_rows<in, T, 64> body{{terms.terms.data(), 1, count, 0}, rows, result.data(), count, 1};
+    const rows_of_terms<T> from;
+    const auto orders = orders_over_ranks(how.order, ranks, {elements, sizeof(T)});
+    std::vector<T> result(elements), right(elements);
+    for (auto _ : state) {
+        add_rows(how.in, from.rows.data(), orders, result.data(), 0, elements);
+        benchmark::ClobberMemory();
+    }
+    set_counters<T>(state);
+    add_rows(accumulation::exact, from.rows.data(), orders, right.data(), 0, elements);
+    method_measures measures;
+    measures.add({0, elements, nullptr}, result.data(), right.data());
+    state.counters["relative_error"] = measures.relative_error();
+    state.counters["largest_ulp"] = static_cast<double>(measures.largest.ulp);
+}
+
+template <class T, accumulation in>
+void add_rows_linearly(benchmark::State& state)
+{
+    const rows_of_terms<T> from;
+    std::vector<T> result(elements);
+    const sum_rows<in, T, 64> body{{from.terms.data(), 1, elements, 0}, ranks, result.data(), elements, 1};
     for (auto _ : state) {
         for (std::uint64_t block = 0; block < body.blocks(); ++block) body(block);
         benchmark::ClobberMemory();
     }
-    state.counters["per_term"] = time_over(rows * count);
-}
-
-template <accumulation in, class T>
-void add_benchmarks()
-{
-    const std::string what = std::string(element_traits<T>::name) + "/" + name(in) + "/";
-    for (const order_kind order : {order_kind::linear, order_kind::ring, order_kind::tree, order_kind::recursive_halving,
-             order_kind::pairwise, order_kind::permuted}) {
-        const std::string prefix = "sum_in_order/" + what + name(order) + "/";
-        for (const input kind : {input::normal, input::same_sign, input::wide}) {
-            for (const int n : {2, 8, 64, 512, 4096}) {
-                benchmark::RegisterBenchmark((prefix + name(kind) + "/n:" + std::to_string(n)).c_str(),
-                    [=](benchmark::State& state) { sum_terms<in, T>(state, order, kind, n); })
-                    ->MinTime(0.01);
-            }
-        }
-        benchmark::RegisterBenchmark((prefix + name(input::gradients)).c_str(),
-            [=](benchmark::State& state) { sum_terms<in, T>(state, order, input::gradients, 0); })
-            ->MinTime(0.01);
-    }
-    for (const int n : {2, 4, 8, 64}) {
-        benchmark::RegisterBenchmark(("sum_rows/" + what + "n:" + std::to_string(n)).c_str(),
-            [=](benchmark::State& state) { add_rows<in, T>(state, n); });
-    }
+    set_counters<T>(state);
 }
 
 template <class T>
-int add_type()
+void add_benchmarks(const std::vector<method>& methods)
 {
-    add_benchmarks<accumulation::native, T>();
-    if constexpr (sizeof(T) <= 4) add_benchmarks<accumulation::float32, T>();
-    add_benchmarks<accumulation::float64, T>();
-    add_benchmarks<accumulation::compensated, T>();
-    add_benchmarks<accumulation::exact, T>();
-    return 0;
+    const std::string type = std::string(element_traits<T>::name) + '/';
+    for (const method& how : methods) {
+        benchmark::RegisterBenchmark(("sum_in_order/" + type + collprobe::name(how.in) + '/' + how.order.text()).c_str(),
+            [how](benchmark::State& state) { add_in_order<T>(state, how); });
+    }
 }
 
-[[maybe_unused]] const int added = add_type<float16>() + add_type<bfloat16>() + add_type<float>() + add_type<double>();
+const int added = [] {
+    const order_choice linear{order_kind::linear}, ring{order_kind::ring}, doubling{order_kind::recursive_doubling};
+    add_benchmarks<bfloat16>({{linear, accumulation::native}, {ring, accumulation::native},
+        {ring, accumulation::float32}, {ring, accumulation::exact}});
+    add_benchmarks<float16>({{ring, accumulation::native}, {ring, accumulation::exact}});
+    add_benchmarks<float>({{linear, accumulation::native}, {ring, accumulation::native}, {doubling, accumulation::native},
+        {ring, accumulation::float64}, {ring, accumulation::compensated}, {ring, accumulation::exact}});
+    add_benchmarks<double>({{ring, accumulation::native}, {ring, accumulation::exact}});
+    benchmark::RegisterBenchmark("sum_rows/bfloat16/float32", add_rows_linearly<bfloat16, accumulation::float32>);
+    benchmark::RegisterBenchmark("sum_rows/float/native", add_rows_linearly<float, accumulation::native>);
+    return 0;
+}();
 
 } // namespace

@@ -22,6 +22,7 @@
 #include <collprobe/replica/receipt.hpp>
 #include <collprobe/report/file.hpp>
 
+#include "safetensors.hpp"
 #include "tensor_files.hpp"
 
 namespace {

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -19,12 +18,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include <collprobe/replica/receipt.hpp>
 #include <collprobe/scan/tensor_part.hpp>
 
-/// Tensors of safetensors and NumPy files, where they lie in the file.
+/// Tensors of NumPy files, where they lie in the file. safetensors.hpp has those of the other format.
 namespace tools {
 
 using collprobe::detail::quoted_name;
@@ -101,7 +98,9 @@ inline file_type type_named(std::string_view in_file)
         {"|i1", "int8", element_type::int8}, {"<u8", "uint64", element_type::uint64},
         {"<u4", "uint32", element_type::uint32}, {"<u2", "uint16", element_type::float16},
         {"|u1", "uint8", element_type::uint8}, {"|b1", "bool", element_type::uint8},
-        {"<c8", "complex64", element_type::uint64}};
+        {"<c8", "complex64", element_type::uint64},
+        // The bfloat16 of ml_dtypes, for which NumPy has no letter
+        {"<V2", "bfloat16", element_type::bfloat16}, {"|V2", "bfloat16", element_type::bfloat16}};
     for (const file_type& each : all)
         if (each.in_file == in_file) return each;
     throw bad_tensor_file("a type that this program does not know: " + quoted_name(in_file));
@@ -132,123 +131,102 @@ inline collprobe::tensor_part part_in_file(
     return part;
 }
 
-/// The object of a header, in which no name is twice.
-inline nlohmann::json parse_header(std::string_view text)
-{
-    using nlohmann::json;
-    std::vector<std::set<std::string>> names; // of the objects that are open
-    const auto note = [&](int, json::parse_event_t event, json& value) {
-        if (event == json::parse_event_t::object_start) names.emplace_back();
-        if (event == json::parse_event_t::object_end) names.pop_back();
-        if (event == json::parse_event_t::key && !names.back().insert(value.get<std::string>()).second)
-            throw bad_tensor_file("the header has " + quoted_name(value.get<std::string>()) + " twice");
-        return true;
-    };
-    json header;
-    try {
-        header = json::parse(text, note);
-    } catch (const json::parse_error& problem) {
-        throw bad_tensor_file("the header is no JSON, from its byte " + std::to_string(problem.byte) + " on");
-    }
-    if (!header.is_object()) throw bad_tensor_file("the header is no JSON object");
-    return header;
-}
+/// The dictionary at the beginning of a NumPy file.
+struct npy_header {
+    std::string type; ///< as NumPy writes it: "<f4"
+    bool fortran_order = false;
+    std::vector<std::uint64_t> shape;
+    std::string_view data; ///< what follows it in the file
+};
 
-inline const nlohmann::json& field(const nlohmann::json& of, const char* key)
-{
-    const auto at = of.find(key); // of what is no object: the end
-    if (at == of.end()) throw bad_tensor_file(std::string("there is no '") + key + '\'');
-    return *at;
-}
+/// Reads the dictionary: the keys that the format has, each once, in any order.
+class npy_dictionary {
+public:
+    explicit npy_dictionary(std::string_view text) : rest_(text) {}
 
-inline std::vector<std::uint64_t> numbers(const nlohmann::json& of, const char* key)
-{
-    const nlohmann::json& list = field(of, key);
-    std::vector<std::uint64_t> all;
-    bool right = list.is_array();
-    for (std::size_t i = 0; right && i < list.size(); ++i) {
-        right = list[i].is_number_unsigned(); // as it is parsed: no fraction, no sign, less than 2^64
-        if (right) all.push_back(list[i].get<std::uint64_t>());
-    }
-    if (!right) throw bad_tensor_file(std::string("'") + key + "' is no list of integers from 0 to 2^64 - 1");
-    return all;
-}
-
-/// Source: https://huggingface.co/docs/safetensors: 8 bytes with the length of a JSON header, the header, the data.
-/// Every byte of the data belongs to one tensor.
-inline std::vector<named_tensor> read_safetensors(std::string_view file)
-{
-    if (file.size() < 8) throw bad_tensor_file("shorter than a header");
-    std::uint64_t length = 0;
-    for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<unsigned char>(file[static_cast<std::size_t>(i)]);
-    if (length > file.size() - 8) throw bad_tensor_file("the header is longer than the file");
-    const std::string_view data = file.substr(8 + static_cast<std::size_t>(length));
-    const nlohmann::json header = parse_header(file.substr(8, static_cast<std::size_t>(length)));
-    std::vector<named_tensor> all;
-    struct place {
-        std::uint64_t begin, end;
-        std::string name;
-    };
-    std::vector<place> places;
-    for (const auto& [name, value] : header.items()) {
-        if (name == "__metadata__") continue;
-        if (name.empty()) throw bad_tensor_file("a tensor without a name");
-        try {
-            const nlohmann::json& dtype = field(value, "dtype");
-            if (!dtype.is_string()) throw bad_tensor_file("'dtype' is no string");
-            const file_type type = type_named(dtype.get_ref<const std::string&>());
-            const auto offsets = numbers(value, "data_offsets");
-            if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data.size())
-                throw bad_tensor_file("its data is not within the file");
-            const std::string_view bytes = data.substr(
-                static_cast<std::size_t>(offsets[0]), static_cast<std::size_t>(offsets[1] - offsets[0]));
-            all.push_back({name, type.name, part_in_file(bytes, type, numbers(value, "shape"))});
-            places.push_back({offsets[0], offsets[1], name});
-        } catch (const bad_tensor_file& problem) {
-            throw bad_tensor_file("tensor " + quoted_name(name) + ": " + problem.what());
+    npy_header read()
+    {
+        npy_header header;
+        bool has_type = false, has_order = false, has_shape = false;
+        if (!take('{')) throw bad_tensor_file("the header is no dictionary");
+        for (bool more = true; more && !take('}');) {
+            const std::string key = quoted("a key");
+            bool* const has = key == "descr" ? &has_type : key == "fortran_order" ? &has_order
+                : key == "shape" ? &has_shape : nullptr;
+            if (has == nullptr) throw bad_tensor_file("the header has a key that the format has not: " + quoted_name(key));
+            if (std::exchange(*has, true)) throw bad_tensor_file("the header has '" + key + "' twice");
+            if (!take(':')) throw bad_tensor_file("the header has '" + key + "' without a value");
+            if (has == &has_type) header.type = type();
+            else if (has == &has_order) header.fortran_order = truth();
+            else header.shape = tuple();
+            more = take(',');
+            if (!more && !take('}')) throw bad_tensor_file("the header's dictionary has no end");
         }
+        if (!has_type) throw bad_tensor_file("the header lacks 'descr'");
+        if (!has_order) throw bad_tensor_file("the header lacks 'fortran_order'");
+        if (!has_shape) throw bad_tensor_file("the header lacks 'shape'");
+        if (rest_.find_first_not_of(" \n") != std::string_view::npos)
+            throw bad_tensor_file("the header has more than a dictionary");
+        return header;
     }
-    std::sort(places.begin(), places.end(),
-        [](const place& a, const place& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
-    std::uint64_t end = 0;
-    for (const place& each : places) {
-        if (each.begin != end) {
-            throw bad_tensor_file("tensor " + quoted_name(each.name) + ": its data begins at byte " + std::to_string(each.begin)
-                + ", and that of the tensors before ends at " + std::to_string(end));
-        }
-        end = each.end;
-    }
-    if (end != data.size()) throw bad_tensor_file(std::to_string(data.size() - end) + " bytes belong to no tensor");
-    return all;
-}
 
-/// "()", "(2,)", "(2, 3)", with anything behind.
-inline std::vector<std::uint64_t> tuple(std::string_view text)
-{
-    std::vector<std::uint64_t> all;
-    const auto take = [&](char c) {
-        text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
-        if (!text.starts_with(c)) return false;
-        text.remove_prefix(1);
+private:
+    bool take(char c)
+    {
+        rest_.remove_prefix(std::min(rest_.find_first_not_of(' '), rest_.size()));
+        if (!rest_.starts_with(c)) return false;
+        rest_.remove_prefix(1);
         return true;
-    };
-    bool right = take('(');
-    while (right && !take(')')) {
-        const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-        if (digits > 18) throw bad_tensor_file("a shape that is too large");
-        std::uint64_t size = 0;
-        for (const char c : text.substr(0, digits)) size = size * 10 + static_cast<std::uint64_t>(c - '0');
-        text.remove_prefix(digits);
-        all.push_back(size);
-        const bool comma = take(',');
-        right = digits != 0 && (comma || (all.size() > 1 && text.starts_with(')')));
     }
-    if (!right) throw bad_tensor_file("no shape");
-    return all;
-}
+    std::string quoted(const char* what)
+    {
+        const char mark = take('\'') ? '\'' : take('"') ? '"' : '\0';
+        const std::size_t end = mark == '\0' ? std::string_view::npos : rest_.find(mark);
+        if (end == std::string_view::npos) throw bad_tensor_file(std::string(what) + " without an end");
+        const std::string text(rest_.substr(0, end));
+        rest_.remove_prefix(end + 1);
+        return text;
+    }
+    std::string type()
+    {
+        if (take('[')) throw bad_tensor_file("a type with several fields");
+        return quoted("a type");
+    }
+    bool truth()
+    {
+        take('\0'); // leaves spaces behind
+        for (const bool value : {true, false}) {
+            const std::string_view word = value ? "True" : "False";
+            if (!rest_.starts_with(word)) continue;
+            rest_.remove_prefix(word.size());
+            return value;
+        }
+        throw bad_tensor_file("'fortran_order' is not True or False");
+    }
+    /// "()", "(2,)", "(2, 3)"
+    std::vector<std::uint64_t> tuple()
+    {
+        std::vector<std::uint64_t> all;
+        bool right = take('(');
+        while (right && !take(')')) {
+            const std::size_t digits = std::min(rest_.find_first_not_of("0123456789"), rest_.size());
+            if (digits > 18) throw bad_tensor_file("a shape that is too large");
+            std::uint64_t size = 0;
+            for (const char c : rest_.substr(0, digits)) size = size * 10 + static_cast<std::uint64_t>(c - '0');
+            rest_.remove_prefix(digits);
+            all.push_back(size);
+            const bool comma = take(',');
+            right = digits != 0 && (comma || (all.size() > 1 && rest_.starts_with(')')));
+        }
+        if (!right) throw bad_tensor_file("no shape");
+        return all;
+    }
+
+    std::string_view rest_;
+};
 
 /// Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, versions 1 to 3.
-inline named_tensor read_npy(std::string_view file, std::string name)
+inline npy_header read_npy_header(std::string_view file)
 {
     if (!file.starts_with("\x93NUMPY") || file.size() < 12) throw bad_tensor_file("no NumPy file");
     if (file[6] < 1 || file[6] > 3 || file[7] != 0) throw bad_tensor_file("a version that this program does not know");
@@ -256,24 +234,16 @@ inline named_tensor read_npy(std::string_view file, std::string name)
     const std::size_t begin = byte(6) == 1 ? 10 : 12;
     const std::size_t length = byte(8) | byte(9) << 8 | (begin == 12 ? byte(10) << 16 | byte(11) << 24 : 0);
     if (length > file.size() - begin) throw bad_tensor_file("the header is longer than the file");
-    const std::string_view header = file.substr(begin, length);
-    const auto value_of = [&](std::string_view key) {
-        const std::size_t at = header.find(key);
-        if (at == std::string_view::npos) throw bad_tensor_file("the header lacks " + std::string(key));
-        std::string_view value = header.substr(at + key.size());
-        value.remove_prefix(std::min(value.find_first_not_of(": "), value.size()));
-        return value;
-    };
-    std::string_view descr = value_of("'descr'");
-    if (!descr.starts_with('\'')) throw bad_tensor_file("a type with several fields");
-    if (descr.find('\'', 1) == std::string_view::npos) throw bad_tensor_file("a type without an end");
-    descr = descr.substr(1, descr.find('\'', 1) - 1);
-    const std::string_view order = value_of("'fortran_order'");
-    const bool fortran = order.starts_with("True");
-    if (!fortran && !order.starts_with("False")) throw bad_tensor_file("'fortran_order' is not True or False");
-    const std::vector<std::uint64_t> shape = tuple(value_of("'shape'"));
-    const file_type type = type_named(descr);
-    return {std::move(name), type.name, part_in_file(file.substr(begin + length), type, shape, fortran)};
+    npy_header header = npy_dictionary(file.substr(begin, length)).read();
+    header.data = file.substr(begin + length);
+    return header;
+}
+
+inline named_tensor read_npy(std::string_view file, std::string name)
+{
+    const npy_header header = read_npy_header(file);
+    const file_type type = type_named(header.type);
+    return {std::move(name), type.name, part_in_file(header.data, type, header.shape, header.fortran_order)};
 }
 
 } // namespace tools

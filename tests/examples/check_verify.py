@@ -14,6 +14,8 @@ import struct
 import subprocess
 import sys
 
+from digest_oracle import ALL, digest, sums
+
 program, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 folder.mkdir(parents=True, exist_ok=True)
 random.seed(1)
@@ -61,33 +63,6 @@ def npy(name, descr, shape, raw, fortran=False):
     path = folder / name
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + raw)
     return path
-
-
-ALL, GOLDEN = (1 << 64) - 1, 0x9e3779b97f4a7c15
-
-
-def mix64(x):
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 & ALL
-    x = (x ^ x >> 27) * 0x94d049bb133111eb & ALL
-    return x ^ x >> 31
-
-
-def sums(raw, first=0):
-    """scan/digest.md, of bytes whose first one is at the place `first`, a multiple of 4."""
-    s1 = s2 = 0
-    for i, (word,) in enumerate(struct.iter_unpack("<I", raw + bytes(-len(raw) % 4)), first // 4):
-        u, j = divmod(i, 2048)
-        lane, place = j // 2 % 4, 2 * (j // 8 % 2) + j % 2
-        product = ((mix64((j + 1) * GOLDEN & ALL) >> 32) | 1) * word
-        weight = ((mix64(0x13198a2e03707344 + lane * GOLDEN & ALL) | 1) * (257 - 2 * (j // 16))
-                  + 2 * (mix64(0x13198a2e03707344 + (4 + lane) * GOLDEN & ALL) | 1) * (3 - place))
-        s1 += (mix64(0x243f6a8885a308d3 + 2 * u * GOLDEN & ALL) | 1) * product
-        s2 += (mix64(0x243f6a8885a308d3 + (2 * u + 1) * GOLDEN & ALL) | 1) * weight * product
-    return s1 & ALL, s2 & ALL
-
-
-def digest(first, second, size):
-    return mix64(first + mix64(second + (size + 1) * 0xd1342543de82ef95 & ALL) & ALL)
 
 
 def shards(path, values, count, rows=48, columns=48, only=None):
@@ -307,8 +282,8 @@ bad('{"a":', two, "the header is no JSON, from its byte 6 on")
 bad("[1]", two, "the header is no JSON object")
 
 
-def bad_npy(shape, *reasons, version=1, order="False", descr="'<f4'"):
-    header = ("{'shape': %s, 'fortran_order': %s, 'descr': %s" % (shape, order, descr)).encode()
+def bad_npy(shape, *reasons, version=1, order="False", descr="'<f4'", more="", behind="  \n"):
+    header = ("{'shape': %s, 'fortran_order': %s, 'descr': %s%s}%s" % (shape, order, descr, more, behind)).encode()
     (folder / "a.npy").write_bytes(b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(header)) + header + two)
     expect(run(equal, folder / "a.npy", code=2 if reasons else 0), *reasons)
 
@@ -323,6 +298,12 @@ for shape in ("(1 2)", "(2)", "2,", "(,2)", "(2,,)", "(-2,)", "(2", "(2,", "(2.0
     bad_npy(shape, "no shape")
 bad_npy("(2,)", "a version that this program does not know", version=9)
 bad_npy("(2,)", "a type without an end", descr="'<f4")
+bad_npy("(2,)", "a type with several fields", descr="[('a', '<f4')]")
+bad_npy("(2,)", "the header has 'shape' twice", more=", 'shape': (2,)")
+bad_npy("(2,)", 'the header has a key that the format has not: "other"', more=", 'other': 1")
+bad_npy("(2,)", "the header has more than a dictionary", behind=" x\n")
+bad_npy("(2,)", "the header's dictionary has no end", more=" 'fortran_order': False")
+bad_npy("(2,), 'descr': '<f4', 'x", "the header has a key that the format has not")
 bad_npy("(2,)", "'fortran_order' is not True or False", order="0")
 for length in range(0, 128, 7):
     (folder / "cut.npy").write_bytes((folder / "w.npy").read_bytes()[:length])

@@ -6,6 +6,7 @@ find_package(nlohmann_json QUIET)
 if(NOT nlohmann_json_FOUND)
     return()
 endif()
+find_package(Python3 COMPONENTS Interpreter)
 add_executable(log_sample log_sample.cpp)
 target_link_libraries(log_sample PRIVATE collprobe::collprobe)
 if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,7 +15,7 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/inspect/inspect.hpp>
 #include <collprobe/reduce/reproducible.hpp>
-#include <collprobe/sum/order.hpp>
+#include <collprobe/sum/sum_in_order.hpp>
 
 #include "support/element_types.hpp"
 #include "support/run_ranks.hpp"
@@ -56,7 +55,7 @@ inspection inspect_local(int ranks, local::reduction_order order, std::uint64_t 
         ranks, {.order = order}, [](local::communicator& world) -> local::communicator& { return world; }, elements);
 }
 
-/// Sums by `add`, a function of the values of all ranks.
+/// Sums by `add`, a function of the rows of all ranks, the result and the number of elements.
 template <class Add>
 struct added_by : adaptor<local::communicator> {
     Add add;
@@ -73,10 +72,10 @@ struct added_by : adaptor<local::communicator> {
         T* const all = reinterpret_cast<T*>(memory.data());
         all_gather(send, view<T>(all, n * send.count()), stream, where);
         stream.enqueue([this, all, receive, n] {
-            std::vector<T> values(n);
-            for (std::uint64_t i = 0; i < receive.count(); ++i) {
-                for (std::uint64_t rank = 0; rank < n; ++rank) values[rank] = all[rank * receive.count() + i];
-                if constexpr (requires { { add(values) } -> std::same_as<T>; }) receive[i] = add(values);
+            std::vector<const T*> rows;
+            for (std::uint64_t rank = 0; rank < n; ++rank) rows.push_back(all + rank * receive.count());
+            if constexpr (requires { add(rows, receive.data(), receive.count()); }) {
+                add(rows, receive.data(), receive.count());
             }
         });
     }
@@ -86,9 +85,9 @@ struct added_by : adaptor<local::communicator> {
 template <accumulation in>
 auto ordered(local::communicator& world, const summation_order& order)
 {
-    return added_by(world, [order]<floating_element T>(const std::vector<T>& values)
+    return added_by(world, [order]<floating_element T>(const std::vector<const T*>& rows, T* result, std::uint64_t length)
         requires(holds<T>(in))
-    { return sum_in_order<in>(values.data(), order); });
+    { sum_in_order<in>(rows.data(), order, result, length); });
 }
 
 template <class T, accumulation in>
@@ -469,7 +468,13 @@ TEST_CASE("additions of more than two terms are shown, and round once each")
     const testing::watchdog limit("inspections of additions of several terms", 60);
     const auto inspect_tree = [](int n, const detail::sum_tree& tree) {
         return inspect_over<float>(n, {}, [&](local::communicator& world) {
-            return added_by(world, [tree](const std::vector<float>& values) { return sum_by_tree(values, tree); });
+            return added_by(world, [tree](const std::vector<const float*>& rows, float* result, std::uint64_t length) {
+                for (std::uint64_t i = 0; i < length; ++i) {
+                    std::vector<float> values;
+                    for (const float* row : rows) values.push_back(row[i]);
+                    result[i] = sum_by_tree(values, tree);
+                }
+            });
         }, 64);
     };
     const inspection nodes = inspect_tree(6, {{0, 1, 2}, {3, 4, 5}, {0, 3}});

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <collprobe/sum/accumulation.hpp>
-#include <collprobe/sum/order.hpp>
+#include <collprobe/sum/sum_in_order.hpp>
 
 #include "exact_oracle.hpp"
 #include "sum_cases.hpp"
@@ -18,16 +18,23 @@ using namespace collprobe;
 
 namespace {
 
-/// How many different bits a sum has over some orders.
+/// How many different bits a sum has over some orders: each is a column of its own.
 template <accumulation in, floating_element T>
 std::size_t different_sums(testing::random_bits& random, std::vector<T> terms)
 {
-    std::set<std::uint64_t> seen;
+    constexpr std::size_t orders = 20;
     const auto n = static_cast<int>(terms.size());
-    for (int again = 0; again < 20; ++again) {
-        seen.insert(to_bits(sum_in_order<in>(terms.data(), linear_order(n))));
+    std::vector<T> columns(terms.size() * orders);
+    for (std::size_t again = 0; again < orders; ++again) {
+        for (std::size_t k = 0; k < terms.size(); ++k) columns[k * orders + again] = terms[k];
         testing::sum_cases<T>::shuffle(random, terms.data(), n);
     }
+    std::vector<const T*> rows;
+    for (std::size_t k = 0; k < terms.size(); ++k) rows.push_back(columns.data() + k * orders);
+    std::vector<T> sums(orders);
+    sum_in_order<in>(rows.data(), linear_order(n), sums.data(), orders);
+    std::set<std::uint64_t> seen;
+    for (const T sum : sums) seen.insert(to_bits(sum));
     return seen.size();
 }
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/sum/order.hpp>
+#include <collprobe/sum/sum_in_order.hpp>
 
-#include "exact_oracle.hpp"
+#include "ordered_oracle.hpp"
 #include "sum_cases.hpp"
 #include "support/element_types.hpp"
 
@@ -51,6 +51,17 @@ int depth(const summation_order& order, int n)
     return steps[order.empty() ? 0 : order.back().into];
 }
 
+/// The sum of one element.
+template <accumulation in, floating_element T>
+T sum_of(const std::vector<T>& values, const summation_order& order)
+{
+    std::vector<const T*> rows;
+    for (const T& value : values) rows.push_back(&value);
+    T sum;
+    sum_in_order<in>(rows.data(), order, &sum, 1);
+    return sum;
+}
+
 int ceiling_of_log2(int n)
 {
     int steps = 0;
@@ -71,6 +82,11 @@ TEST_CASE("orders as formulas")
     CHECK(written(pairwise_order(4)) == "((0+1)+(2+3))");
     CHECK(written(pairwise_order(5)) == "(((0+1)+(2+3))+4)");
     CHECK(written(pairwise_order(7)) == "(((0+1)+(2+3))+((4+5)+6))");
+    CHECK(written(recursive_doubling_order(8)) == written(pairwise_order(8)));
+    CHECK(written(recursive_doubling_order(6)) == "(((0+1)+(2+3))+(4+5))");
+    CHECK(written(recursive_doubling_order(5)) == "(((0+1)+2)+(3+4))");
+    CHECK(written(two_level_order({2, 3, 1}, linear_order(3))) == "(((0+1)+((2+3)+4))+5)");
+    CHECK(written(two_level_order({2, 2, 2}, rotated_order(3, 1))) == "(((2+3)+(4+5))+(0+1))");
     CHECK(written(recursive_halving_order(4)) == "((0+2)+(1+3))");
     CHECK(written(recursive_halving_order(6)) == "(((0+4)+2)+((1+5)+3))");
     CHECK(written(recursive_halving_order(8)) == "(((0+4)+(2+6))+((1+5)+(3+7)))");
@@ -90,6 +106,9 @@ TEST_CASE("every order uses every term once, and is as deep as it says")
         CHECK(depth(rotated_order(n, random.between(0, n - 1)), n) == n - 1);
         CHECK(depth(pairwise_order(n), n) == ceiling_of_log2(n));
         CHECK(depth(recursive_halving_order(n), n) == ceiling_of_log2(n));
+        CHECK(depth(recursive_doubling_order(n), n) == ceiling_of_log2(n));
+        const std::vector<int> sizes{n, 1, n};
+        CHECK(depth(two_level_order(sizes, linear_order(3)), 2 * n + 1) == (n == 1 ? 2 : n + 1));
         for (const int tree : {0, 1}) {
             const int deep = depth(tree_order(n, tree), n);
             CHECK(deep >= 0);
@@ -109,14 +128,14 @@ TEST_CASE_TEMPLATE("an order decides where a native sum is rounded", T, COLLPROB
     // One, and half a unit of it three times: lost one by one, kept as a pair.
     const T one = testing::sum_cases<T>::power(false, 0);
     const T half_unit = testing::sum_cases<T>::power(false, -element_traits<T>::digits);
-    const T values[] = {one, half_unit, half_unit, half_unit};
+    const std::vector<T> values{one, half_unit, half_unit, half_unit};
     const auto steps = [&](const summation_order& order) {
-        return to_bits(sum_in_order<accumulation::native>(values, order)) - to_bits(one);
+        return to_bits(sum_of<accumulation::native>(values, order)) - to_bits(one);
     };
     CHECK(steps(linear_order(4)) == 0);
     CHECK(steps(pairwise_order(4)) == 1);
     CHECK(steps(rotated_order(4, 1)) == 2); // a unit and a half: a tie, to even
-    const auto exact = to_bits(sum_in_order<accumulation::exact>(values, linear_order(4))) - to_bits(one);
+    const auto exact = to_bits(sum_of<accumulation::exact>(values, linear_order(4))) - to_bits(one);
     CHECK(exact == 2);
 }
 
@@ -136,32 +155,9 @@ TEST_CASE_TEMPLATE("every accumulator gives sums of small integers exactly in ev
         }
         for (const summation_order& order : {linear_order(n), rotated_order(n, n / 2), tree_order(n, 0), tree_order(n, 1),
                  pairwise_order(n), recursive_halving_order(n)}) {
-            const auto wanted = static_cast<float>(sum);
-            CHECK(static_cast<float>(sum_in_order<accumulation::native>(values.data(), order)) == wanted);
-            CHECK(static_cast<float>(sum_in_order<accumulation::float64>(values.data(), order)) == wanted);
-            CHECK(static_cast<float>(sum_in_order<accumulation::compensated>(values.data(), order)) == wanted);
-            CHECK(static_cast<float>(sum_in_order<accumulation::exact>(values.data(), order)) == wanted);
-            if constexpr (sizeof(T) <= 4) {
-                CHECK(static_cast<float>(sum_in_order<accumulation::float32>(values.data(), order)) == wanted);
-            }
-        }
-    }
-}
-
-TEST_CASE_TEMPLATE("the exact sum is the oracle's in every order", T, COLLPROBE_TEST_FLOATING_TYPES)
-{
-    testing::random_bits random{17};
-    for (int i = 0; i < 500; ++i) {
-        const int n = random.between(1, 33);
-        std::vector<T> values(static_cast<std::size_t>(n));
-        const auto kind = static_cast<testing::difficulty>(i % static_cast<int>(testing::difficulty::count));
-        testing::sum_cases<T>::fill(random, kind, values.data(), n);
-        testing::exact_oracle<T> oracle;
-        for (const T value : values) oracle.add(value);
-        const auto wanted = to_bits(oracle.round());
-        for (const summation_order& order : {linear_order(n), rotated_order(n, n / 2), tree_order(n, 0), tree_order(n, 1),
-                 pairwise_order(n), recursive_halving_order(n)}) {
-            REQUIRE(to_bits(sum_in_order<accumulation::exact>(values.data(), order)) == wanted);
+            testing::for_each_accumulation<T>([&](auto in) {
+                CHECK(static_cast<float>(sum_of<in()>(values, order)) == static_cast<float>(sum));
+            });
         }
     }
 }
@@ -177,4 +173,22 @@ TEST_CASE("chunks of a ring start one after the rank they end at")
     CHECK(collprobe::detail::ring_chunk(33, 8, 4) == 8);
     CHECK(collprobe::detail::ring_chunk(1000, 3, 2) == 336);
     CHECK(collprobe::detail::tree_0_count(7) == 4);
+}
+
+TEST_CASE("orders by place begin where the all-reduce's chunks and halves do")
+{
+    const auto firsts = [](const std::vector<placed_order>& orders) {
+        std::vector<std::uint64_t> all;
+        for (const placed_order& each : orders) all.push_back(each.first);
+        return all;
+    };
+    CHECK(firsts(ring_orders(4, 1000, 4)) == std::vector<std::uint64_t>{0, 252, 504, 756});
+    CHECK(firsts(ring_orders(8, 33, 4)) == std::vector<std::uint64_t>{0, 8, 16, 24, 32});
+    CHECK(firsts(ring_orders(3, 0, 4)) == std::vector<std::uint64_t>{0});
+    CHECK(firsts(ring_orders(4, 1000, 4, 252, 505)) == std::vector<std::uint64_t>{252, 504});
+    CHECK(firsts(ring_orders(4, 1000, 4, 999, 1000)) == std::vector<std::uint64_t>{756});
+    CHECK(firsts(tree_orders(4, 7)) == std::vector<std::uint64_t>{0, 4});
+    CHECK(firsts(tree_orders(4, 1)) == std::vector<std::uint64_t>{0});
+    CHECK(ring_orders(4, 1000, 4)[1].order == rotated_order(4, 2));
+    CHECK(tree_orders(4, 7)[1].order == tree_order(4, 1));
 }

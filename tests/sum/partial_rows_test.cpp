@@ -8,9 +8,8 @@
 #include <vector>
 
 #include <collprobe/sum/partial_rows.hpp>
-#include <collprobe/sum/partial_sum.hpp>
 
-#include "exact_oracle.hpp"
+#include "ordered_oracle.hpp"
 #include "sum_cases.hpp"
 #include "support/element_types.hpp"
 
@@ -73,19 +72,10 @@ std::vector<T> sums(const senders<T>& of, uint64_t planes, Make make, Add add)
 template <accumulation in, floating_element T>
 T added_by_senders(const senders<T>& of, uint64_t i)
 {
-    const detail::gradual_underflow as_ieee_has_it;
-    detail::partial_sum<in, T> all;
-    for (uint64_t sender = 0; sender < of.count; ++sender) {
-        detail::partial_sum<in, T> own, next;
-        own.start(of.at(sender * of.rows, i));
-        for (uint64_t k = 1; k < of.rows; ++k) {
-            next.start(of.at(sender * of.rows + k, i));
-            own.add(next);
-        }
-        if (sender == 0) all = own;
-        else all.add(own);
-    }
-    return all.round();
+    std::vector<T> terms;
+    for (uint64_t k = 0; k < of.count * of.rows; ++k) terms.push_back(of.at(k, i));
+    const std::vector<int> sizes(of.count, static_cast<int>(of.rows));
+    return testing::ordered_oracle<in>(terms, two_level_order(sizes, linear_order(static_cast<int>(of.count))));
 }
 
 template <floating_element T>

@@ -113,6 +113,12 @@ public:
         value(names, value_name, read, help);
     }
 
+    /// What stands alone: files and folders.
+    void paths(const std::string& name, std::vector<std::string>& result, const std::string& help)
+    {
+        app_.add_option(name, result, help)->type_name("");
+    }
+
     /// The files that every study writes. `help`: of the lines of JSON.
     void files(report_files& result, const std::string& help)
     {

@@ -15,7 +15,11 @@ namespace trainer {
 /// elsewhere a line per tenth of the work. Silent in the first second.
 class progress {
 public:
-    explicit progress(std::uint64_t total) : total_(total), terminal_(isatty(STDERR_FILENO) == 1) {}
+    /// `unit`: what the total is a number of.
+    explicit progress(std::uint64_t total, const char* unit = "step")
+        : total_(total), unit_(unit), terminal_(isatty(STDERR_FILENO) == 1)
+    {
+    }
     ~progress() { clear(); }
     progress(const progress&) = delete;
     progress& operator=(const progress&) = delete;
@@ -28,7 +32,7 @@ public:
         if (now - shown_at_ < std::chrono::seconds(1)) return;
         const std::uint64_t tenth = 10 * done_ / total_;
         if (!terminal_ && tenth == shown_tenth_) return;
-        std::fprintf(stderr, "%s%s: step %llu of %llu (%llu %%)%s", terminal_ ? "\r\033[K" : "", what,
+        std::fprintf(stderr, "%s%s: %s %llu of %llu (%llu %%)%s", terminal_ ? "\r\033[K" : "", what, unit_,
             static_cast<unsigned long long>(done_), static_cast<unsigned long long>(total_),
             static_cast<unsigned long long>(100 * done_ / total_), terminal_ ? "" : "\n");
         std::fflush(stderr);
@@ -48,6 +52,7 @@ private:
     using clock = std::chrono::steady_clock;
 
     std::uint64_t total_;
+    const char* unit_;
     bool terminal_;
     std::uint64_t done_ = 0;
     std::uint64_t shown_tenth_ = 0;

@@ -17,7 +17,6 @@
 #include <collprobe/sum/combine.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/order.hpp>
-#include <collprobe/sum/partial_sum.hpp>
 #include <collprobe/simd/rounding.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -106,8 +105,7 @@ private:
     template <floating_element T>
     __attribute__((noinline)) range<T> add_in_orders(T* values, T if_none) const noexcept
     {
-        using partial = partial_sum<accumulation::native, T>;
-        auto* const sums = reinterpret_cast<partial*>(room_.data() + sizeof(double) * static_cast<std::size_t>(terms_));
+        T* const sums = reinterpret_cast<T*>(room_.data() + sizeof(double) * static_cast<std::size_t>(terms_));
         if (operation_ == reduction::average) {
             // As `prepare` does, without its vectors: they would be compiled for every type, for few terms.
             const T scale = average_scale<T>(terms_);
@@ -115,7 +113,9 @@ private:
         }
         range<T> all{if_none, if_none};
         for (const summation_order& order : orders_) {
-            const T sum = add_partial_sums(values, order, sums);
+            for (int i = 0; i < terms_; ++i) sums[i] = values[i];
+            for (const addition& step : order) sums[step.into] = detail::add(sums[step.into], sums[step.from]);
+            const T sum = sums[order.empty() ? 0 : order.back().into];
             if (&order == &orders_.front()) all = {sum, sum};
             all.is_finite = all.is_finite && is_finite(sum);
             if (less(sum, all.lowest)) all.lowest = sum;

@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include <collprobe/core/config.hpp>
-#include <collprobe/core/element.hpp>
-#include <collprobe/sum/accumulation.hpp>
-#include <collprobe/sum/partial_sum.hpp>
 
 /// The orders in which n values are added, as data: those of rings, trees and the algorithms of MPI libraries.
+/// `sum_in_order` adds in them.
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
@@ -183,33 +182,65 @@ inline summation_order recursive_halving_order(int n)
     return order;
 }
 
-namespace detail {
-
-// A function of its own, outside of the scope that sets the mode of subnormal numbers. `partial` has room for all the
-// values.
-template <accumulation in, floating_element T>
-__attribute__((noinline)) T add_partial_sums(
-    const T* values, const summation_order& order, partial_sum<in, T>* partial) noexcept
+/// The order of MPI libraries: with p the largest power of two up to n, the first 2 (n - p) ranks are added in pairs,
+/// then the p sums as in `pairwise_order`, which is the same order if n is a power of two.
+inline summation_order recursive_doubling_order(int n)
 {
-    for (std::size_t i = 0; i <= order.size(); ++i) partial[i].start(values[i]);
-    for (const addition& step : order) partial[step.into].add(partial[step.from]);
-    return partial[order.empty() ? 0 : order.back().into].round();
+    int power = 1;
+    while (2 * power <= n) power *= 2;
+    const auto pairs = static_cast<std::uint32_t>(n - power);
+    summation_order order;
+    for (std::uint32_t i = 0; i < pairs; ++i) order.push_back({2 * i, 2 * i + 1});
+    const auto rank_of = [=](std::uint32_t part) { return part < pairs ? 2 * part : part + pairs; };
+    for (const addition& step : pairwise_order(power)) order.push_back({rank_of(step.into), rank_of(step.from)});
+    return order;
 }
 
-} // namespace detail
-
-/// The sum of the values in an order. Each addition rounds as the accumulator does, and the last rounding is to T.
-/// Not for speed: `sum_rows` adds many elements in linear order.
-/// Shapes: `values` has order.size() + 1 elements.
-/// Preconditions: host only.
-/// Cost: allocates; microseconds.
-template <accumulation in, floating_element T>
-T sum_in_order(const T* values, const summation_order& order)
+/// Two levels: each group of terms that follow each other is added in a linear order, then the groups' sums in the
+/// order `across`, in which group g is term g. Groups are the ranks of a node, or the leaves of a rank.
+/// Preconditions: `sizes` has across.size() + 1 sizes, each at least 1.
+inline summation_order two_level_order(const std::vector<int>& sizes, const summation_order& across)
 {
-    static_assert(holds<T>(in), "the accumulator is narrower than the element type");
-    const detail::gradual_underflow as_ieee_has_it;
-    std::vector<detail::partial_sum<in, T>> partial(order.size() + 1);
-    return detail::add_partial_sums(values, order, partial.data());
+    summation_order order;
+    std::vector<std::uint32_t> first;
+    std::uint32_t next = 0;
+    for (const int size : sizes) {
+        first.push_back(next++);
+        for (int k = 1; k < size; ++k) order.push_back({first.back(), next++});
+    }
+    for (const addition& step : across) order.push_back({first[step.into], first[step.from]});
+    return order;
+}
+
+/// The order of a message's elements from `first` on, up to the `first` of the next in a list.
+struct placed_order {
+    std::uint64_t first = 0;
+    summation_order order;
+};
+
+/// The orders of a ring all-reduce of `count` elements, a chunk each (`ring_chunk`): those of the elements from `first`
+/// up to `end` alone, because there are n orders of n - 1 additions.
+inline std::vector<placed_order> ring_orders(
+    int n, std::uint64_t count, int element_bytes, std::uint64_t first = 0, std::uint64_t end = ~std::uint64_t{0})
+{
+    const std::uint64_t chunk = detail::ring_chunk(count, n, element_bytes);
+    std::vector<placed_order> orders;
+    for (int c = 0; c < n; ++c) {
+        const std::uint64_t begin = static_cast<std::uint64_t>(c) * chunk;
+        if (c > 0 && (begin >= count || begin >= end)) break;
+        if (begin + chunk <= first && begin + chunk < count) continue;
+        orders.push_back({begin, rotated_order(n, ring_start(c, n))});
+    }
+    return orders;
+}
+
+/// Those of a tree all-reduce: tree 0 has the first half of the elements.
+inline std::vector<placed_order> tree_orders(int n, std::uint64_t count)
+{
+    std::vector<placed_order> orders;
+    orders.push_back({0, tree_order(n, 0)});
+    if (count > 1) orders.push_back({detail::tree_0_count(count), tree_order(n, 1)});
+    return orders;
 }
 
 } // namespace collprobe

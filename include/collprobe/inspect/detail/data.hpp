@@ -12,6 +12,7 @@
 #include <collprobe/inspect/detail/probes.hpp>
 #include <collprobe/simd/rounding.hpp>
 #include <collprobe/sum/exact_sum.hpp>
+#include <collprobe/sum/sum_rows.hpp>
 
 /// Random terms, and the evaluation of their sums.
 namespace collprobe::inline COLLPROBE_ABI::detail {

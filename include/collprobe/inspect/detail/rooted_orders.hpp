@@ -24,23 +24,6 @@ void add_children(summation_order& order, int rank, const Children& children)
     }
 }
 
-/// See `order_class::recursive_doubling`.
-inline summation_order recursive_doubling_order(int n)
-{
-    int power = 1;
-    while (2 * power <= n) power *= 2;
-    const int folded = n - power; // number of pairs
-    summation_order order;
-    for (int i = 0; i < folded; ++i) {
-        order.push_back({static_cast<std::uint32_t>(2 * i), static_cast<std::uint32_t>(2 * i + 1)});
-    }
-    const auto rank_of = [&](std::uint32_t part) {
-        return part < static_cast<std::uint32_t>(folded) ? 2 * part : part + static_cast<std::uint32_t>(folded);
-    };
-    for (const addition& step : pairwise_order(power)) order.push_back({rank_of(step.into), rank_of(step.from)});
-    return order;
-}
-
 /// The children of rank r are k r + 1 to k r + k, in this sequence.
 inline summation_order k_ary_order(int n, int k)
 {

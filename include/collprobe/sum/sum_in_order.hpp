@@ -1,0 +1,223 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/simd/dispatch.hpp>
+#include <collprobe/simd/gradual_underflow.hpp>
+#include <collprobe/sum/accumulation.hpp>
+#include <collprobe/sum/combine.hpp>
+#include <collprobe/sum/detail/column_sum.hpp>
+#include <collprobe/sum/order.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+/// Elements that are added at a time: the partial sums of a block stay in the first cache.
+inline constexpr int order_width = 128;
+
+/// Partial sums of a block of elements: what one of the terms starts, and what is added to it. A sum starts as a term,
+/// and terms and partial sums are added to it. Loops have a constant length, so that compilers vectorise them.
+template <accumulation in, floating_element T>
+struct sums_in_block {
+    using wide = std::conditional_t<in == accumulation::native, T,
+        std::conditional_t<in == accumulation::float32, float, double>>;
+    wide sum[order_width];
+
+    void start(const T* __restrict term) noexcept
+    {
+        for (int i = 0; i < order_width; ++i) sum[i] = widened_to<wide>(term[i]);
+    }
+    template <class Number> // T or wide
+    void add(const Number* __restrict other) noexcept
+    {
+        if constexpr (narrow_floating_element<wide>) combine(reduction::sum, sum, other, order_width);
+        else for (int i = 0; i < order_width; ++i) sum[i] = rounded_sum(sum[i], widened_to<wide>(other[i]));
+    }
+    void add(const sums_in_block& other) noexcept { add(other.sum); }
+    void round(T* __restrict result) const noexcept
+    {
+        for (int i = 0; i < order_width; ++i) result[i] = narrowed<T>(sum[i]);
+    }
+};
+
+template <floating_element T>
+struct sums_in_block<accumulation::compensated, T> {
+    using wide = compensated_type<T>;
+    wide sum[order_width];
+    wide lost[order_width];
+
+    void start(const T* __restrict term) noexcept
+    {
+        for (int i = 0; i < order_width; ++i) sum[i] = widened_to<wide>(term[i]);
+        for (int i = 0; i < order_width; ++i) lost[i] = 0;
+    }
+    void add(const T* __restrict term) noexcept
+    {
+        sums_in_block own;
+        own.start(term);
+        add(own);
+    }
+    void add(const sums_in_block& __restrict other) noexcept
+    {
+        const hidden<wide> hide;
+        for (int i = 0; i < order_width; ++i) {
+            const two_terms<wide> next = hidden_two_sum(sum[i], other.sum[i], hide);
+            sum[i] = next.high;
+            lost[i] = hide(rounded_sum(hide(rounded_sum(lost[i], other.lost[i])), next.low));
+        }
+    }
+    void round(T* __restrict result) const noexcept
+    {
+        for (int i = 0; i < order_width; ++i) result[i] = narrowed<T>(compensated(sum[i], lost[i]));
+    }
+};
+
+/// An addition of an order, with the places of partial sums in memory. A place is used again when its sum is added.
+struct planned_addition {
+    static constexpr std::uint32_t none = ~std::uint32_t{0};
+    std::uint32_t into; ///< a place
+    std::uint32_t starts_as; ///< the term with which `into` starts, or `none`
+    std::uint32_t from; ///< a place or, if `from_term`, a term
+    bool from_term;
+};
+
+struct order_plan {
+    std::vector<planned_addition> steps;
+    std::uint32_t places = 1;
+    std::uint32_t result = 0; ///< the place of the sum; of one term it holds nothing yet
+
+    explicit order_plan(const summation_order& order)
+    {
+        constexpr std::uint32_t none = planned_addition::none;
+        std::vector<std::uint32_t> place(order.size() + 1, none); // of each partial sum
+        std::vector<std::uint32_t> free{0};
+        for (const addition& step : order) {
+            planned_addition planned{place[step.into], none, place[step.from], place[step.from] == none};
+            if (planned.into == none) {
+                if (free.empty()) free.push_back(places++);
+                place[step.into] = planned.into = free.back();
+                planned.starts_as = step.into;
+                free.pop_back();
+            }
+            if (planned.from_term) planned.from = step.from;
+            else free.push_back(planned.from);
+            steps.push_back(planned);
+            result = planned.into;
+        }
+    }
+};
+
+/// Calls body(first, here) for each block of `here` elements, in code for this processor.
+template <int width, class Body>
+struct sum_by_blocks {
+    std::uint64_t count;
+    const Body& body;
+
+    void run() const noexcept
+    {
+        const gradual_underflow as_ieee_has_it;
+        if (COLLPROBE_X86_SIMD != 0 && supports(isa::avx2)) run_by_avx2();
+        else run_as_it_is();
+    }
+
+private:
+    // Not inlined: the sum must stay inside the scope that sets the floating-point mode.
+    COLLPROBE_COMPILED_FOR_AVX2 void run_by_avx2() const noexcept { run_inlined(); }
+    __attribute__((noinline)) void run_as_it_is() const noexcept { run_inlined(); }
+    void run_inlined() const noexcept
+    {
+        for (std::uint64_t first = 0; first < count; first += width) {
+            body(first, count - first < width ? static_cast<int>(count - first) : width);
+        }
+    }
+};
+
+/// The rows from element `by` on.
+template <floating_element T>
+struct rows_from {
+    const T* const* rows;
+    std::uint64_t by;
+    COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept { return rows[k] + by; }
+};
+
+template <floating_element T>
+void add_exactly(const T* const* rows, std::uint64_t terms, T* result, std::uint64_t count)
+{
+    constexpr int width = 64;
+    const auto add = [=](std::uint64_t first, int here) {
+        T sums[width];
+        sum_columns<accumulation::exact, width>(columns<T, rows_from<T>>{{rows, first}, terms, 1, here}, sums);
+        std::memcpy(static_cast<void*>(result + first), sums, static_cast<std::size_t>(here) * sizeof(T));
+    };
+    sum_by_blocks<width, decltype(add)>{count, add}.run();
+}
+
+template <accumulation in, floating_element T>
+void add_by_plan(const T* const* rows, const order_plan& plan, T* result, std::uint64_t count)
+{
+    const fixed_array<sums_in_block<in, T>> partial(plan.places);
+    const auto add = [&](std::uint64_t first, int here) {
+        T room[order_width];
+        const auto term = [&](std::uint32_t k) { return row_values(rows[k] + first, here, room); };
+        if (plan.steps.empty()) partial[0].start(term(0));
+        for (const planned_addition& step : plan.steps) {
+            if (step.starts_as != planned_addition::none) partial[step.into].start(term(step.starts_as));
+            if (step.from_term) partial[step.into].add(term(step.from));
+            else partial[step.into].add(partial[step.from]);
+        }
+        T* const to = here == order_width ? result + first : room;
+        partial[plan.result].round(to);
+        if (to != room) return;
+        for (int i = 0; i < here; ++i) result[first + static_cast<std::uint64_t>(i)] = room[i];
+    };
+    sum_by_blocks<order_width, decltype(add)>{count, add}.run();
+}
+
+} // namespace detail
+
+/// result[i] = the sum of element i over the rows, in an order. Each addition rounds as the accumulator does, and the
+/// last rounding is to T.
+/// Shapes: `rows`: order.size() + 1 pointers to `count` elements each; rows[k] has term k of the order. `result`:
+/// `count` elements; it may be one of the rows.
+/// Preconditions: host only.
+/// Non-finite terms follow IEEE 754 for each addition; with `accumulation::exact` they follow `exact_sum`, whose bits
+/// the result has.
+/// Cost: allocates up to 2 KB for each partial sum that is kept at a time. 3 to 30 GB of terms a second
+/// (bench/results/summation_order.md).
+template <accumulation in, floating_element T>
+void sum_in_order(const T* const* rows, const summation_order& order, T* result, std::uint64_t count)
+{
+    static_assert(holds<T>(in), "the accumulator is narrower than the element type");
+    if constexpr (in == accumulation::exact) detail::add_exactly(rows, order.size() + 1, result, count);
+    else detail::add_by_plan<in>(rows, detail::order_plan(order), result, count);
+}
+
+/// The same for a part of a message whose elements have an order by their place, as those of a ring have.
+/// Shapes: the rows and the result begin with the message's element `place`. `orders`: by ascending `first`, from 0 on.
+template <accumulation in, floating_element T>
+void sum_in_order(const T* const* rows, const std::vector<placed_order>& orders, T* result, std::uint64_t place,
+    std::uint64_t count)
+{
+    const std::uint64_t end = place + count;
+    for (std::size_t k = 0; k < orders.size(); ++k) {
+        const std::uint64_t next = k + 1 < orders.size() ? orders[k + 1].first : end;
+        const std::uint64_t first = orders[k].first > place ? orders[k].first : place;
+        const std::uint64_t last = next < end ? next : end;
+        if (first >= last) continue;
+        std::vector<const T*> from(rows, rows + orders[k].order.size() + 1);
+        for (const T*& row : from) row += first - place;
+        sum_in_order<in>(from.data(), orders[k].order, result + (first - place), last - first);
+    }
+}
+
+} // namespace collprobe

@@ -1,0 +1,468 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+"""check_summation_order.py <summation_order> <folder> [safetensors]
+
+Sums of random and hard terms by every method, with integers of any length and the rounding of IEEE 754 alone: the
+program must have the same bits, the same counts of differing elements, and the same largest error and element. Then
+inputs that it must refuse, each by one sentence that names the file.
+"""
+import json
+import pathlib
+import random
+import shutil
+import struct
+import subprocess
+import sys
+
+from digest_oracle import digest, sums
+
+program, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+shutil.rmtree(folder, ignore_errors=True)
+folder.mkdir(parents=True)
+random.seed(33)
+
+
+class Format:
+    """Numbers are bit patterns; their values are integers times 2^-1074."""
+
+    def __init__(self, name, descr, digits, largest_exponent):
+        self.name, self.descr, self.digits, self.emax = name, descr, digits, largest_exponent
+        self.emin = 1 - largest_exponent
+        self.bytes = 8 if digits == 53 else 4 if digits == 24 else 2
+        self.sign = 1 << 8 * self.bytes - 1
+        self.infinity = (2 * largest_exponent + 1) << digits - 1
+        self.nan = self.infinity | 1 << digits - 2
+        self.letter = {2: "H", 4: "I", 8: "Q"}[self.bytes]
+
+    def is_nan(self, bits):
+        return bits & ~self.sign > self.infinity
+
+    def is_finite(self, bits):
+        return bits & ~self.sign < self.infinity
+
+    def value(self, bits):
+        field, fraction = divmod(bits & ~self.sign, 1 << self.digits - 1)
+        if field != 0:
+            fraction += 1 << self.digits - 1
+        unit = max(field, 1) - 1 + self.emin - (self.digits - 1)
+        return (-fraction if bits & self.sign else fraction) << unit + 1074
+
+    def round(self, value, negative_zero=False):
+        """To nearest, ties to even."""
+        if value == 0:
+            return self.sign if negative_zero else 0
+        magnitude = abs(value)
+        exponent = max(magnitude.bit_length() - 1 - 1074, self.emin)
+        shift = exponent - (self.digits - 1) + 1074
+        kept, rest = magnitude >> shift, magnitude & (1 << shift) - 1
+        half = 1 << shift >> 1
+        if rest > half or (rest == half and half and kept & 1):
+            kept += 1
+        if kept == 1 << self.digits:
+            kept, exponent = kept >> 1, exponent + 1
+        if exponent > self.emax:
+            bits = self.infinity
+        elif kept < 1 << self.digits - 1:
+            bits = kept
+        else:
+            bits = (exponent - self.emin + 1 << self.digits - 1) | kept & (1 << self.digits - 1) - 1
+        return bits | (self.sign if value < 0 else 0)
+
+    def add(self, a, b):
+        if self.is_nan(a) or self.is_nan(b):
+            return self.nan
+        if not self.is_finite(a) or not self.is_finite(b):
+            if self.is_finite(a) or self.is_finite(b):
+                return b if self.is_finite(a) else a
+            return a if a == b else self.nan
+        return self.round(self.value(a) + self.value(b), bool(a & b & self.sign))
+
+    def subtract(self, a, b):
+        return self.add(a, b ^ self.sign)
+
+    def to(self, other, bits):
+        if self.is_nan(bits):
+            return other.nan
+        if not self.is_finite(bits):
+            return other.infinity | (other.sign if bits & self.sign else 0)
+        return other.round(self.value(bits), bool(bits & self.sign))
+
+    def exact(self, terms):
+        infinities = {bits for bits in terms if not self.is_finite(bits)}
+        if any(self.is_nan(bits) for bits in infinities) or len(infinities) > 1:
+            return self.nan
+        if infinities:
+            return infinities.pop()
+        return self.round(sum(map(self.value, terms)), all(bits == self.sign for bits in terms))
+
+    def distance(self, a, b):
+        ordered = [-(x & ~self.sign) if x & self.sign else x for x in (a, b)]
+        return abs(ordered[0] - ordered[1])
+
+    def pack(self, values):
+        return struct.pack(f"<{len(values)}{self.letter}", *values)
+
+
+HALF, BFLOAT16 = Format("half", "<f2", 11, 15), Format("bfloat16", "|V2", 8, 127)
+FLOAT, DOUBLE = Format("float", "<f4", 24, 127), Format("double", "<f8", 53, 1023)
+FORMATS = [HALF, BFLOAT16, FLOAT, DOUBLE]
+
+
+# Orders, as nested pairs of term numbers.
+def chain(terms):
+    whole = terms[0]
+    for term in terms[1:]:
+        whole = (whole, term)
+    return whole
+
+
+def halves(terms):
+    """Neighbours first; the number of terms is a power of two."""
+    middle = len(terms) // 2
+    return terms[0] if middle == 0 else (halves(terms[:middle]), halves(terms[middle:]))
+
+
+def power_below(n):
+    return 1 << n.bit_length() - 1
+
+
+def doubling(n):
+    pairs = n - power_below(n)
+    return halves([(2 * i, 2 * i + 1) for i in range(pairs)] + list(range(2 * pairs, n)))
+
+
+def halving(n):
+    power = power_below(n)
+    parts = [(i, i + power) if i + power < n else i for i in range(power)]
+    while len(parts) > 1:
+        middle = len(parts) // 2
+        parts = [(parts[i], parts[i + middle]) for i in range(middle)]
+    return parts[0]
+
+
+def tree(n, which):
+    """NCCL's: a node above n - 1 clears its lowest bit instead; the other tree is mirrored or, of an odd n, shifted."""
+    def parent(node):
+        bit = node & -node
+        up = (node ^ bit) | bit << 1
+        return up if up < n else node ^ bit
+
+    def rank(node):
+        return node if which == 0 else (node + 1) % n if n % 2 else n - 1 - node
+
+    def below(node):
+        return chain([rank(node)] + [below(child) for child in range(1, n) if parent(child) == node])
+
+    return below(0)
+
+
+def order_at(order, n, count, element_bytes, place, number):
+    if order == "linear":
+        return chain(list(range(n)))
+    if order == "reversed":
+        return chain(list(range(n))[::-1])
+    if order == "ring":
+        unit = 16 // element_bytes
+        length = -(-(-(-count // n)) // unit) * unit
+        chunk = place // length
+        return chain([(chunk + 1 + k) % n for k in range(n)])
+    if order == "tree":
+        return tree(n, 0 if place < count - count // 2 else 1)
+    if order == "single_tree":
+        return tree(n, 0)
+    if order == "recursive_doubling":
+        return doubling(n)
+    if order == "recursive_halving":
+        return halving(n)
+    if order == "two_level":
+        ranks = list(range(n))
+        return chain([chain(ranks[first:first + number]) for first in range(0, n, number)])
+    raise AssertionError(order)
+
+
+def dealt(order, leaves, n):
+    """The order over ranks, each of which first adds its share of the leaves."""
+    if isinstance(order, tuple):
+        return dealt(order[0], leaves, n), dealt(order[1], leaves, n)
+    short, more = divmod(leaves, n)
+    first = order * short + min(order, more)
+    return chain(list(range(first, first + short + (order < more))))
+
+
+def add_in(order, terms, add):
+    return add(add_in(order[0], terms, add), add_in(order[1], terms, add)) if isinstance(order, tuple) else terms[order]
+
+
+def sum_in(order, accumulation, of, terms):
+    if accumulation == "exact":
+        return of.exact(terms)
+    if accumulation == "native":
+        return add_in(order, terms, of.add)
+    if accumulation == "compensated":
+        wide = DOUBLE if of is DOUBLE else FLOAT
+
+        def add(a, b):
+            total = wide.add(a[0], b[0])
+            from_b = wide.subtract(total, a[0])
+            from_a = wide.subtract(total, from_b)
+            error = wide.add(wide.subtract(a[0], from_a), wide.subtract(b[0], from_b))
+            return total, wide.add(wide.add(a[1], b[1]), error)
+
+        total, lost = add_in(order, [(of.to(wide, term), 0) for term in terms], add)
+        keep = not wide.is_finite(lost) or lost & ~wide.sign == 0
+        return wide.to(of, total if keep else wide.add(total, lost))
+    wide = FLOAT if accumulation == "float32" else DOUBLE
+    return wide.to(of, add_in(order, [of.to(wide, term) for term in terms], wide.add))
+
+
+def hard_column(of, n):
+    """The terms of one element: alike, of any size, cancelling, subnormal, or near the largest number."""
+    kind = random.randrange(9)
+    center = random.randrange(1, 2 * of.emax)
+
+    def near(spread):
+        field = min(max(center + random.randint(-spread, spread), 0), 2 * of.emax)
+        return field << of.digits - 1 | random.getrandbits(of.digits - 1) | (of.sign if random.random() < 0.5 else 0)
+
+    if kind < 4:
+        return [near(3) for _ in range(n)]
+    if kind == 4:
+        return [near(2 * of.emax) for _ in range(n)]
+    if kind == 5:
+        column = [near(12) for _ in range(n)]
+        for i in range(n // 2):
+            column[-1 - i] = column[i] ^ of.sign
+        random.shuffle(column)
+        return column
+    if kind == 6:
+        return [random.choice((0, of.sign)) | random.getrandbits(of.digits) for _ in range(n)]
+    if kind == 7:
+        return [random.choice((0, of.sign)) for _ in range(n)]
+    center = 2 * of.emax
+    return [near(2) for _ in range(n)]
+
+
+def npy(path, descr, shape, raw, fortran=False, version=1):
+    header = str({"descr": descr, "fortran_order": fortran, "shape": tuple(shape)}).encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    length = struct.pack("<H" if version == 1 else "<I", len(header))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\x93NUMPY" + bytes([version, 0]) + length + header + raw)
+    return path
+
+
+def run(*arguments, code=0):
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == code, f"{arguments}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
+
+
+ORDERS = "linear,ring,tree,single_tree,recursive_doubling,recursive_halving,two_level"
+
+
+told_apart = set()  # pairs of methods: the negative control, that the cases do tell methods from each other
+
+
+def check_case(case, of, source, n, count, ranks, as_type):
+    columns = [hard_column(source, n) for _ in range(count)]
+    columns[0] = [source.round((k + 1) << 1074) for k in range(n)]  # one at least is left
+    for _ in range(random.choice((0, 0, 2)) if count > 1 else 0):
+        columns[random.randrange(1, count)][random.randrange(n)] = random.choice(
+            (source.nan, source.infinity, source.infinity | source.sign))
+    rows = [[column[k] for column in columns] for k in range(n)]
+    descr, extra = source.descr, []
+    if source is BFLOAT16 and case % 3:
+        descr, extra = ("<V2", []) if case % 3 == 1 else ("<u2", ["--type", "bfloat16"])
+    if as_type:
+        extra += ["--as", of.name]
+    place = folder / f"case_{case}"
+    if case % 2:
+        shape = (n, count // 2, 2) if count % 2 == 0 else (n, count)
+        path = npy(place.with_suffix(".npy"), descr, shape, b"".join(map(source.pack, rows)), version=1 + case % 3)
+    else:
+        path = place
+        for k, row in enumerate(rows):
+            npy(place / f"rank{k}.npy", descr, (count,), source.pack(row))
+    if ranks:
+        extra += ["--leaves", "--ranks", ",".join(map(str, ranks))]
+    accumulations = ["native", "float32", "float64", "compensated", "exact"]
+    if of is DOUBLE:
+        accumulations.remove("float32")
+    done = run(path, "--json", "--orders", ORDERS, "--accumulations", ",".join(accumulations),
+               "--threads", random.choice((1, 2, 3)), *extra)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+
+    terms = [[source.to(of, bits) for bits in column] for column in columns]
+    right = [of.exact(column) for column in terms]
+    finite = [all(map(of.is_finite, column)) for column in terms]
+    counted = [i for i in range(count) if finite[i] and of.is_finite(right[i])]
+    head = lines[0]
+    assert head["kind"] == "input" and head["type"] == of.name and head["elements"] == count, head
+    assert head["not_finite"] == finite.count(False), (case, head)
+    assert head["sums_too_large"] == sum(finite) - len(counted), (case, head)
+    if not all(finite):
+        assert head["first_not_finite_index"] == finite.index(False), (case, head)
+        assert "left out" in done.stderr
+
+    results, seen = {}, 0
+    for line in lines:
+        if line["kind"] != "method":
+            continue
+        method = line["order"], line["accumulation"], line["ranks"]
+        assert method not in results and line["type"] == of.name and line["elements"] == count, line
+        number = line.get("order_number", 0)
+        if line["ranks"] != (ranks or [n])[-1] and line["order"] == "two_level":
+            number = 8 if line["ranks"] >= 16 else max(2, line["ranks"] // 2)
+        result = []
+        for i, column in enumerate(terms):
+            order = order_at(line["order"], line["ranks"], count, of.bytes, i, number)
+            bits = sum_in(dealt(order, n, line["ranks"]), line["accumulation"], of, column)
+            result.append(of.nan if of.is_nan(bits) else bits)
+        results[method] = result
+        raw = of.pack(result)
+        where = f"case {case}, {of.name}, {n} rows: {line}"
+        assert int(line["digest"], 16) == digest(*sums(raw), len(raw)), where
+        differ = [i for i in counted if result[i] != right[i]]
+        errors = {i: of.distance(result[i], right[i]) for i in counted if of.is_finite(result[i])}
+        largest = max(errors.values(), default=0)
+        assert line["differ"] == len(differ), where
+        assert line["overflows"] == len(counted) - len(errors), where
+        assert line["largest_ulp"] == largest, where
+        if largest:
+            assert line["largest_index"] == min(i for i in errors if errors[i] == largest), where
+        if errors and len(errors) == len(counted):
+            middle = sorted(errors.values())[(len(errors) + 1) // 2 - 1]
+            assert line["median_ulp"] <= middle < line["median_ulp"] * 17 / 16 + 1, (where, middle)
+        seen += 1
+    assert seen == len((ranks or [r for r in (2, 4, 8, 16, 32) if r < n] + [n])) * (7 * (len(accumulations) - 1) + 1), seen
+
+    last = (ranks or [n])[-1]
+    native = {method[0]: result for method, result in results.items() if method[1:] == ("native", last)}
+    told_apart.update((a, b) for a in native for b in native if native[a] != native[b])
+    for line in lines:
+        if line["kind"] == "pair":
+            a = results[line["order"], line["accumulation"], last]
+            b = results[line["other_order"], line["other_accumulation"], last]
+            assert line["differ"] == sum(a[i] != b[i] for i in counted), (case, line)
+        if line["kind"] == "change":
+            a = results[line["order"], line["accumulation"], line["from_ranks"]]
+            b = results[line["order"], line["accumulation"], line["ranks"]]
+            assert line["changed"] == sum(a[i] != b[i] for i in counted), (case, line)
+            distances = [of.distance(a[i], b[i]) for i in counted if of.is_finite(a[i]) and of.is_finite(b[i])]
+            assert line["largest_ulp"] == max(distances, default=0), (case, line)
+
+
+def check_oracle():
+    """The oracle itself against the arithmetic of Python and of struct."""
+    for _ in range(300):
+        a, b = (random.getrandbits(64) for _ in range(2))
+        x, y = struct.unpack("<2d", struct.pack("<2Q", a, b))
+        if x == x and y == y and abs(x) + abs(y) < 1e308:
+            assert DOUBLE.add(a, b) == struct.unpack("<Q", struct.pack("<d", x + y))[0]
+            if abs(x) < 3e38:
+                assert DOUBLE.to(FLOAT, a) == struct.unpack("<I", struct.pack("<f", x))[0]
+        h = random.getrandbits(16)
+        if HALF.is_finite(h):
+            assert struct.unpack("<e", struct.pack("<H", h))[0] == (abs(HALF.value(h)) >> 1050) / 2 ** 24 * (-1 if h >> 15 else 1)
+            assert struct.unpack("<H", struct.pack("<e", struct.unpack("<e", struct.pack("<H", h))[0]))[0] == h
+    try:
+        import ml_dtypes
+        import numpy
+    except ImportError:
+        return
+    bits = numpy.random.default_rng(1).integers(0, 1 << 32, 2000, dtype=numpy.uint32)
+    rounded = bits.view(numpy.float32).astype(ml_dtypes.bfloat16).view(numpy.uint16)
+    for value, wanted in zip(bits.tolist(), rounded.tolist()):
+        assert FLOAT.is_nan(value) or FLOAT.to(BFLOAT16, value) == wanted
+
+
+def check_refusals():
+    place = folder / "bad"
+    one = FLOAT.pack([1, 2, 3, 4])
+    good = npy(place / "good.npy", "<f4", (2, 2), one)
+
+    def refused(*arguments, says):
+        done = run(*arguments, code=2)
+        assert done.stdout == "", arguments
+        message = done.stderr
+        assert message.startswith("summation_order: ") and message.count("\n") == 1, (arguments, message)
+        for each in says:
+            assert each in message, (arguments, each, message)
+
+    text = place / "text.npy"
+    text.write_text("no array, a text\n")
+    refused(text, says=["text.npy'", "no NumPy file"])
+    cut = place / "cut.npy"
+    for length in (0, 5, 11, 60, 127, 135, 143):
+        cut.write_bytes(good.read_bytes()[:length])
+        refused(cut, says=["cut.npy'"])
+    longer = place / "longer.npy"
+    longer.write_bytes(good.read_bytes() + b"more")
+    refused(longer, says=["longer.npy'", "needs 16 bytes, and there are 20"])
+    refused(npy(place / "fortran.npy", "<f4", (2, 2), one, fortran=True), says=["fortran.npy'", "Fortran's order", "C order"])
+    refused(npy(place / "integers.npy", "<i4", (2, 2), one), says=["integers.npy'", "int32", "half, bfloat16, float or double"])
+    refused(npy(place / "words.npy", "<u2", (2, 4), one), says=["words.npy'", "uint16", "--type bfloat16"])
+    refused(npy(place / "big.npy", ">f4", (2, 2), one), says=["big.npy'", ">f4"])
+    refused(npy(place / "objects.npy", "|O", (2, 2), one), says=["objects.npy'", "|O"])
+    refused(npy(place / "nothing.npy", "<f4", (2, 0), b""), says=["nothing.npy'", "no element"])
+    refused(npy(place / "one.npy", "<f4", (1, 4), one), says=["one.npy'", "one rank"])
+    refused(npy(place / "row.npy", "<f4", (4,), one), says=["row.npy'", "one rank", "(ranks, ...)"])
+    refused(good, npy(place / "other.npy", "<f4", (4,), one), says=["other.npy'", "shape (4,)", "shape (2, 2)", "good.npy'"])
+    refused(good, npy(place / "half.npy", "<f2", (2, 2), one[:8]), says=["half.npy'", "type half", "type float"])
+    refused(place / "none.npy", says=["none.npy'", "No such file"])
+    empty = folder / "no_arrays"
+    empty.mkdir()
+    refused(empty, says=["no_arrays'", "no .npy file"])
+    npy(empty / "only.npy", "<f4", (4,), one)
+    refused(empty, says=["no_arrays'", "one rank"])
+    nan = FLOAT.pack([FLOAT.nan] * 4)
+    refused(npy(place / "nan.npy", "<f4", (2, 2), nan), says=["nan.npy[0]'", "NaN", "finite terms"])
+    some = npy(place / "some.npy", "<f4", (2, 3), FLOAT.pack([0, FLOAT.nan, 1, 2, 3, 4]))
+    said = run(some).stdout
+    assert "1 element has NaN or infinity, the first in '" in said and "some.npy[0]' at element 1: left out" in said, said
+    for wrong in (["--random", "flat"], ["--ranks", "3"], [good, "--random", "normal"], [], ["--orders", "spiral", good],
+                  ["--orders", "ring:2", good], [good, "--ranks", "3"], [good, "--json", "--csv"], [good, "--as", "int8"],
+                  [good, "--as", "double", "--accumulations", "float32"]):
+        assert "Try --help" in run(*wrong, code=2).stderr
+
+
+def check_safetensors():
+    def write(name, tensors):
+        header, data = {}, b""
+        for key, (dtype, shape, raw) in tensors.items():
+            header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+            data += raw
+        text = json.dumps(header).encode()
+        path = folder / name
+        path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+        return path
+
+    rows = [[HALF.round(random.getrandbits(12) << 1074) for _ in range(50)] for _ in range(3)]
+    raw = b"".join(map(HALF.pack, rows))
+    as_npy = npy(folder / "three.npy", "<f2", (3, 50), raw)
+    one = write("one.safetensors", {"a": ("F16", [3, 50], raw)})
+    # The odd byte before it leaves the second tensor's elements unaligned.
+    two = write("two.safetensors", {"odd": ("U8", [1], b"x"), "a": ("F16", [3, 50], raw)})
+    def methods(*arguments):
+        lines = [json.loads(line) for line in run(*arguments, "--json").stdout.splitlines()]
+        return [(line["order"], line["accumulation"], line["digest"], line["differ"]) for line in lines if line["kind"] == "method"]
+    wanted = methods(as_npy)
+    assert methods(one) == wanted and methods(two, "--tensor", "a") == wanted
+    for arguments, says in (([two], "--tensor NAME was expected"), ([two, "--tensor", "b"], 'no tensor "b"')):
+        assert says in run(*arguments, code=2).stderr
+
+
+check_oracle()
+sizes = [2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 15, 16, 17, 20, 24, 27, 31, 32, 33, 8]
+for case, n in enumerate(sizes):
+    source = FORMATS[(case + case // 4) % 4]
+    of = FORMATS[(case // 2) % 4] if case % 5 == 4 else source
+    ranks = sorted(random.sample(range(2, n + 1), min(3, n - 1))) if case % 4 == 3 else None
+    check_case(case, of, source, n, random.choice((1, 7, 16, 33, 50, 64)), ranks, of is not source)
+orders = ORDERS.split(",")
+assert all((a, b) in told_apart for a in orders for b in orders if a != b), sorted(told_apart)
+check_refusals()
+if "safetensors" in sys.argv:
+    check_safetensors()
+print("summation_order: as the oracle in all cases")

@@ -1,0 +1,168 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <collprobe/comm/local/communicator.hpp>
+
+#include "../../examples/studies/summation_order/measures.hpp"
+#include "../../examples/studies/summation_order/orders.hpp"
+#include "../../examples/studies/summation_order/random_terms.hpp"
+#include "support/element_types.hpp"
+
+using namespace collprobe;
+using summation::block;
+using summation::order_kind;
+
+namespace {
+
+/// Whether an all-reduce of `local` has the bits of the order, in every element.
+template <element T>
+bool has_bits_of(int ranks, local::reduction_order order, std::size_t count, order_kind kind)
+{
+    const summation::random_terms draw(summation::input_kind::wide, 3, ranks);
+    std::vector<std::vector<T>> terms(static_cast<std::size_t>(ranks), std::vector<T>(count));
+    std::vector<const T*> rows;
+    for (int rank = 0; rank < ranks; ++rank) {
+        for (std::size_t i = 0; i < count; ++i) terms[static_cast<std::size_t>(rank)][i] = T(draw(rank, i));
+        rows.push_back(terms[static_cast<std::size_t>(rank)].data());
+    }
+    std::vector<T> found(count), wanted(count);
+    local::run(ranks, {.order = order}, [&](local::communicator& world) {
+        std::vector<T> own(count);
+        host::stream stream;
+        world.all_reduce(view<const T>(terms[static_cast<std::size_t>(world.rank())]), view<T>(own), reduction::sum, stream);
+        stream.synchronize();
+        if (world.rank() == 0) found = own;
+    });
+    const auto orders = summation::orders_over_ranks({kind}, ranks, {count, sizeof(T)});
+    summation::add_rows(accumulation::native, rows.data(), orders, wanted.data(), 0, count);
+    return std::memcmp(static_cast<const void*>(found.data()), wanted.data(), count * sizeof(T)) == 0;
+}
+
+std::vector<float> floats(std::initializer_list<float> values) { return values; }
+
+} // namespace
+
+TEST_CASE_TEMPLATE("the rows linear, ring and tree are the all-reduces of local", T, COLLPROBE_TEST_WIDER_FLOATING_TYPES)
+{
+    for (const int ranks : {2, 3, 5, 8}) {
+        for (const std::size_t count : {1u, 37u, 1000u}) {
+            CAPTURE(ranks);
+            CAPTURE(count);
+            CHECK(has_bits_of<T>(ranks, local::reduction_order::linear, count, order_kind::linear));
+            CHECK(has_bits_of<T>(ranks, local::reduction_order::ring, count, order_kind::ring));
+            CHECK(has_bits_of<T>(ranks, local::reduction_order::tree, count, order_kind::tree));
+        }
+    }
+    CHECK_FALSE(has_bits_of<T>(8, local::reduction_order::ring, 1000, order_kind::linear));
+    CHECK_FALSE(has_bits_of<T>(8, local::reduction_order::tree, 1000, order_kind::single_tree));
+}
+
+TEST_CASE("orders have names, some with a number")
+{
+    using summation::parse_order;
+    CHECK(parse_order("--orders", "ring").text() == "ring");
+    CHECK(parse_order("--orders", "k_nomial:4").text() == "k_nomial:4");
+    CHECK(parse_order("--orders", "two_level").number_for(32) == 8);
+    CHECK(parse_order("--orders", "two_level").number_for(8) == 4);
+    CHECK(parse_order("--orders", "two_level:3").number_for(32) == 3);
+    CHECK_THROWS_AS(parse_order("--orders", "ring:2"), trainer::usage_error);
+    CHECK_THROWS_AS(parse_order("--orders", "k_nomial:1"), trainer::usage_error);
+    CHECK_THROWS_AS(parse_order("--orders", ""), trainer::usage_error);
+    for (std::size_t k = 0; k < std::size(summation::order_names); ++k) {
+        CHECK(static_cast<std::size_t>(summation::order_names[k].kind) == k);
+    }
+}
+
+TEST_CASE("the orders of a part of a message are those that the whole has there")
+{
+    for (const order_kind kind : {order_kind::ring, order_kind::mpi_ring, order_kind::tree}) {
+        for (const std::uint64_t count : {1u, 9u, 40u, 100u}) {
+            const auto order_at = [](const std::vector<placed_order>& orders, std::uint64_t place) {
+                std::size_t k = orders.size() - 1;
+                while (orders[k].first > place) --k;
+                return orders[k].order;
+            };
+            const auto whole = summation::orders_over_ranks({kind}, 7, {count, 4});
+            for (std::uint64_t first = 0; first < count; ++first) {
+                for (std::uint64_t end = first + 1; end <= count; end += 5) {
+                    const auto part = summation::orders_over_ranks({kind}, 7, {count, 4, first, end});
+                    REQUIRE(part[0].first <= first);
+                    for (std::uint64_t i = first; i < end; ++i) REQUIRE(order_at(part, i) == order_at(whole, i));
+                }
+            }
+        }
+    }
+    CHECK(summation::orders_over_ranks({order_kind::ring}, 7, {7000, 4, 2000, 2001}).size() == 1);
+}
+
+TEST_CASE("leaves are dealt to the ranks, which add their own first")
+{
+    // 5 leaves on 2 ranks: (0 + 1 + 2) + (3 + 4).
+    const auto orders = summation::orders_over_leaves({order_kind::linear}, 5, 2, {1});
+    REQUIRE(orders.size() == 1);
+    CHECK(orders[0].order == summation_order{{0, 1}, {0, 2}, {3, 4}, {0, 3}});
+    const auto permuted = summation::orders_over_leaves({order_kind::linear}, 3, 3, {1}, {2, 0, 1});
+    CHECK(permuted[0].order == summation_order{{2, 0}, {2, 1}});
+}
+
+TEST_CASE("distances: quantiles are exact below 256 and within a sixteenth above")
+{
+    summation::distance_histogram all;
+    CHECK(all.quantile(0.5) == 0);
+    for (std::uint64_t distance = 0; distance < 1000; ++distance) all.add(distance);
+    CHECK(all.total() == 1000);
+    CHECK(all.quantile(0.1) == 99);
+    CHECK(all.quantile(0.999) >= 998 * 15 / 16);
+    CHECK(all.quantile(0.999) <= 998);
+    CHECK(all.count(0, 1) == 1);
+    CHECK(all.count(16, 256) == 240);
+    all.add(~std::uint64_t{0});
+    CHECK(all.quantile(1) == std::uint64_t{31} << 59);
+}
+
+TEST_CASE("measures of a block: counts, the largest error and the first element that has it, overflow, what is left out")
+{
+    const float up = 0x1.000002p0f, two_up = 0x1.000004p0f, infinite = 1e38f * 10;
+    const auto result = floats({1, up, two_up, 1, two_up, infinite, 0.0f, 5});
+    const auto right = floats({1, 1, 1, 1, 1, 1, -0.0f, 1});
+    const unsigned char left_out[] = {0, 0, 0, 0, 0, 0, 0, 1};
+    summation::method_measures whole, parts, second;
+    whole.add(block{0, 8, left_out}, result.data(), right.data());
+    CHECK(whole.differ == 5);
+    CHECK(whole.overflows == 1);
+    CHECK(whole.largest.ulp == 2);
+    CHECK(whole.largest.index == 2);
+    CHECK(whole.distances.total() == 6);
+    CHECK(whole.relative_error() == doctest::Approx(0x1p-23 * 3 / std::sqrt(6)));
+    second.add(block{4, 4, left_out + 4}, result.data() + 4, right.data() + 4);
+    parts.add(block{0, 4, left_out}, result.data(), right.data());
+    second.merge(parts); // in any sequence
+    CHECK(second.differ == whole.differ);
+    CHECK(second.largest.index == 2);
+    CHECK(second.digest() == whole.digest());
+    CHECK(second.digest() == digest(view<const float>(result)));
+    CHECK(to_bits(second.bias()) == to_bits(whole.bias()));
+}
+
+TEST_CASE("permutations: distinct results, and their spread")
+{
+    const std::vector<std::vector<float>> results{{1, 2, 3}, {1, 2, 0x1.800002p1f}, {1, 2, 3}};
+    summation::permutation_measures all;
+    all.add(block{10, 3, nullptr}, results);
+    CHECK(all.elements == 3);
+    CHECK(all.distinct == 4);
+    CHECK(all.most_distinct == 2);
+    CHECK(all.changed == 1);
+    CHECK(all.spread.ulp == 1);
+    CHECK(all.spread.index == 12);
+}

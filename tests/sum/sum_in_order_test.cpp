@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include <collprobe/sum/sum_in_order.hpp>
+
+#include "ordered_oracle.hpp"
+#include "sum_cases.hpp"
+#include "support/element_types.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+/// Rows of terms whose columns are hard sums of all kinds.
+template <floating_element T>
+struct hard_rows {
+    std::vector<std::vector<T>> row;
+    std::vector<const T*> pointers;
+
+    hard_rows(testing::random_bits& random, int n, std::size_t count) : row(static_cast<std::size_t>(n))
+    {
+        for (auto& each : row) each.resize(count + 1);
+        std::vector<T> column(row.size());
+        for (std::size_t i = 0; i < count; ++i) {
+            const auto kind = random.below(static_cast<std::uint64_t>(testing::difficulty::count));
+            testing::sum_cases<T>::fill(random, static_cast<testing::difficulty>(kind), column.data(), n);
+            for (std::size_t k = 0; k < row.size(); ++k) row[k][i] = column[k];
+        }
+        for (const auto& each : row) pointers.push_back(each.data());
+    }
+    std::vector<T> column(std::size_t i) const
+    {
+        std::vector<T> all;
+        for (const auto& each : row) all.push_back(each[i]);
+        return all;
+    }
+};
+
+template <floating_element T>
+bool equal(T a, T b)
+{
+    return to_bits(a) == to_bits(b) || (is_nan(a) && is_nan(b));
+}
+
+std::vector<summation_order> orders_of(testing::random_bits& random, int n)
+{
+    std::vector<int> permutation(static_cast<std::size_t>(n));
+    std::iota(permutation.begin(), permutation.end(), 0);
+    for (int i = n - 1; i > 0; --i) std::swap(permutation[static_cast<std::size_t>(i)], permutation[random.below(static_cast<std::uint64_t>(i) + 1)]);
+    std::vector<int> sizes{(n + 2) / 3};
+    if (n > sizes[0]) sizes.push_back(n - sizes[0]);
+    return {linear_order(n), rotated_order(n, n / 2), tree_order(n, 0), tree_order(n, 1), pairwise_order(n),
+        recursive_doubling_order(n), recursive_halving_order(n), permuted_order(permutation),
+        two_level_order(sizes, linear_order(static_cast<int>(sizes.size())))};
+}
+
+constexpr int numbers_of_terms[] = {1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 33};
+constexpr std::size_t counts[] = {0, 1, 15, 127, 128, 131, 300};
+
+} // namespace
+
+TEST_CASE_TEMPLATE("sums of many elements in an order: the bits of additions one by one", T, COLLPROBE_TEST_FLOATING_TYPES)
+{
+    testing::random_bits random{21};
+    int which = 0;
+    for (const int n : numbers_of_terms) {
+        const std::size_t count = counts[++which % 7];
+        const hard_rows<T> rows(random, n, count);
+        for (const summation_order& order : orders_of(random, n)) {
+            testing::for_each_accumulation<T>([&](auto in) {
+                const T guard = T(42.0f);
+                std::vector<T> result(count + 1, guard);
+                sum_in_order<in()>(rows.pointers.data(), order, result.data(), count);
+                for (std::size_t i = 0; i < count; ++i) {
+                    CAPTURE(i);
+                    const bool same = equal(result[i], testing::ordered_oracle<in()>(rows.column(i), order));
+                    REQUIRE(same);
+                }
+                REQUIRE(to_bits(result[count]) == to_bits(guard)); // nothing is written behind
+            });
+        }
+    }
+}
+
+TEST_CASE_TEMPLATE("a result may take the place of a row", T, COLLPROBE_TEST_FLOATING_TYPES)
+{
+    testing::random_bits random{22};
+    for (const std::size_t place : {0u, 2u, 4u}) {
+        testing::for_each_accumulation<T>([&](auto in) {
+            hard_rows<T> rows(random, 5, 141);
+            const hard_rows<T> before = rows;
+            const summation_order order = pairwise_order(5);
+            sum_in_order<in()>(rows.pointers.data(), order, rows.row[place].data(), 141);
+            for (std::size_t i = 0; i < 141; ++i) {
+                const bool same = equal(rows.row[place][i], testing::ordered_oracle<in()>(before.column(i), order));
+                REQUIRE(same);
+            }
+        });
+    }
+}
+
+TEST_CASE("orders by place: any cut of a ring's or a tree's message gives the bits of the whole")
+{
+    testing::random_bits random{23};
+    for (const int n : {2, 3, 8, 9, 33}) {
+        for (const std::size_t count : {1u, 5u, 40u, 333u}) {
+            const hard_rows<float> rows(random, n, count);
+            for (const auto& orders : {ring_orders(n, count, 4), tree_orders(n, count)}) {
+                const auto order_at = [&](std::size_t i) {
+                    std::size_t k = orders.size() - 1;
+                    while (orders[k].first > i) --k;
+                    return orders[k].order;
+                };
+                std::vector<float> whole(count), cut(count);
+                sum_in_order<accumulation::native>(rows.pointers.data(), orders, whole.data(), 0, count);
+                for (std::size_t first = 0; first < count;) {
+                    const std::size_t length = std::min<std::size_t>(count - first, 1 + random.below(50));
+                    std::vector<const float*> from;
+                    for (const auto& row : rows.row) from.push_back(row.data() + first);
+                    sum_in_order<accumulation::native>(from.data(), orders, cut.data() + first, first, length);
+                    first += length;
+                }
+                for (std::size_t i = 0; i < count; ++i) {
+                    const float wanted = testing::ordered_oracle<accumulation::native>(rows.column(i), order_at(i));
+                    const bool same = equal(whole[i], wanted) && equal(cut[i], wanted);
+                    REQUIRE(same);
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("partial sums that are no longer needed make room")
+{
+    CHECK(detail::order_plan(linear_order(100)).places == 1);
+    CHECK(detail::order_plan(rotated_order(100, 7)).places == 1);
+    CHECK(detail::order_plan(tree_order(128, 0)).places <= 9);
+    CHECK(detail::order_plan(pairwise_order(16)).places == 8);
+    CHECK(detail::order_plan(linear_order(1)).places == 1);
+}
