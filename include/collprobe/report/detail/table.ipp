@@ -45,7 +45,9 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
                            : ", " + describe_call(named.call, named.site) + ": ";
     switch (named.what) {
     case finding::non_finite:
-        text += short_number(named.statistic) + " element(s) are NaN or infinite";
+        if (named.call < 0 && named.rank >= 0) return text + "its loss is NaN or infinite";
+        text += detail::counted(static_cast<std::uint64_t>(named.statistic), "element")
+            + (named.statistic > 1 ? " are" : " is") + " NaN or infinite";
         if (named.index != no_index) text += ", the first at index " + std::to_string(named.index);
         break;
     case finding::duplicate:
