@@ -121,8 +121,8 @@ inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& o
     return !out.others.empty();
 }
 
-/// Finds which ranks differ in a buffer from the reference (`disagreement`), and where. `ranks` asks all ranks, with the
-/// same questions on each:
+/// Finds which ranks differ in a buffer from the reference (`disagreement`), and where. `ranks` asks all ranks, with
+/// the same questions on each:
 /// - `compare_with(held)`: sets the contents of the reference;
 /// - `mark(blocks, reference)`: for each block, as bytes, whether any rank's block differs from that of rank
 ///   `reference`;
