@@ -27,24 +27,13 @@ struct all_reduce_options {
     bool best = false;
 };
 
-/// 64MiB, 1KiB, 100.
-inline std::uint64_t parse_bytes(std::string_view option, std::string_view text)
-{
-    std::uint64_t unit = 1;
-    if (text.ends_with("KiB")) unit = std::uint64_t{1} << 10;
-    else if (text.ends_with("MiB")) unit = std::uint64_t{1} << 20;
-    else if (text.ends_with("GiB")) unit = std::uint64_t{1} << 30;
-    if (unit != 1) text.remove_suffix(3);
-    return unit * trainer::number<std::uint64_t>(option, text, 1, std::uint64_t{1} << 33);
-}
-
 /// \throws trainer::usage_error for anything it cannot follow, trainer::help_request
 inline all_reduce_options parse_all_reduce_options(const char* program, int argc, char** argv)
 {
     trainer::command_line line(program, "0, 1 if the run failed, 2 if the command line is wrong.");
     all_reduce_options result;
     const auto bytes = [](auto& size) {
-        return [&size](const std::string& option, std::string_view text) { size = parse_bytes(option, text); };
+        return [&size](const std::string& option, std::string_view text) { size = trainer::parse_bytes(option, text); };
     };
     line.value("--min", "BYTES", bytes(result.min), "first size (1KiB)");
     line.value("--max", "BYTES", bytes(result.max), "last size (64MiB)");

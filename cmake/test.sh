@@ -10,7 +10,7 @@
 # The last line counts the tests of all of them. A preset that cannot be configured or built counts as one failure,
 # one whose compiler is absent as one skip. Compilers run below ccache where that is installed (CCACHE_DISABLE=1: not).
 set -u
-cd "$(dirname -- "$0")/.." || exit 1
+cd "$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd)" || exit 1
 jobs=$(nproc 2>/dev/null || echo 2)
 
 passed=0

@@ -3,7 +3,7 @@
 
 # What each small example prints: regular expressions, all of which must be found.
 set(printed_by_probe "^step 0\nrank +loss +gradient norm +cosine with the others\n"
-    "suspect: rank 2, bucket 0 [^:]*:[0-9]*.: 1 element.s. are NaN or infinite, the first at index 17\n$")
+    "suspect: rank 2, bucket 0 [^:]*:[0-9]*.: 1 element is NaN or infinite, the first at index 17\n$")
 # Four native sums, no two alike, and one digest whatever the number of ranks.
 set(printed_by_reproducible "^ 2 ranks: native d0701d7ef9c325c8, correctly rounded aceb7b2c4999659d\n"
     "\n 4 ranks: native 8dd465790b27e81c, correctly rounded aceb7b2c4999659d\n"
@@ -22,7 +22,7 @@ set(printed_by_stream_order "^without an event: 1 hazard\nstream order: read aft
     "Missing: nothing orders all_gather .* behind copy .* Cure: record an event on stream" "\nwith an event: 0 hazard\n$")
 set(printed_by_inspect "16384 +4096 +float +6 +ring +24 .float. +5 " "8192 +4096 +bfloat16 +6 +tree +8 .bfloat16. +5 "
     "from element 0, 684 of them: ....1.2..3..4..5..0\n")
-set(printed_by_summary_mode "^step 0\npooled cosine of all ranks: [0-9.]+\nsuspect: rank 40, bucket 0 [^:]*:[0-9]*.: 1 element.s. are NaN or infinite\n"
+set(printed_by_summary_mode "^step 0\npooled cosine of all ranks: [0-9.]+\nsuspect: rank 40, bucket 0 [^:]*:[0-9]*.: 1 element is NaN or infinite\n"
     "\nloss: mean 0.5312, highest 2.5 on rank 9\n$")
 set(printed_by_evidence "^step 20, whole step: unlike: rank 2, its loss was the smallest in 16 steps since step 1. 1 : 160 against chance. damage: input. [^\n]*\n$")
 set(printed_by_own_part "^step 1, rank 2, weights: 2\nstep 2, rank 2, weights: 2\n$")

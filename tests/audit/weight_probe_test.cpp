@@ -29,6 +29,7 @@ struct outside {
     double behind = 1; ///< of the sum
     double tokens[4] = {1, 1, 1, 1};
     double told_scale = 1;
+    reduction operation = reduction::sum; ///< as the observer tells it
 };
 
 auto audits()
@@ -45,7 +46,7 @@ step_record observed(const outside& of, const Parts&... parts)
         if constexpr (requires { comm.template part<weight_probe>(); })
             comm.template part<weight_probe>().scale(of.told_scale);
         const std::vector<T> mine = gradient<T>(rank);
-        comm.observe_input(view<const T>(mine), stream, collective::all_reduce, reduction::sum, call_site::named("wte"));
+        comm.observe_input(view<const T>(mine), stream, collective::all_reduce, of.operation, call_site::named("wte"));
         stream.synchronize(testing::soon_ms);
         std::vector<T> data = times(mine, of.before[rank]);
         comm.base().all_reduce(view<const T>(data), view<T>(data), reduction::sum, stream);
@@ -129,7 +130,7 @@ TEST_CASE("texts and JSON lines tell the form, the weights and the rank")
     const std::string table = report::step_table(record);
     const auto has = [](const std::string& text, const char* part) { return text.find(part) != text.npos; };
     CHECK(has(table, "\nweights: bucket 0 'wte': rank 1 entered the average with weight 0 (others 1/4): rank lost\n"));
-    CHECK(has(table, "\nsuspect: rank 1, bucket 0 'wte': entered the average with another weight than is expected: 0 times that of a mean\n"));
+    CHECK(has(table, "\nsuspect: rank 1, bucket 0 'wte': entered the average with 0 times the weight that a mean gives it\n"));
     const std::string line = report::json_line("run", record);
     CHECK(has(line, "\"weights\":{\"form\":\"rank_lost\",\"expected\":false,\"by_rank\":[0.2"));
     CHECK(has(line, "\"ranks\":[1],\"common\":0.2"));
@@ -236,4 +237,32 @@ TEST_CASE("expected forms are the user's, and equal tokens are a mean")
     CHECK(suspects_of({}, {averaging::sum}) == 0);
     CHECK(suspects_of({.behind = 0.25, .tokens = {5, 5, 5, 5}}, {averaging::token_weighted}) == 0);
     CHECK(suspects_of({.behind = 0.25, .tokens = {5, 5, 5, 9}}, {averaging::token_weighted}) == 1);
+}
+
+TEST_CASE("of an average a sum is a suspect, and of a sum it is none")
+{
+    std::string text; // of the last suspect
+    const auto weights_of = [&text](const outside& of) {
+        const step_record record = observed<float>(of, weights());
+        const call_weights& found = record.calls.at(0).weights;
+        std::size_t named = 0;
+        for (const suspect& each : record.suspects) named += each.what == finding::weights ? 1 : 0;
+        CHECK(named == (found.expected ? 0 : 1));
+        for (const suspect& each : record.suspects) {
+            if (each.what == finding::weights) text = report::describe(each);
+        }
+        return found;
+    };
+    const call_weights undivided = weights_of({.operation = reduction::average});
+    CHECK(undivided.how == averaging::sum);
+    CHECK_FALSE(undivided.expected);
+    CHECK(text.find("with other weights than are expected: the one farthest from a mean's is 4 times that") != text.npos);
+    const call_weights divided = weights_of({.behind = 0.25, .operation = reduction::average});
+    CHECK(divided.how == averaging::mean);
+    CHECK(divided.expected);
+    const call_weights by_tokens = weights_of({.before = {0.125, 0.25, 0.125, 0.5}, .tokens = {100, 200, 100, 400},
+        .operation = reduction::average});
+    CHECK(by_tokens.how == averaging::token_weighted);
+    CHECK(by_tokens.expected);
+    CHECK(weights_of({}).expected);
 }

@@ -51,7 +51,7 @@ struct repaired {
 
 /// Repairs what `damage(rank, model)` did, on every rank.
 template <class Damage>
-std::vector<repaired> repair(int ranks, const Damage& damage, repair_options options = {})
+std::vector<repaired> repair(int ranks, const Damage& damage, repair_options options = {}, int reference_rank = -1)
 {
     const testing::watchdog guard("repair", 60);
     std::vector<repaired> all(static_cast<std::size_t>(ranks));
@@ -59,7 +59,7 @@ std::vector<repaired> repair(int ranks, const Damage& damage, repair_options opt
         repaired& mine = all[static_cast<std::size_t>(comm.rank())];
         damage(comm.rank(), mine.after);
         counting counted(comm);
-        agreement check(counted, {.max_buffers = 4});
+        agreement check(counted, {.max_buffers = 4, .reference_rank = reference_rank});
         const host::stream stream;
         mine.result = majority_repair(check, mine.after.replicas(), stream, options);
         mine.bytes = counted.bytes;
@@ -148,6 +148,56 @@ TEST_CASE("without a majority it says so and changes nothing, not even a buffer 
             CHECK(all[r].after.same_bits(before));
         }
     }
+}
+
+TEST_CASE("a rank that is named as the reference is right, whatever most ranks hold")
+{
+    for (const int ranks : {2, 4, 9}) {
+        for (const int reference : {0, ranks - 1}) {
+            CAPTURE(ranks);
+            CAPTURE(reference);
+            const auto damage = [&](int rank, model& m) {
+                if (rank == reference) return;
+                for (std::size_t i = 100; i < 116; ++i) m.weights[i] = 0.1778f; // all the others alike
+                if (rank == (reference == 0 ? 1 : 0)) m.step[0] = 7; // one
+            };
+            const auto without = repair(ranks, damage);
+            CHECK(without[0].result.majority == (ranks > 2));
+            CHECK_FALSE(without[static_cast<std::size_t>(reference)].after.same_bits(model()) == (ranks > 2));
+            for (const repaired& each : repair(ranks, damage, {}, reference)) {
+                CHECK(each.result.repaired);
+                CHECK(each.result.majority);
+                CHECK(each.result.rounds == 1);
+                CHECK(each.after.same_bits(model()));
+                const disagreement& found = each.result.found.buffers[0];
+                CHECK(found.reference_rank == reference);
+                CHECK(found.holders == std::vector{reference});
+                CHECK(found.others.size() == static_cast<std::size_t>(ranks - 1));
+                CHECK(found.majority == (ranks > 2)); // which is wrong
+                CHECK(found.differences[0].expected_bits == to_bits(0.25f));
+            }
+        }
+    }
+    const testing::watchdog guard("bad reference", 60);
+    local::run(2, settings, [](local::communicator& comm) {
+        for (const int wrong : {-2, 2}) {
+            CHECK_THROWS_WITH_AS(agreement(comm, {.reference_rank = wrong}),
+                doctest::Contains("reference_rank must be a rank of the communicator, or -1"), error);
+        }
+    });
+}
+
+TEST_CASE("a rank with another shape than the reference is an error that names both")
+{
+    const testing::watchdog guard("other shape", 60);
+    local::run(3, settings, [](local::communicator& comm) {
+        std::vector<float> weights(comm.rank() == 2 ? 10 : 9, 1.0f);
+        agreement check(comm, {.reference_rank = 2});
+        const host::stream stream;
+        const std::vector<replica> list{view(weights)};
+        CHECK_THROWS_WITH_AS(majority_repair(check, view<const replica>(list), stream),
+            doctest::Contains("buffer 0 of rank 0 has another count or type than that of rank 2"), error);
+    });
 }
 
 TEST_CASE("a repair that is hit is repeated, up to a limit, and never spoils a rank that was right")

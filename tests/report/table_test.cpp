@@ -72,7 +72,7 @@ TEST_CASE("a step shows every rank and says what the suspects did")
     const std::string text = report::step_table(record);
     CHECK(contains(text, "step 17\n"));
     CHECK(contains(line_with(text, "0.25"), "0     0.25"));
-    CHECK(contains(text, "rank 2, bucket 1: 3 element(s) are NaN or infinite, the first at index 41"));
+    CHECK(contains(text, "rank 2, bucket 1: 3 elements are NaN or infinite, the first at index 41"));
     CHECK(contains(text, "rank 1, whole step: the same samples as rank 2"));
     CHECK(contains(text, "rank 0, bucket 0: the norm of its gradient, 3.1, is 1.1 above the 2 that"));
 
@@ -164,7 +164,7 @@ TEST_CASE("NaN that most ranks have is told with its first step")
     CHECK(contains(report::describe(spread), "whole step: 6 ranks have NaN or infinity; most ranks have had it since step "));
     CHECK(contains(report::describe(spread), " since step 1,204"));
     spread.number = {};
-    CHECK(contains(report::describe(spread), ", whole step: 6 element(s) are NaN or infinite"));
+    CHECK(contains(report::describe(spread), ", whole step: 6 elements are NaN or infinite"));
 }
 
 TEST_CASE("a duplicate is described with the other rank")

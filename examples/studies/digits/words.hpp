@@ -3,6 +3,7 @@
 #pragma once
 
 #include <charconv>
+#include <cstdint>
 #include <cstddef>
 #include <stdexcept>
 #include <string>
@@ -42,6 +43,21 @@ Number number(std::string_view option, std::string_view text, Number low, Number
             + plain(high));
     }
     return value;
+}
+
+/// A size in bytes from 1 to 2^36: "100", "64K", "1M", "64MiB", "2g".
+inline std::uint64_t parse_bytes(std::string_view option, std::string_view text)
+{
+    std::string_view digits = text;
+    if (digits.size() > 3 && digits.ends_with("iB")) digits.remove_suffix(2);
+    int shift = 0;
+    if (!digits.empty()) {
+        const char last = digits.back();
+        shift = last == 'K' || last == 'k' ? 10 : last == 'M' || last == 'm' ? 20 : last == 'G' || last == 'g' ? 30 : 0;
+    }
+    if (shift != 0) digits.remove_suffix(1);
+    else digits = text;
+    return number<std::uint64_t>(option, digits, 1, (std::uint64_t{1} << 36) >> shift) << shift;
 }
 
 inline std::vector<std::string_view> split_list(std::string_view text)

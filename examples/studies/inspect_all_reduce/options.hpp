@@ -39,19 +39,6 @@ struct options {
     bool verbose = false;
 };
 
-/// "64", "4K", "1M", "2G"
-inline std::uint64_t parse_bytes(std::string_view option, std::string_view text)
-{
-    constexpr std::uint64_t most = std::uint64_t{1} << 36;
-    int shift = 0;
-    if (!text.empty()) {
-        const char last = text.back();
-        shift = last == 'K' || last == 'k' ? 10 : last == 'M' || last == 'm' ? 20 : last == 'G' || last == 'g' ? 30 : 0;
-    }
-    const std::string_view digits = text.substr(0, text.size() - (shift != 0 ? 1 : 0));
-    return trainer::number<std::uint64_t>(option, digits, 1, most >> shift) << shift;
-}
-
 /// \throws usage_error for anything it cannot follow, help_request
 inline options parse_options(const std::vector<std::string>& arguments)
 {
@@ -63,7 +50,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
         "0, 1 if the run failed,\n2 if the command line is wrong.");
     options result;
     const auto bytes = [](std::uint64_t& size) {
-        return [&size](const std::string& option, std::string_view text) { size = parse_bytes(option, text); };
+        return [&size](const std::string& option, std::string_view text) { size = trainer::parse_bytes(option, text); };
     };
     line.choice("--communicator", "KIND", result.communicator,
         {{"local", communicator_kind::local}, {"mpi", communicator_kind::mpi}, {"nccl", communicator_kind::nccl}},

@@ -35,8 +35,8 @@ public:
           skipped_(1),
           damaged_(1),
           digest_(1),
-          // Without times, so that a run on a busy machine has the same records.
-          comm_(std::move(comm), {.direction = collprobe::direction_mode::exact, .times = false})
+          // Without times, so that a run on a busy machine has the same records; a trace needs them.
+          comm_(std::move(comm), {.direction = collprobe::direction_mode::exact, .times = !work.given.files.trace.empty()})
     {
         for (std::size_t bucket = 0; bucket < model_.layers(); ++bucket) {
             const std::uint64_t count = model_.parameters(layer_of(bucket)).count();

@@ -32,8 +32,8 @@ public:
     rank_trainer(const job& work, Communicator comm)
         : job_(work),
           model_(work.widths(), work.weights_seed(), work.given.dropout),
-          // Without times, so that a run on a busy machine has the same records.
-          comm_(std::move(comm), {.direction = collprobe::direction_mode::exact, .times = false})
+          // Without times, so that a run on a busy machine has the same records; a trace needs them.
+          comm_(std::move(comm), {.direction = collprobe::direction_mode::exact, .times = !work.given.files.trace.empty()})
     {
         for (std::size_t bucket = 0; bucket < model_.layers(); ++bucket) {
             const std::size_t count = model_.parameters(layer_of(bucket)).size();

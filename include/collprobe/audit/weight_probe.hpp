@@ -26,7 +26,8 @@ struct weight_probe_options {
     /// 4096. A small buffer has no more bins than elements (but at least 64).
     std::uint32_t bins = 0;
     std::uint64_t seed = sketch_options().seed; ///< with that of the audit, both use one read
-    std::vector<averaging> expected = {averaging::mean, averaging::sum, averaging::token_weighted};
+    /// Forms that are no suspects. Empty: of an average `mean` and `token_weighted`, of a sum these and `sum`.
+    std::vector<averaging> expected = {};
     double scale = 1; ///< the first `weight_probe::scale`
     /// How rarely a weight is off by more than its bound to one side, if the errors of a sketch's bins are Gaussian:
     /// 1e-9 are six deviations. At least 1e-12.
@@ -86,7 +87,8 @@ public:
         if constexpr (floating_element<T>) {
             if (!is_looked_at(call)) return {};
             if (call.ranks().size() <= detail::most_weighted_ranks) {
-                Call::device::sum_each(call.stream(), 1, detail::sample_magnitudes<T>{input, to});
+                Call::device::sum_each(call.stream(), 1,
+                    detail::sample_magnitudes<T>{input, to, call.operation() == reduction::average});
                 return call.memory().sums.template before<T>(call.index(), call.count(),
                     call.what() == collective::reduce_scatter, options_.scale, call.lane());
             }
@@ -121,7 +123,7 @@ private:
             && (call.what() == collective::all_reduce || call.what() == collective::reduce_scatter)
             && (call.operation() == reduction::sum || call.operation() == reduction::average);
     }
-    bool is_expected(averaging how, bool has_equal_tokens) const noexcept;
+    bool is_expected(averaging how, bool averages, bool has_equal_tokens) const noexcept;
 
     weight_probe_options options_;
     std::vector<double> tokens_; ///< of the step that is judged, by rank

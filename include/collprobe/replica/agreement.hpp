@@ -30,6 +30,9 @@ struct agreement_options {
     int max_buffers = 64; ///< largest length of a list
     int checks_in_flight = 4; ///< checks whose answers were not read yet
     std::uint64_t scratch_bytes = 1 << 20; ///< bytes that a search or a repair sends at a time; at least 4096
+    /// The rank whose bits are right, where the caller knows one: the rank that read the checkpoint, say. `locate` and
+    /// repairs then compare with that rank, whatever most ranks hold. -1: with what most ranks hold, right or wrong.
+    int reference_rank = -1;
 };
 
 /// Checks whether all ranks hold the same bits: of a result, of weights, of optimizer state.
@@ -58,9 +61,11 @@ public:
     explicit agreement(Comm& comm, agreement_options options = {}, call_site where = call_site::current())
         : comm_(&comm), options_(options)
     {
-        caller(comm, "agreement", where)
-            .require(options.max_buffers >= 1 && options.checks_in_flight >= 1 && options.scratch_bytes >= 4096,
-                "max_buffers and checks_in_flight must be at least 1, scratch_bytes at least 4096");
+        const caller who(comm, "agreement", where);
+        who.require(options.max_buffers >= 1 && options.checks_in_flight >= 1 && options.scratch_bytes >= 4096,
+            "max_buffers and checks_in_flight must be at least 1, scratch_bytes at least 4096");
+        who.require(options.reference_rank >= -1 && options.reference_rank < comm.size(),
+            "reference_rank must be a rank of the communicator, or -1");
         differs_ = detail::fixed_array<std::uint8_t>(room());
         unread_ = detail::fixed_array<std::uint8_t>(room());
         const auto scope = detail::enter_device(comm);
@@ -158,7 +163,8 @@ public:
             if (seen.agrees(b)) continue;
             detail::difference_exchange<Comm> ranks = about(b, buffers, stream, where);
             const detail::fixed_array<detail::held_buffer> held = ranks.hold(seen.digests.data() + b);
-            detail::located_difference found = detail::locate_difference({held.data(), held.size()}, ranks);
+            detail::located_difference found
+                = detail::locate_difference({held.data(), held.size()}, options_.reference_rank, ranks);
             found.report.buffer = static_cast<int>(b);
             if (!found.report.others.empty()) all.push_back(std::move(found));
         }

@@ -23,9 +23,9 @@ struct difference {
 
 /// A buffer that differs between the ranks. Equal on every rank.
 ///
-/// If more than half of the ranks hold the same bits, these are the reference and the other ranks are to blame for
-/// their differences. Otherwise (always if two of two differ) the lowest rank's bits serve as the reference, and no
-/// rank is blamed.
+/// The reference is what the rank of `agreement_options::reference_rank` holds. Without one it is what more than half
+/// of the ranks hold: a majority, which is not the truth, because most ranks may be wrong alike. Without a majority
+/// (always if two of two differ) the lowest rank's bits serve as the reference, and no rank is blamed.
 struct disagreement {
     /// A run of elements of a buffer, some of which differ.
     struct range {
@@ -34,7 +34,10 @@ struct disagreement {
     };
 
     int buffer = -1; ///< index in the list
-    bool majority = false;
+    bool majority = false; ///< more than half of the ranks hold the same bits, be they the reference or not
+    int reference_rank = -1; ///< the rank that the caller has named, or -1
+    /// Whether the other ranks can be blamed, and repaired.
+    bool has_reference() const noexcept { return majority || reference_rank >= 0; }
     int groups = 0; ///< number of different contents
     std::uint64_t count = 0; ///< elements of the reference
     std::vector<int> holders; ///< ranks that hold the reference, ascending

@@ -24,13 +24,17 @@ struct repair_options {
 /// The result of a repair. Equal on every rank.
 struct repair_result {
     bool repaired = false; ///< all ranks hold the same bits now; this was verified
-    bool majority = true; ///< false: no bits are held by more than half of the ranks, so nothing was changed
+    /// False: of a buffer no bits are held by more than half of the ranks, and no rank was named as the reference. So
+    /// nothing was changed.
+    bool majority = true;
     int rounds = 0; ///< 0 if there was nothing to repair
     std::uint64_t bytes = 0; ///< bytes of elements sent to every rank
     agreement_verdict found; ///< the verdict before the first round
 };
 
-/// Gives all ranks the bits that most of them hold, in buffers that should be equal (weights, optimizer state, ...).
+/// Gives all ranks the bits that most of them hold, in buffers that should be equal (weights, optimizer state, ...);
+/// or, with `agreement_options::reference_rank`, those of that rank. Most ranks may be wrong alike, and then a repair
+/// without a reference spreads what is wrong: name the rank that holds what is right, where there is one.
 /// Each buffer is judged by itself. If any buffer has no majority, none is changed; averaging repairs remain for that
 /// case. Only blocks that differ are sent, from a rank of the majority and through all adaptors, and only the other
 /// ranks are written to. Then everything is checked again. If the repair was damaged it is repeated, from another rank
@@ -58,14 +62,18 @@ repair_result majority_repair(agreement<Comm>& check, view<const replica> buffer
         }
         result.repaired = found.empty();
         if (result.repaired) return result;
-        for (const detail::located_difference& each : found) result.majority = result.majority && each.report.majority;
+        for (const detail::located_difference& each : found)
+            result.majority = result.majority && each.report.has_reference();
         if (!result.majority || result.rounds == options.max_rounds) return result;
         for (const detail::located_difference& each : found) {
             for (const difference& other : each.report.differences) {
                 if (!other.same_shape)
                     who.fail(status::mismatch,
                         "buffer " + std::to_string(each.report.buffer) + " of rank " + std::to_string(other.rank)
-                            + " has another count or type than that of most ranks",
+                            + " has another count or type than that of "
+                            + (each.report.reference_rank < 0
+                                    ? std::string("most ranks")
+                                    : "rank " + std::to_string(each.report.reference_rank)),
                         {other.rank});
             }
         }

@@ -29,7 +29,8 @@ struct weight_entry {
     double residual = 0; ///< as in `call_weights`
     double residual_limit = 0;
     double scale = 0; ///< as told when the call was made
-    std::uint64_t bins = 0;
+    std::uint32_t bins = 0;
+    std::uint32_t averages = 0; ///< 1: the operation of the call is an average
     std::uint64_t result = 0; ///< digest of the sketch of the result: equal on ranks with equal results
 };
 
@@ -46,6 +47,7 @@ template <element T>
 struct sample_magnitudes {
     view<const T> data;
     weight_entry* to;
+    bool averages = false; ///< to note, too
 
     static constexpr std::uint64_t most = 128;
 
@@ -62,7 +64,11 @@ struct sample_magnitudes {
         }
         return sum;
     }
-    COLLPROBE_HD void store(std::uint64_t, double sum) const noexcept { to->diverse = sum; }
+    COLLPROBE_HD void store(std::uint64_t, double sum) const noexcept
+    {
+        to->diverse = sum;
+        to->averages = averages ? 1 : 0;
+    }
 
 private:
     /// Bits of a sample's magnitude: of any place in its stretch, so that no period of the buffer matters.
@@ -259,7 +265,7 @@ struct write_weight {
         const std::uint64_t bins = system.bins;
         double rows = 0, residual = 0, single = 0, limit = 0, moved = 0, squared_shares = 0;
         to->scale = scale;
-        to->bins = bins;
+        to->bins = static_cast<std::uint32_t>(bins);
         to->result = 0; // a sum of independent terms: one thread need not wait for each
         for (std::uint64_t k = 0; k < 2 * bins; ++k) to->result += mix64(to_bits(system.of_result[k]) + k * golden);
         for (std::uint64_t bin = 0; bin < bins; ++bin) {

@@ -41,7 +41,7 @@ COLLPROBE_COLD_INLINE void collect_weights(
     out.common = not_a_number();
     out.expected = true;
     out.scale = first.scale;
-    out.bins = static_cast<std::uint32_t>(first.bins);
+    out.bins = first.bins;
     out.residual = out.residual_limit = 0;
     bool have_few = false;
     for (int r = 0; r < entries.ranks(); ++r) have_few = have_few || has_few_magnitudes(entries(call, r));
@@ -95,8 +95,12 @@ COLLPROBE_COLD_INLINE suspect suspect_of_weights(const call_weights& of)
 
 } // namespace detail
 
-COLLPROBE_COLD_INLINE bool weight_probe::is_expected(averaging how, bool has_equal_tokens) const noexcept
+COLLPROBE_COLD_INLINE bool weight_probe::is_expected(
+    averaging how, bool averages, bool has_equal_tokens) const noexcept
 {
+    if (options_.expected.empty()) {
+        return how == averaging::mean || how == averaging::token_weighted || (how == averaging::sum && !averages);
+    }
     for (const averaging each : options_.expected) {
         if (each == how) return true;
         if (has_equal_tokens && each == averaging::token_weighted && how == averaging::mean) return true;
@@ -124,7 +128,8 @@ COLLPROBE_COLD_INLINE void weight_probe::judge(const part_entries<entry>& entrie
         if (out.why_not != weights_refusal::none) continue;
         name_weights(out, 2 * roundoff, tokens_);
         tests += 2.0 * entries.ranks();
-        out.expected = out.how == averaging::unknown || is_expected(out.how, has_equal_tokens);
+        out.expected = out.how == averaging::unknown
+            || is_expected(out.how, entries(c, 0).averages != 0, has_equal_tokens);
         if (out.expected) continue;
         record.suspects.push_back(detail::suspect_of_weights(out));
         record.suspects.back().call = c;

@@ -100,8 +100,8 @@ struct located_difference {
     held_buffer wanted; ///< the reference's
 };
 
-/// Groups the ranks by the contents of their buffers. The reference is the group with more than half of the ranks, or
-/// else the group of the lowest rank. Returns false if all ranks hold the same.
+/// Groups the ranks by the contents of their buffers. The reference is the group of `out.reference_rank`; without one
+/// the group with more than half of the ranks, or else that of the lowest rank. Returns false if all hold the same.
 inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& out)
 {
     const int ranks = static_cast<int>(held.size());
@@ -115,12 +115,14 @@ inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& o
     out.groups = groups.distinct();
     const digest_index::group* const most = groups.majority();
     out.majority = most != nullptr;
-    const std::uint64_t chosen = out.majority ? most->digest : key(0);
+    const bool follows_most = out.reference_rank < 0 && out.majority;
+    const std::uint64_t chosen = follows_most ? most->digest : key(out.reference_rank < 0 ? 0 : out.reference_rank);
     for (int r = 0; r < ranks; ++r) (key(r) == chosen ? out.holders : out.others).push_back(r);
     return !out.others.empty();
 }
 
-/// Finds which ranks differ in a buffer, and where. `ranks` asks all ranks, with the same questions on each:
+/// Finds which ranks differ in a buffer from the reference (`disagreement`), and where. `ranks` asks all ranks, with
+/// the same questions on each:
 /// - `compare_with(held)`: sets the contents of the reference;
 /// - `mark(blocks, reference)`: for each block, as bytes, whether any rank's block differs from that of rank
 ///   `reference`;
@@ -128,12 +130,13 @@ inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& o
 ///   each.
 /// A rank whose count or type differs from the reference finds no difference.
 template <class Ranks>
-located_difference locate_difference(view<const held_buffer> held, Ranks& ranks)
+located_difference locate_difference(view<const held_buffer> held, int reference_rank, Ranks& ranks)
 {
     located_difference found;
     collprobe::disagreement& report = found.report;
+    report.reference_rank = reference_rank;
     if (!group_ranks(held, report)) return found;
-    const int reference = report.holders.front();
+    const int reference = reference_rank < 0 ? report.holders.front() : reference_rank;
     const held_buffer& wanted = held[static_cast<std::uint64_t>(reference)];
     report.count = wanted.count;
     found.wanted = wanted;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <collprobe/detail/math.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/table.hpp>
 
@@ -45,7 +46,9 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
                            : ", " + describe_call(named.call, named.site) + ": ";
     switch (named.what) {
     case finding::non_finite:
-        text += short_number(named.statistic) + " element(s) are NaN or infinite";
+        if (named.call < 0 && named.rank >= 0) return text + "its loss is NaN or infinite";
+        text += detail::counted(static_cast<std::uint64_t>(named.statistic), "element")
+            + (named.statistic > 1 ? " are" : " is") + " NaN or infinite";
         if (named.index != no_index) text += ", the first at index " + std::to_string(named.index);
         break;
     case finding::duplicate:
@@ -92,9 +95,16 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
         text += "unlike the other ranks: " + describe(named.evidence);
         break;
     case finding::weights:
-        text += named.rank < 0 ? "the ranks entered the average with other weights than are expected: "
-                               : "entered the average with another weight than is expected: ";
-        text += detail::weight_text(named.statistic, named.threshold) + " times that of a mean";
+        if (named.rank >= 0) {
+            text += "entered the average with " + detail::weight_text(named.statistic, named.threshold)
+                + " times the weight that a mean gives it";
+        } else if (collprobe::detail::absolute(named.statistic - 1) <= named.threshold) {
+            text += "the ranks entered the average with equal weights, as in a mean, which are not the expected ones";
+        } else {
+            text += "the ranks entered the average with other weights than are expected: the one farthest from a "
+                    "mean's is "
+                + detail::weight_text(named.statistic, named.threshold) + " times that";
+        }
         break;
     }
     return text;
