@@ -108,7 +108,7 @@ public:
     std::uint64_t overflows = 0; ///< elements that are not finite although the correctly rounded sum is
     distance_histogram distances; ///< in numbers of the type, without overflows
     largest_distance largest;
-    double nanoseconds = 0;
+    double nanoseconds = 0; ///< of a processor
 
     /// `result` and `right`: the block's sums by this method, and the correctly rounded ones.
     template <floating_element T>
