@@ -163,7 +163,7 @@ void in_memory(std::uint64_t injections, std::uint64_t seed, tally (&of)[static_
 
         for (std::size_t i = 0; i < what.bad.size(); ++i) buffers[static_cast<std::size_t>(what.bad[i])] = &what.damaged[i];
         ranks_in_memory all(buffers);
-        const detail::located_difference found = detail::locate_difference(all.hold(), all);
+        const detail::located_difference found = detail::locate_difference(all.hold(), -1, all);
         ++counts.injections;
         counts.damaged_ranks += what.bad.size();
         if (!what.is_found(found.report, ranks)) ++counts.misses;
