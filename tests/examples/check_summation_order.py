@@ -503,6 +503,25 @@ def check_permutations():
     assert "\nfloat64 linear  " in table() and "\nfloat64 recursive_doubling  " in table(), table()
 
 
+def check_file_order():
+    """Rank 2 is before rank 10, in whichever sequence a shell names their files."""
+    place = folder / "ordered"
+    columns = [hard_column(FLOAT, 12) for _ in range(64)]
+    files = [npy(place / f"grad_{k}.npy", "<f4", (64,), FLOAT.pack([column[k] for column in columns])) for k in range(12)]
+
+    def digests(*paths):
+        return [line["digest"] for line in lines_of(*paths, "--orders", "linear,tree") if line["kind"] == "method"]
+
+    wanted = digests(place)
+    assert digests(*sorted(files)) == wanted and digests(*files[::-1]) == wanted and sorted(files) != files
+    swapped = folder / "swapped"
+    for k, path in enumerate(sorted(files)):
+        (swapped / path.name).parent.mkdir(exist_ok=True)
+        shutil.copy(path, swapped / f"grad_{k}.npy")
+    assert digests(swapped) != wanted  # the negative control: the sequence matters
+    assert "sorted by their names (grad_2 before grad_10)" in " ".join(run("--help").stdout.split())
+
+
 def check_refusals():
     place = folder / "bad"
     one = FLOAT.pack([1, 2, 3, 4])
@@ -555,6 +574,13 @@ def check_refusals():
                   ["--orders", "ring:2", good], [good, "--ranks", "3"], [good, "--json", "--csv"], [good, "--as", "int8"],
                   [good, "--as", "double", "--accumulations", "float32"]):
         assert "Try --help" in run(*wrong, code=2).stderr
+    # Options without an effect on this input.
+    for wrong, says in (([good, "--elements", 5], "--elements: belongs to --random"),
+                        ([good, "--tensor", "a"], "--tensor: belongs to .safetensors files"),
+                        (["--random", "wide", "--tensor", "a"], "--tensor: belongs to files"),
+                        ([good, "--type", "bfloat16"], "--type: no .npy file has what NumPy calls uint16"),
+                        (["--random", "wide", "--type", "bfloat16"], "--type: belongs to files")):
+        assert run(*wrong, code=2).stderr == f"summation_order: {says}\nTry --help.\n", wrong
 
 
 def check_safetensors():
@@ -594,6 +620,7 @@ orders = ORDERS.split(",")
 assert all((a, b) in told_apart for a in orders for b in orders if a != b), sorted(told_apart)
 check_conclusions()
 check_permutations()
+check_file_order()
 check_refusals()
 if "safetensors" in sys.argv:
     check_safetensors()

@@ -89,8 +89,8 @@ inline options parse_options(const std::vector<std::string>& arguments)
         {"bfloat16", element_type::bfloat16}, {"float", element_type::float32}, {"double", element_type::float64},
         {"float16", element_type::float16}, {"float32", element_type::float32}, {"float64", element_type::float64}};
     line.paths("PATH", result.paths,
-        "a folder of files, or files: one a row, in the order of their names; or one file\nwith a row for each index of its "
-        "first dimension. .npy or .safetensors");
+        "a folder of files, or files: one a row, sorted by their names (grad_2 before grad_10),\nin whichever sequence they "
+        "are given; or one file with a row for each index of its\nfirst dimension. .npy or .safetensors");
     std::vector<trainer::word<input_kind>> kinds;
     for (std::size_t k = 0; k < std::size(input_names); ++k) kinds.push_back({input_names[k], static_cast<input_kind>(k)});
     line.value("--random", "KIND",
@@ -138,7 +138,10 @@ inline options parse_options(const std::vector<std::string>& arguments)
     result.to = json ? output::json : csv ? output::csv : output::table;
     if (result.paths.empty() && !result.random) throw usage_error("a path or --random KIND was expected");
     if (!result.paths.empty() && result.random) throw usage_error("--random: '" + result.paths[0] + "' is the input");
-    if (result.random && result.leaves) throw usage_error("--leaves: belongs to files");
+    for (const char* const of_files : {"--leaves", "--tensor", "--type"}) {
+        if (result.random && line.given(of_files)) throw usage_error(std::string(of_files) + ": belongs to files");
+    }
+    if (!result.random && line.given("--elements")) throw usage_error("--elements: belongs to --random");
     std::sort(result.accumulations.begin(), result.accumulations.end());
     result.accumulations.erase(
         std::unique(result.accumulations.begin(), result.accumulations.end()), result.accumulations.end());
