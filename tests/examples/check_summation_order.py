@@ -556,6 +556,19 @@ def check_refusals():
     refused(good, npy(place / "other.npy", "<f4", (4,), one), says=["other.npy'", "shape (4,)", "shape (2, 2)", "good.npy'"])
     refused(good, npy(place / "half.npy", "<f2", (2, 2), one[:8]), says=["half.npy'", "type half", "type float"])
     refused(place / "none.npy", says=["none.npy'", "No such file"])
+    refused(place / "no\x1b[31m\x07ne.npy", says=["no?[31m?ne.npy'", "No such file"])
+    refused(place / "no\nne.npy", says=["no?ne.npy'"])
+    coloured = place / "\x1b[31mred\x07.npy"
+    coloured.write_text("no array, a text\n")
+    refused(coloured, says=["?[31mred?.npy'", "no NumPy file"])
+    for raw in (FLOAT.pack([1, 2, 3, 4]), FLOAT.pack([1, FLOAT.nan, 3, 4])):
+        done = run(npy(coloured, "<f4", (2, 2), raw))
+        assert "from " + str(place) + "/?[31mred?.npy" in done.stdout and "\x1b" not in done.stdout + done.stderr, done
+        assert "\x1b" not in run(coloured, "--json").stderr
+    for wrong in ([coloured, "--random", "normal"], ["--\x1b[1m"], [good, "--orders", "\x1b"], [good, "--ranks", "\x1b"],
+                  [good, "--as", "\x1b"]):
+        assert "\x1b" not in run(*wrong, code=2).stderr, wrong
+    assert "none?/a.svg" in run(good, "--svg", place / "none\x1b/a.svg", code=1).stderr
     empty = folder / "no_arrays"
     empty.mkdir()
     refused(empty, says=["no_arrays'", "no .npy file"])
