@@ -453,6 +453,17 @@ def check_conclusions():
     _, end = said("--random", "heavy", "--ranks", 8, "--elements", 500, "--orders", "ring")
     assert "in the one order tried" in end, end
 
+    # Elements that are left out are in no digest: 65520 is no half, but a running sum loses both eights.
+    left_out = array("left_out", HALF, [[65504, 1], [8, 2], [8, 3]])
+    screen, end = said(left_out, "--threads", 1)
+    assert "1 element has a sum beyond the largest number of the type: left out" in screen, screen
+    assert end.startswith("Every method has the same bits on these data, "), end
+    assert len({line["digest"] for line in lines_of(left_out) if line["kind"] == "method" and line["ranks"] == 3}) == 1
+
+    _, end = said("--random", "heavy", "--ranks", 8, "--elements", 5000, "--as", "bfloat16", "--accumulations", "native,float32")
+    assert end.startswith("Of the accumulations, only float32 has the same bits in every order tried and for 2, 4 and 8 "
+                          "ranks on these data (exact sums have them for any); it costs "), end
+
     # All errors are alike: they have no spread that a bias could be held against.
     unlucky = [[2048.0] * 3, [1.0] * 3, [1.0] * 3]
     path = array("alike", HALF, unlucky)
@@ -568,6 +579,8 @@ def check_refusals():
     for wrong in ([coloured, "--random", "normal"], ["--\x1b[1m"], [good, "--orders", "\x1b"], [good, "--ranks", "\x1b"],
                   [good, "--as", "\x1b"]):
         assert "\x1b" not in run(*wrong, code=2).stderr, wrong
+    twice = run(place / "a\nb.npy", "--random", "normal", code=2).stderr
+    assert "'" + str(place) + "/a?b.npy' is the input" in twice, twice
     assert "none?/a.svg" in run(good, "--svg", place / "none\x1b/a.svg", code=1).stderr
     empty = folder / "no_arrays"
     empty.mkdir()

@@ -177,7 +177,7 @@ inline std::string invariance_text(const answer& of)
     return "Of the accumulations, " + std::string(names.size() == 1 ? "only " : "") + listed(names)
         + (names.size() == 1 ? " has" : " have") + " the same bits " + tried_text(of)
         + (only_exact ? ", as it has for any data"
-                      : " on these data" + std::string(has_exact ? " (exact has them for any)" : ", exact for any data"))
+                      : std::string(" on these data (") + (has_exact ? "exact has" : "exact sums have") + " them for any)")
         + (names.size() == 1 ? "; it costs " : "; the cheapest, " + names[0] + ", costs ")
         + collprobe::report::short_number(of.per_element(cheapest)) + " ns an element"
         + (cheapest == fastest ? ", the fastest method"
@@ -205,7 +205,8 @@ inline std::string errors_text(const answer& of)
     }
     const std::string elsewhere = overflow != 0 ? "elsewhere " : "";
     if (of.table()[worst].error().fraction == 0) {
-        const bool signs = std::any_of(of.table().begin(), of.table().end(), [](const auto& m) { return m.differ > m.overflows; });
+        const bool signs = std::any_of(
+            of.table().begin(), of.table().end(), [](const auto& each) { return each.differ > each.overflows; });
         return all + elsewhere + (signs ? "methods differ in the sign of zeros only" : "no method has an error");
     }
     all += elsewhere + "the largest error of a method, as a vector, is that of " + text(methods[worst]) + ": ";

@@ -144,7 +144,7 @@ inline std::string agreement_table(const answer& of)
         }
     }
     all += '\n' + table.text();
-    if (shown < groups.size()) all += "(" + std::to_string(groups.size() - shown) + " more groups: --json)\n";
+    if (shown < groups.size()) all += "(" + collprobe::report::detail::counted(groups.size() - shown, "further group") + ": --json)\n";
     return all;
 }
 
