@@ -18,12 +18,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <collprobe/detail/printable.hpp>
 #include <collprobe/replica/receipt.hpp>
 #include <collprobe/scan/tensor_part.hpp>
 
 /// Tensors of NumPy files, where they lie in the file. safetensors.hpp has those of the other format.
 namespace tools {
 
+using collprobe::detail::printable;
 using collprobe::detail::quoted_name;
 
 struct bad_tensor_file : std::runtime_error {
@@ -46,9 +48,9 @@ public:
             else data_ = static_cast<const char*>(mapped);
         }
         if (file >= 0) ::close(file);
-        if (other_kind) throw bad_tensor_file("cannot read '" + path + "': it is not a regular file");
+        if (other_kind) throw bad_tensor_file("cannot read '" + printable(path) + "': it is not a regular file");
         if (reason != 0)
-            throw bad_tensor_file("cannot read '" + path + "': " + std::generic_category().message(reason));
+            throw bad_tensor_file("cannot read '" + printable(path) + "': " + std::generic_category().message(reason));
     }
     mapped_file(mapped_file&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0))

@@ -7,7 +7,9 @@ Sums of random and hard terms by every method, with integers of any length and t
 program must have the same bits, the same counts of differing elements, and the same largest error and element. Then
 inputs that it must refuse, each by one sentence that names the file.
 """
+import fractions
 import json
+import math
 import pathlib
 import random
 import shutil
@@ -261,6 +263,11 @@ def run(*arguments, code=0):
 ORDERS = "linear,ring,tree,single_tree,recursive_doubling,recursive_halving,two_level"
 
 
+def two_level_number(order, ranks):
+    """The ranks of a node unless they are given; 0 for orders without a number."""
+    return 0 if order != "two_level" else 8 if ranks >= 16 else max(2, ranks // 2)
+
+
 told_apart = set()  # pairs of methods: the negative control, that the cases do tell methods from each other
 
 
@@ -312,13 +319,12 @@ def check_case(case, of, source, n, count, ranks, as_type):
         method = line["order"], line["accumulation"], line["ranks"]
         assert method not in results and line["type"] == of.name and line["elements"] == count, line
         number = line.get("order_number", 0)
-        if line["ranks"] != (ranks or [n])[-1] and line["order"] == "two_level":
-            number = 8 if line["ranks"] >= 16 else max(2, line["ranks"] // 2)
+        assert number == two_level_number(line["order"], line["ranks"]), line
         result = []
         for i, column in enumerate(terms):
             order = order_at(line["order"], line["ranks"], count, of.bytes, i, number)
             bits = sum_in(dealt(order, n, line["ranks"]), line["accumulation"], of, column)
-            result.append(of.nan if of.is_nan(bits) else bits)
+            result.append(0 if i not in counted else of.nan if of.is_nan(bits) else bits)  # no digest is about the others
         results[method] = result
         raw = of.pack(result)
         where = f"case {case}, {of.name}, {n} rows: {line}"
@@ -341,11 +347,15 @@ def check_case(case, of, source, n, count, ranks, as_type):
     native = {method[0]: result for method, result in results.items() if method[1:] == ("native", last)}
     told_apart.update((a, b) for a in native for b in native if native[a] != native[b])
     for line in lines:
+        if line["kind"] != "method" and "order" in line:
+            assert line.get("order_number", 0) == two_level_number(line["order"], line["ranks"]), (case, line)
         if line["kind"] == "pair":
+            assert line.get("other_order_number", 0) == two_level_number(line["other_order"], last), (case, line)
             a = results[line["order"], line["accumulation"], last]
             b = results[line["other_order"], line["other_accumulation"], last]
             assert line["differ"] == sum(a[i] != b[i] for i in counted), (case, line)
         if line["kind"] == "change":
+            assert line.get("from_order_number", 0) == two_level_number(line["order"], line["from_ranks"]), (case, line)
             a = results[line["order"], line["accumulation"], line["from_ranks"]]
             b = results[line["order"], line["accumulation"], line["ranks"]]
             assert line["changed"] == sum(a[i] != b[i] for i in counted), (case, line)
@@ -375,6 +385,152 @@ def check_oracle():
     rounded = bits.view(numpy.float32).astype(ml_dtypes.bfloat16).view(numpy.uint16)
     for value, wanted in zip(bits.tolist(), rounded.tolist()):
         assert FLOAT.is_nan(value) or FLOAT.to(BFLOAT16, value) == wanted
+
+
+def array(name, of, rows):
+    """A file of these numbers: a row a rank."""
+    letter = {"<f2": "e", "<f4": "f", "<f8": "d"}[of.descr]
+    raw = b"".join(struct.pack(f"<{len(row)}{letter}", *row) for row in rows)
+    return npy(folder / "said" / f"{name}.npy", of.descr, (len(rows), len(rows[0])), raw)
+
+
+def said(*arguments):
+    """The screen, its closing sentence on one line."""
+    screen = run(*arguments).stdout
+    return screen, " ".join(screen.rsplit("\n\n", 1)[1].split())
+
+
+def lines_of(*arguments):
+    """Lines of JSON, in which no number that exists is missing."""
+    text = run(*arguments, "--json").stdout
+    assert '"inf"' not in text and '"nan"' not in text, text
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def check_conclusions():
+    """What the closing sentence says, of data made for it."""
+    rows = [[60000, 1], [60000, 2], [-60000, 3], [-60000, 4]]
+    screen, end = said(array("over", HALF, rows), "--orders", "linear", "--accumulations", "native,exact")
+    assert end.endswith("native linear overflows in 1 element; elsewhere no method has an error."), end
+    assert end.startswith("Of the accumulations, only exact has the same bits in the one order tried and for 2 and 4 ranks, "), end
+    _, end = said(array("over", HALF, rows))
+    assert "; 3 methods overflow, most often native linear: in 1 element; " in end, end
+
+    # Sizes whose squares are no numbers of double. The spread of a sum is measured by two passes over the terms.
+    for size in (-320, -165, 0, 160, 305):
+        rows = [[random.gauss(0, 1) * 10.0 ** size for _ in range(100)] for _ in range(4)]
+        path = array("sized", DOUBLE, rows)
+        check_noise(path, rows)
+        screen, end = said(path)
+        if size > -320:
+            assert "no method" not in end and "the largest error of a method, as a vector, is that of native " in end, end
+            assert end.endswith(" % of the noise between the ranks."), end
+            line = next(line for line in screen.splitlines() if "; correctly rounded " in line)
+            gave, right = line.split(" gave ")[1].split("; correctly rounded ")
+            assert float(gave) != float(right), line
+            method = next(line for line in lines_of(path) if line["kind"] == "method" and line["differ"] and line["ranks"] == 4)
+            assert 0 < method["relative_error"] < 1e-14 and 0 < method["error_over_noise"] < 1e-13, method
+    rows = [[1e8 + random.gauss(0, 1e-5) for _ in range(100)] for _ in range(4)]
+    check_noise(array("near", DOUBLE, rows), rows)
+    rows = [[1e300 if k == 0 else 1e-300 * i for i in range(100)] for k in range(3)]
+    check_noise(array("outlier", DOUBLE, rows), rows)
+
+    rows = [[0.1 * (i + 1) for i in range(50)]] * 7
+    path = array("same", FLOAT, rows)
+    assert lines_of(path)[0]["noise"] == 0
+    assert said(path)[1].endswith("the ranks are alike, so there is no noise to hold it against."), said(path)
+    assert "error_over_noise" not in next(line for line in lines_of(path) if line["kind"] == "method" and line["differ"])
+
+    small = [[float(random.randrange(100)) for _ in range(40)] for _ in range(4)]
+    _, end = said(array("exact", FLOAT, small))
+    assert end == ("Every method has the same bits on these data, in every order tried and for 2 and 4 ranks; "
+                   "no method has an error."), end
+    _, end = said("--random", "heavy", "--ranks", 8, "--elements", 5000, "--as", "bfloat16", "--accumulations",
+                  "native,float32,float64,exact", "--threads", 1)
+    names = end.split("Of the accumulations, ")[1].split(" have the same bits in every order tried")[0]
+    assert sorted(names.replace(" and ", ", ").split(", ")) == ["exact", "float32", "float64"], end
+    assert f"; the cheapest, {names.split(',')[0]}, costs " in end and "fastest method" in end, end
+    _, end = said("--random", "heavy", "--ranks", 8, "--elements", 500, "--orders", "ring")
+    assert "in the one order tried" in end, end
+
+    # Elements that are left out are in no digest: 65520 is no half, but a running sum loses both eights.
+    left_out = array("left_out", HALF, [[65504, 1], [8, 2], [8, 3]])
+    screen, end = said(left_out, "--threads", 1)
+    assert "1 element has a sum beyond the largest number of the type: left out" in screen, screen
+    assert end.startswith("Every method has the same bits on these data, "), end
+    assert len({line["digest"] for line in lines_of(left_out) if line["kind"] == "method" and line["ranks"] == 3}) == 1
+
+    _, end = said("--random", "heavy", "--ranks", 8, "--elements", 5000, "--as", "bfloat16", "--accumulations", "native,float32")
+    assert end.startswith("Of the accumulations, only float32 has the same bits in every order tried and for 2, 4 and 8 "
+                          "ranks on these data (exact sums have them for any); it costs "), end
+
+    # All errors are alike: they have no spread that a bias could be held against.
+    unlucky = [[2048.0] * 3, [1.0] * 3, [1.0] * 3]
+    path = array("alike", HALF, unlucky)
+    native = next(line for line in lines_of(path, "--orders", "linear") if line["kind"] == "method" and line["ranks"] == 3)
+    assert native["differ"] == 3 and "bias" not in native, native
+    assert " -  " in next(line for line in said(path, "--orders", "linear")[0].splitlines() if line.startswith("native linear"))
+    row = run(path, "--csv", "--orders", "linear").stdout.splitlines()
+    assert "nan" not in "".join(row) and "inf" not in "".join(row), row
+    assert ["half,linear,native,3" in line and ",,0," in line for line in row].count(True) == 1, row
+
+
+def check_noise(path, rows):
+    """The program's noise, beside a variance by fractions."""
+    squares = 0
+    for column in zip(*rows):
+        terms = [fractions.Fraction(term) for term in column]
+        mean = sum(terms) / len(terms)
+        squares += len(terms) * sum((term - mean) ** 2 for term in terms) / (len(terms) - 1)
+    scale = fractions.Fraction(2) ** 2200
+    wanted = fractions.Fraction(math.isqrt(int(squares * scale ** 2)), 1) / scale
+    found = fractions.Fraction(lines_of(path)[0]["noise"])
+    assert abs(found / wanted - 1) < 1e-9 or abs(found - wanted) < fractions.Fraction(5e-324) * 2, (path, found, wanted)
+
+
+def check_permutations():
+    """Lines of the table stand for methods with equal results only; neither time nor threads choose what they say."""
+    # Two large terms that cancel, neighbours, and small ones after them: right in float64 by both orders, as long as the
+    # ranks have their places. Elsewhere the small ones are lost, by the one order or by the other.
+    columns = []
+    for i in range(60):
+        before = 2 * random.randrange(3)
+        columns.append([0] * before + [2.0 ** 60, -2.0 ** 60] + [float(random.randrange(1, 99)) for _ in range(6 - before)])
+    path = array("permuted", FLOAT, list(zip(*columns)))
+    arguments = (path, "--permutations", 6, "--orders", "linear,recursive_doubling", "--accumulations", "float64,exact")
+
+    def table():
+        text = run(*arguments, "--threads", random.choice((1, 2, 3))).stdout
+        return text.split("permutations of the ranks\n\n")[1].split("\n\n")[0]
+
+    found = {}
+    for line in lines_of(*arguments):
+        if line["kind"] == "method" and line["ranks"] == 8:
+            assert line["differ"] == 0, line  # without a permutation they are alike
+        if line["kind"] == "permutations":
+            found[line["order"], line["accumulation"]] = line["changed"], line["distinct"], line["largest_ulp"]
+    assert found["linear", "float64"] != found["recursive_doubling", "float64"], found
+    assert len({table() for _ in range(8)}) == 1
+    assert "\nfloat64 linear  " in table() and "\nfloat64 recursive_doubling  " in table(), table()
+
+
+def check_file_order():
+    """Rank 2 is before rank 10, in whichever sequence a shell names their files."""
+    place = folder / "ordered"
+    columns = [hard_column(FLOAT, 12) for _ in range(64)]
+    files = [npy(place / f"grad_{k}.npy", "<f4", (64,), FLOAT.pack([column[k] for column in columns])) for k in range(12)]
+
+    def digests(*paths):
+        return [line["digest"] for line in lines_of(*paths, "--orders", "linear,tree") if line["kind"] == "method"]
+
+    wanted = digests(place)
+    assert digests(*sorted(files)) == wanted and digests(*files[::-1]) == wanted and sorted(files) != files
+    swapped = folder / "swapped"
+    for k, path in enumerate(sorted(files)):
+        (swapped / path.name).parent.mkdir(exist_ok=True)
+        shutil.copy(path, swapped / f"grad_{k}.npy")
+    assert digests(swapped) != wanted  # the negative control: the sequence matters
+    assert "sorted by their names (grad_2 before grad_10)" in " ".join(run("--help").stdout.split())
 
 
 def check_refusals():
@@ -411,6 +567,21 @@ def check_refusals():
     refused(good, npy(place / "other.npy", "<f4", (4,), one), says=["other.npy'", "shape (4,)", "shape (2, 2)", "good.npy'"])
     refused(good, npy(place / "half.npy", "<f2", (2, 2), one[:8]), says=["half.npy'", "type half", "type float"])
     refused(place / "none.npy", says=["none.npy'", "No such file"])
+    refused(place / "no\x1b[31m\x07ne.npy", says=["no?[31m?ne.npy'", "No such file"])
+    refused(place / "no\nne.npy", says=["no?ne.npy'"])
+    coloured = place / "\x1b[31mred\x07.npy"
+    coloured.write_text("no array, a text\n")
+    refused(coloured, says=["?[31mred?.npy'", "no NumPy file"])
+    for raw in (FLOAT.pack([1, 2, 3, 4]), FLOAT.pack([1, FLOAT.nan, 3, 4])):
+        done = run(npy(coloured, "<f4", (2, 2), raw))
+        assert "from " + str(place) + "/?[31mred?.npy" in done.stdout and "\x1b" not in done.stdout + done.stderr, done
+        assert "\x1b" not in run(coloured, "--json").stderr
+    for wrong in ([coloured, "--random", "normal"], ["--\x1b[1m"], [good, "--orders", "\x1b"], [good, "--ranks", "\x1b"],
+                  [good, "--as", "\x1b"]):
+        assert "\x1b" not in run(*wrong, code=2).stderr, wrong
+    twice = run(place / "a\nb.npy", "--random", "normal", code=2).stderr
+    assert "'" + str(place) + "/a?b.npy' is the input" in twice, twice
+    assert "none?/a.svg" in run(good, "--svg", place / "none\x1b/a.svg", code=1).stderr
     empty = folder / "no_arrays"
     empty.mkdir()
     refused(empty, says=["no_arrays'", "no .npy file"])
@@ -419,12 +590,23 @@ def check_refusals():
     nan = FLOAT.pack([FLOAT.nan] * 4)
     refused(npy(place / "nan.npy", "<f4", (2, 2), nan), says=["nan.npy[0]'", "NaN", "finite terms"])
     some = npy(place / "some.npy", "<f4", (2, 3), FLOAT.pack([0, FLOAT.nan, 1, 2, 3, 4]))
-    said = run(some).stdout
-    assert "1 element has NaN or infinity, the first in '" in said and "some.npy[0]' at element 1: left out" in said, said
+    text_of_some = run(some).stdout
+    assert "1 element has NaN or infinity, the first in '" in text_of_some, text_of_some
+    assert "some.npy[0]' at element 1: left out" in text_of_some, text_of_some
+    rounded = run(array("rounded", FLOAT, [[1e6, 1], [1, 2]]), "--as", "half").stdout
+    assert "1 element, rounded to half, has NaN or infinity, the first in '" in rounded, rounded
+    assert " 1 element of float, from " in run(array("single", FLOAT, [[1], [2]])).stdout
     for wrong in (["--random", "flat"], ["--ranks", "3"], [good, "--random", "normal"], [], ["--orders", "spiral", good],
                   ["--orders", "ring:2", good], [good, "--ranks", "3"], [good, "--json", "--csv"], [good, "--as", "int8"],
                   [good, "--as", "double", "--accumulations", "float32"]):
         assert "Try --help" in run(*wrong, code=2).stderr
+    # Options without an effect on this input.
+    for wrong, says in (([good, "--elements", 5], "--elements: belongs to --random"),
+                        ([good, "--tensor", "a"], "--tensor: belongs to .safetensors files"),
+                        (["--random", "wide", "--tensor", "a"], "--tensor: belongs to files"),
+                        ([good, "--type", "bfloat16"], "--type: no .npy file has what NumPy calls uint16"),
+                        (["--random", "wide", "--type", "bfloat16"], "--type: belongs to files")):
+        assert run(*wrong, code=2).stderr == f"summation_order: {says}\nTry --help.\n", wrong
 
 
 def check_safetensors():
@@ -462,6 +644,9 @@ for case, n in enumerate(sizes):
     check_case(case, of, source, n, random.choice((1, 7, 16, 33, 50, 64)), ranks, of is not source)
 orders = ORDERS.split(",")
 assert all((a, b) in told_apart for a in orders for b in orders if a != b), sorted(told_apart)
+check_conclusions()
+check_permutations()
+check_file_order()
 check_refusals()
 if "safetensors" in sys.argv:
     check_safetensors()

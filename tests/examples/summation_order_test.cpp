@@ -154,6 +154,88 @@ TEST_CASE("measures of a block: counts, the largest error and the first element 
     CHECK(to_bits(second.bias()) == to_bits(whole.bias()));
 }
 
+TEST_CASE("the length of a vector whose squares are no numbers of double")
+{
+    const auto length_of = [](std::initializer_list<double> values) {
+        summation::square_sums<double> block;
+        for (const double value : values) block.add(value);
+        summation::square_sums<exact_sum<double>> all;
+        all.merge(block);
+        return all.length();
+    };
+    CHECK(length_of({}).fraction == 0);
+    CHECK(length_of({0, -0.0}).value() == 0);
+    CHECK(length_of({3, -4}).value() == 5);
+    for (const int exponent : {-1074, -1000, -600, -400, -399, 0, 399, 400, 600, 1020}) {
+        CAPTURE(exponent);
+        const auto length = length_of({std::ldexp(3, exponent), std::ldexp(4, exponent)});
+        CHECK(length.value() == std::ldexp(5, exponent));
+        CHECK(length.over(length) == 1);
+        CHECK(length_of({std::ldexp(3, exponent)}) < length);
+    }
+    CHECK(length_of({0x1p-500, 0x1p-380}).value() == 0x1p-380); // other parts do not matter, but none is lost nearby
+    CHECK(length_of({0x1.8p-401, 0x1p-400}).over(length_of({0x1p-400})) == doctest::Approx(1.25));
+    CHECK(length_of({1e308, 1e308, 1e308, 1e308}).over(length_of({1e308})) == 2);
+    CHECK(length_of({1e-320}).over(length_of({1e308})) == 0);
+    CHECK(is_nan(length_of({1}).over(length_of({}))));
+    CHECK(length_of({}).over(length_of({})) == 0);
+}
+
+TEST_CASE("the noise of equal rows is 0, and that of others does not depend on where they lie")
+{
+    const auto noise_of = []<class T>(std::vector<T> terms) {
+        std::vector<const T*> rows;
+        for (const T& term : terms) rows.push_back(&term);
+        summation::square_sums<double> block;
+        summation::add_noise(rows, 0, block);
+        summation::square_sums<exact_sum<double>> all;
+        all.merge(block);
+        return all.length().value();
+    };
+    CHECK(noise_of(std::vector<float>(7, 0.1f)) == 0);
+    CHECK(noise_of(std::vector<double>(7, 1e308)) == 0);
+    CHECK(noise_of(std::vector<double>{1e8 + 0x1p-20, 1e8, 1e8 - 0x1p-20}) == doctest::Approx(std::sqrt(3) * 0x1p-20));
+    CHECK(noise_of(std::vector<double>{1e8, 1, 1}) == doctest::Approx(1e8));
+    for (const double size : {0x1p-1074, 0x1p-900, 1.0, 0x1p900, 0x1p1021}) {
+        CAPTURE(size);
+        const double found = noise_of(std::vector<double>{3 * size, -3 * size, 0, 0});
+        CHECK(found / size == doctest::Approx(std::sqrt(24)).epsilon(size < 0x1p-1000 ? 0.1 : 1e-12));
+    }
+}
+
+TEST_CASE("the bias of errors that are all alike is undefined, of none 0")
+{
+    const auto bias_of = [](const std::vector<double>& result, const std::vector<double>& right) {
+        summation::method_measures all;
+        all.add(block{0, result.size(), nullptr}, result.data(), right.data());
+        return all.bias();
+    };
+    CHECK(bias_of({1, 2}, {1, 2}) == 0);
+    CHECK(is_nan(bias_of({1.5}, {1})));
+    CHECK(is_nan(bias_of({1.5, 2.5, 3.5}, {1, 2, 3})));
+    CHECK(bias_of({1.5, 2.5, 3}, {1, 2, 3}) == doctest::Approx(2)); // 1/3 over sqrt(1/18 / 2)
+    CHECK(bias_of({1.5e-200, 2.5e-200, 3e-200}, {1e-200, 2e-200, 3e-200}) == doctest::Approx(2));
+    CHECK(bias_of({1.5e200, 2.5e200, 3e200}, {1e200, 2e200, 3e200}) == doctest::Approx(2));
+}
+
+TEST_CASE("permutations: the fingerprint tells results apart, and not the sequence of the blocks")
+{
+    const std::vector<std::vector<float>> results{{1, 2, 3}, {1, 2, 4}}, swapped{{1, 2, 4}, {1, 2, 3}};
+    const unsigned char left_out[] = {0, 0, 1};
+    const auto fingerprint = [](const auto& of, const block& where) {
+        summation::permutation_measures all;
+        all.add(where, of);
+        return all.fingerprint;
+    };
+    CHECK(fingerprint(results, {0, 3, nullptr}) != fingerprint(swapped, {0, 3, nullptr}));
+    CHECK(fingerprint(results, {0, 3, nullptr}) != fingerprint(results, {1, 3, nullptr}));
+    CHECK(fingerprint(results, {0, 3, left_out}) == fingerprint(swapped, {0, 3, left_out}));
+    summation::permutation_measures a, b;
+    a.add(block{0, 3, nullptr}, results);
+    b.add(block{3, 3, nullptr}, swapped);
+    CHECK(a.fingerprint + b.fingerprint == [&] { auto all = b; all.merge(a); return all.fingerprint; }());
+}
+
 TEST_CASE("permutations: distinct results, and their spread")
 {
     const std::vector<std::vector<float>> results{{1, 2, 3}, {1, 2, 0x1.800002p1f}, {1, 2, 3}};

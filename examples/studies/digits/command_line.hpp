@@ -13,6 +13,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <collprobe/detail/printable.hpp>
+
 #include "../../report_files.hpp"
 #include "words.hpp"
 
@@ -32,7 +34,8 @@ inline int explain(const char* program, const std::exception& problem)
         return 0;
     }
     const bool usage = dynamic_cast<const usage_error*>(&problem) != nullptr;
-    std::fprintf(stderr, "%s: %s\n%s", program, problem.what(), usage ? "Try --help.\n" : "");
+    const std::string text = collprobe::detail::printable(problem.what(), true); // it may have a path, or what was typed
+    std::fprintf(stderr, "%s: %s\n%s", program, text.c_str(), usage ? "Try --help.\n" : "");
     return usage ? 2 : 1;
 }
 

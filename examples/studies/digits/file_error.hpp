@@ -7,6 +7,8 @@
 #include <string>
 #include <system_error>
 
+#include <collprobe/detail/printable.hpp>
+
 namespace trainer {
 
 /// "cannot read 'x.csv': Permission denied". Streams do not say why they failed, but leave the system's
@@ -14,7 +16,7 @@ namespace trainer {
 inline std::runtime_error file_error(const std::string& what, const std::string& path)
 {
     const int reason = errno;
-    return std::runtime_error("cannot " + what + " '" + path + "'"
+    return std::runtime_error("cannot " + what + " '" + collprobe::detail::printable(path) + "'"
         + (reason == 0 ? "" : ": " + std::generic_category().message(reason)));
 }
 

@@ -27,6 +27,7 @@
 #ifdef COLLPROBE_EXAMPLE_SAFETENSORS
 #include "../../tools/safetensors.hpp"
 #endif
+#include "../digits/words.hpp"
 #include "random_terms.hpp"
 
 /// The rows of terms: one a rank, or one a leaf. Files are mapped and read a block at a time.
@@ -70,7 +71,8 @@ public:
     static constexpr int most_rows = 16384;
 
     /// One file with a row for each index of the first dimension; or several files, or the .npy (else .safetensors)
-    /// files of a folder in the order of their names (numbers in names by their value), with a row each.
+    /// files of a folder, with a row each. Files are sorted by their names, and numbers in names by their value: a
+    /// shell's `grad_*` has grad_10 before grad_2.
     static input read(const std::vector<std::string>& paths, const reading& how)
     {
         namespace fs = std::filesystem;
@@ -92,19 +94,24 @@ public:
             if (files.empty()) {
                 throw bad_input("'" + folder + "' has no .npy file, and no .safetensors; one for each rank was expected");
             }
-            std::sort(files.begin(), files.end(), comes_before);
             result.what = std::to_string(files.size()) + " files of " + folder;
             one_a_row = true;
         }
+        std::sort(files.begin(), files.end(), comes_before);
         if (files.size() > most_rows) {
             throw bad_input(result.what + ": at most " + std::to_string(most_rows) + " were expected, one a rank");
         }
         std::string first_shape;
+        bool has_named = false, has_u2 = false;
         for (const std::string& file : files) {
             const tensor found = read_tensor(result.files_.emplace_back(map(file)).text(), file, how);
+            has_named |= found.is_named;
+            has_u2 |= found.was_u2;
             if (one_a_row) result.add_row(found, file, first_shape);
             else result.add_rows(found, file);
         }
+        if (!how.tensor.empty() && !has_named) throw trainer::usage_error("--tensor: belongs to .safetensors files");
+        if (how.u2_is_bfloat16 && !has_u2) throw trainer::usage_error("--type: no .npy file has what NumPy calls uint16");
         if (result.rows() < 2) {
             throw bad_input("'" + paths[0] + "' has one rank; a sum needs two or more: " + (one_a_row
                 ? "a file for each" : "a file for each, or a first dimension that counts them"));
@@ -158,6 +165,8 @@ private:
         std::string type;
         std::vector<std::uint64_t> shape;
         std::string_view data;
+        bool is_named = false; ///< in its file
+        bool was_u2 = false; ///< in a file that says uint16
     };
 
     static tools::mapped_file map(const std::string& path)
@@ -176,7 +185,8 @@ private:
             if (std::filesystem::path(path).extension() == ".safetensors") return named_tensor_of(text, how);
             const tools::npy_header header = tools::read_npy_header(text);
             tensor found{tools::type_named(header.type).name, header.shape, header.data};
-            if (how.u2_is_bfloat16 && header.type == "<u2") found.type = "bfloat16";
+            found.was_u2 = header.type == "<u2";
+            if (how.u2_is_bfloat16 && found.was_u2) found.type = "bfloat16";
             (void)tools::part_in_file(header.data, tools::type_named(header.type), header.shape); // the sizes fit
             std::uint64_t long_dimensions = 0;
             for (const std::uint64_t size : header.shape) long_dimensions += size > 1 ? 1 : 0;
@@ -200,7 +210,7 @@ private:
                 if (names.size() < 200) names += (names.empty() ? "" : ", ") + tools::quoted_name(each.name);
                 continue;
             }
-            tensor found{each.type, {}, {}};
+            tensor found{each.type, {}, {}, true};
             for (int d = 0; d < each.part.shape.dimensions; ++d) found.shape.push_back(each.part.shape.size[d]);
             const auto bytes = each.part.shape.elements() * static_cast<std::uint64_t>(bytes_of(each.part.type));
             found.data = {static_cast<const char*>(each.part.data), static_cast<std::size_t>(bytes)};

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/detail/printable.hpp>
+
 #include "../digits/file_error.hpp"
 #include "answer.hpp"
 #include "input.hpp"
@@ -82,7 +84,8 @@ int run_with(const options& given)
         given.accumulations.empty() ? default_accumulations(type) : given.accumulations, type,
         !given.accumulations.empty());
     answer all{asked, findings(asked.ranks.size(), asked.methods.size()), type, from.elements, from.rows(), given.leaves,
-        from.what + (type == from.type ? "" : std::string(", rounded to ") + collprobe::name(type)), {}, {}};
+        from.what + (type == from.type ? "" : std::string(", rounded to ") + collprobe::name(type)),
+        given.random.has_value() || type != from.type, {}, {}};
     with_floating_type(type, [&]<class T>(T) {
         if constexpr (sizeof(T) > 1) {
             all.found = run<T>(asked, from);
@@ -91,7 +94,8 @@ int run_with(const options& given)
     });
     if (all.counted() == 0) {
         throw bad_input("'" + from.row_name(all.found.first_not_finite.row)
-            + "': no element is left: each has NaN or infinity in some row, or in its sum; finite terms were expected");
+            + "': no element is left: each" + (all.rounded ? std::string(", rounded to ") + collprobe::name(type) + ',' : "")
+            + " has NaN or infinity in some row, or in its sum; finite terms were expected");
     }
     if (all.found.not_finite != 0) all.first_bad_row = from.row_name(all.found.first_not_finite.row);
     if (!given.svg.empty()) {
@@ -115,7 +119,7 @@ int main(int argc, char** argv)
     try {
         return run_with(parse_options(std::vector<std::string>(argv + 1, argv + argc)));
     } catch (const bad_input& problem) {
-        std::fprintf(stderr, "summation_order: %s\n", problem.what());
+        std::fprintf(stderr, "summation_order: %s\n", detail::printable(problem.what()).c_str());
         return 2;
     } catch (const std::exception& problem) {
         return trainer::explain("summation_order", problem);

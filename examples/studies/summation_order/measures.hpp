@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include <collprobe/core/element.hpp>
@@ -101,7 +102,109 @@ struct block {
     const unsigned char* left_out = nullptr; ///< not 0 for those; null if there are none
 };
 
-/// One method's results. `sum` etc. are exact sums over blocks of sums in double, so their sequence does not matter.
+/// The length of a vector, `fraction` * 2^exponent: it may lie beyond the numbers of double.
+struct vector_length {
+    double fraction = 0; ///< in [0.5, 1), or 0
+    int exponent = 0;
+
+    double value() const { return std::ldexp(fraction, exponent); }
+    /// NaN where `other` is 0 and this is not: a quotient does not exist.
+    double over(const vector_length& other) const
+    {
+        if (fraction == 0) return 0;
+        if (other.fraction == 0) return detail::quiet_nan<double>();
+        return std::ldexp(fraction / other.fraction, exponent - other.exponent);
+    }
+    friend bool operator<(const vector_length& a, const vector_length& b)
+    {
+        if (a.fraction == 0 || b.fraction == 0) return a.fraction < b.fraction;
+        return a.exponent != b.exponent ? a.exponent < b.exponent : a.fraction < b.fraction;
+    }
+};
+
+/// A sum of squares, kept apart by their size, because a square of a large double overflows and that of a small one
+/// underflows. `Sum` is double within a block, and exact over all blocks.
+template <class Sum>
+struct square_sums {
+    static constexpr int shift = 600; ///< of small numbers up, and of large ones down
+    static constexpr double small = 0x1p-400;
+    static constexpr double large = 0x1p400;
+
+    Sum low{}; ///< times 2^(2 * shift)
+    Sum middle{};
+    Sum high{}; ///< times 2^(-2 * shift)
+
+    /// By how much numbers as large as this are scaled before they are squared.
+    static int shift_of(double magnitude)
+    {
+        return magnitude == 0 || (magnitude >= small && magnitude <= large) ? 0 : magnitude < small ? shift : -shift;
+    }
+    Sum& of_shift(int by) { return by == 0 ? middle : by > 0 ? low : high; }
+
+    /// `T`: the type whose numbers, or differences of them, are added; of most types no square leaves the range.
+    /// Precondition: `Sum` is double.
+    template <floating_element T = double>
+    void add(double value)
+    {
+        if constexpr (sizeof(T) < sizeof(double)) {
+            middle += value * value;
+            return;
+        }
+        const int by = shift_of(std::abs(value));
+        const double scaled = by == 0 ? value : std::ldexp(value, by);
+        of_shift(by) += scaled * scaled;
+    }
+    template <class Other>
+    void merge(const square_sums<Other>& other)
+    {
+        low.add(other.low);
+        middle.add(other.middle);
+        high.add(other.high);
+    }
+    vector_length length() const
+    {
+        // In units of the largest part that is there: the others are too small to overflow.
+        const double parts[] = {std::sqrt(high.round()), std::sqrt(middle.round()), std::sqrt(low.round())};
+        for (int k = 0; k < 3; ++k) {
+            if (parts[k] == 0) continue;
+            double whole = parts[k];
+            if (k < 2) whole = std::hypot(whole, std::ldexp(parts[k + 1], -shift));
+            vector_length found;
+            found.fraction = std::frexp(whole, &found.exponent);
+            found.exponent += (1 - k) * shift;
+            return found;
+        }
+        return {};
+    }
+};
+
+/// The squared deviation of a sum of these terms, as their spread lets expect: the variance of a sum of n rows is n
+/// times that of a row. Differences from the first row, so that equal rows have none at all.
+template <floating_element T>
+void add_noise(const std::vector<const T*>& rows, std::size_t i, square_sums<double>& to)
+{
+    const auto n = static_cast<double>(rows.size());
+    const auto first = static_cast<double>(rows[0][i]);
+    double largest = 0;
+    const auto variance = [&](double scale, double more) {
+        double sum = 0, squares = 0;
+        for (const T* row : rows) {
+            const double from_first = (static_cast<double>(row[i]) * scale - first * scale) * more;
+            if constexpr (sizeof(T) == sizeof(double)) largest = std::max(largest, std::abs(from_first));
+            sum += from_first;
+            squares += from_first * from_first;
+        }
+        return n * (squares - sum * sum / n) / (n - 1); // loses a factor of n at most: the first difference is 0
+    };
+    const double plain = variance(1, 1);
+    const int by = square_sums<double>::shift_of(largest);
+    if (by == 0) to.middle += plain;
+    else if (by > 0) to.low += variance(1, 0x1p600);
+    else to.high += variance(0x1p-600, 1);
+}
+
+/// One method's results. Its sums are exact ones over blocks of sums in double, so their
+/// sequence does not matter.
 class method_measures {
 public:
     std::uint64_t differ = 0; ///< elements with other bits than the correctly rounded sum
@@ -116,17 +219,21 @@ public:
     {
         digest_.merge(detail::digest_bytes(detail::best_isa(), reinterpret_cast<const unsigned char*>(result),
             of.count * sizeof(T), of.first * sizeof(T)));
-        double errors = 0, squares = 0, rights = 0;
+        double errors = 0;
+        square_sums<double> squares, rights;
         if (of.left_out == nullptr && std::memcmp(static_cast<const void*>(result), right, of.count * sizeof(T)) == 0) {
             distances.add(0, of.count);
-            for (std::size_t i = 0; i < of.count; ++i) rights += squared(static_cast<double>(right[i]));
+            for (std::size_t i = 0; i < of.count; ++i) rights.add<T>(static_cast<double>(right[i]));
+            take_in(0);
         } else {
+            bool any_right = false;
             for (std::size_t i = 0; i < of.count; ++i) {
                 if (of.left_out != nullptr && of.left_out[i] != 0) continue;
                 const auto wanted = static_cast<double>(right[i]);
-                rights += squared(wanted);
+                rights.add<T>(wanted);
                 if (to_bits(result[i]) == to_bits(right[i])) {
                     distances.add(0);
+                    any_right = true;
                     continue;
                 }
                 ++differ;
@@ -139,12 +246,14 @@ public:
                 largest.add(distance, of.first + i);
                 const double error = static_cast<double>(result[i]) - wanted;
                 errors += error;
-                squares += squared(error);
+                squares.add<T>(error);
+                take_in(error);
             }
+            if (any_right) take_in(0);
         }
         errors_.add(errors);
-        squares_.add(squares);
-        rights_.add(rights);
+        squares_.merge(squares);
+        rights_.merge(rights);
     }
     void merge(const method_measures& other)
     {
@@ -155,33 +264,41 @@ public:
         nanoseconds += other.nanoseconds;
         digest_.merge(other.digest_);
         errors_.add(other.errors_);
-        squares_.add(other.squares_);
-        rights_.add(other.rights_);
+        squares_.merge(other.squares_);
+        rights_.merge(other.rights_);
+        least_ = std::min(least_, other.least_);
+        most_ = std::max(most_, other.most_);
     }
 
     std::uint64_t digest() const { return digest_.finish(); }
-    double error_squares() const { return squares_.round(); }
-    /// The length of the vector of errors over that of the correctly rounded sums.
-    double relative_error() const
-    {
-        const double right = rights_.round();
-        return squares_.round() == 0 ? 0 : std::sqrt(squares_.round() / right);
-    }
-    /// The mean error over its standard error; 0 without errors.
+    vector_length error() const { return squares_.length(); }
+    /// The length of the vector of errors over that of the correctly rounded sums; NaN if those are all 0.
+    double relative_error() const { return error().over(rights_.length()); }
+    /// The mean error over its standard error; 0 without errors, NaN if the errors are all alike.
     double bias() const
     {
+        const vector_length length = error();
+        if (length.fraction == 0) return 0;
         const auto n = static_cast<double>(distances.total());
-        const double mean = errors_.round() / n;
-        const double variance = squares_.round() / n - mean * mean;
-        if (squares_.round() == 0 || n < 2) return 0;
+        const double mean = std::ldexp(errors_.round(), -length.exponent) / n; // in units in which no square is lost
+        const double mean_square = length.fraction * length.fraction / n;
+        const double variance = mean_square - mean * mean;
+        if (least_ == most_ || variance < 0x1p-40 * mean_square) return detail::quiet_nan<double>();
         return mean / std::sqrt(variance / (n - 1));
     }
 
 private:
-    static double squared(double value) { return value * value; }
+    void take_in(double error)
+    {
+        least_ = std::min(least_, error);
+        most_ = std::max(most_, error);
+    }
 
     detail::digest_state digest_;
-    exact_sum<double> errors_, squares_, rights_;
+    exact_sum<double> errors_;
+    square_sums<exact_sum<double>> squares_, rights_;
+    double least_ = std::numeric_limits<double>::infinity(); ///< of the errors
+    double most_ = -least_;
 };
 
 /// How two results of the same elements differ.
@@ -226,6 +343,7 @@ struct permutation_measures {
     std::uint64_t most_distinct = 0;
     std::uint64_t changed = 0; ///< elements with more than one result
     largest_distance spread; ///< from the smallest to the largest result, if all are finite
+    std::uint64_t fingerprint = 0; ///< of the results of all permutations, elements left out aside
 
     /// `results[p]`: the block's sums with permutation p.
     template <floating_element T>
@@ -236,10 +354,13 @@ struct permutation_measures {
             if (of.left_out != nullptr && of.left_out[i] != 0) continue;
             ++elements;
             bool alike = true, finite = true;
+            std::uint64_t mixed = detail::mix64(of.first + i);
             for (const auto& each : results) {
+                mixed = detail::mix64(mixed ^ to_bits(each[i]));
                 alike = alike && to_bits(each[i]) == to_bits(results[0][i]);
                 finite = finite && is_finite(each[i]);
             }
+            fingerprint += mixed; // in any sequence of the blocks
             std::uint64_t own = 1;
             if (!alike) {
                 seen.clear();
@@ -260,6 +381,7 @@ struct permutation_measures {
         most_distinct = std::max(most_distinct, other.most_distinct);
         changed += other.changed;
         spread.merge(other.spread);
+        fingerprint += other.fingerprint;
     }
 
 private:

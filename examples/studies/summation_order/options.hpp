@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <collprobe/core/element.hpp>
+#include <collprobe/detail/printable.hpp>
 #include <collprobe/sum/accumulation.hpp>
 
 #include "../digits/command_line.hpp"
@@ -80,8 +81,9 @@ inline options parse_options(const std::vector<std::string>& arguments)
         "Each method is an order of additions and the type in which partial sums are kept: native rounds to the element\n"
         "type at each addition, the others once, at the end. Its sums are held against the correctly rounded ones; an\n"
         "error in ulp is the number of steps from a number of the type to the next. Files hold float16, float32, float64\n"
-        "or bfloat16 (as ml_dtypes writes it), in C order. They are mapped and read a block at a time: memory of the\n"
-        "program's own is at most 16 MiB and 2 blocks of 16384 elements a method, for each thread.",
+        "or bfloat16 (as ml_dtypes writes it, or uint16 with --type bfloat16), in C order. They are mapped and read a\n"
+        "block at a time: memory of the program's own is at most 16 MiB and 2 blocks of 16384 elements a method, for\n"
+        "each thread.",
         "0, 1 if the run failed,\n2 if the command line or an input is wrong.");
     options result;
     // The library's words, then NumPy's.
@@ -89,8 +91,8 @@ inline options parse_options(const std::vector<std::string>& arguments)
         {"bfloat16", element_type::bfloat16}, {"float", element_type::float32}, {"double", element_type::float64},
         {"float16", element_type::float16}, {"float32", element_type::float32}, {"float64", element_type::float64}};
     line.paths("PATH", result.paths,
-        "a folder of files, or files: one a row, in the order of their names; or one file\nwith a row for each index of its "
-        "first dimension. .npy or .safetensors");
+        "a folder of files, or files: one a row, sorted by their names (grad_2 before grad_10),\nin whichever sequence they "
+        "are given; or one file with a row for each index of its\nfirst dimension. .npy or .safetensors");
     std::vector<trainer::word<input_kind>> kinds;
     for (std::size_t k = 0; k < std::size(input_names); ++k) kinds.push_back({input_names[k], static_cast<input_kind>(k)});
     line.value("--random", "KIND",
@@ -137,8 +139,11 @@ inline options parse_options(const std::vector<std::string>& arguments)
     if (json && csv) throw usage_error("--csv: the standard output has the lines of --json");
     result.to = json ? output::json : csv ? output::csv : output::table;
     if (result.paths.empty() && !result.random) throw usage_error("a path or --random KIND was expected");
-    if (!result.paths.empty() && result.random) throw usage_error("--random: '" + result.paths[0] + "' is the input");
-    if (result.random && result.leaves) throw usage_error("--leaves: belongs to files");
+    if (!result.paths.empty() && result.random) throw usage_error("--random: '" + detail::printable(result.paths[0]) + "' is the input");
+    for (const char* const of_files : {"--leaves", "--tensor", "--type"}) {
+        if (result.random && line.given(of_files)) throw usage_error(std::string(of_files) + ": belongs to files");
+    }
+    if (!result.random && line.given("--elements")) throw usage_error("--elements: belongs to --random");
     std::sort(result.accumulations.begin(), result.accumulations.end());
     result.accumulations.erase(
         std::unique(result.accumulations.begin(), result.accumulations.end()), result.accumulations.end());

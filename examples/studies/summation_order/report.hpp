@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <collprobe/detail/printable.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
@@ -29,7 +30,8 @@ inline std::string orders_text(const std::vector<order_choice>& orders, std::siz
     return shown == orders.size() ? all : all + " and " + std::to_string(orders.size() - shown) + " more";
 }
 
-/// Methods of one accumulation whose sums have the same bits for every number of ranks: one line of a table.
+/// Methods of one accumulation whose sums have the same bits for every number of ranks and every permutation: one line of
+/// a table. Only times can tell them apart.
 struct alike_methods {
     std::size_t first = 0; ///< the fastest of them
     std::vector<order_choice> orders;
@@ -38,11 +40,8 @@ struct alike_methods {
 inline std::vector<alike_methods> alike(const answer& of)
 {
     const auto same = [&](std::size_t a, std::size_t b) {
-        if (of.asked.methods[a].in != of.asked.methods[b].in) return false;
-        for (const auto& each : of.found.by_ranks) {
-            if (each[a].digest() != each[b].digest()) return false;
-        }
-        return of.asked.methods[a].in != accumulation::native;
+        const accumulation in = of.asked.methods[a].in;
+        return in == of.asked.methods[b].in && in != accumulation::native && of.same_everywhere(a, b);
     };
     std::vector<alike_methods> all;
     for (std::size_t m = 0; m < of.asked.methods.size(); ++m) {
@@ -66,6 +65,9 @@ inline std::string line_name(const answer& of, const alike_methods& line)
         + (line.orders.size() == of.asked.methods.size() ? "all" : orders_text(line.orders, 2));
 }
 
+/// A number that may be undefined.
+inline std::string number_or_dash(const std::string& text, double value) { return is_nan(value) ? "-" : text; }
+
 inline std::string method_table(const answer& of)
 {
     collprobe::report::text_table table;
@@ -77,7 +79,8 @@ inline std::string method_table(const answer& of)
             .cell(std::to_string(own.distances.quantile(0.5))).cell(std::to_string(own.distances.quantile(0.999)))
             .cell(std::to_string(own.largest.ulp))
             .cell(own.largest.found ? std::to_string(own.largest.index) : "-")
-            .cell(short_number(own.relative_error())).cell(number_text("%+.1f", own.bias()))
+            .cell(number_or_dash(short_number(own.relative_error()), own.relative_error()))
+            .cell(number_or_dash(number_text("%+.1f", own.bias()), own.bias()))
             .cell(std::to_string(own.overflows)).cell(number_text("%.2f", of.per_element(line.first)));
     }
     return table.text();
@@ -92,15 +95,16 @@ inline std::string worst_text(const answer& of)
     }
     const worst_element& element = of.worst[worst];
     if (element.terms.empty()) return {};
+    const char* const format = of.type == element_type::float64 ? "%.17g" : "%.9g"; // so that other numbers look other
     std::string terms;
     constexpr std::size_t most = 8;
     for (std::size_t k = 0; k < std::min(most, element.terms.size()); ++k) {
-        terms += (k == 0 ? "" : " + ") + number_text("%.9g", element.terms[k]);
+        terms += (k == 0 ? "" : " + ") + number_text(format, element.terms[k]);
     }
     if (element.terms.size() > most) terms += " + ... (" + std::to_string(element.terms.size()) + " terms)";
-    return "largest error, " + text(of.asked.methods[worst]) + ", element "
+    return "largest error in ulp, " + text(of.asked.methods[worst]) + ", element "
         + std::to_string(of.table()[worst].largest.index) + ": " + terms + "\n    gave "
-        + number_text("%.9g", element.result) + "; correctly rounded " + number_text("%.9g", element.right) + "\n";
+        + number_text(format, element.result) + "; correctly rounded " + number_text(format, element.right) + "\n";
 }
 
 /// A, B, ... Z, A1, ...
@@ -140,7 +144,7 @@ inline std::string agreement_table(const answer& of)
         }
     }
     all += '\n' + table.text();
-    if (shown < groups.size()) all += "(" + std::to_string(groups.size() - shown) + " more groups: --json)\n";
+    if (shown < groups.size()) all += "(" + collprobe::report::detail::counted(groups.size() - shown, "further group") + ": --json)\n";
     return all;
 }
 
@@ -183,7 +187,9 @@ inline std::string left_out_text(const answer& of)
     std::string all;
     if (of.found.not_finite != 0) {
         all += collprobe::report::detail::counted(of.found.not_finite, "element")
-            + (of.found.not_finite == 1 ? " has" : " have") + " NaN or infinity, the first in '" + of.first_bad_row
+            + (of.rounded ? std::string(", rounded to ") + collprobe::name(of.type) + ',' : std::string())
+            + (of.found.not_finite == 1 ? " has" : " have") + " NaN or infinity, the first in '"
+            + detail::printable(of.first_bad_row)
             + "' at element " + std::to_string(of.found.first_not_finite.element) + ": left out\n";
     }
     if (of.found.too_large != 0) {
@@ -212,13 +218,14 @@ inline std::string screen(const answer& of)
 {
     const int ranks = of.asked.ranks.back();
     std::string all = "# summation_order: " + (of.leaves ? std::to_string(of.rows) + " leaves on " : std::string())
-        + std::to_string(ranks) + " ranks, " + std::to_string(of.elements) + " elements of " + collprobe::name(of.type)
-        + ", from " + of.what + "\n" + left_out_text(of);
+        + std::to_string(ranks) + " ranks, " + collprobe::report::detail::counted(of.elements, "element") + " of " + collprobe::name(of.type)
+        + ", from " + detail::printable(of.what) + "\n" + left_out_text(of);
     all += "\nby method, against the correctly rounded sum (bias: mean error over its standard error)\n\n" + method_table(of)
         + worst_text(of) + "\nwhich agree in every bit\n\n" + agreement_table(of);
     if (of.asked.ranks.size() > 1) all += "\nby number of ranks, the same rows dealt to them\n\n" + ranks_table(of);
     if (of.asked.permutations > 0) {
-        all += "\nover " + std::to_string(of.asked.permutations) + " permutations of the ranks\n\n" + permutation_table(of);
+        all += "\nover " + collprobe::report::detail::counted(static_cast<std::uint64_t>(of.asked.permutations), "permutation")
+            + " of the ranks\n\n" + permutation_table(of);
     }
     return all + '\n' + wrapped(conclusion(of));
 }
@@ -235,13 +242,18 @@ inline std::string json_lines(const answer& of)
         json.close('}');
         out += '\n';
     };
-    const auto describe = [&](auto& json, std::size_t m) {
+    const auto order_number = [&](auto& json, const std::string& key, std::size_t m, int ranks) {
+        const order_choice& own = of.asked.methods[m].order;
+        if (own.entry().has_number) json.key(key).integer(static_cast<std::uint64_t>(own.number_for(ranks)));
+    };
+    const auto describe = [&](auto& json, std::size_t m, int ranks, const std::string& prefix = "") {
         const method& own = of.asked.methods[m];
-        json.key("type").text(collprobe::name(of.type)).key("order").text(own.order.word());
-        if (own.order.entry().has_number) {
-            json.key("order_number").integer(static_cast<std::uint64_t>(own.order.number_for(of.asked.ranks.back())));
-        }
-        json.key("accumulation").text(collprobe::name(own.in));
+        json.key(prefix + "order").text(own.order.word());
+        order_number(json, prefix + "order_number", m, ranks);
+        json.key(prefix + "accumulation").text(collprobe::name(own.in));
+    };
+    const auto number = [](auto& json, const char* key, double value) { // absent where there is none, or beyond double
+        if (is_finite(value)) json.key(key).number(value);
     };
     const auto integer = [](auto& json, const char* key, auto value) {
         json.key(key).integer(static_cast<std::uint64_t>(value));
@@ -256,14 +268,15 @@ inline std::string json_lines(const answer& of)
             integer(json, "first_not_finite_index", of.found.first_not_finite.element);
         }
         integer(json, "sums_too_large", of.found.too_large);
-        json.key("noise").number(of.noise());
+        number(json, "noise", of.noise().value());
     });
     for (std::size_t r = 0; r < of.asked.ranks.size(); ++r) {
         const bool last = r + 1 == of.asked.ranks.size();
         for (std::size_t m = 0; m < of.asked.methods.size(); ++m) {
             const method_measures& own = of.found.by_ranks[r][m];
             line("method", [&](auto& json) {
-                describe(json, m);
+                json.key("type").text(collprobe::name(of.type));
+                describe(json, m, of.asked.ranks[r]);
                 integer(json, "ranks", of.asked.ranks[r]);
                 integer(json, "elements", of.elements);
                 integer(json, "differ", own.differ);
@@ -271,27 +284,25 @@ inline std::string json_lines(const answer& of)
                 integer(json, "ulp_99_9", own.distances.quantile(0.999));
                 integer(json, "largest_ulp", own.largest.ulp);
                 integer(json, "largest_index", own.largest.index);
-                json.key("relative_error").number(own.relative_error()).key("bias").number(own.bias());
+                number(json, "relative_error", own.relative_error());
+                number(json, "bias", own.bias());
                 integer(json, "overflows", own.overflows);
                 json.key("ns_per_element").number(own.nanoseconds / static_cast<double>(of.elements));
                 json.key("digest").bits(own.digest());
                 if (!last) return;
-                json.key("error_over_noise").number(of.error_over_noise(m));
+                number(json, "error_over_noise", of.error_over_noise(m));
                 if (of.worst[m].terms.empty()) return;
                 json.key("largest_terms").numbers(of.worst[m].terms).key("largest_result").number(of.worst[m].result)
                     .key("largest_right").number(of.worst[m].right);
             });
         }
     }
-    const auto other = [&](auto& json, const char* prefix, std::size_t m) {
-        json.key(std::string(prefix) + "order").text(of.asked.methods[m].order.text());
-        json.key(std::string(prefix) + "accumulation").text(collprobe::name(of.asked.methods[m].in));
-    };
     for (std::size_t a = 0; a < of.asked.methods.size(); ++a) {
         for (std::size_t b = a + 1; b < of.asked.methods.size(); ++b) {
             line("pair", [&](auto& json) {
-                other(json, "", a);
-                other(json, "other_", b);
+                json.key("type").text(collprobe::name(of.type));
+                describe(json, a, of.asked.ranks.back());
+                describe(json, b, of.asked.ranks.back(), "other_");
                 integer(json, "ranks", of.asked.ranks.back());
                 integer(json, "differ", of.different(a, b));
             });
@@ -301,7 +312,9 @@ inline std::string json_lines(const answer& of)
         for (std::size_t m = 0; m < of.asked.methods.size(); ++m) {
             const difference& own = of.found.changes[r][m];
             line("change", [&](auto& json) {
-                describe(json, m);
+                json.key("type").text(collprobe::name(of.type));
+                describe(json, m, of.asked.ranks[r + 1]);
+                order_number(json, "from_order_number", m, of.asked.ranks[r]);
                 integer(json, "from_ranks", of.asked.ranks[r]);
                 integer(json, "ranks", of.asked.ranks[r + 1]);
                 integer(json, "changed", own.changed);
@@ -313,7 +326,8 @@ inline std::string json_lines(const answer& of)
     for (std::size_t m = 0; of.asked.permutations > 0 && m < of.asked.methods.size(); ++m) {
         const permutation_measures& own = of.found.permuted[m];
         line("permutations", [&](auto& json) {
-            describe(json, m);
+            json.key("type").text(collprobe::name(of.type));
+            describe(json, m, of.asked.ranks.back());
             integer(json, "ranks", of.asked.ranks.back());
             integer(json, "permutations", of.asked.permutations);
             integer(json, "changed", own.changed);
@@ -340,7 +354,10 @@ inline std::string csv(const answer& of)
                      own.distances.quantile(0.5), own.distances.quantile(0.999), own.largest.ulp, own.largest.index}) {
                 out += ',' + std::to_string(each);
             }
-            out += ',' + number_text("%.9g", own.relative_error()) + ',' + number_text("%.6g", own.bias()) + ','
+            const auto number = [](const char* format, double value) { // empty where it does not exist
+                return is_nan(value) ? std::string() : number_text(format, value);
+            };
+            out += ',' + number("%.9g", own.relative_error()) + ',' + number("%.6g", own.bias()) + ','
                 + std::to_string(own.overflows) + ','
                 + number_text("%.4g", own.nanoseconds / static_cast<double>(of.elements)) + ','
                 + detail::hexadecimal(own.digest()) + '\n';

@@ -58,7 +58,7 @@ struct findings {
     std::vector<std::vector<difference>> changes; ///< from each number of ranks to the next, for each method
     std::vector<std::uint64_t> pairs; ///< elements in which methods a and b differ, at a * methods + b, a < b
     std::vector<permutation_measures> permuted; ///< for each method
-    exact_sum<double> noise_squares; ///< of the sums, as the rows' spread lets expect
+    square_sums<exact_sum<double>> noise_squares; ///< of the sums, as the rows' spread lets expect
 
     findings(std::size_t ranks, std::size_t methods)
         : by_ranks(ranks, std::vector<method_measures>(methods)),
@@ -78,7 +78,7 @@ struct findings {
         }
         for (std::size_t i = 0; i < pairs.size(); ++i) pairs[i] += other.pairs[i];
         for (std::size_t m = 0; m < permuted.size(); ++m) permuted[m].merge(other.permuted[m]);
-        noise_squares.add(other.noise_squares);
+        noise_squares.merge(other.noise_squares);
     }
 };
 
@@ -129,7 +129,7 @@ public:
         }
         sum_in_order<accumulation::exact>(rows_.data(), linear_order(from_.rows()), right_.data(), count);
         const block own{first, count, find_left_out(first, count) ? left_out_.data() : nullptr};
-        canonical_nans(right_.data(), count);
+        clear_left_out(own, right_.data());
         measure_noise(own);
         for (std::size_t r = 0; r < asked_.ranks.size(); ++r) {
             for (std::size_t m = 0; m < asked_.methods.size(); ++m) {
@@ -141,6 +141,7 @@ public:
                 add_rows(asked_.methods[m].in, rows_.data(), orders, results_[m].data(), first, count);
                 measures.nanoseconds += processor_nanoseconds() - begin;
                 canonical_nans(results_[m].data(), count);
+                clear_left_out(own, results_[m].data());
                 measures.add(own, results_[m].data(), right_.data());
                 if (r > 0) found.changes[r - 1][m].add(own, before_[m].data(), results_[m].data());
             }
@@ -186,22 +187,21 @@ private:
         return any;
     }
 
-    /// The variance of a sum of n rows is n times that of a row.
+    /// Elements that are left out have one value everywhere: no digest, and so no group, is about them.
+    static void clear_left_out(const block& of, T* values)
+    {
+        for (std::size_t i = 0; of.left_out != nullptr && i < of.count; ++i) {
+            if (of.left_out[i] != 0) values[i] = T{};
+        }
+    }
+
     void measure_noise(const block& of)
     {
-        const auto n = static_cast<double>(rows_.size());
-        double variances = 0;
+        square_sums<double> squares;
         for (std::size_t i = 0; i < of.count; ++i) {
-            if (of.left_out != nullptr && of.left_out[i] != 0) continue;
-            double sum = 0, squares = 0;
-            for (const T* row : rows_) {
-                const auto term = static_cast<double>(row[i]);
-                sum += term;
-                squares += term * term;
-            }
-            variances += std::max(0.0, n * (squares - sum * sum / n) / (n - 1));
+            if (of.left_out == nullptr || of.left_out[i] == 0) add_noise(rows_, i, squares);
         }
-        found.noise_squares.add(variances);
+        found.noise_squares.merge(squares);
     }
 
     void permute(const block& of)
