@@ -31,6 +31,16 @@ inline bool skipped_without_gpu(benchmark::State& state)
     return true;
 }
 
+/// Of the current device.
+inline int attribute(cudaDeviceAttr which)
+{
+    int device = 0;
+    int value = 0;
+    cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda::check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+    return value;
+}
+
 inline double median(std::vector<double> values)
 {
     if (values.empty()) return 0;

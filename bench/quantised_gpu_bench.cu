@@ -32,15 +32,6 @@ namespace {
 enum class work { encode, combine, decode };
 constexpr std::uint32_t ranks = 8;
 
-int attribute(cudaDeviceAttr which)
-{
-    int device = 0;
-    int value = 0;
-    cu::check(cudaGetDevice(&device), "cudaGetDevice");
-    cu::check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-    return value;
-}
-
 /// Each run takes the next of `copies` equal inputs, which together are more than twice as large as the L2 cache.
 template <class T>
 struct kernels {
@@ -49,7 +40,7 @@ struct kernels {
     bool probed;
     std::uint64_t copies = bench::most_bytes() != 0
         ? 1
-        : 1 + 2 * static_cast<std::uint64_t>(attribute(cudaDevAttrL2CacheSize)) / (count * sizeof(T));
+        : 1 + 2 * static_cast<std::uint64_t>(bench::attribute(cudaDevAttrL2CacheSize)) / (count * sizeof(T));
     std::uint64_t turn = 0;
     quant::message_slices cut{1, 1, 1, how.block, count, 0, count, count, nullptr};
     std::uint64_t message_bytes = quant::wire_layout::of(how, cut.blocks()).bytes();
@@ -106,7 +97,7 @@ void measure(benchmark::State& state, code_format format, bool probed)
             for (std::uint32_t rank = 0; rank < ranks; ++rank) device.encode(rank);
         }
         bench::device_timer timer;
-        const int multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+        const int multiprocessors = bench::attribute(cudaDevAttrMultiProcessorCount);
         const auto reader = bench::reader::of<512, 4>(true);
         cu::buffer<unsigned> sink(1);
         const auto seconds = [&](auto&& run) {

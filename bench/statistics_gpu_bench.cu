@@ -141,18 +141,10 @@ private:
     {
         by.run(stream, source_.data() + at_, bytes, sink_.data(), multiprocessors_);
     }
-    static int attribute(cudaDeviceAttr which)
-    {
-        int device = 0;
-        int value = 0;
-        cu::check(cudaGetDevice(&device), "cudaGetDevice");
-        cu::check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-        return value;
-    }
 
     bench::device_timer timer_;
-    int multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount);
-    std::uint64_t cache_ = bench::most_bytes() != 0 ? 0 : static_cast<std::uint64_t>(attribute(cudaDevAttrL2CacheSize));
+    int multiprocessors_ = bench::attribute(cudaDevAttrMultiProcessorCount);
+    std::uint64_t cache_ = bench::most_bytes() != 0 ? 0 : static_cast<std::uint64_t>(bench::attribute(cudaDevAttrL2CacheSize));
     std::uint64_t size_ = 0; ///< of a source
     std::uint64_t used_ = 0; ///< of all of them
     std::uint64_t at_ = 0; ///< where the one begins whose turn it is

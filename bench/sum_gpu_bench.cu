@@ -37,11 +37,7 @@ void sum(benchmark::State& state)
         const cu::buffer<T> result(count);
         const cu::buffer<unsigned> sink(1);
         const cu::stream stream;
-        int device = 0;
-        int multiprocessors = 0;
-        cu::check(cudaGetDevice(&device), "cudaGetDevice");
-        cu::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-            "cudaDeviceGetAttribute");
+        const int multiprocessors = bench::attribute(cudaDevAttrMultiProcessorCount);
         cu::device::for_each(stream, rows.size(), bench::fill_like_gradient<T>{rows.data(), 1});
         const sum_rows<in, T, width> body{{rows.data(), 1, count, count}, terms, result.data(), count, 1};
         const bench::reader readers[] = {bench::reader::of<512, 4>(true), bench::reader::of<512, 4>(false)};

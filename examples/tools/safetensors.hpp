@@ -29,6 +29,9 @@ inline nlohmann::json parse_header(std::string_view text)
             throw bad_tensor_file("the header has " + quoted_name(value.get<std::string>()) + " twice");
         return true;
     };
+    // The parser takes a NUL for the end of the text.
+    if (const auto nul = text.find('\0'); nul != text.npos)
+        throw bad_tensor_file("the header is no JSON, from its byte " + std::to_string(nul + 1) + " on");
     json header;
     try {
         header = json::parse(text, note);

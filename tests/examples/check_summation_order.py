@@ -18,6 +18,7 @@ import subprocess
 import sys
 
 from digest_oracle import digest, sums
+from tensor_writers import npy, safetensors
 
 program, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 shutil.rmtree(folder, ignore_errors=True)
@@ -243,15 +244,6 @@ def hard_column(of, n):
         return [random.choice((0, of.sign)) for _ in range(n)]
     center = 2 * of.emax
     return [near(2) for _ in range(n)]
-
-
-def npy(path, descr, shape, raw, fortran=False, version=1):
-    header = str({"descr": descr, "fortran_order": fortran, "shape": tuple(shape)}).encode()
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    length = struct.pack("<H" if version == 1 else "<I", len(header))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"\x93NUMPY" + bytes([version, 0]) + length + header + raw)
-    return path
 
 
 def run(*arguments, code=0):
@@ -610,22 +602,12 @@ def check_refusals():
 
 
 def check_safetensors():
-    def write(name, tensors):
-        header, data = {}, b""
-        for key, (dtype, shape, raw) in tensors.items():
-            header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
-            data += raw
-        text = json.dumps(header).encode()
-        path = folder / name
-        path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-        return path
-
     rows = [[HALF.round(random.getrandbits(12) << 1074) for _ in range(50)] for _ in range(3)]
     raw = b"".join(map(HALF.pack, rows))
     as_npy = npy(folder / "three.npy", "<f2", (3, 50), raw)
-    one = write("one.safetensors", {"a": ("F16", [3, 50], raw)})
+    one = safetensors(folder / "one.safetensors", {"a": ("F16", [3, 50], raw)})
     # The odd byte before it leaves the second tensor's elements unaligned.
-    two = write("two.safetensors", {"odd": ("U8", [1], b"x"), "a": ("F16", [3, 50], raw)})
+    two = safetensors(folder / "two.safetensors", {"odd": ("U8", [1], b"x"), "a": ("F16", [3, 50], raw)})
     def methods(*arguments):
         lines = [json.loads(line) for line in run(*arguments, "--json").stdout.splitlines()]
         return [(line["order"], line["accumulation"], line["digest"], line["differ"]) for line in lines if line["kind"] == "method"]

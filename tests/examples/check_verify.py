@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 
+import tensor_writers
 from digest_oracle import ALL, digest, sums
 
 program, folder = sys.argv[1], pathlib.Path(sys.argv[2])
@@ -47,22 +48,11 @@ def bfloat16(values, nearest=True):
 
 
 def safetensors(name, tensors):
-    header, data = {"__metadata__": {"format": "pt"}}, b""
-    for key, (dtype, shape, raw) in tensors.items():
-        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
-        data += raw
-    text = json.dumps(header).encode()
-    path = folder / name
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return path
+    return tensor_writers.safetensors(folder / name, tensors, {"__metadata__": {"format": "pt"}})
 
 
-def npy(name, descr, shape, raw, fortran=False):
-    header = str({"descr": descr, "fortran_order": fortran, "shape": tuple(shape)}).encode()
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    path = folder / name
-    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + raw)
-    return path
+def npy(name, *contents, **of):
+    return tensor_writers.npy(folder / name, *contents, **of)
 
 
 def shards(path, values, count, rows=48, columns=48, only=None):
@@ -280,6 +270,9 @@ bad('{"a":{' + A.replace("F32", "F\\n4") + "[0,8]}}", two, 'does not know: "F\\x
 bad('{"a":3}', two, "tensor \"a\": there is no 'dtype'")
 bad('{"a":', two, "the header is no JSON, from its byte 6 on")
 bad("[1]", two, "the header is no JSON object")
+right = f'{{"a":{{{A}[0,8]}}}}'
+for hole in ("\0", "\0" * 16, "\0" + right): # a parser in C may take it for the end
+    bad(right + hole, two, f"the header is no JSON, from its byte {len(right) + 1} on")
 
 
 def bad_npy(shape, *reasons, version=1, order="False", descr="'<f4'", more="", behind="  \n"):

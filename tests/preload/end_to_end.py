@@ -243,11 +243,6 @@ def a14_mark_step(job):
     require({line["step"] for line in calls if line["step_source"] == "marked"} == set(range(15)), done)
 
 
-def steps_of(path):
-    with open(path, encoding="utf-8") as file:
-        return [line for line in map(json.loads, file) if line["kind"] == "step"]
-
-
 def inband(job):
     """The live channel names rank, call and step while the program runs, and changes no bit."""
     base = "--steps 60 --buckets 5 --size 400 --log-every 0 --step-us 3000 --checksum".split()
@@ -269,7 +264,7 @@ def inband(job):
                             variables=("COLLPROBE_CHANNEL=inband", "COLLPROBE_RUN=live"))
         require(checksums(clean) == checksums(plain), plain, clean)
         # Each step is judged, or said to be left out; those at the ends may be no whole steps.
-        judged = {line["step"] for path in glob.glob(os.path.join(at, "live.*.live.jsonl")) for line in steps_of(path)}
+        judged = {line["step"] for line in lines(at, "step")}
         left_out = sum(int(n) for n in re.findall(r"(\d+) steps? left out of the live view", clean.stderr))
         require(len(judged) + left_out >= 50, sorted(judged), left_out, clean)
         # More ranks than processors: one may well be late, and so may the judge.

@@ -107,6 +107,19 @@ TEST_CASE("where the gravest alarm names nobody, the verdict says with whom it b
            "It began with rank 2 in step 3, bucket 1 'wte'. 2 other alarms in the run.");
 }
 
+TEST_CASE("what came behind the gravest alarm did not begin it")
+{
+    report::run_findings found;
+    for (std::uint64_t step = 0; step < 10; ++step) {
+        found.add(step_of(step));
+        if (step >= 2) found.add(alarm_of(step, finding::non_finite, {}, advice::resync));
+        if (step == 4) found.add(alarm_of(step, finding::non_finite, {2}, advice::skip));
+    }
+    CHECK(found.verdict()
+        == "Some rank sent NaN or infinity in 8 of 10 steps, first in step 2, bucket 1 'wte': resync from rank 0. "
+           "1 other alarm in the run.");
+}
+
 TEST_CASE("a repeated alarm keeps the strongest evidence and the gravest advice")
 {
     report::run_findings found;

@@ -115,8 +115,8 @@ inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& o
     out.groups = groups.distinct();
     const digest_index::group* const most = groups.majority();
     out.majority = most != nullptr;
-    const bool follows_most = out.reference_rank < 0 && out.majority;
-    const std::uint64_t chosen = follows_most ? most->digest : key(out.reference_rank < 0 ? 0 : out.reference_rank);
+    const bool is_told = out.reference_rank >= 0;
+    const std::uint64_t chosen = !is_told && out.majority ? most->digest : key(is_told ? out.reference_rank : 0);
     for (int r = 0; r < ranks; ++r) (key(r) == chosen ? out.holders : out.others).push_back(r);
     return !out.others.empty();
 }
@@ -136,7 +136,7 @@ located_difference locate_difference(view<const held_buffer> held, int reference
     collprobe::disagreement& report = found.report;
     report.reference_rank = reference_rank;
     if (!group_ranks(held, report)) return found;
-    const int reference = reference_rank < 0 ? report.holders.front() : reference_rank;
+    const int reference = report.holders.front(); // of equal contents, whoever was told
     const held_buffer& wanted = held[static_cast<std::uint64_t>(reference)];
     report.count = wanted.count;
     found.wanted = wanted;

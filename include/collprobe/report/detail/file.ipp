@@ -39,10 +39,6 @@ COLLPROBE_COLD_INLINE int write_all(int file, std::string_view text)
     return 0;
 }
 
-} // namespace detail
-
-namespace detail {
-
 // O_NONBLOCK: a pipe that nobody reads is an error, and not a wait.
 inline constexpr int to_append = O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | O_NONBLOCK;
 

@@ -90,13 +90,15 @@ COLLPROBE_COLD_INLINE std::string run_findings::verdict() const
             + detail::where_in_run(gravest->steps, steps_, gravest->first_step, raised.call, raised.site) + ": "
             + detail::advise(raised) + '.';
         std::size_t others = alarms_.size() - 1;
-        for (const repeated_alarm& each : alarms_) { // in the order in which they were raised
-            if (!raised.ranks.empty() || each.first.ranks.empty() || each.first.what != raised.what) continue;
-            text += " It began with " + detail::list_named(each.first) + " in step " + std::to_string(each.first_step);
-            if (each.first.call >= 0) text += ", " + describe_call(each.first.call, each.first.site);
+        // Of alarms that were raised before, in their order, the first that names the ranks.
+        const repeated_alarm* begin = raised.ranks.empty() ? alarms_.data() : gravest;
+        while (begin != gravest && (begin->first.ranks.empty() || begin->first.what != raised.what)) ++begin;
+        if (begin != gravest) {
+            text += " It began with " + detail::list_named(begin->first) + " in step "
+                + std::to_string(begin->first_step);
+            if (begin->first.call >= 0) text += ", " + describe_call(begin->first.call, begin->first.site);
             text += '.';
             --others;
-            break;
         }
         if (others > 0) text += " " + detail::counted(others, "other alarm") + " in the run.";
         return text;
