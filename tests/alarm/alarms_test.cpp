@@ -22,7 +22,7 @@ using found = std::vector<suspect>;
 constexpr finding numbers[]
     = {finding::loss, finding::gradient_norm, finding::largest_magnitude, finding::cosine, finding::late};
 constexpr finding blames[] = {finding::non_finite, finding::stale, finding::result_differs, finding::shard_differs,
-    finding::replica_differs, finding::codes_differ};
+    finding::value_differs, finding::codes_differ};
 
 step_record record_of(std::uint64_t step, int ranks, found suspects = {})
 {
@@ -135,14 +135,21 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
         {finding::result_differs, -1, damage::unknown, advice::skip, -1}, // no majority
         {finding::shard_differs, 0, damage::broadcast, advice::resync, 1},
         {finding::shard_differs, -1, damage::unknown, advice::skip, -1},
-        {finding::replica_differs, 0, damage::broadcast, advice::resync, 1},
-        {finding::replica_differs, -1, damage::unknown, advice::resync, -1}, // restore from elsewhere
+        {finding::value_differs, 0, damage::broadcast, advice::resync, 1},
+        {finding::value_differs, -1, damage::unknown, advice::resync, -1}, // restore from elsewhere
         {finding::sum_differs, -1, damage::unknown, advice::skip, -1},
         {finding::codes_differ, -1, damage::reduce, advice::skip, -1},
         {finding::codes_differ, 3, damage::broadcast, advice::resync, 0}, // it alone has a damaged result
         {finding::codes_differ, 3, damage::unknown, advice::skip, -1, 2}, // a message of rank 2
         {finding::quantisation, 3, damage::reduce, advice::none, -1},
         {finding::weights, 3, damage::reduce, advice::recheck, -1},
+        {finding::overflow, -1, damage::reduce, advice::skip, -1},
+        {finding::zeros, 3, damage::input, advice::recheck, -1},
+        {finding::call_missing, -1, damage::unknown, advice::recheck, -1},
+        {finding::other_call, 3, damage::input, advice::skip, -1},
+        {finding::value_repeats, 3, damage::duplicated_data, advice::recheck, -1},
+        {finding::norm_differs, -1, damage::unknown, advice::recheck, -1},
+        {finding::unexplained, -1, damage::reduce, advice::recheck, -1},
     };
     for (const expectation& each : cases) {
         CAPTURE(name(each.what));
@@ -600,17 +607,17 @@ TEST_CASE("ranks are restored from one that has no damage itself")
     CHECK(raised[1].ranks == list_of(2));
     CHECK(raised[1].source == 1); // rank 0 holds other bits, too
     // A rank that has the majority's bits here, but other ones elsewhere, is the last choice.
-    const found split{exact(finding::replica_differs, 0, 0), exact(finding::replica_differs, 1, 1)};
+    const found split{exact(finding::value_differs, 0, 0), exact(finding::value_differs, 1, 1)};
     const std::vector<raised_alarm> two = copy(alarms(8).judge(record_of(50, 8, split)));
     REQUIRE(two.size() == 2);
     for (const raised_alarm& each : two) CHECK(each.source == 2);
     found all;
-    for (int rank = 0; rank < 4; ++rank) all.push_back(exact(finding::replica_differs, rank, rank));
+    for (int rank = 0; rank < 4; ++rank) all.push_back(exact(finding::value_differs, rank, rank));
     const std::vector<raised_alarm> four = copy(alarms(4).judge(record_of(50, 4, all)));
     REQUIRE(four.size() == 4);
     for (const raised_alarm& each : four) CHECK(each.source == (each.ranks[0] == 0 ? 1 : 0));
     // An unusual number does not tell that a rank holds wrong weights.
-    const found slow{exact(finding::replica_differs, 3), number(finding::late, 0)};
+    const found slow{exact(finding::value_differs, 3), number(finding::late, 0)};
     CHECK(copy(alarms(8).judge(record_of(50, 8, slow)))[0].source == 0);
 }
 

@@ -49,12 +49,12 @@ TEST_CASE("an alarm in words says who, where, on what evidence and what to do")
     CHECK(report::describe(differing())
         == "step 17, bucket 1: result_differs: rank 3; damage: broadcast; advice: resync from rank 0");
     alarm_record nobody = differing();
-    nobody.what = finding::replica_differs;
+    nobody.what = finding::value_differs;
     nobody.where = damage::unknown;
     nobody.ranks.clear();
     nobody.source = -1;
     CHECK(report::describe(nobody)
-        == "step 17, bucket 1: replica_differs: nobody is named; damage: unknown; advice: resync from elsewhere: no "
+        == "step 17, bucket 1: value_differs: nobody is named; damage: unknown; advice: resync from elsewhere: no "
            "rank is known to hold what is right");
     alarm_record sum = nobody;
     sum.what = finding::sum_differs;

@@ -18,9 +18,10 @@ using namespace collprobe;
 inline constexpr int ranks = 8;
 inline constexpr int steps = 10;
 inline constexpr finding all_findings[] = {finding::non_finite, finding::duplicate, finding::stale,
-    finding::result_differs, finding::shard_differs, finding::replica_differs, finding::sum_differs, finding::loss,
+    finding::result_differs, finding::shard_differs, finding::value_differs, finding::sum_differs, finding::loss,
     finding::gradient_norm, finding::cosine, finding::late, finding::quantisation, finding::codes_differ,
-    finding::unlike, finding::weights, finding::largest_magnitude};
+    finding::unlike, finding::weights, finding::largest_magnitude, finding::overflow, finding::zeros,
+    finding::call_missing, finding::other_call, finding::value_repeats, finding::norm_differs, finding::unexplained};
 
 /// As `rank` knows it. Its ranks are those from 16 on of the job.
 inline run_record describe(int rank)

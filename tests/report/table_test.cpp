@@ -115,9 +115,11 @@ TEST_CASE("the pooled cosine is shown where no rank has its own")
 TEST_CASE("every check is described with rank and bucket")
 {
     for (const finding what : {finding::non_finite, finding::duplicate, finding::stale, finding::result_differs,
-             finding::shard_differs, finding::replica_differs, finding::sum_differs, finding::loss,
+             finding::shard_differs, finding::value_differs, finding::sum_differs, finding::loss,
              finding::gradient_norm, finding::cosine, finding::late, finding::quantisation, finding::codes_differ,
-             finding::unlike, finding::weights, finding::largest_magnitude}) {
+             finding::unlike, finding::weights, finding::largest_magnitude, finding::overflow, finding::zeros,
+             finding::call_missing, finding::other_call, finding::value_repeats, finding::norm_differs,
+             finding::unexplained}) {
         const std::string text = report::describe({.rank = 5, .call = 3, .what = what});
         CHECK(contains(text, "rank 5, bucket 3: "));
         CHECK(text.size() > std::string("rank 5, bucket 3: ").size());

@@ -80,7 +80,8 @@ public:
                             .statistic = found.statistic, .threshold = found.threshold,
                             .false_alarms_per_step = found.false_alarms_per_step, .action = means.action,
                             .site = found.site, .evidence = found.evidence, .by_length = found.by_length,
-                            .number = found.number},
+                            .number = found.number,
+                            .other = found.other},
                 found.rank, lasts(found, record));
         }
         return raised_.settle(ranks_);

@@ -22,6 +22,9 @@ std::string milliseconds(double nanoseconds);
 /// "bucket 1 (train.cpp:88)".
 std::string describe_call(int call, const call_site& site);
 
+/// A call without a place in the step: "all_reduce 'wte' of 4,096 float32 (train.cpp:88)".
+std::string describe(const call_form& call);
+
 /// Evidence over the run in words: "the norm of its gradient was the largest in 37 steps since step 1,204; 1 : 340,000
 /// against chance". That is: if the ranks were alike, any of them would reach such odds in the whole run with a
 /// probability of at most 1 in 340,000.
@@ -57,6 +60,9 @@ bool is_by_odds(const Found& found) noexcept
 std::string weight_text(double weight, double bound);
 /// "8 ranks have NaN or infinity; most ranks have had it since step 12, so the weights have it"
 std::string spread_text(double ranks, std::uint64_t since);
+/// What was seen, of a finding that has no number to compare with those of other ranks; else empty.
+std::string fact_text(finding what, double statistic, double threshold, std::uint64_t index,
+    const unusual_number& number, const call_form& other);
 /// Whether NaN or infinity is all that most ranks have, since `unusual_number::since`.
 template <class Found>
 bool is_of_spread(const Found& found) noexcept

@@ -58,7 +58,7 @@ public:
             }
             if (each.action != advice::resync) continue;
             if (!each.ranks.empty()) each.source = source_for(each, ranks);
-            if (each.source < 0 && each.what != finding::replica_differs && each.what != finding::non_finite)
+            if (each.source < 0 && each.what != finding::value_differs && each.what != finding::non_finite)
                 each.action = advice::skip;
         }
         return {raised_.data(), used_};

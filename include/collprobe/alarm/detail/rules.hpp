@@ -28,7 +28,7 @@ constexpr interpretation interpret(const suspect& found, damage audited) noexcep
         return {of_result, is_named ? advice::resync : advice::skip};
     case finding::shard_differs: // a shard that its owner sent wrong is right on no rank
         return {of_result, is_named && found.rank != found.other_rank ? advice::resync : advice::skip};
-    case finding::replica_differs: return {is_named ? damage::broadcast : damage::unknown, advice::resync};
+    case finding::value_differs: return {is_named ? damage::broadcast : damage::unknown, advice::resync};
     case finding::codes_differ:
         if (found.other_rank >= 0) return {damage::unknown, advice::skip}; // a message of terms or of results
         if (!is_named) return {damage::reduce, advice::skip};
@@ -36,6 +36,13 @@ constexpr interpretation interpret(const suspect& found, damage audited) noexcep
     case finding::quantisation: return {damage::reduce, advice::none}; // or in a gather, alike for all ranks
     case finding::weights: return {damage::reduce, advice::recheck}; // or in what is done before and behind it
     case finding::late: return {damage::none, advice::none}; // the data are right
+    case finding::overflow: return {damage::reduce, advice::skip};
+    case finding::zeros: return {damage::input, advice::recheck};
+    case finding::call_missing: return {damage::unknown, advice::recheck};
+    case finding::other_call: return {damage::input, advice::skip};
+    case finding::value_repeats: return {damage::duplicated_data, advice::recheck};
+    case finding::norm_differs: return {damage::unknown, advice::recheck};
+    case finding::unexplained: return {damage::reduce, advice::recheck};
     case finding::unlike:
         if (found.evidence.metric == finding::late) return {damage::none, advice::recheck};
         [[fallthrough]];
@@ -53,7 +60,7 @@ constexpr bool is_blame(const suspect& found) noexcept
 {
     return found.exact
         && (found.what == finding::non_finite || found.what == finding::stale || found.what == finding::result_differs
-            || found.what == finding::shard_differs || found.what == finding::replica_differs
+            || found.what == finding::shard_differs || found.what == finding::value_differs
             || found.what == finding::codes_differ);
 }
 

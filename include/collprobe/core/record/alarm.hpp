@@ -48,6 +48,7 @@ struct alarm_record {
     rank_evidence evidence = {}; ///< of `unlike`: the strongest
     bool by_length = false; ///< as of the suspect
     unusual_number number = {}; ///< as of the suspect: the strongest
+    call_form other = {}; ///< as of the suspect
 };
 
 } // namespace collprobe

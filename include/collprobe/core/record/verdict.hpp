@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/statistics.hpp>
 
@@ -22,7 +24,9 @@ enum class finding : std::uint8_t {
     /// A rank received other bits of a shard than the shard's owner sent: exact. Without a rank: what all ranks
     /// together received by a call that only moves data is not what was sent (`suspect::by_length`).
     shard_differs,
-    replica_differs, ///< a rank holds other weights or another optimizer state than the other ranks: exact
+    /// A rank has another value than the other ranks of what must be equal: weights, optimizer state, a learning rate:
+    /// exact.
+    value_differs,
     /// The result is not the sum of the inputs: exact for integers and by length, else statistical (`suspect::exact`).
     sum_differs,
     /// This, the next three and `largest_magnitude`: a number of the rank is unlike those of the others in this step.
@@ -48,6 +52,19 @@ enum class finding : std::uint8_t {
     /// threshold: the bound of its error.
     weights,
     largest_magnitude, ///< as `loss`: of the elements that the rank sent
+    /// The result has NaN or infinity, and no input has: exact. Statistic: elements; index: the first one.
+    overflow,
+    /// The rank has sent zeros only, where others have not, in every step since `unusual_number::since`: exact.
+    zeros,
+    /// The step has no call `suspect::other`, which `unusual_number::steps` steps before it had, all of them: exact.
+    call_missing,
+    /// Where most ranks made the call `suspect::call`, the rank made `suspect::other`: exact.
+    other_call,
+    value_repeats, ///< the rank has the value of another rank, where each must have its own: exact
+    /// The norm of the gradient that the trainer computed (statistic) is not that of the step's results (threshold).
+    norm_differs,
+    /// A part of the result, of that share (statistic), is of no input; more than `threshold` is told.
+    unexplained,
 };
 
 constexpr const char* name(finding what) noexcept
@@ -58,7 +75,7 @@ constexpr const char* name(finding what) noexcept
     case finding::stale: return "stale";
     case finding::result_differs: return "result_differs";
     case finding::shard_differs: return "shard_differs";
-    case finding::replica_differs: return "replica_differs";
+    case finding::value_differs: return "value_differs";
     case finding::sum_differs: return "sum_differs";
     case finding::loss: return "loss";
     case finding::gradient_norm: return "gradient_norm";
@@ -69,6 +86,13 @@ constexpr const char* name(finding what) noexcept
     case finding::unlike: return "unlike";
     case finding::weights: return "weights";
     case finding::largest_magnitude: return "largest_magnitude";
+    case finding::overflow: return "overflow";
+    case finding::zeros: return "zeros";
+    case finding::call_missing: return "call_missing";
+    case finding::other_call: return "other_call";
+    case finding::value_repeats: return "value_repeats";
+    case finding::norm_differs: return "norm_differs";
+    case finding::unexplained: return "unexplained";
     }
     return "unknown";
 }
@@ -123,6 +147,14 @@ struct unusual_number {
     std::uint64_t since = 0;
 };
 
+/// A call as it is told where it has no index in the step.
+struct call_form {
+    collective call = collective::all_reduce;
+    element_type type = element_type::float32;
+    std::uint64_t count = 0;
+    call_site site = {}; ///< its name, or the line that made it; neither is known of calls of other processes
+};
+
 /// One rank that a check names, with the evidence.
 struct suspect {
     int rank = -1; ///< -1: the check found an error, but not the rank that has it
@@ -147,7 +179,10 @@ struct suspect {
     double false_alarms_per_step = 0;
     call_site site = {}; ///< of the call: its name, and the line that made it
     rank_evidence evidence = {}; ///< of `unlike`
-    unusual_number number = {}; ///< of `loss`, `gradient_norm`, `cosine`, `late`, `largest_magnitude`
+    /// Of `loss`, `gradient_norm`, `cosine`, `late`, `largest_magnitude`; of `zeros` and `call_missing` its `since` and
+    /// `steps`.
+    unusual_number number = {};
+    call_form other = {}; ///< of `call_missing` and `other_call`
 };
 
 /// Whether a check judges a number of the ranks in a step: statistical, with a stated rate.

@@ -46,7 +46,7 @@ COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const alarm_r
     json.key("false_alarms_per_step").number(raised.false_alarms_per_step);
     json.key("advice").text(name(raised.action)).key("source").index(raised.source);
     if (raised.by_length) json.key("by_length").boolean(true);
-    detail::write_number(json, raised.number);
+    detail::write_number(json, raised.what, raised.number, raised.other);
     if (raised.what == finding::unlike) {
         json.key("evidence").open('{');
         detail::write_evidence(json, raised.evidence);

@@ -322,14 +322,21 @@ constexpr bool counts(finding what, bool same_ranks) noexcept
     case finding::largest_magnitude:
     case finding::duplicate:
     case finding::stale:
+    case finding::zeros:
+    case finding::value_repeats:
     case finding::unlike:
     case finding::quantisation: return same_ranks;
     case finding::non_finite:
     case finding::result_differs:
     case finding::shard_differs:
-    case finding::replica_differs:
+    case finding::value_differs:
     case finding::sum_differs:
     case finding::codes_differ:
+    case finding::overflow:
+    case finding::call_missing:
+    case finding::other_call:
+    case finding::norm_differs:
+    case finding::unexplained:
     case finding::weights: return true;
     }
     return true;

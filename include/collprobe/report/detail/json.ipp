@@ -189,13 +189,23 @@ COLLPROBE_COLD_INLINE void write_evidence(json_writer& json, const rank_evidence
     json.key("since").integer(of.since).key("extreme").integer(of.extreme).key("among").integer(of.among);
 }
 
-COLLPROBE_COLD_INLINE void write_number(json_writer& json, const unusual_number& of)
+COLLPROBE_COLD_INLINE void write_number(
+    json_writer& json, finding what, const unusual_number& of, const call_form& other)
 {
-    if (of.steps > 0) {
+    if (is_of_number(what)) {
         json.key("value").number(of.value).key("expected").number(of.expected);
         json.key("usual_difference").number(of.usual_difference).key("window").integer(of.steps);
     }
     if (of.is_new_level) json.key("new_level").boolean(true).key("since").integer(of.since);
+    const bool is_missing = what == finding::call_missing;
+    if (what == finding::zeros || is_missing) json.key("since").integer(of.since);
+    if (is_missing) json.key("steps_before").integer(of.steps);
+    if (is_missing || what == finding::other_call) {
+        json.key("other_call").open('{').key("call").text(name(other.call));
+        json.key("type").text(name(other.type)).key("count").integer(other.count);
+        write_site(json, other.site);
+        json.close('}');
+    }
 }
 
 COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named)
@@ -208,7 +218,7 @@ COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named
     else json.integer(named.index);
     write_site(json, named.site);
     if (named.by_length) json.key("by_length").boolean(true);
-    write_number(json, named.number);
+    write_number(json, named.what, named.number, named.other);
     if (named.what != finding::unlike) return;
     json.key("evidence").open('{');
     write_evidence(json, named.evidence);

@@ -62,7 +62,7 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
                                     + detail::length_text(named.what, named.statistic, named.threshold)
                                 : "received other bits of a shard than its owner sent";
         break;
-    case finding::replica_differs: text += "holds other bits than " + others; break;
+    case finding::value_differs: text += "holds other bits than " + others; break;
     case finding::sum_differs:
         if (named.by_length) {
             text += "the result is not the sum of the inputs: "
@@ -105,6 +105,20 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
                     "mean's is "
                 + detail::weight_text(named.statistic, named.threshold) + " times that";
         }
+        break;
+    case finding::value_repeats:
+        text += "has the value of "
+            + (named.other_rank < 0 ? std::string("another rank") : "rank " + std::to_string(named.other_rank))
+            + ", where each must have its own";
+        break;
+    case finding::overflow:
+    case finding::zeros:
+    case finding::call_missing:
+    case finding::other_call:
+    case finding::norm_differs:
+    case finding::unexplained:
+        text += detail::fact_text(
+            named.what, named.statistic, named.threshold, named.index, named.number, named.other);
         break;
     }
     return text;

@@ -36,6 +36,17 @@ COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
     return text + " (" + detail::short_line(site) + ")";
 }
 
+COLLPROBE_COLD_INLINE std::string describe(const call_form& call)
+{
+    std::string text = name(call.call);
+    if (call.site.name[0] != '\0') {
+        text += " '" + collprobe::detail::printable(collprobe::detail::short_name(call.site.name)) + "'";
+    }
+    if (call.count != 0) text += " of " + detail::with_commas(call.count) + ' ' + name(call.type);
+    if (call.site.line != 0) text += " (" + detail::short_line(call.site) + ")";
+    return text;
+}
+
 COLLPROBE_COLD_INLINE std::string describe(const rank_evidence& of)
 {
     std::string text;
@@ -95,7 +106,7 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
     case finding::stale: return "sent the data that it had sent last";
     case finding::result_differs: return "received other bits than the other ranks";
     case finding::shard_differs: return "received other bits than their owner sent";
-    case finding::replica_differs: return "held other weights or another optimizer state than the other ranks";
+    case finding::value_differs: return "held another value than the other ranks of what must be equal";
     case finding::sum_differs: return "received a result that is not the sum of the inputs";
     case finding::loss: return "had a loss that stands out";
     case finding::gradient_norm: return "had a gradient norm that stands out";
@@ -106,6 +117,13 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
     case finding::unlike: return "was unlike the other ranks over many steps";
     case finding::weights: return "entered the average with another weight than is expected";
     case finding::largest_magnitude: return "had a gradient element whose size stands out";
+    case finding::overflow: return "received NaN or infinity as the result of finite inputs";
+    case finding::zeros: return "sent zeros only, where others did not";
+    case finding::call_missing: return "did not make a call that all steps before had";
+    case finding::other_call: return "made another call than the other ranks";
+    case finding::value_repeats: return "held the value of another rank where each must have its own";
+    case finding::norm_differs: return "computed a norm that is not that of the results";
+    case finding::unexplained: return "received a result of which a part is of no input";
     }
     return "was named";
 }
@@ -129,6 +147,29 @@ COLLPROBE_COLD_INLINE std::string html_text(std::string_view bytes)
         }
     }
     return text;
+}
+
+COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, double threshold, std::uint64_t index,
+    const unusual_number& number, const call_form& other)
+{
+    const std::string since = "since step " + with_commas(number.since);
+    std::string text;
+    switch (what) {
+    case finding::overflow:
+        text = "the inputs are finite, and " + counted(static_cast<std::uint64_t>(statistic), "element")
+            + " of the result" + (statistic > 1 ? " are" : " is") + " NaN or infinite";
+        if (index != no_index) text += ", the first at index " + std::to_string(index);
+        return text + ": the sum leaves the range of its type. Scale the inputs down, or sum in a wider type";
+    case finding::zeros: return "has sent zeros only, where others have not, " + since;
+    case finding::call_missing:
+        return since + " without " + describe(other) + ", made in all " + counted(number.steps, "step") + " before";
+    case finding::other_call: return "made the call " + describe(other) + " instead";
+    case finding::norm_differs:
+        return "the trainer's norm of the gradient, " + short_number(statistic) + ", is not that of the results, "
+            + short_number(threshold);
+    case finding::unexplained: return short_number(100 * statistic) + " % of the result is of no rank's input";
+    default: return text;
+    }
 }
 
 COLLPROBE_COLD_INLINE std::string weight_text(double weight, double bound)
