@@ -168,7 +168,7 @@ private:
         // Losses scatter as norms do: 12 % where the noise scale is 2.
         const double own_loss = (2 + 8 * std::exp(-static_cast<double>(t) / 5000)) * random_.gamma(128 / noise_scale_);
         loss += own_loss / static_cast<double>(n_);
-        *reinterpret_cast<step_header*>(message) = {t, own_loss, 1, 0, 0};
+        *reinterpret_cast<step_header*>(message) = {t, own_loss, 1, not_given(), 0};
         for (std::size_t b = 0; b < buckets; ++b) {
             const double* const g = &gradients_[r * elements + b * part];
             const double* const all = &received[b * part];

@@ -83,7 +83,7 @@ public:
     {
         for (int r = 0; r < ranks_; ++r) {
             unsigned char* const own = bytes() + static_cast<std::size_t>(r) * layout_.bytes(calls_);
-            const detail::step_header header{steps_, 2 + 0.02 * uniform(), 1, 0, 0, static_cast<std::uint32_t>(steps_ + 1)};
+            const detail::step_header header{steps_, 2 + 0.02 * uniform(), 1, detail::not_given(), 0, static_cast<std::uint32_t>(steps_ + 1)};
             std::memcpy(own, &header, sizeof(header));
             for (std::size_t c = 0; c < calls_; ++c) {
                 detail::call_entry entry{};
@@ -133,7 +133,7 @@ cost cost_of(int ranks, std::size_t calls, int steps, bool evidence)
         constexpr int warm_up = 70;
         for (int step = 0; step < warm_up + steps; ++step) {
             const detail::gathered_step gathered = made.next();
-            const double seconds = bench::seconds([&] { judge.judge(gathered, of, {}, record); });
+            const double seconds = bench::seconds([&] { judge.judge(gathered, of, {}, {}, record); });
             if (step >= warm_up) times.push_back(seconds);
         }
     }

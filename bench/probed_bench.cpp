@@ -136,7 +136,7 @@ void judge_step(benchmark::State& state)
     std::normal_distribution<double> normal;
     for (int r = 0; r < ranks; ++r) {
         unsigned char* const message = bytes.data() + static_cast<std::size_t>(r) * layout.bytes(buckets);
-        *reinterpret_cast<detail::step_header*>(message) = {1, 2 + 0.1 * normal(random), 1, 0, 0};
+        *reinterpret_cast<detail::step_header*>(message) = {1, 2 + 0.1 * normal(random), 1, detail::not_given(), 0};
         for (std::size_t b = 0; b < buckets; ++b) {
             detail::call_entry& entry = layout.entry(message, b);
             entry = {};
@@ -153,7 +153,7 @@ void judge_step(benchmark::State& state)
     detail::step_judge judge(ranks, 1e-4, report_mode::gather, layout.times, 50'000);
     step_record record;
     for (auto _ : state) {
-        judge.judge(detail::gathered_step(bytes.data(), ranks, buckets, layout), calls, {}, record);
+        judge.judge(detail::gathered_step(bytes.data(), ranks, buckets, layout), calls, {}, {}, record);
         benchmark::DoNotOptimize(record);
     }
     state.counters["ns_per_record"]

@@ -43,7 +43,7 @@ inline std::vector<std::uint64_t> message_of(std::uint64_t step, const rank_valu
     const message_layout layout;
     std::vector<std::uint64_t> words(layout.bytes(values.norms.size()) / 8);
     auto* const bytes = reinterpret_cast<unsigned char*>(words.data());
-    *reinterpret_cast<step_header*>(bytes) = {step, values.loss, 1, 0, 0};
+    *reinterpret_cast<step_header*>(bytes) = {step, values.loss, 1, not_given(), 0};
     for (std::size_t b = 0; b < values.norms.size(); ++b) {
         call_entry entry{};
         entry.input.count = 1000;
@@ -100,7 +100,7 @@ public:
         using namespace collprobe;
         calls_.resize(buckets_);
         for (detail::probed_call& call : calls_) call = {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, true, false};
-        detail::judge_summary(judge, report(all_).summary(), ranks, calls_, {}, out);
+        detail::judge_summary(judge, report(all_).summary(), ranks, calls_, {}, {}, {}, out);
         const detail::advance_reference advance{
             report(all_).summary(), reinterpret_cast<detail::step_reference*>(references_.data())};
         for (std::uint64_t i = 0; i <= buckets_; ++i) advance(i);

@@ -22,7 +22,7 @@ using found = std::vector<suspect>;
 constexpr finding numbers[]
     = {finding::loss, finding::gradient_norm, finding::largest_magnitude, finding::cosine, finding::late};
 constexpr finding blames[] = {finding::non_finite, finding::stale, finding::result_differs, finding::shard_differs,
-    finding::value_differs, finding::codes_differ};
+    finding::codes_differ};
 
 step_record record_of(std::uint64_t step, int ranks, found suspects = {})
 {

@@ -50,11 +50,12 @@ TEST_CASE("an alarm in words says who, where, on what evidence and what to do")
         == "step 17, bucket 1: result_differs: rank 3; damage: broadcast; advice: resync from rank 0");
     alarm_record nobody = differing();
     nobody.what = finding::value_differs;
+    nobody.statistic = 2;
     nobody.where = damage::unknown;
     nobody.ranks.clear();
     nobody.source = -1;
     CHECK(report::describe(nobody)
-        == "step 17, bucket 1: value_differs: nobody is named; damage: unknown; advice: resync from elsewhere: no "
+        == "step 17, bucket 1: value_differs: nobody is named, the ranks have 2 different values, since step 0; damage: unknown; advice: resync from elsewhere: no "
            "rank is known to hold what is right");
     alarm_record sum = nobody;
     sum.what = finding::sum_differs;

@@ -46,7 +46,7 @@ std::vector<std::uint64_t> messages_of(std::uint64_t step, int ranks, std::size_
     for (int r = 0; r < ranks; ++r, at += stride) {
         std::mt19937_64 random(step * 64 + static_cast<std::uint64_t>(r));
         *reinterpret_cast<detail::step_header*>(at)
-            = {step, detail::not_given(), 1, 0, lost_ago, static_cast<std::uint32_t>(step)};
+            = {step, detail::not_given(), 1, detail::not_given(), lost_ago, static_cast<std::uint32_t>(step)};
         for (std::size_t c = 0; c < calls; ++c) {
             statistics& input = layout.entry(at, c).input;
             input.count = 100;
@@ -344,9 +344,9 @@ TEST_CASE("what a rank saw before it forgot makes no difference afterwards, also
         }
         step_record a;
         step_record b;
-        all.judge(messages, {calls.data(), count}, {}, a);
+        all.judge(messages, {calls.data(), count}, {}, {}, a);
         if (step == 5) continue;
-        lost.judge(messages, {calls.data(), count}, {}, b);
+        lost.judge(messages, {calls.data(), count}, {}, {}, b);
         CHECK(a.forgot == (step == 6));
         if (step < 6) continue;
         CHECK(a.suspects.size() == b.suspects.size());

@@ -514,29 +514,6 @@ TEST_CASE("where several ranks hold the same, each of them is named with the low
     CHECK(named(records[1]) == std::vector<std::vector<int>>{{0, 1}, {1, 0}, {2, 0}, {3, 0}, {4, 0}});
 }
 
-TEST_CASE("equal sample ids of two ranks are named")
-{
-    step_record record;
-    local::run(4, [&](local::communicator& world) {
-        host::stream stream;
-        probed<local::communicator> comm(world);
-        const std::uint64_t samples = comm.rank() == 2 ? 1001 : 1000 + static_cast<std::uint64_t>(comm.rank());
-        comm.end_step(0, {.loss = 1, .sample_digest = samples}, stream);
-        stream.synchronize(60'000);
-        step_record own;
-        REQUIRE(comm.poll(own));
-        if (comm.rank() == 3) record = own;
-    });
-    REQUIRE(record.suspects.size() == 2);
-    for (const suspect& found : record.suspects) {
-        CHECK(found.what == finding::duplicate);
-        CHECK(found.call == -1);
-        CHECK(found.rank + found.other_rank == 3);
-    }
-    CHECK(record.suspects[0].rank == 1);
-    CHECK(record.suspects[1].rank == 2);
-}
-
 namespace {
 
 /// Hands one rank a result with one bit flipped, as damage in the broadcast phase would.
@@ -736,26 +713,26 @@ TEST_CASE("numbers that only the device knows are read at the end of the step, a
             std::atomic<bool> computed{false};
             float loss = -1;
             double weight = -1;
-            std::uint64_t samples = 0;
+            double norm = -1;
             std::vector<float> send(10, 1.0f + static_cast<float>(world.rank())), receive(10);
             host::stream stream;
             probed<local::communicator> comm(world, {.mode = mode});
             const auto reduce = [&] { comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream); };
             const float own_loss = 1.5f + static_cast<float>(world.rank());
             const double own_weight = 32 + world.rank();
-            const std::uint64_t own_samples = world.rank() == 2 ? 7u : 8u; // ranks 0 and 1 have the same
+            const double own_norm = world.rank() == 2 ? 7 : 6 * std::sqrt(10.0);
 
             stream.enqueue([&] {
                 while (!computed.load()) std::this_thread::yield();
                 loss = own_loss;
                 weight = own_weight;
-                samples = own_samples;
+                norm = own_norm;
             });
             reduce();
-            comm.end_step(0, {.loss = &loss, .weight = &weight, .sample_digest = &samples}, stream);
+            comm.end_step(0, {.loss = &loss, .weight = &weight, .gradient_norm = &norm}, stream);
             computed = true;
             reduce();
-            comm.end_step(1, {.loss = own_loss, .weight = own_weight, .sample_digest = own_samples}, stream);
+            comm.end_step(1, {.loss = own_loss, .weight = own_weight, .gradient_norm = own_norm}, stream);
             reduce();
             comm.end_step(2, {.loss = &loss}, stream);
             reduce();
@@ -788,15 +765,14 @@ TEST_CASE("numbers that only the device knows are read at the end of the step, a
             for (const suspect& found : records[4].suspects) CHECK(found.what != finding::non_finite);
             CHECK(records[6].loss.mean == 0);
             CHECK(records[6].loss.finite == 3);
-            const auto same_samples = [](const step_record& record) {
-                int named = 0;
-                for (const suspect& found : record.suspects) named += found.what == finding::duplicate ? 1 : 0;
-                return named;
-            };
-            for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
-                CHECK(same_samples(records[i]) == (mode == report_mode::gather ? 2 : 0));
+            for (const step_record& record : records) {
+                CAPTURE(record.step);
+                CHECK(record.result_norm == doctest::Approx(6 * std::sqrt(10.0)));
+                std::vector<int> other_norms;
+                for (const suspect& found : record.suspects)
+                    if (found.what == finding::norm_differs) other_norms.push_back(found.rank);
+                CHECK(other_norms == (record.step < 2 ? std::vector<int>{2} : std::vector<int>()));
             }
-            CHECK(same_samples(records[2]) == 0);
         });
     }
 }

@@ -85,7 +85,7 @@ public:
         auto* const all = reinterpret_cast<unsigned char*>(words.data());
         for (int r = 0; r < ranks_; ++r) {
             unsigned char* const message = all + static_cast<std::uint64_t>(r) * bytes;
-            *reinterpret_cast<detail::step_header*>(message) = {step_, 2 + 0.1 * normal_(random_), 1, 0, 0};
+            *reinterpret_cast<detail::step_header*>(message) = {step_, 2 + 0.1 * normal_(random_), 1, detail::not_given(), 0};
             for (std::size_t b = 0; b < calls_.size(); ++b) {
                 detail::call_entry entry{};
                 entry.input.count = entry.input.zero = calls_[b].count;
@@ -95,7 +95,7 @@ public:
                 layout.times_of(message, b) = stamps_[b][static_cast<std::size_t>(r)];
             }
         }
-        judge_.judge(detail::gathered_step(all, ranks_, calls_.size(), layout), calls_, {}, record_);
+        judge_.judge(detail::gathered_step(all, ranks_, calls_.size(), layout), calls_, {}, {}, record_);
         ++step_;
         calls_.clear();
         stamps_.clear();

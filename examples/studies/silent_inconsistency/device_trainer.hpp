@@ -34,7 +34,6 @@ public:
           model_(work.widths(), work.weights_seed(), work.given.dropout, work.given.batch),
           skipped_(1),
           damaged_(1),
-          digest_(1),
           // Without times, so that a run on a busy machine has the same records; a trace needs them.
           comm_(std::move(comm), {.direction = collprobe::direction_mode::exact, .times = !work.given.files.trace.empty()})
     {
@@ -54,11 +53,11 @@ public:
     void step(std::uint64_t number)
     {
         job_.load(comm_.rank(), comm_.size(), number, batch_);
-        *digest_.begin() = batch_.sample_digest;
         const double* const loss
             = model_.forward(batch_.inputs, batch_.labels, batch_.dropout_seeds, compute_);
         model_.backward(compute_, [&](std::size_t layer) { send(bucket_of(layer), number); });
-        comm_.end_step(number, {.loss = loss, .sample_digest = digest_.data()}, communication_);
+        comm_.expect_distinct("samples", batch_.sample_digest);
+        comm_.end_step(number, {.loss = loss}, communication_);
         reduced_.record(communication_);
         compute_.wait(reduced_);
         update();
@@ -154,7 +153,6 @@ private:
     buffers<float> velocity_;
     typename device::template buffer<std::uint64_t> skipped_;
     typename device::template buffer<std::uint32_t> damaged_;
-    typename device::template host_buffer<std::uint64_t> digest_;
     // Behind the buffers, so that they are gone before; the probes wait for them in turn.
     typename device::event ready_;
     typename device::event reduced_;

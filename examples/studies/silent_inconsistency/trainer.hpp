@@ -49,7 +49,8 @@ public:
         job_.load(comm_.rank(), comm_.size(), number, batch_);
         const double loss = model_.forward(batch_.inputs, batch_.labels, batch_.dropout_seeds);
         model_.backward([&](std::size_t layer) { send(bucket_of(layer), number); });
-        comm_.end_step(number, {.loss = loss, .sample_digest = batch_.sample_digest}, stream_);
+        comm_.expect_distinct("samples", batch_.sample_digest);
+        comm_.end_step(number, {.loss = loss}, stream_);
         dump(number);
         stream_.synchronize();
         update();

@@ -22,7 +22,7 @@ std::string milliseconds(double nanoseconds);
 /// "bucket 1 (train.cpp:88)".
 std::string describe_call(int call, const call_site& site);
 
-/// A call without a place in the step: "all_reduce 'wte' of 4,096 float32 (train.cpp:88)".
+/// A call without a place in the step: "all_reduce 'wte' (4,096 elements of float, train.cpp:88)".
 std::string describe(const call_form& call);
 
 /// Evidence over the run in words: "the norm of its gradient was the largest in 37 steps since step 1,204; 1 : 340,000
@@ -39,6 +39,10 @@ const char* phrase(finding what) noexcept;
 
 namespace detail {
 
+/// The place of a finding in its step: that of a call, the name of a value, or "whole step".
+std::string describe_place(int call, const call_site& site);
+/// The name of a call or a value: "'wte'".
+std::string quoted_name(const call_site& site);
 /// The name of a source file without its folders, and the line: "train.cpp:88".
 std::string short_line(const call_site& site);
 /// For numbers that stand for names.
@@ -61,8 +65,16 @@ std::string weight_text(double weight, double bound);
 /// "8 ranks have NaN or infinity; most ranks have had it since step 12, so the weights have it"
 std::string spread_text(double ranks, std::uint64_t since);
 /// What was seen, of a finding that has no number to compare with those of other ranks; else empty.
-std::string fact_text(finding what, double statistic, double threshold, std::uint64_t index,
+std::string fact_text(finding what, double statistic, double threshold, std::uint64_t index, bool has_rank,
     const unusual_number& number, const call_form& other);
+inline std::string fact_text(const suspect& of, std::uint64_t index)
+{
+    return fact_text(of.what, of.statistic, of.threshold, index, of.rank >= 0, of.number, of.other);
+}
+inline std::string fact_text(const alarm_record& of, std::uint64_t index = no_index)
+{
+    return fact_text(of.what, of.statistic, of.threshold, index, !of.ranks.empty(), of.number, of.other);
+}
 /// Whether NaN or infinity is all that most ranks have, since `unusual_number::since`.
 template <class Found>
 bool is_of_spread(const Found& found) noexcept

@@ -18,7 +18,10 @@ class probed;
 struct step_observation {
     double loss = detail::not_given(); ///< mean loss of the rank's batch; if not given, the record has none (NaN)
     double weight = 1; ///< number of samples or tokens in that mean
-    std::uint64_t sample_digest = 0; ///< digest of the rank's sample ids; 0 if not given
+    /// The L2 norm of the gradient as the trainer computed it behind the collectives, before clipping, of exactly the
+    /// tensors that this step sums or averages. A norm that is not that of their results is a suspect. If not given:
+    /// none.
+    double gradient_norm = detail::not_given();
     bool loss_is_sum = false; ///< `loss` is the sum over the batch: the record has it divided by `weight`; 0 of 0: none
     double loss_scale = 1; ///< a factor in `loss`, such as that of mixed precision: the record has it divided out
 };
@@ -57,7 +60,7 @@ struct device_observation {
 
     number loss = {}; ///< if not given: none
     number weight = {}; ///< if not given: 1
-    const std::uint64_t* sample_digest = nullptr; ///< if null: 0
+    number gradient_norm = {}; ///< if not given: none
     bool loss_is_sum = false;
     double loss_scale = 1; ///< read now, by the host
 };

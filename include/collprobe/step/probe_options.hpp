@@ -45,6 +45,7 @@ struct probe_options {
     double lateness_floor_ns = 0;
     int steps_in_flight = 4; ///< steps whose records may be under way, 2 to 250
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped
+    int expectations = 32; ///< values of `expect_equal` and `expect_distinct` that a step has room for, at most 65536
     int streams = 4; ///< streams that a step's calls may use without an allocation; a captured step may use no more
     int captured_steps = 1; ///< captured steps held at a time; no cost on a device without graphs
     /// The share of healthy steps that name anybody by a number: loss, norm, largest magnitude, direction, arrival, all

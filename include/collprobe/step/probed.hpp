@@ -54,7 +54,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// floating-point buffer that is misaligned, or null with a count above 0. `unsupported` inside a group of
 /// `ncclGroupStart` itself, whose end nothing tells; and, with `exact` direction, of gradients in any group.
 /// Cost of a call: two launches, an event record, one read of the input and one of the result. Cost of a step: a
-/// message to every rank of `168 * calls + 40` bytes (`summary`: a reduction of `104 * calls + 152`) and a copy to the
+/// message to every rank of `176 * calls + 40` bytes (`summary`: a reduction of `104 * calls + 184`) and a copy to the
 /// host. README.md has the costs of options.
 template <communicator Comm, class... Parts>
 class probed : public detail::intercepting_adaptor<probed<Comm, Parts...>, Comm>, private group_follower {
@@ -81,7 +81,7 @@ public:
           form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.direction == direction_mode::exact,
               {static_cast<std::uint64_t>(options.order_sample), (sizeof(typename Parts::entry) + ... + 0),
                   options.statistics, options.times && options.statistics && options.results},
-              (detail::summary_words<Parts>() + ... + 0)},
+              (detail::summary_words<Parts>() + ... + 0), static_cast<std::uint64_t>(options.expectations)},
           judge_(comm_.size(), options.false_alarms_per_step, options.mode, form_.layout.times,
               lateness_floor(), evidence_options()),
           meter_(comm_.size(), detail::sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
@@ -220,6 +220,45 @@ public:
         });
     }
 
+    /// Says that a value must be the same on all ranks in this step: a learning rate, a loss scale, what all ranks must
+    /// have decided alike; or, of a buffer, gradients behind their synchronisation, weights, buffers of a model. Bits
+    /// are compared. Where they differ, `step_record::expectations` has the groups of ranks, each rank's number (of a
+    /// buffer its L2 norm), and the step since when; `finding::value_differs` names those that differ from most ranks.
+    /// A step may consist of such values alone. `what` is the name: as that of a call (`call_site::name`).
+    /// Preconditions: all ranks tell the same values in the same order. One thread at a time.
+    /// Stream behaviour: a buffer is read on `stream`, at its place there. A number is taken now.
+    /// Cost: 24 bytes of the step's message a value (`summary`: 32); one read of a buffer.
+    /// \throws error `invalid_argument` for a buffer that is null with a count above 0 or misaligned, and for more
+    ///   values than `probe_options::expectations`. `unsupported` for a number in a captured step, in which it would be the
+    ///   same for ever: give a buffer.
+    template <class Number>
+        requires std::is_arithmetic_v<Number> || std::is_enum_v<Number>
+    void expect_equal(const char* what, Number value, call_site where = call_site::current())
+    {
+        expect_number(what, value, false, {comm_, "expect_equal", where});
+    }
+    template <element T>
+    void expect_equal(
+        const char* what, view<const T> value, stream_ref stream, call_site where = call_site::current())
+    {
+        expect_buffer(what, value, stream, false, {comm_, "expect_equal", where});
+    }
+    /// The same of a value that no two ranks may have alike: a seed, a digest of sample ids. `finding::value_repeats`
+    /// names all ranks that have the value of another one.
+    /// \throws error as above; `unsupported` in the mode `summary`, which cannot tell.
+    template <class Number>
+        requires std::is_arithmetic_v<Number> || std::is_enum_v<Number>
+    void expect_distinct(const char* what, Number value, call_site where = call_site::current())
+    {
+        expect_number(what, value, true, {comm_, "expect_distinct", where});
+    }
+    template <element T>
+    void expect_distinct(
+        const char* what, view<const T> value, stream_ref stream, call_site where = call_site::current())
+    {
+        expect_buffer(what, value, stream, true, {comm_, "expect_distinct", where});
+    }
+
     /// Ends a step, which consists of the calls probed since the previous step ended. Collective.
     /// `step` is a number that the caller chooses, equal on all ranks.
     /// Stream behaviour: enqueued on `stream`, behind the probed work of every stream used in the step.
@@ -234,9 +273,9 @@ public:
         caller(comm_, "end_step", where).require(is_finite(seen.weight) && !(seen.weight < 0),
             "the weight, a number of samples or tokens, is negative or not finite");
         end_immediate(step, stream, where, [&, this](const block& open) {
-            return detail::write_header{open.message.data(),
+            return begin_header(open,
                 {step, detail::mean_loss(seen.loss, seen.weight, seen.loss_is_sum, seen.loss_scale), seen.weight,
-                    seen.sample_digest, places_and_lost(open), next_serial()}, form_.layout};
+                    seen.gradient_norm, lost_ago(), next_serial()});
         });
     }
 
@@ -249,8 +288,8 @@ public:
     void end_step(std::uint64_t step, const Seen& seen, stream_ref stream, call_site where = call_site::current())
     {
         end_immediate(step, stream, where, [&, this](const block& open) {
-            return detail::write_observed_header{open.message.data(), seen, places_and_lost(open), step, next_serial(),
-                nullptr, form_.layout};
+            return detail::write_observed_header{
+                begin_header(open, {.step = step, .lost_ago = lost_ago(), .serial = next_serial()}), seen, nullptr};
         });
     }
 
@@ -272,10 +311,15 @@ public:
         who.require(is_capturing(stream, where),
             "the stream is not capturing: a step outside a graph ends with end_step");
         const block& open = open_step(stream, who);
+        if (!told_.empty()) {
+            told_.clear();
+            who.fail(status::unsupported,
+                "a number of the host would be the same in each replay: give expect_equal a buffer");
+        }
         captured_work& work = *capture_;
         work.block.unread_calls = std::exchange(unread_calls_, 0);
-        exchange(work.tools, detail::write_observed_header{open.message.data(), seen, places_of(open) << 8, 0, 0,
-            work.tickets.data(), form_.layout}, stream, where);
+        exchange(work.tools,
+            detail::write_observed_header{begin_header(open, {}), seen, work.tickets.data()}, stream, where);
         const view<unsigned char> used = report_of(open).used(open.has_gram);
         device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
             detail::publish_report{work.tickets.data(), open.report.data(),
@@ -358,6 +402,7 @@ public:
         capture_->serial = 0;
         in_group_.clear();
         observed_.clear();
+        told_.clear();
         unread_calls_ = 0;
         close_step();
     }
@@ -446,6 +491,7 @@ private:
         who.require_range("unread_steps", options.unread_steps, 1);
         who.require_range("every", options.every, 0);
         who.require_range("exact_every", options.exact_every, 1);
+        who.require_range("expectations", options.expectations, 0, 65536);
         who.require_range("streams", options.streams, 1);
         who.require_range("captured_steps", options.captured_steps, 0);
         who.require_range("order_sample", options.order_sample, 0);
@@ -505,6 +551,55 @@ private:
         if (observed_.empty()) return;
         who.fail(status::invalid_argument,
             std::to_string(observed_.size()) + " calls of observe_input have no observe_result yet");
+    }
+
+    template <class Number>
+    void expect_number(const char* what, Number value, bool is_distinct, const caller& who)
+    {
+        require_expectation(is_distinct, who);
+        // Integers of any size keep their bits, and all types of a number of that value tell the same.
+        const auto number = static_cast<double>(value);
+        std::uint64_t bits = to_bits(number);
+        if constexpr (!std::is_floating_point_v<Number>) bits = detail::mix64(static_cast<std::uint64_t>(value));
+        told_.push_back({{named(what, who), is_distinct}, {0, detail::mix64(bits), number}});
+    }
+    template <element T>
+    void expect_buffer(const char* what, view<const T> value, stream_ref stream, bool is_distinct, const caller& who)
+    {
+        require_expectation(is_distinct, who);
+        who.require_readable(value, what);
+        detail::check_buffer(comm_, value, what, collective::all_gather, stream, who.where());
+        const auto scope = detail::enter_device(comm_);
+        block& open = open_step(stream, who);
+        lane& on = open_tools().lanes[enter_lane(stream, who)];
+        detail::enqueue_marked(on.done, stream, [&, this] {
+            device::reduce(stream, statistics_reducer<T, true>{value}, value.count(),
+                open.read_values.data() + open.value_count, on.workspace);
+        });
+        open.tell({named(what, who), is_distinct},
+            {{0, detail::mix64(value.count() << 8 | static_cast<std::uint64_t>(element_traits<T>::type)), 0}, true});
+    }
+    static call_site named(const char* what, const caller& who) noexcept
+    {
+        call_site site = who.where();
+        site.name = what;
+        return site;
+    }
+    void require_expectation(bool is_distinct, const caller& who)
+    {
+        require_immediate(who);
+        if (is_distinct && options_.mode == report_mode::summary) {
+            who.fail(status::unsupported, "the mode summary cannot tell whether values are distinct");
+        }
+        const std::uint64_t told = told_.size() + (open_ != nullptr ? open_->value_count : 0);
+        who.require(told < form_.room_for_values,
+            "the step has no room for more values: raise probe_options::expectations");
+    }
+    /// The numbers that the host has told are the last values of the step.
+    void tell_numbers(block& open)
+    {
+        for (const auto& [of, value] : told_) open.tell(of, {value, false});
+        told_.clear();
     }
 
     static bool is_capturing([[maybe_unused]] stream_ref stream, [[maybe_unused]] call_site where)
@@ -877,7 +972,8 @@ private:
         const auto scope = detail::enter_device(comm_);
         who.require(!is_capturing(stream, where),
             "the stream is capturing: a step in a graph ends with end_captured_step");
-        const block& open = open_step(stream, who);
+        block& open = open_step(stream, who);
+        tell_numbers(open);
         in_flight_step& to = memory_->ring[next_in_ring(where)];
         detail::enqueue_marked(memory_->reported, stream, [&, this] {
             // Reports run one after the other on all streams: each uses the references that the previous one left.
@@ -910,15 +1006,25 @@ private:
                 if (is_due<I>(open.due)) part.end_step(step);
             }
         });
-        device::for_each(stream, options_.results || !options_.statistics ? 1 : open.call_count + 1, write_header);
+        device::for_each(stream, open.call_count + 1, write_header);
+        const detail::message_layout layout = layout_of(open);
+        detail::told_value* const values = layout.values(open.message.data(), open.call_count);
+        if (open.value_count != 0) {
+            device::for_each(stream, open.value_count,
+                detail::write_values{values, open.values.data(), open.read_values.data()});
+        }
         const detail::step_report report = report_of(open);
+        const view<unsigned char> own(open.message.data(), layout.bytes(open.call_count));
         if (options_.mode == report_mode::gather) {
-            const view<const unsigned char> own(open.message.data(), form_.layout.bytes(open.call_count));
-            ranks.all_gather(own, report.messages(), stream, where);
+            ranks.all_gather(view<const unsigned char>(own), report.messages(), stream, where);
         } else {
             device::for_each(stream, open.call_count + 1,
                 detail::pack_summary{open.message.data(), open.gradients.data(), open.call_count, rank(), size(),
-                    with.reference(), report.summary(), form_.layout});
+                    with.reference(), report.summary(), layout});
+            if (open.value_count != 0) {
+                device::for_each(
+                    stream, open.value_count, detail::pack_values{values, rank(), report.told_keys()});
+            }
             for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t words) {
                 using part_type = std::remove_cvref_t<decltype(part)>;
                 if constexpr (detail::has_summary<part_type>) {
@@ -935,18 +1041,22 @@ private:
             ranks.all_reduce(view<const double>(report.gram()), report.gram(), reduction::sum, stream, where);
         }
         if constexpr (has_parts) {
-            device::zero(stream, view<unsigned char>(open.message.data(), form_.layout.bytes(open.call_count)), where);
+            device::zero(stream, own, where);
         }
         detail::next_step(comm_, stream, where);
     }
 
     detail::step_report report_of(const block& seen) const noexcept
     {
-        return {seen.report.data(), form_, seen.call_count};
+        return {seen.report.data(), form_.with_values(seen.value_count), seen.call_count};
     }
     detail::step_report host_report(const in_flight_step& of, const block& seen) const noexcept
     {
-        return {of.host.data(), form_, seen.call_count};
+        return {of.host.data(), form_.with_values(seen.value_count), seen.call_count};
+    }
+    detail::message_layout layout_of(const block& seen) const noexcept
+    {
+        return form_.with_values(seen.value_count).layout;
     }
 
     /// Returns the step being recorded. Its first call decides whether the step is captured.
@@ -1053,16 +1163,15 @@ private:
 
     /// `step_header::serial` of the step that ends now.
     std::uint32_t next_serial() const noexcept { return static_cast<std::uint32_t>(ended_ + 1); }
-    static std::uint32_t places_of(const block& open) noexcept
+    detail::write_header begin_header(const block& open, const detail::step_header& value) const noexcept
     {
-        return detail::places_of({open.calls.data(), open.call_count});
+        return {open.message.data(), value, form_.layout, open.places.data(), options_.statistics && !options_.results};
     }
     std::uint32_t lost_ago() const noexcept
     {
         const std::uint64_t ago = ended_ + 1 - last_lost_;
         return last_lost_ == 0 || ago > 255 ? 0 : static_cast<std::uint32_t>(ago);
     }
-    std::uint32_t places_and_lost(const block& open) const noexcept { return places_of(open) << 8 | lost_ago(); }
 
     void await_report(in_flight_step& of, std::uint64_t step, captured_work* from, call_site where) noexcept
     {
@@ -1109,14 +1218,15 @@ private:
         const detail::step_report report = host_report(finished, seen);
         const view<const detail::probed_call> calls(seen.calls.data(), seen.call_count);
         const view<const double> gram = seen.has_gram ? report.gram() : view<double>();
+        const view<const detail::expected_value> expected(seen.expected.data(), seen.value_count);
         const auto serial = static_cast<std::uint32_t>(judged_ + 1);
         const auto origin = [&, this] { return caller(comm_, "end_step", finished.where).origin(); };
         if (options_.mode == report_mode::gather) {
             const detail::gathered_step step(
-                report.messages().data(), comm_.size(), seen.call_count, form_.layout);
+                report.messages().data(), comm_.size(), seen.call_count, layout_of(seen));
             require_arrived(step.has_arrived(serial), finished);
             judge_.require_same_step(step, origin);
-            judge_.judge(step, calls, gram, out);
+            judge_.judge(step, calls, expected, gram, out);
             detail::measure_orders(meter_, step, calls, out);
             for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
                 if (!is_due<I>(seen.due)) return;
@@ -1127,7 +1237,8 @@ private:
             const detail::summary_parts step = report.summary();
             require_arrived(step.keys->arrival.complete(serial, size()), finished);
             detail::require_same_step(*step.keys, finished.step, origin);
-            detail::judge_summary(judge_, step, size(), calls, gram, out);
+            detail::judge_summary(
+                judge_, step, size(), calls, {report.told_keys(), seen.value_count}, expected, gram, out);
             for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t, std::uint64_t words) {
                 using part_type = std::remove_cvref_t<decltype(part)>;
                 if constexpr (detail::has_summary<part_type>) {
@@ -1139,6 +1250,7 @@ private:
         }
         out.unprobed_calls = seen.unprobed_calls;
         out.unread_calls = seen.unread_calls;
+        if (seen.unprobed_calls != 0) out.forget_result_norm();
         out.first_call = calls_judged_;
         detail::place_suspects(calls, out);
         unread_.push();
@@ -1165,6 +1277,7 @@ private:
     };
     std::vector<half_probed> in_group_; ///< calls whose group has not ended
     std::vector<observed> observed_; ///< inputs whose results are to come
+    std::vector<std::pair<detail::expected_value, detail::told_value>> told_; ///< numbers of the host, in this step
     std::uint64_t unread_calls_ = 0; ///< since the last step ended
     bool is_rewritten_ = false; ///< a stream has copied or cleared entries of the open step: others must wait for it
     std::uint64_t requested_ = 0; ///< bits as in `step_buffers::due`

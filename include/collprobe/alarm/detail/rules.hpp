@@ -55,13 +55,13 @@ constexpr interpretation interpret(const suspect& found, damage audited) noexcep
 }
 
 /// Whether a rank with such findings in many steps is to be taken out. (Equal data do not tell which rank owns them,
-/// codes are as coarse as the caller has them, and a rank does not choose its weight.)
+/// codes are as coarse as the caller has
+/// them, a rank does not choose its weight, and a value that differs does so until somebody sets it.)
 constexpr bool is_blame(const suspect& found) noexcept
 {
     return found.exact
         && (found.what == finding::non_finite || found.what == finding::stale || found.what == finding::result_differs
-            || found.what == finding::shard_differs || found.what == finding::value_differs
-            || found.what == finding::codes_differ);
+            || found.what == finding::shard_differs || found.what == finding::codes_differ);
 }
 
 /// Whether the audit found the result of a reduction wrong, on all ranks or on some. If so, the cosine of a gradient

@@ -151,6 +151,21 @@ struct call_record {
     }
 };
 
+/// A value that all ranks must have alike, or each its own, in one step: `probed::expect_equal`. Equal on every rank.
+struct expectation_record {
+    call_site site = {}; ///< the name of the value, and the line that told it on this rank
+    bool is_distinct = false; ///< each rank must have its own
+    bool holds = true;
+    std::uint64_t since = 0; ///< the step from which on it has not held, each time that it was told; if not `holds`
+    std::vector<int> groups; ///< per rank: the lowest rank with the same value; empty in `summary` mode
+    /// Per rank: the number; of a buffer its L2 norm, NaN by bits if it is not finite. In `summary` mode the smallest
+    /// and the largest, to 9 digits.
+    std::vector<double> values;
+
+    /// As new. The memory of lists is kept.
+    void clear() { detail::start_over(*this, &expectation_record::groups, &expectation_record::values); }
+};
+
 /// All that the ranks agreed on about one step. Equal on every rank.
 struct step_record {
     std::uint64_t step = 0;
@@ -168,6 +183,9 @@ struct step_record {
     std::vector<double> losses; ///< per rank, NaN if the rank gave none; empty in `summary` mode
     std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode, and if no gradient was read
     std::vector<call_record> calls;
+    std::vector<expectation_record> expectations; ///< buffers first, then numbers, each in the order in which they were told
+    /// The L2 norm of the results of all calls that sum or average gradients, together. NaN by bits if it is not known.
+    double result_norm = detail::not_a_number();
     step_lateness lateness; ///< the calls whose lateness is known, together; nothing in `summary` mode
     std::vector<rank_lateness> lateness_by_rank; ///< over the last steps; empty if nothing is known of this step
     /// Over the run, by rank: the strongest evidence that it is unlike the others. Empty if nothing is known, and in
@@ -192,9 +210,10 @@ struct step_record {
 
     /// Begins the record of a step: nothing of an earlier step or of another probe stays, but the memory of lists is
     /// kept. What a section of a call has is there only if its part writes it in this step.
-    void begin(std::uint64_t of_step, int of_ranks, report_mode how, std::size_t of_calls)
+    void begin(std::uint64_t of_step, int of_ranks, report_mode how, std::size_t of_calls, std::size_t of_values = 0)
     {
         std::vector<call_record> sections = std::move(calls);
+        std::vector<expectation_record> values = std::move(expectations);
         direction directions = std::move(cosine);
         detail::start_over(*this, &step_record::losses, &step_record::gradient_norms, &step_record::lateness_by_rank,
             &step_record::evidence_by_rank, &step_record::suspects);
@@ -203,9 +222,19 @@ struct step_record {
         calls = std::move(sections);
         calls.resize(of_calls);
         for (call_record& each : calls) each.clear();
+        expectations = std::move(values);
+        expectations.resize(of_values);
+        for (expectation_record& each : expectations) each.clear();
         step = of_step;
         ranks = of_ranks;
         mode = how;
+    }
+
+    /// Results are missing in it.
+    void forget_result_norm()
+    {
+        result_norm = detail::not_a_number();
+        std::erase_if(suspects, [](const suspect& each) { return each.what == finding::norm_differs; });
     }
 
     /// Calls in which more than half of the ranks sent the bits that they had sent last.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
@@ -24,8 +25,7 @@ enum class finding : std::uint8_t {
     /// A rank received other bits of a shard than the shard's owner sent: exact. Without a rank: what all ranks
     /// together received by a call that only moves data is not what was sent (`suspect::by_length`).
     shard_differs,
-    /// A rank has another value than the other ranks of what must be equal: weights, optimizer state, a learning rate:
-    /// exact.
+    /// A rank has another value than most ranks of what must be equal (`expect_equal`): exact. The site has its name.
     value_differs,
     /// The result is not the sum of the inputs: exact for integers and by length, else statistical (`suspect::exact`).
     sum_differs,
@@ -180,7 +180,7 @@ struct suspect {
     call_site site = {}; ///< of the call: its name, and the line that made it
     rank_evidence evidence = {}; ///< of `unlike`
     /// Of `loss`, `gradient_norm`, `cosine`, `late`, `largest_magnitude`; of `zeros` and `call_missing` its `since` and
-    /// `steps`.
+    /// `steps`; of values (`is_of_value`).
     unusual_number number = {};
     call_form other = {}; ///< of `call_missing` and `other_call`
 };
@@ -192,7 +192,21 @@ constexpr bool is_of_number(finding what) noexcept
         || what == finding::largest_magnitude;
 }
 
+/// Whether a check judges a value that `probed::expect_equal` or `expect_distinct` told. `unusual_number` has the value
+/// of the rank, that of most ranks (or the one that it repeats), and the first step.
+constexpr bool is_of_value(finding what) noexcept
+{
+    return what == finding::value_differs || what == finding::value_repeats;
+}
+
 namespace detail {
+
+/// Whether two suspects, or two alarms, are of the same call; or of the whole step, and of the same value if of any.
+template <class Found>
+bool is_same_place(const Found& a, const Found& b) noexcept
+{
+    return a.call == b.call && (a.call >= 0 || std::strcmp(a.site.name, b.site.name) == 0);
+}
 
 /// The largest number of ranks to name. More ranks do not fail independently; they have a common cause. NCCL's RAS
 /// prints its outliers by the same rule.

@@ -10,8 +10,7 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
 {
     std::string text = "step " + std::to_string(raised.step);
-    text += raised.call < 0 ? std::string(", whole step: ")
-                              : ", " + describe_call(raised.call, raised.site) + ": ";
+    text += ", " + detail::describe_place(raised.call, raised.site) + ": ";
     text += std::string(name(raised.what)) + ": " + detail::list_named(raised);
     if (is_of_number(raised.what)) {
         text += ", " + describe(raised.number, raised.what, raised.call, !raised.ranks.empty());
@@ -19,6 +18,8 @@ COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
         text += ", " + detail::spread_text(raised.statistic, raised.number.since);
     } else if (raised.what == finding::unlike) {
         text += ", " + describe(raised.evidence);
+    } else if (const std::string fact = detail::fact_text(raised); !fact.empty()) {
+        text += ", " + fact;
     } else if (raised.by_length) {
         text += ", " + detail::length_text(raised.what, raised.statistic, raised.threshold);
     } else if (raised.threshold > 0) {

@@ -16,6 +16,7 @@ COLLPROBE_COLD_INLINE std::string where_in_run(
     std::string text = " in " + std::to_string(steps) + " of " + counted(of_steps, "step");
     text += (steps > 1 ? ", first in step " : ", step ") + std::to_string(first_step);
     if (call >= 0) text += ", " + describe_call(call, site);
+    else if (site.name[0] != '\0') text += ", " + quoted_name(site);
     return text;
 }
 
@@ -33,8 +34,8 @@ COLLPROBE_COLD_INLINE void run_findings::add(const step_record& record)
         bool is_known = false;
         for (repeated_finding& known : findings_) {
             const suspect& before = known.first;
-            is_known = before.what == named.what && before.rank == named.rank && before.call == named.call
-                && before.other_rank == named.other_rank;
+            is_known = before.what == named.what && before.rank == named.rank
+                && collprobe::detail::is_same_place(before, named) && before.other_rank == named.other_rank;
             if (!is_known) continue;
             known.last_step = record.step;
             ++known.steps;
@@ -50,8 +51,8 @@ COLLPROBE_COLD_INLINE void run_findings::add(const alarm_record& raised)
     const auto unit = [](double threshold) { return threshold > 0 ? threshold : 1; };
     for (repeated_alarm& known : alarms_) {
         alarm_record& first = known.first;
-        if (first.what != raised.what || first.where != raised.where || first.call != raised.call
-            || first.ranks != raised.ranks) {
+        if (first.what != raised.what || first.where != raised.where
+            || !collprobe::detail::is_same_place(first, raised) || first.ranks != raised.ranks) {
             continue;
         }
         if (known.last_step != raised.step) ++known.steps;

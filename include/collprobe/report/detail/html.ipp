@@ -271,7 +271,7 @@ COLLPROBE_COLD_INLINE void html_page::write_suspects(std::string& out, const run
                 + (host.empty() ? std::string() : " <span class=\"note\">on " + html_text(host) + "</span>"));
             table.raw(html_text(phrase(row.what)) + " <span class=\"note\">(" + name(row.what) + ")</span>");
             table.cell(row.advice);
-            table.cell(row.call < 0 ? std::string("whole step") : describe_call(row.call, row.site));
+            table.cell(detail::describe_place(row.call, row.site));
             table.cell(row.evidence);
             table.cell(std::to_string(row.steps) + " of " + std::to_string(found_.steps()) + ": "
                 + detail::step_range(row.first_step, row.last_step));

@@ -192,13 +192,14 @@ COLLPROBE_COLD_INLINE void write_evidence(json_writer& json, const rank_evidence
 COLLPROBE_COLD_INLINE void write_number(
     json_writer& json, finding what, const unusual_number& of, const call_form& other)
 {
+    if (is_of_value(what)) json.key("value").number(of.value).key("expected").number(of.expected);
     if (is_of_number(what)) {
         json.key("value").number(of.value).key("expected").number(of.expected);
         json.key("usual_difference").number(of.usual_difference).key("window").integer(of.steps);
     }
     if (of.is_new_level) json.key("new_level").boolean(true).key("since").integer(of.since);
     const bool is_missing = what == finding::call_missing;
-    if (what == finding::zeros || is_missing) json.key("since").integer(of.since);
+    if (what == finding::zeros || is_missing || is_of_value(what)) json.key("since").integer(of.since);
     if (is_missing) json.key("steps_before").integer(of.steps);
     if (is_missing || what == finding::other_call) {
         json.key("other_call").open('{').key("call").text(name(other.call));
@@ -247,6 +248,20 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
             json.element().open('{');
             detail::write_call(json, record, c);
             json.close('}');
+        }
+        json.close(']');
+    }
+    if (!is_nan(record.result_norm)) json.key("result_norm").number(record.result_norm);
+    if (!record.expectations.empty()) {
+        json.key("expectations").open('[');
+        for (const expectation_record& each : record.expectations) {
+            json.element().open('{');
+            write_site(json, each.site);
+            json.key("distinct").boolean(each.is_distinct).key("holds").boolean(each.holds);
+            if (!each.holds) json.key("since").integer(each.since);
+            json.key("values").numbers(each.values).key("groups").open('[');
+            for (const int rank : each.groups) json.element().index(rank);
+            json.close(']').close('}');
         }
         json.close(']');
     }

@@ -39,8 +39,7 @@ std::string evidence_of(const Found& found, bool has_rank)
     if (what == finding::non_finite) return short_number(statistic) + " NaN or infinite";
     if (what == finding::weights)
         return weight_text(statistic, threshold) + " times the mean's weight, within " + short_number(threshold);
-    if (std::string fact = fact_text(what, statistic, threshold, no_index, found.number, found.other); !fact.empty())
-        return fact;
+    if (std::string fact = fact_text(found, no_index); !fact.empty()) return fact;
     if (!(threshold > 0))
         return what == finding::quantisation ? "value " + short_number(statistic) : "bits compared";
     return "residual " + short_number(statistic) + ", limit " + short_number(threshold);

@@ -42,8 +42,7 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
     const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
     std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
     if (detail::is_of_spread(named)) return "whole step: " + detail::spread_text(named.statistic, named.number.since);
-    text += named.call < 0 ? std::string(", whole step: ")
-                           : ", " + describe_call(named.call, named.site) + ": ";
+    text += ", " + detail::describe_place(named.call, named.site) + ": ";
     switch (named.what) {
     case finding::non_finite:
         if (named.call < 0 && named.rank >= 0) return text + "its loss is NaN or infinite";
@@ -62,7 +61,6 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
                                     + detail::length_text(named.what, named.statistic, named.threshold)
                                 : "received other bits of a shard than its owner sent";
         break;
-    case finding::value_differs: text += "holds other bits than " + others; break;
     case finding::sum_differs:
         if (named.by_length) {
             text += "the result is not the sum of the inputs: "
@@ -106,19 +104,15 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
                 + detail::weight_text(named.statistic, named.threshold) + " times that";
         }
         break;
+    case finding::value_differs:
     case finding::value_repeats:
-        text += "has the value of "
-            + (named.other_rank < 0 ? std::string("another rank") : "rank " + std::to_string(named.other_rank))
-            + ", where each must have its own";
-        break;
     case finding::overflow:
     case finding::zeros:
     case finding::call_missing:
     case finding::other_call:
     case finding::norm_differs:
     case finding::unexplained:
-        text += detail::fact_text(
-            named.what, named.statistic, named.threshold, named.index, named.number, named.other);
+        text += detail::fact_text(named, named.index);
         break;
     }
     return text;

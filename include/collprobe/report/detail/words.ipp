@@ -26,11 +26,22 @@ COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds)
     return short_number(nanoseconds / 1e6) + " ms";
 }
 
+COLLPROBE_COLD_INLINE std::string detail::quoted_name(const call_site& site)
+{
+    return '\'' + collprobe::detail::printable(collprobe::detail::short_name(site.name)) + '\'';
+}
+
+COLLPROBE_COLD_INLINE std::string detail::describe_place(int call, const call_site& site)
+{
+    if (call >= 0) return describe_call(call, site);
+    return site.name[0] != '\0' ? quoted_name(site) : std::string("whole step");
+}
+
 COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
 {
     const std::string text = "bucket " + std::to_string(call);
     if (site.name[0] != '\0') {
-        return text + " '" + collprobe::detail::printable(collprobe::detail::short_name(site.name)) + "'";
+        return text + ' ' + detail::quoted_name(site);
     }
     if (site.line == 0) return text;
     return text + " (" + detail::short_line(site) + ")";
@@ -40,11 +51,11 @@ COLLPROBE_COLD_INLINE std::string describe(const call_form& call)
 {
     std::string text = name(call.call);
     if (call.site.name[0] != '\0') {
-        text += " '" + collprobe::detail::printable(collprobe::detail::short_name(call.site.name)) + "'";
+        text += ' ' + detail::quoted_name(call.site);
     }
-    if (call.count != 0) text += " of " + detail::with_commas(call.count) + ' ' + name(call.type);
-    if (call.site.line != 0) text += " (" + detail::short_line(call.site) + ")";
-    return text;
+    text += " (" + detail::with_commas(call.count) + " elements of " + name(call.type);
+    if (call.site.line != 0) text += ", " + detail::short_line(call.site);
+    return text + ')';
 }
 
 COLLPROBE_COLD_INLINE std::string describe(const rank_evidence& of)
@@ -150,7 +161,7 @@ COLLPROBE_COLD_INLINE std::string html_text(std::string_view bytes)
 }
 
 COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, double threshold, std::uint64_t index,
-    const unusual_number& number, const call_form& other)
+    bool has_rank, const unusual_number& number, const call_form& other)
 {
     const std::string since = "since step " + with_commas(number.since);
     std::string text;
@@ -160,6 +171,13 @@ COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, doub
             + " of the result" + (statistic > 1 ? " are" : " is") + " NaN or infinite";
         if (index != no_index) text += ", the first at index " + std::to_string(index);
         return text + ": the sum leaves the range of its type. Scale the inputs down, or sum in a wider type";
+    case finding::value_differs:
+        if (!has_rank)
+            return "the ranks have " + counted(static_cast<std::uint64_t>(statistic), "different value") + ", " + since;
+        if (to_bits(number.value) == to_bits(number.expected)) return "has other bits than most ranks, " + since;
+        return "has " + short_number(number.value) + ", most ranks have " + short_number(number.expected) + ", " + since;
+    case finding::value_repeats:
+        return "has " + short_number(number.value) + ", as another rank has; each rank must have its own, " + since;
     case finding::zeros: return "has sent zeros only, where others have not, " + since;
     case finding::call_missing:
         return since + " without " + describe(other) + ", made in all " + counted(number.steps, "step") + " before";

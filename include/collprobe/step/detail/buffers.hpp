@@ -28,9 +28,13 @@ struct step_buffers {
     step_buffers(const step_report::shape& form, std::uint64_t room)
         : layout(form.layout),
           calls(room),
+          expected(form.room_for_values),
+          values(form.room_for_values),
+          read_values(form.room_for_values),
           gradients((room + 63) / 64),
-          message(form.layout.bytes(room)),
-          report(step_report::bytes(form, room))
+          places(room),
+          message(form.with_values(form.room_for_values).layout.bytes(room)),
+          report(step_report::bytes(form.with_values(form.room_for_values), room))
     {
     }
 
@@ -44,6 +48,7 @@ struct step_buffers {
     void clear() noexcept
     {
         call_count = 0;
+        value_count = 0;
         unprobed_calls = 0;
         has_gram = false;
     }
@@ -54,8 +59,15 @@ struct step_buffers {
         if (call_count % 64 == 0) word = 0;
         word |= static_cast<std::uint64_t>(call.is_gradient()) << (call_count % 64);
         calls[call_count] = call;
-        calls[call_count].place = place_of(call.site);
+        places[call_count] = calls[call_count].place = place_of(call.site);
         ++call_count;
+    }
+    void tell(const expected_value& of, write_values::source value) noexcept
+    {
+        value.value.place = place_of(of.site);
+        expected[value_count] = of;
+        values[value_count] = value;
+        ++value_count;
     }
     call_entry& entry(std::uint64_t call_index) const noexcept { return layout.entry(message.data(), call_index); }
     /// What the read of a call's input, or of its result, notes.
@@ -72,10 +84,20 @@ struct step_buffers {
         call_site where)
     {
         call_count = from.call_count;
+        value_count = from.value_count;
         unprobed_calls = from.unprobed_calls;
         has_gram = from.has_gram;
         due = from.due;
-        for (std::uint64_t b = 0; b < call_count; ++b) calls[b] = from.calls[b];
+        for (std::uint64_t b = 0; b < call_count; ++b) {
+            calls[b] = from.calls[b];
+            places[b] = from.places[b];
+        }
+        for (std::uint64_t v = 0; v < value_count; ++v) {
+            expected[v] = from.expected[v];
+            values[v] = from.values[v];
+        }
+        Device::copy(stream, view<const statistics>(from.read_values.data(), value_count),
+            view<statistics>(read_values.data(), value_count), where);
         for (std::uint64_t w = 0; w < (call_count + 63) / 64; ++w) gradients[w] = from.gradients[w];
         copy_first(stream, from.message, message, layout.bytes(call_count), where);
         if (has_gram) {
@@ -96,12 +118,17 @@ private:
 public:
     message_layout layout;
     std::uint64_t call_count = 0;
+    std::uint64_t value_count = 0;
     std::uint32_t unprobed_calls = 0;
     std::uint64_t unread_calls = 0; ///< set when the step ends
     bool has_gram = false;
     std::uint64_t due = 0; ///< bit 0: the statistics are taken; bit 1 + i: part i looks at the step
     std::vector<probed_call> calls;
+    std::vector<expected_value> expected;
+    typename Device::template host_buffer<write_values::source> values; ///< the device reads them
+    typename Device::template buffer<statistics> read_values;
     typename Device::template host_buffer<std::uint64_t> gradients; ///< a bit for each call; the device reads them
+    typename Device::template host_buffer<std::uint64_t> places; ///< of the calls; the device reads them
     /// A `step_header`, then entries. Entries of parts are zero at the begin of a step.
     typename Device::template buffer<unsigned char> message;
     typename Device::template buffer<unsigned char> report; ///< a `step_report`
@@ -167,7 +194,7 @@ struct captured_work {
 template <class Device, class... Parts>
 struct step_in_flight {
     step_in_flight(const step_report::shape& form, std::uint64_t room)
-        : own(form, room), host(step_report::bytes(form, room))
+        : own(form, room), host(step_report::bytes(form.with_values(form.room_for_values), room))
     {
         clear_host();
     }

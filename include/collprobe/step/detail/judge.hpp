@@ -41,6 +41,9 @@ struct call_lengths {
     double squares = 0; ///< of the inputs
     double result = not_a_number(); ///< squares of the one result that all have, or of all parts
 };
+/// A suspect if a trainer's norm of the gradient, NaN if none was told, is not `step_record::result_norm`.
+void judge_told_norm(double told, int rank, step_record& out);
+
 /// Sets `call_record::excess`, and appends a suspect if it is above 1. Precondition: all inputs are finite.
 void judge_lengths(const call_lengths& of, const probed_call& call, int call_index, step_record& out);
 
@@ -59,7 +62,12 @@ public:
     void require_same_step(const gathered_step& step, function_ref<error_origin()> origin);
 
     /// Shapes: `gram` is the n x n Gram matrix of the whole gradient (upper triangle), or empty.
-    void judge(const gathered_step& step, view<const probed_call> calls, view<const double> gram, step_record& out);
+    /// `expected`: of the values that the messages have.
+    void judge(const gathered_step& step, view<const probed_call> calls, view<const expected_value> expected,
+        view<const double> gram, step_record& out);
+
+    /// Completes a value's part of the record, of which `holds` is known.
+    void remember_since(std::uint64_t place, std::uint64_t step, expectation_record& of);
 
     /// Between two steps there were calls that this object knows nothing of: the time from one to the other is unknown.
     void forget_end() noexcept { has_left_ = false; }
@@ -131,6 +139,10 @@ private:
     /// Precondition: `describe_call` has described it.
     void judge_lengths_of(
         const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out);
+
+    /// Names the ranks that made another call, where most ranks made the same one.
+    void judge_places(const gathered_step& step, view<const probed_call> calls, step_record& out);
+    void judge_values(const gathered_step& step, view<const expected_value> expected, step_record& out);
 
     /// Finds ranks that hold the same bits as another rank.
     void judge_copies(const gathered_step& step, std::size_t b, step_record& out);
@@ -230,6 +242,11 @@ private:
     double lateness_floor_; // ns
     lateness_watch lateness_;
     std::optional<exchangeability_watch> evidence_;
+    struct broken_value {
+        std::uint64_t place;
+        std::uint64_t since;
+    };
+    std::vector<broken_value> broken_values_; // those that did not hold when they were told last
     fixed_array<clock_stamp> left_; // by rank: when the last of its calls ended
     bool has_left_ = false; // there was a call before
     smoothed_noise_scale noise_;

@@ -81,7 +81,7 @@ COLLPROBE_COLD_INLINE void take_extremes(const spread& losses, spread& weighted)
 COLLPROBE_COLD_INLINE void place_suspects(view<const probed_call> calls, step_record& record)
 {
     for (suspect& found : record.suspects) {
-        if (found.call >= 0) found.site = calls[static_cast<std::size_t>(found.call)].site;
+        if (found.call >= 0 && found.site.line == 0 && found.site.name[0] == '\0') found.site = calls[static_cast<std::size_t>(found.call)].site;
     }
 }
 
@@ -213,22 +213,27 @@ COLLPROBE_COLD_INLINE void step_judge::find_series(view<const probed_call> calls
 }
 
 COLLPROBE_INLINE void step_judge::judge(
-    const gathered_step& step, view<const probed_call> calls, view<const double> gram, step_record& out)
+    const gathered_step& step, view<const probed_call> calls, view<const expected_value> expected,
+    view<const double> gram, step_record& out)
 {
-    out.begin(step.header(0).step, ranks_, report_mode::gather, calls.size());
+    out.begin(step.header(0).step, ranks_, report_mode::gather, calls.size(), expected.size());
     out.forgot = forget_after_loss(step.last_lost());
     out.false_alarms_per_step = detector_.options().false_alarms_per_step;
-    find_series(calls, step.has_places());
+    const bool has_places = step.has_places();
+    find_series(calls, has_places);
     if (evidence_) evidence_->begin_step(out.step);
     detector_.begin_step(out.step);
     for (bool& left_out : is_left_out_) left_out = false;
     for (bool& has_none : has_no_direction_) has_none = false;
 
     judge_losses(step, out);
+    if (!has_places) judge_places(step, calls, out);
+    judge_values(step, expected, out);
     for (double& value : norms_squared_) value = 0;
     for (double& value : dots_) value = 0;
     for (bool& differs : differs_) differs = false;
     double sum_norm_squared = 0;
+    double result_squares = 0;
     bool all_have_dots = true;
     bool all_are_sums = true;
     bool all_agree = true;
@@ -258,6 +263,7 @@ COLLPROBE_INLINE void step_judge::judge(
         }
         elements += calls[b].count;
         const double of_call = sum_norm_squared_of(step, b, calls[b], holder);
+        result_squares += squares_of_result(step, b, calls[b], holder);
         all_are_sums = all_are_sums && !is_no_sum(step, b, calls[b], of_call);
         sum_norm_squared += of_call;
     }
@@ -267,6 +273,13 @@ COLLPROBE_INLINE void step_judge::judge(
     }
     measure_lateness(step, calls, out);
     if (has_gradients) {
+        out.result_norm = square_root(result_squares);
+        const std::size_t before = out.suspects.size();
+        for (int r = 0; r < ranks_; ++r) judge_told_norm(step.header(r).gradient_norm, r, out);
+        if (2 * (out.suspects.size() - before) > index(ranks_)) { // the trainer's doing, not a rank's
+            out.suspects.resize(before + 1);
+            out.suspects[before].rank = -1;
+        }
         out.gradient_norms.resize(index(ranks_));
         for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
         out.gradient_norm = dispersion(out.gradient_norms);
@@ -383,6 +396,7 @@ COLLPROBE_COLD_INLINE void step_judge::forget()
     previous_.clear();
     losses_are_positive_ = true;
     nonfinite_has_spread_ = false;
+    broken_values_.clear();
     if (evidence_) {
         evidence_->reset();
         watch_whole_steps();
@@ -416,14 +430,126 @@ COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, s
     out.loss = dispersion(out.losses);
     out.loss_weighted = dispersion(out.losses, weights_);
     take_extremes(out.loss, out.loss_weighted);
+}
 
-    holders_.clear();
-    for (int r = 0; r < ranks_; ++r) {
-        if (step.header(r).sample_digest != 0) holders_.add(step.header(r).sample_digest, r);
+COLLPROBE_COLD_INLINE void judge_told_norm(double told, int rank, step_record& out)
+{
+    // Far above the rounding of a norm in single precision, or in bfloat16 of few digits.
+    constexpr double tolerance = 1.0 / 64;
+    const double known = out.result_norm;
+    if (!is_finite(told) || !is_finite(known)) return;
+    if (absolute(told - known) <= tolerance * (absolute(told) > known ? absolute(told) : known)) return;
+    out.suspects.push_back(
+        {.rank = rank, .what = finding::norm_differs, .statistic = told, .threshold = known});
+}
+
+COLLPROBE_COLD_INLINE void step_judge::judge_places(
+    const gathered_step& step, view<const probed_call> calls, step_record& out)
+{
+    const auto most_at = [&, this](std::size_t b) {
+        holders_.clear();
+        for (int r = 0; r < ranks_; ++r) holders_.add(step.place(r, b), r);
+        const digest_index::group* const most = holders_.majority();
+        return most != nullptr ? most->digest : 0;
+    };
+    const auto form_of = [&calls](std::size_t b) {
+        return call_form{calls[b].call, calls[b].type, calls[b].count, calls[b].site};
+    };
+    for (bool& is_named : is_left_out_of_call_) is_named = false; // each rank once
+    for (std::size_t b = 0; b < calls.size(); ++b) {
+        bool differ = false;
+        for (int r = 1; r < ranks_; ++r) differ = differ || step.place(r, b) != step.place(0, b);
+        if (!differ) continue;
+        const std::uint64_t most = most_at(b);
+        const std::uint64_t expected = most != 0 ? most : step.place(0, b);
+        for (int r = 0; r < ranks_; ++r) {
+            const std::uint64_t own = step.place(r, b);
+            if (own == expected || is_left_out_of_call_[index(r)]) continue;
+            // Other names are other calls. At another line the same call may be made, unless it is another call's line.
+            std::size_t other = calls.size();
+            for (std::size_t c = 0; c < calls.size() && other == calls.size(); ++c) {
+                if (c != b && step.place(r, c) != own && most_at(c) == own) other = c;
+            }
+            if (!(is_named(own) && is_named(expected)) && other == calls.size()) continue;
+            is_left_out_of_call_[index(r)] = true;
+            suspect found{.rank = most != 0 ? r : -1, .call = static_cast<int>(b), .what = finding::other_call};
+            found.other = form_of(b);
+            found.other.site = {};
+            for (std::size_t c = 0; c < calls.size(); ++c) {
+                if (calls[c].place == own) found.other = form_of(c);
+                if (calls[c].place == expected) found.site = calls[c].site;
+            }
+            out.suspects.push_back(found);
+            if (most == 0) break;
+        }
     }
-    for (int r = 0; r < ranks_; ++r) {
-        if (step.header(r).sample_digest != 0) judge_copy(step.header(r).sample_digest, r, -1, out);
+    for (int r = 0; r < ranks_; ++r)
+        if (is_left_out_of_call_[index(r)]) leave_out(r);
+}
+
+COLLPROBE_COLD_INLINE void step_judge::judge_values(
+    const gathered_step& step, view<const expected_value> expected, step_record& out)
+{
+    for (std::size_t v = 0; v < expected.size(); ++v) {
+        expectation_record& of = out.expectations[v];
+        of.site = expected[v].site;
+        of.is_distinct = expected[v].is_distinct;
+        of.groups.resize(index(ranks_));
+        of.values.resize(index(ranks_));
+        holders_.clear();
+        bool same_names = true;
+        for (int r = 0; r < ranks_; ++r) {
+            const told_value& told = step.values(r)[v];
+            holders_.add(told.digest, r);
+            of.values[index(r)] = told.value;
+            same_names = same_names && told.place == step.values(0)[v].place;
+        }
+        for (int r = 0; r < ranks_; ++r) of.groups[index(r)] = holders_.find(step.values(r)[v].digest).first_rank;
+        const int distinct = holders_.distinct();
+        of.holds = of.is_distinct ? distinct == ranks_ : distinct == 1;
+        remember_since(step.values(0)[v].place, out.step, of);
+        if (!same_names) {
+            out.suspects.push_back({.what = finding::other_call, .site = of.site});
+            continue;
+        }
+        if (of.holds) continue;
+        const digest_index::group* const most = of.is_distinct ? nullptr : holders_.majority();
+        suspect found{.what = of.is_distinct ? finding::value_repeats : finding::value_differs, .site = of.site};
+        found.number.since = of.since;
+        found.statistic = distinct;
+        if (!of.is_distinct && most == nullptr) {
+            out.suspects.push_back(found);
+            continue;
+        }
+        for (int r = 0; r < ranks_; ++r) {
+            const digest_index::group& own = holders_.find(step.values(r)[v].digest);
+            if (of.is_distinct ? own.ranks == 1 : &own == most) continue;
+            found.rank = r;
+            found.other_rank = of.is_distinct ? own.other_than(r) : most->first_rank;
+            found.number.value = of.values[index(r)];
+            found.number.expected = of.values[index(found.other_rank)];
+            out.suspects.push_back(found);
+        }
     }
+}
+
+COLLPROBE_COLD_INLINE void step_judge::remember_since(
+    std::uint64_t place, std::uint64_t step, expectation_record& of)
+{
+    auto known = broken_values_.begin();
+    while (known != broken_values_.end() && known->place != place) ++known;
+    if (of.holds) {
+        if (known != broken_values_.end()) broken_values_.erase(known);
+        return;
+    }
+    constexpr std::size_t most = 1024;
+    if (known == broken_values_.end()) {
+        if (broken_values_.size() == most) broken_values_.clear();
+        broken_values_.push_back({place, step});
+        of.since = step;
+        return;
+    }
+    of.since = known->since;
 }
 
 COLLPROBE_INLINE void step_judge::measure_lateness(

@@ -31,7 +31,7 @@ COLLPROBE_COLD_INLINE void merged_steps::judge(const merged_step& step, step_rec
     write_messages(step);
     const gathered_step gathered(
         reinterpret_cast<const unsigned char*>(messages_.data()), ranks_, step.calls.size(), layout_);
-    judge_.judge(gathered, calls_, {}, out);
+    judge_.judge(gathered, calls_, {}, {}, out);
     out.unread_calls = step.unread_calls;
     out.first_call = step.first_call;
 }
@@ -72,9 +72,10 @@ COLLPROBE_COLD_INLINE void merged_steps::write_messages(const merged_step& step)
     messages_.resize(static_cast<std::size_t>(ranks_) * (stride / sizeof(std::uint64_t)));
     auto* message = reinterpret_cast<unsigned char*>(messages_.data());
     for (int r = 0; r < ranks_; ++r, message += stride) {
-        *reinterpret_cast<step_header*>(message) = {step.step, not_given(), 1, 0};
+        *reinterpret_cast<step_header*>(message) = {step.step, not_given(), 1, not_given()};
         for (std::size_t c = 0; c < step.calls.size(); ++c) {
             const rank_block& block = block_of(step, c, r);
+            layout_.place(message, c) = step.calls[c].bucket;
             call_entry& entry = layout_.entry(message, c);
             entry = {};
             entry.result.dot = not_a_number();

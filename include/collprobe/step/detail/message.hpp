@@ -14,18 +14,16 @@
 #include <collprobe/device/clock.hpp>
 #include <collprobe/scan/result_reducer.hpp>
 
-/// A rank's message of a step: one header, then one entry per call, with samples if `order_sample` asks for them. The
-/// message is sent as bytes.
+/// A rank's message of a step: one header, then one entry per call, with samples if `order_sample` asks for them, then
+/// the values that it told. The message is sent as bytes.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 struct step_header {
-    std::uint64_t step;
-    double loss; ///< `not_given()` if the rank has none
-    double weight;
-    std::uint64_t sample_digest;
-    /// `places_of` the step's calls, times 256; and the steps since the last one that this rank could not judge, 0: it
-    /// was none of the last 255.
-    std::uint32_t places_and_lost = 0;
+    std::uint64_t step = 0;
+    double loss = not_given(); ///< `not_given()` if the rank has none
+    double weight = 1;
+    double gradient_norm = not_given(); ///< as the trainer computed it; `not_given()` if it told none
+    std::uint32_t lost_ago = 0; ///< steps since the last one that this rank could not judge; 0: none of the last 255
     std::uint32_t serial = 0; ///< 1 for the first step that the rank ended, and so on: older reports have other numbers
 
     COLLPROBE_HD bool loss_is_bad() const noexcept
@@ -35,10 +33,8 @@ struct step_header {
     /// The serial number of the last step that this rank could not judge; 0: not known.
     COLLPROBE_HD std::uint32_t last_lost() const noexcept
     {
-        const std::uint32_t ago = places_and_lost & 0xff;
-        return ago != 0 ? serial - ago : 0;
+        return lost_ago != 0 ? serial - lost_ago : 0;
     }
-    std::uint32_t places() const noexcept { return places_and_lost >> 8; }
 };
 
 struct call_entry {
@@ -52,26 +48,40 @@ struct call_times {
     clock_stamp left; ///< the read of the result began
 };
 
+/// A value that a rank told: `probed::expect_equal`.
+struct told_value {
+    std::uint64_t place; ///< `place_of` its name
+    std::uint64_t digest; ///< of the value, with its type and count
+    double value; ///< the number; of a buffer its L2 norm
+};
+
 static_assert(std::is_trivially_copyable_v<step_header> && std::is_trivially_copyable_v<call_entry>);
 static_assert(sizeof(step_header) % 8 == 0 && sizeof(call_entry) % 8 == 0);
 
-/// The places in a message: a header, then for each call a `call_entry`, the samples, the `call_times` and the entries
-/// of the parts.
+/// The places in a message: a header, then for each call its place in the program (`place_of`), a `call_entry`, the
+/// samples, the `call_times` and the entries of the parts; then the `told_value`s.
 struct message_layout {
     std::uint64_t samples = 0; ///< elements sampled from each call's input, and as many from its result
     std::uint64_t part_bytes = 0; ///< of the entries of all parts about one call
     bool statistics = true; ///< there is a `call_entry`
     bool times = false; ///< there are `call_times`
+    std::uint64_t told = 0; ///< values behind the calls
 
     COLLPROBE_HD constexpr std::uint64_t bytes(std::uint64_t call_count) const noexcept
     {
-        return sizeof(step_header) + call_count * stride();
+        return sizeof(step_header) + call_count * stride() + told * sizeof(told_value);
+    }
+    template <class Bytes>
+    COLLPROBE_HD auto& place(Bytes* message, std::uint64_t call_index) const noexcept
+    {
+        using word = std::conditional_t<std::is_const_v<Bytes>, const std::uint64_t, std::uint64_t>;
+        return *reinterpret_cast<word*>(message + sizeof(step_header) + call_index * stride());
     }
     template <class Bytes>
     COLLPROBE_HD auto& entry(Bytes* message, std::uint64_t call_index) const noexcept
     {
         using entry_type = std::conditional_t<std::is_const_v<Bytes>, const call_entry, call_entry>;
-        return *reinterpret_cast<entry_type*>(message + sizeof(step_header) + call_index * stride());
+        return *reinterpret_cast<entry_type*>(&place(message, call_index) + 1);
     }
     /// One word for each sampled element of the rank's input.
     template <class Bytes>
@@ -85,6 +95,13 @@ struct message_layout {
     COLLPROBE_HD Bytes* parts_of(Bytes* message, std::uint64_t call_index) const noexcept
     {
         return message + sizeof(step_header) + (call_index + 1) * stride() - part_bytes;
+    }
+    /// The values that the rank told in a step of so many calls.
+    template <class Bytes>
+    COLLPROBE_HD auto* values(Bytes* message, std::uint64_t call_count) const noexcept
+    {
+        using value = std::conditional_t<std::is_const_v<Bytes>, const told_value, told_value>;
+        return reinterpret_cast<value*>(message + sizeof(step_header) + call_count * stride());
     }
     /// Precondition: `times`.
     template <class Bytes>
@@ -103,25 +120,58 @@ struct message_layout {
 private:
     COLLPROBE_HD constexpr std::uint64_t stride() const noexcept
     {
-        return (statistics ? sizeof(call_entry) : 0) + 2 * samples * sizeof(std::uint64_t)
+        return sizeof(std::uint64_t) + (statistics ? sizeof(call_entry) : 0) + 2 * samples * sizeof(std::uint64_t)
             + (times ? sizeof(call_times) : 0) + part_bytes;
     }
 };
 
-/// Begins a message: index 0 writes the header, index b + 1 clears the result of call b.
+/// Completes a message: index 0 writes the header, index b + 1 the place of call b.
 struct write_header {
     unsigned char* message;
     step_header value;
     message_layout layout;
+    const std::uint64_t* places; ///< by call, in host memory
+    bool clears_results = false; ///< no results were read
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
         if (index == 0) *reinterpret_cast<step_header*>(message) = value;
-        else if (layout.statistics) layout.entry(message, index - 1).result = {};
+        else complete(index - 1);
+    }
+
+private:
+    COLLPROBE_HD void complete(std::uint64_t call_index) const noexcept
+    {
+        layout.place(message, call_index) = places[call_index];
+        if (clears_results) layout.entry(message, call_index).result = {};
+    }
+};
+
+/// Puts the values that a rank told behind the calls of its message.
+struct write_values {
+    /// A value that the host knows, or `read` in memory of the device.
+    struct source {
+        told_value value;
+        bool is_read;
+    };
+    told_value* to;
+    const source* from; ///< in host memory
+    const statistics* read;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        told_value value = from[index].value;
+        if (from[index].is_read) {
+            const statistics& of = read[index];
+            value.digest = mix64(value.digest + of.digest);
+            value.value = of.nonfinite() == 0 ? of.l2() : not_a_number();
+        }
+        to[index] = value;
     }
 };
 
 /// A number for a place in the program: of the name, or of file and line if there is none. Equal in other processes.
+/// Odd if there is a name.
 inline std::uint64_t place_of(const call_site& site) noexcept
 {
     const bool has_name = site.name[0] != '\0';
@@ -132,8 +182,9 @@ inline std::uint64_t place_of(const call_site& site) noexcept
         word = word << 8 | static_cast<unsigned char>(*at);
         if (++bytes % 8 == 0) place = mix64(place ^ word);
     }
-    return mix64(place ^ word);
+    return (mix64(place ^ word) & ~std::uint64_t{1}) | (has_name ? 1u : 0u);
 }
+inline bool is_named(std::uint64_t place) noexcept { return (place & 1) != 0; }
 
 /// The series of calls, of several steps, that a call belongs to.
 struct series_place {
@@ -184,20 +235,18 @@ struct probed_call {
     }
 };
 
-/// 24 bits, equal on ranks that make the calls at the same places.
-inline std::uint32_t places_of(view<const probed_call> calls) noexcept
-{
-    std::uint64_t all = 0;
-    for (const probed_call& each : calls) all = mix64(all + each.place);
-    return static_cast<std::uint32_t>(all >> 40);
-}
+/// What all ranks know of a value that they tell, without a message.
+struct expected_value {
+    call_site site = {}; ///< its name
+    bool is_distinct = false; ///< each rank must have its own; else all have the same
+};
 
 /// The messages of all ranks for one step, one after the other.
 class gathered_step {
 public:
     gathered_step(
         const unsigned char* bytes, int ranks, std::uint64_t call_count, const message_layout& layout = {}) noexcept
-        : bytes_(bytes), stride_(layout.bytes(call_count)), ranks_(ranks), layout_(layout)
+        : bytes_(bytes), stride_(layout.bytes(call_count)), ranks_(ranks), calls_(call_count), layout_(layout)
     {
         static constexpr call_entry none{};
         if (!layout.statistics) {
@@ -229,8 +278,18 @@ public:
     bool has_places() const noexcept
     {
         bool all = true;
-        for (int r = 1; r < ranks_; ++r) all = all && header(r).places() == header(0).places();
+        for (int r = 1; r < ranks_; ++r)
+            for (std::uint64_t b = 0; b < calls_; ++b) all = all && place(r, b) == place(0, b);
         return all;
+    }
+    std::uint64_t place(int rank, std::uint64_t call_index) const noexcept
+    {
+        return layout_.place(message(rank), call_index);
+    }
+    /// The values that the rank told.
+    view<const told_value> values(int rank) const noexcept
+    {
+        return {layout_.values(message(rank), calls_), layout_.told};
     }
     /// The serial number of the last step that any rank could not judge; 0: not known.
     std::uint32_t last_lost() const noexcept
@@ -255,6 +314,7 @@ private:
     const unsigned char* bytes_;
     std::uint64_t stride_;
     int ranks_;
+    std::uint64_t calls_;
     message_layout layout_;
     const unsigned char* first_entry_;
     std::uint64_t entry_stride_ = 0; ///< from rank to rank; 0: all have the same

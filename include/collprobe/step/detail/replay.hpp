@@ -23,7 +23,7 @@ inline std::uint64_t next_capture_serial() noexcept
 struct replay_ticket {
     std::uint64_t step;
     std::uint32_t serial; ///< as in `step_header`
-    std::uint32_t lost_ago; ///< added to `step_header::places_and_lost`
+    std::uint32_t lost_ago; ///< as in `step_header`
     unsigned char* host_block; ///< destination of this replay's report: memory that the device can write
 };
 
@@ -41,30 +41,25 @@ struct write_tickets {
 
 /// `write_header` with numbers that the device reads; in a graph it consumes the ticket.
 struct write_observed_header {
-    unsigned char* message;
+    write_header write; ///< its value has step, serial and `lost_ago`; these are not read in a graph
     device_observation seen;
-    std::uint32_t places_and_lost; ///< in a graph of the places alone
-    std::uint64_t step; ///< not read in a graph
-    std::uint32_t serial; ///< not read in a graph
     replay_tickets* tickets; ///< null outside a graph
-    message_layout layout;
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
-        write_header write{message, {}, layout};
-        if (index == 0) {
-            replay_ticket number{step, serial, 0, nullptr};
-            if (tickets != nullptr) {
-                number = tickets->current = tickets->next;
-                tickets->next = {};
-            }
-            const double weight = seen.weight.read(1);
-            write.value = {number.step,
-                mean_loss(seen.loss.read(not_given()), weight, seen.loss_is_sum, seen.loss_scale), weight,
-                seen.sample_digest != nullptr ? *seen.sample_digest : 0, places_and_lost + number.lost_ago,
-                number.serial};
+        if (index != 0) return write(index);
+        const step_header& known = write.value;
+        replay_ticket number{known.step, known.serial, known.lost_ago, nullptr};
+        if (tickets != nullptr) {
+            number = tickets->current = tickets->next;
+            tickets->next = {};
         }
-        write(index);
+        const double weight = seen.weight.read(1);
+        write_header complete = write;
+        complete.value = {number.step,
+            mean_loss(seen.loss.read(not_given()), weight, seen.loss_is_sum, seen.loss_scale), weight,
+            seen.gradient_norm.read(not_given()), number.lost_ago, number.serial};
+        complete(index);
     }
 };
 

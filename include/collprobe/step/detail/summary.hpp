@@ -53,6 +53,10 @@ struct step_keys {
     std::uint64_t step_complement;
     extremum_keys loss;
     extremum_keys gradient_norm;
+    extremum_keys told_norm; ///< `step_header::gradient_norm`
+    /// A digest of the names of the step's calls and values; equal on all ranks, or some rank makes others.
+    std::uint64_t names;
+    std::uint64_t names_complement;
     std::uint64_t state; ///< `state_key` of the ranks
     arrival_keys arrival;
 };
@@ -65,8 +69,15 @@ struct call_keys {
     extremum_keys time; ///< in the call, in ns
 };
 
+/// Of a value that all ranks have alike.
+struct value_keys {
+    std::uint64_t digest;
+    std::uint64_t digest_complement;
+    extremum_keys value;
+};
+
 static_assert(sizeof(step_sums) == 10 * sizeof(double) && sizeof(call_sums) == 6 * sizeof(double));
-static_assert(sizeof(step_keys) == 9 * sizeof(std::uint64_t) && sizeof(call_keys) == 7 * sizeof(std::uint64_t));
+static_assert(sizeof(step_keys) == 13 * sizeof(std::uint64_t) && sizeof(call_keys) == 7 * sizeof(std::uint64_t));
 
 /// The reference means of the step. The references of the calls follow as a run of doubles.
 struct step_reference {
@@ -156,10 +167,16 @@ struct pack_summary {
         if (index == 0) {
             double norm_squared = 0;
             std::uint64_t word = 0;
+            std::uint64_t names = 0;
+            const auto add_name = [&names](std::uint64_t place) {
+                if (is_named(place)) names = mix64(names + place);
+            };
             for (std::uint64_t b = 0; b < call_count; ++b, word >>= 1) {
                 if (b % 64 == 0) word = gradients[b / 64];
+                add_name(layout.place(message, b));
                 if ((word & 1) != 0) norm_squared += unscaled_square(layout.entry(message, b).input);
             }
+            for (std::uint64_t v = 0; v < layout.told; ++v) add_name(layout.values(message, call_count)[v].place);
             const double norm = square_root(norm_squared);
             const moment_sums loss = moments_of(header.loss, reference->loss);
             // A rank without a weight above 0 has no part in what is weighted.
@@ -168,6 +185,7 @@ struct pack_summary {
             *to.sums = {loss, moments_of(norm, reference->gradient_norm), loss.count * weight,
                 weight * loss.distance, weight * loss.distance_squared, norm_squared};
             *to.keys = {header.step, ~header.step, extrema_of(header.loss, rank), extrema_of(norm, rank),
+                extrema_of(header.gradient_norm, rank), names, ~names,
                 state_key(header.loss_is_bad(), header.last_lost(), rank),
                 arrival_keys::of(header.serial, rank, ranks)};
             return;
@@ -201,6 +219,17 @@ private:
     {
         const double factor = power_of_two(input.scale);
         return input.sum_of_squares * factor * factor;
+    }
+};
+
+struct pack_values {
+    const told_value* from;
+    int rank;
+    value_keys* to;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        to[index] = {from[index].digest, ~from[index].digest, extrema_of(from[index].value, rank)};
     }
 };
 
@@ -240,8 +269,8 @@ void require_same_step(const step_keys& keys, std::uint64_t own_step, function_r
 
 /// Makes the record of a step from its combined form. Makes exact checks only: to name a statistical outlier takes the
 /// table of all ranks, which this mode does not have.
-void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
-    view<const probed_call> calls, view<const double> gram, step_record& out);
+void judge_summary(step_judge& judge, const summary_parts& step, int ranks, view<const probed_call> calls,
+    view<const value_keys> values, view<const expected_value> expected, view<const double> gram, step_record& out);
 
 } // namespace collprobe::detail
 

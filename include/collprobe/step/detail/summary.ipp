@@ -73,9 +73,10 @@ COLLPROBE_COLD_INLINE void require_same_step(
 }
 
 COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
-    view<const probed_call> calls, view<const double> gram, step_record& out)
+    view<const probed_call> calls, view<const value_keys> values, view<const expected_value> expected,
+    view<const double> gram, step_record& out)
 {
-    out.begin(step.keys->step, ranks, report_mode::summary, calls.size());
+    out.begin(step.keys->step, ranks, report_mode::summary, calls.size(), expected.size());
     out.forgot = judge.forget_after_loss(static_cast<std::uint32_t>(key_count(step.keys->state)));
     out.false_alarms_per_step = 0;
 
@@ -92,7 +93,21 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
             {.rank = extremum_rank(step.keys->state), .what = finding::non_finite, .statistic = 1});
     }
 
+    if (step.keys->names != ~step.keys->names_complement) out.suspects.push_back({.what = finding::other_call});
+    for (std::size_t v = 0; v < expected.size(); ++v) {
+        expectation_record& of = out.expectations[v];
+        of.site = expected[v].site;
+        of.holds = values[v].digest == ~values[v].digest_complement;
+        if (values[v].value.largest != 0)
+            of.values = {-extremum_value(values[v].value.smallest), extremum_value(values[v].value.largest)};
+        judge.remember_since(place_of(of.site), out.step, of);
+        if (of.holds) continue;
+        out.suspects.push_back({.what = finding::value_differs, .statistic = 2, .site = of.site});
+        out.suspects.back().number.since = of.since;
+    }
+
     double sum_norm_squared = 0;
+    double result_squares = 0;
     bool has_gradients = false;
     for (std::size_t b = 0; b < calls.size(); ++b) {
         const probed_call& call = calls[b];
@@ -151,6 +166,7 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
             = call.has_result && record.results_agree ? factor * factor * totals.result_norm_squared / copies
                                                       : not_a_number();
         sum_norm_squared += result;
+        result_squares += result / (factor * factor);
         align_from_totals(totals.gradient_norm, step.call_reference(b), totals.gradient_norm_squared,
             result, ranks, out.cosine);
         record.pooled_cosine = out.cosine.pooled;
@@ -158,6 +174,13 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
     if (!has_gradients) {
         out.gradient_norm = {};
         return;
+    }
+    out.result_norm = square_root(result_squares);
+    const extremum_keys& told = step.keys->told_norm;
+    if (told.largest != 0) {
+        judge_told_norm(extremum_value(told.largest), extremum_rank(told.largest), out);
+        if (extremum_rank(told.smallest) != extremum_rank(told.largest))
+            judge_told_norm(-extremum_value(told.smallest), extremum_rank(told.smallest), out);
     }
     align_from_totals(sums.gradient_norm, reference.gradient_norm, sums.gradient_norm_squared,
         sum_norm_squared, ranks, out.cosine);

@@ -14,7 +14,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// The layout of a step's report in one block of memory, which is first on the device and, after one copy, on the host:
 ///     exact direction   n x n doubles, the Gram matrix
 ///     gather            n messages
-///     summary           reference, sums and keys, each of the step and then of its calls; the words of the parts
+///     summary           reference, sums and keys, each of the step and then of its calls; the words of the parts; the
+///                       keys of the values
 /// All parts are whole 8-byte words without gaps.
 class step_report {
 public:
@@ -24,6 +25,14 @@ public:
         bool room_for_gram = false;
         message_layout layout = {};
         std::uint64_t part_words = 0; ///< of the summaries of all parts about one call
+        std::uint64_t room_for_values = 0; ///< `message_layout::told` at most
+
+        shape with_values(std::uint64_t told) const noexcept
+        {
+            shape of = *this;
+            of.layout.told = told;
+            return of;
+        }
     };
 
     step_report(unsigned char* block, const shape& form, std::uint64_t call_count) noexcept
@@ -60,6 +69,10 @@ public:
     {
         return reinterpret_cast<std::uint64_t*>(&summary().call_extrema(call_count_));
     }
+    value_keys* told_keys() const noexcept
+    {
+        return reinterpret_cast<value_keys*>(part_words() + call_count_ * form_.part_words);
+    }
     /// The numbers that the all-reduces of a summary combine.
     view<double> sums() const noexcept
     {
@@ -88,7 +101,8 @@ private:
     }
     static std::uint64_t keys_bytes(const shape& form, std::uint64_t call_count) noexcept
     {
-        return sizeof(step_keys) + call_count * (sizeof(call_keys) + form.part_words * sizeof(std::uint64_t));
+        return sizeof(step_keys) + call_count * (sizeof(call_keys) + form.part_words * sizeof(std::uint64_t))
+            + form.layout.told * sizeof(value_keys);
     }
 
     unsigned char* block_;

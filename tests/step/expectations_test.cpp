@@ -1,0 +1,278 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/report/table.hpp>
+#include <collprobe/step/probed.hpp>
+
+using namespace collprobe;
+
+/// Values that ranks must have alike, or each its own; calls that they make in another order; norms that trainers tell.
+namespace {
+
+template <class Step>
+std::vector<step_record> run(int ranks, int steps, const probe_options& options, const Step& step)
+{
+    std::vector<step_record> records;
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        probed comm(world, options);
+        for (int s = 0; s < steps; ++s) {
+            step_observation seen;
+            step(comm, stream, s, seen);
+            comm.end_step(static_cast<std::uint64_t>(s), seen, stream);
+            step_record record;
+            REQUIRE(comm.wait(record));
+            if (world.rank() == ranks - 1) records.push_back(record);
+        }
+    });
+    return records;
+}
+
+std::vector<suspect> of(const step_record& record, finding what)
+{
+    std::vector<suspect> found;
+    for (const suspect& each : record.suspects)
+        if (each.what == what) found.push_back(each);
+    return found;
+}
+
+} // namespace
+
+TEST_CASE("a number that one rank has otherwise is named with both values and its first step, in a step without calls")
+{
+    const auto records = run(4, 6, {}, [](auto& comm, auto&, int s, auto&) {
+        comm.expect_equal("lr", comm.rank() == 2 && s >= 3 ? 0.01 : 0.001);
+        comm.expect_equal("epoch", s);
+        comm.expect_distinct("dropout seed", comm.rank() + 17);
+    });
+    for (int s = 0; s < 6; ++s) {
+        const step_record& record = records[static_cast<std::size_t>(s)];
+        CAPTURE(s);
+        REQUIRE(record.expectations.size() == 3);
+        CHECK(record.expectations[0].holds == (s < 3));
+        CHECK(record.expectations[1].holds);
+        CHECK(record.expectations[1].values == std::vector<double>(4, s));
+        CHECK(record.expectations[2].holds);
+        CHECK(record.expectations[2].is_distinct);
+        CHECK(record.expectations[2].groups == std::vector<int>{0, 1, 2, 3});
+        CHECK(record.suspects.size() == (s < 3 ? 0 : 1));
+        if (s < 3) continue;
+        CHECK(record.expectations[0].since == 3);
+        CHECK(record.expectations[0].groups == std::vector<int>{0, 0, 2, 0});
+        const suspect& found = record.suspects[0];
+        CHECK(found.what == finding::value_differs);
+        CHECK(found.rank == 2);
+        CHECK(found.other_rank == 0);
+        CHECK(found.exact);
+        CHECK(std::string(found.site.name) == "lr");
+        CHECK(report::describe(found)
+            == "rank 2, 'lr': has 0.01, most ranks have 0.001, since step 3");
+    }
+}
+
+TEST_CASE("without a majority nobody is named, and a value that comes right begins anew")
+{
+    const auto records = run(4, 6, {}, [](auto& comm, auto&, int s, auto&) {
+        const bool is_split = s == 1 || s == 2 || s == 5;
+        comm.expect_equal("loss scale", is_split && comm.rank() % 2 == 1 ? 32768 : 65536);
+    });
+    for (const step_record& record : records) {
+        CAPTURE(record.step);
+        const bool is_split = record.step == 1 || record.step == 2 || record.step == 5;
+        REQUIRE(record.suspects.size() == (is_split ? 1 : 0));
+        if (!is_split) continue;
+        CHECK(record.suspects[0].rank == -1);
+        CHECK(record.expectations[0].groups == std::vector<int>{0, 1, 0, 1});
+        CHECK(record.expectations[0].since == (record.step == 5 ? 5 : 1));
+    }
+}
+
+TEST_CASE("numbers are compared by their bits, whatever their type and size")
+{
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const auto records = run(2, 1, {}, [&](auto& comm, auto&, int, auto&) {
+        const bool second = comm.rank() == 1;
+        comm.expect_equal("equal", 1.0f);
+        comm.expect_equal("NaN", nan);
+        comm.expect_equal("zero", second ? -0.0 : 0.0);
+        comm.expect_equal("large", (std::uint64_t{1} << 63) + (second ? 1 : 0)); // equal as doubles
+        comm.expect_equal("flag", second);
+        comm.expect_equal("mode", report_mode::gather);
+    });
+    std::vector<bool> holds;
+    for (const expectation_record& each : records[0].expectations) holds.push_back(each.holds);
+    CHECK(holds == std::vector<bool>{true, true, false, false, false, true});
+    for (const suspect& each : of(records[0], finding::value_differs)) CHECK(each.rank == -1);
+}
+
+TEST_CASE("a buffer is compared where its stream is, by bits, type and count, in both modes")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        const auto records = run(3, 4, {.mode = mode}, [](auto& comm, auto& stream, int s, auto&) {
+            static thread_local std::vector<float> gradient(1001), sum(1001), integers;
+            static thread_local std::vector<std::int32_t> steps(7);
+            for (float& x : gradient) x = static_cast<float>(comm.rank() + 1);
+            for (std::int32_t& x : steps) x = s;
+            if (s == 3 && comm.rank() == 0) steps[6] = 99;
+            comm.all_reduce(gradient, view(sum), reduction::sum, stream, call_site::named("g"));
+            // Behind the sum, on the stream: only there are the buffers alike.
+            stream.enqueue([last = &sum[1000], damages = s == 2 && comm.rank() == 1] {
+                if (damages) *last = std::nextafter(*last, 0.0f);
+            });
+            comm.expect_equal("gradient after sync", view<const float>(sum), stream);
+            comm.expect_equal("optimizer steps", view<const std::int32_t>(steps), stream);
+            comm.expect_equal("part", view<const float>(sum).part(0, s == 1 && comm.rank() == 2 ? 10u : 11u), stream);
+            stream.synchronize(60'000);
+        });
+        for (std::size_t s = 0; s < 4; ++s) {
+            CAPTURE(s);
+            REQUIRE(records[s].expectations.size() == 3);
+            CHECK(records[s].expectations[0].holds == (s != 2));
+            CHECK(records[s].expectations[1].holds == (s != 3));
+            CHECK(records[s].expectations[2].holds == (s != 1));
+            CHECK(records[s].expectations[0].values.front() == doctest::Approx(6 * std::sqrt(1001.0)));
+            const auto found = of(records[s], finding::value_differs);
+            REQUIRE(found.size() == (s == 0 ? 0 : 1));
+            if (s == 0) continue;
+            const int culprit = s == 1 ? 2 : s == 2 ? 1 : 0;
+            CHECK(found[0].rank == (mode == report_mode::gather ? culprit : -1));
+            CHECK(found[0].number.since == s);
+        }
+    }
+}
+
+TEST_CASE("ranks with one seed are all named, each with the lowest other one")
+{
+    const auto records = run(5, 1, {}, [](auto& comm, auto&, int, auto&) {
+        comm.expect_distinct("seed", comm.rank() == 3 ? 1 : comm.rank());
+    });
+    const auto found = of(records[0], finding::value_repeats);
+    REQUIRE(found.size() == 2);
+    CHECK(found[0].rank == 1);
+    CHECK(found[0].other_rank == 3);
+    CHECK(found[1].rank == 3);
+    CHECK(found[1].other_rank == 1);
+    CHECK(report::describe(found[1]) == "rank 3, 'seed': has 1, as another rank has; each rank must have its own, since step 0");
+}
+
+TEST_CASE("what cannot be told is refused, and the step goes on")
+{
+    local::run(2, [](local::communicator& world) {
+        host::stream stream;
+        probed comm(world, {.expectations = 2});
+        comm.expect_equal("a", 1);
+        comm.expect_equal("b", 1);
+        CHECK_THROWS_WITH_AS(comm.expect_equal("c", 1), doctest::Contains("probe_options::expectations"), error);
+        CHECK_THROWS_WITH_AS(
+            comm.expect_equal("c", view<const float>(nullptr, 3), stream), doctest::Contains("expectations"), error);
+        comm.end_step(0, stream);
+        step_record record;
+        REQUIRE(comm.wait(record));
+        CHECK(record.expectations.size() == 2);
+        CHECK_THROWS_WITH_AS(comm.expect_equal("weights", view<const float>(nullptr, 3), stream),
+            doctest::Contains("weights is null with count 3"), error);
+        probed summed(world, {.mode = report_mode::summary});
+        CHECK_THROWS_WITH_AS(summed.expect_distinct("seed", 1), doctest::Contains("summary"), error);
+        CHECK_THROWS_AS(probed(world, {.expectations = -1}), error);
+    });
+}
+
+TEST_CASE("a rank that reduces another tensor of the same shape is named with both names, in its first step")
+{
+    for (const bool has_names : {true, false}) {
+        const auto records = run(4, 4, {}, [&](auto& comm, auto& stream, int s, auto&) {
+            static thread_local std::vector<float> energy(64), forces(64), sum(64);
+            for (std::size_t i = 0; i < 64; ++i) {
+                energy[i] = static_cast<float>(comm.rank() + s) + 0.01f * static_cast<float>(i);
+                forces[i] = -energy[i] * 3;
+            }
+            const auto reduce_energy = [&] {
+                comm.all_reduce(energy, view(sum), reduction::sum, stream,
+                    has_names ? call_site::named("energy") : call_site::current());
+            };
+            const auto reduce_forces = [&] {
+                comm.all_reduce(forces, view(sum), reduction::sum, stream,
+                    has_names ? call_site::named("forces") : call_site::current());
+            };
+            if (s >= 2 && comm.rank() == 2) {
+                reduce_forces();
+                reduce_energy();
+            } else {
+                reduce_energy();
+                reduce_forces();
+            }
+            stream.synchronize(60'000);
+        });
+        CHECK(of(records[0], finding::other_call).empty());
+        CHECK(of(records[1], finding::other_call).empty());
+        for (const std::size_t s : {std::size_t{2}, std::size_t{3}}) {
+            const auto found = of(records[s], finding::other_call);
+            REQUIRE(found.size() == 1);
+            CHECK(found[0].rank == 2);
+            CHECK(found[0].call == 0);
+            CHECK(found[0].exact);
+            if (!has_names) continue;
+            CHECK(std::string(found[0].site.name) == "energy");
+            CHECK(std::string(found[0].other.site.name) == "forces");
+            const std::string text = report::describe(found[0]);
+            CAPTURE(text);
+            CHECK(text.starts_with(
+                "rank 2, bucket 0 'energy': made the call all_reduce 'forces' (64 elements of float, "));
+        }
+    }
+}
+
+TEST_CASE("a broadcast of another tensor is named; ranks at other lines are not")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        const auto records = run(3, 2, {.mode = mode}, [](auto& comm, auto& stream, int s, auto&) {
+            static thread_local std::vector<float> data(64, 1.0f);
+            const char* const name = s == 1 && comm.rank() == 1 ? "running_var" : "running_mean";
+            comm.broadcast(view<const float>(data), view(data), 0, stream, call_site::named(name));
+            // The root has a line of its own, as in many programs.
+            if (comm.rank() == 0) comm.broadcast(view<const float>(data), view(data), 0, stream);
+            else comm.broadcast(view<const float>(data), view(data), 0, stream);
+            stream.synchronize(60'000);
+        });
+        CHECK(of(records[0], finding::other_call).empty());
+        const auto found = of(records[1], finding::other_call);
+        REQUIRE(found.size() == 1);
+        CHECK(found[0].rank == (mode == report_mode::gather ? 1 : -1));
+    }
+}
+
+TEST_CASE("the trainer's norm is held against that of the results")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        const auto records = run(4, 4, {.mode = mode}, [](auto& comm, auto& stream, int s, step_observation& seen) {
+            static thread_local std::vector<float> gradient(400), sum(400), part(100);
+            for (float& x : gradient) x = static_cast<float>(comm.rank());
+            comm.all_reduce(gradient, view(sum), reduction::average, stream); // 1.5 everywhere
+            comm.reduce_scatter(gradient, view(part), reduction::sum, stream); // 6
+            stream.synchronize(60'000);
+            const double right = std::sqrt(400 * 1.5 * 1.5 + 400 * 36.0);
+            seen.gradient_norm = right;
+            if (s == 1) seen.gradient_norm = std::sqrt(400 * 1.5 * 1.5 + 100 * 36.0); // of the own shard
+            if (s == 2 && comm.rank() == 3) seen.gradient_norm = right * 1.1;
+            if (s == 3) seen = {};
+        });
+        for (const step_record& record : records) CHECK(record.result_norm == doctest::Approx(std::sqrt(400 * 38.25)));
+        CHECK(of(records[0], finding::norm_differs).empty());
+        REQUIRE(of(records[1], finding::norm_differs).size() == 1);
+        REQUIRE(of(records[2], finding::norm_differs).size() == 1);
+        CHECK(of(records[2], finding::norm_differs)[0].rank == 3);
+        CHECK(of(records[3], finding::norm_differs).empty());
+        if (mode == report_mode::gather) CHECK(of(records[1], finding::norm_differs)[0].rank == -1);
+    }
+}
