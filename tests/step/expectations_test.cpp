@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -61,7 +63,7 @@ TEST_CASE("a number that one rank has otherwise is named with both values and it
         CHECK(record.expectations[1].holds);
         CHECK(record.expectations[1].values == std::vector<double>(4, s));
         CHECK(record.expectations[2].holds);
-        CHECK(record.expectations[2].is_distinct);
+        CHECK(record.expectations[2].what == expectation::distinct);
         CHECK(record.expectations[2].groups == std::vector<int>{0, 1, 2, 3});
         CHECK(record.suspects.size() == (s < 3 ? 0 : 1));
         if (s < 3) continue;
@@ -162,6 +164,42 @@ TEST_CASE("ranks with one seed are all named, each with the lowest other one")
     CHECK(found[1].rank == 3);
     CHECK(found[1].other_rank == 1);
     CHECK(report::describe(found[1]) == "rank 3, 'seed': has 1, as another rank has; each rank must have its own, since step 0");
+}
+
+TEST_CASE("samples that the ranks have not drawn each once are told at the end of the epoch")
+{
+    constexpr std::uint64_t samples = 512;
+    constexpr int ranks = 8;
+    for (const bool one_seed : {true, false}) {
+        const auto records = run(ranks, 3, {}, [&](auto& comm, auto&, int epoch, auto&) {
+            std::vector<std::uint64_t> ids(samples);
+            for (std::uint64_t i = 0; i < samples; ++i) ids[i] = i;
+            std::mt19937_64 random(static_cast<std::uint64_t>(one_seed ? epoch : 10 * epoch + comm.rank()));
+            std::shuffle(ids.begin(), ids.end(), random);
+            sample_set drawn;
+            for (std::size_t i = static_cast<std::size_t>(comm.rank()); i < samples; i += ranks) drawn.add(ids[i]);
+            comm.expect_partition("samples of the epoch", drawn, sample_set::first(samples));
+        });
+        for (const step_record& record : records) {
+            const auto found = of(record, finding::value_repeats);
+            REQUIRE(found.size() == (one_seed ? 0 : 1));
+            CHECK(record.suspects.size() == found.size());
+            CHECK(record.expectations[0].values == std::vector<double>(ranks, 64));
+            if (one_seed) continue;
+            CHECK(report::describe(found[0])
+                == "some rank, 'samples of the epoch': the ranks together have 512 samples, and not each of the 512 once, "
+                   "since step 0");
+        }
+    }
+    // A rank that draws less, and one that means another epoch.
+    const auto less = run(2, 1, {}, [](auto& comm, auto&, int, auto&) {
+        comm.expect_partition("samples", sample_set::first(comm.rank() == 0 ? 3 : 0), sample_set::first(4));
+    });
+    CHECK(of(less[0], finding::value_repeats)[0].number.value == 3);
+    const auto other = run(2, 1, {}, [](auto& comm, auto&, int, auto&) {
+        comm.expect_partition("samples", {}, sample_set::first(comm.rank() == 0 ? 3 : 4));
+    });
+    CHECK(of(other[0], finding::other_call).size() == 1);
 }
 
 TEST_CASE("what cannot be told is refused, and the step goes on")

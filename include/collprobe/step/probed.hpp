@@ -229,19 +229,19 @@ public:
     /// Stream behaviour: a buffer is read on `stream`, at its place there. A number is taken now.
     /// Cost: 24 bytes of the step's message a value (`summary`: 32); one read of a buffer.
     /// \throws error `invalid_argument` for a buffer that is null with a count above 0 or misaligned, and for more
-    ///   values than `probe_options::expectations`. `unsupported` for a number in a captured step, in which it would be the
-    ///   same for ever: give a buffer.
+    ///   values than `probe_options::expectations`. `unsupported` for a number in a captured step, in which it would be
+    ///   the same for ever: give a buffer.
     template <class Number>
         requires std::is_arithmetic_v<Number> || std::is_enum_v<Number>
     void expect_equal(const char* what, Number value, call_site where = call_site::current())
     {
-        expect_number(what, value, false, {comm_, "expect_equal", where});
+        tell_number(what, value, expectation::equal, {comm_, "expect_equal", where});
     }
     template <element T>
     void expect_equal(
         const char* what, view<const T> value, stream_ref stream, call_site where = call_site::current())
     {
-        expect_buffer(what, value, stream, false, {comm_, "expect_equal", where});
+        tell_buffer(what, value, stream, expectation::equal, {comm_, "expect_equal", where});
     }
     /// The same of a value that no two ranks may have alike: a seed, a digest of sample ids. `finding::value_repeats`
     /// names all ranks that have the value of another one.
@@ -250,13 +250,27 @@ public:
         requires std::is_arithmetic_v<Number> || std::is_enum_v<Number>
     void expect_distinct(const char* what, Number value, call_site where = call_site::current())
     {
-        expect_number(what, value, true, {comm_, "expect_distinct", where});
+        tell_number(what, value, expectation::distinct, {comm_, "expect_distinct", where});
     }
     template <element T>
     void expect_distinct(
         const char* what, view<const T> value, stream_ref stream, call_site where = call_site::current())
     {
-        expect_buffer(what, value, stream, true, {comm_, "expect_distinct", where});
+        tell_buffer(what, value, stream, expectation::distinct, {comm_, "expect_distinct", where});
+    }
+
+    /// The same of the sample ids that this rank has drawn, in an epoch or a step: with those of the other ranks they
+    /// must be `whole`, which is equal on all ranks, each sample as often as there. They are not where each rank
+    /// shuffles by a seed of its own: `finding::value_repeats` without a rank. If the sampler fills up the last batch
+    /// with samples that it has drawn before, `whole` has these twice.
+    /// \throws error as above; `unsupported` in the mode `summary`.
+    void expect_partition(const char* what, const sample_set& drawn, const sample_set& whole,
+        call_site where = call_site::current())
+    {
+        const caller who(comm_, "expect_partition", where);
+        require_expectation(expectation::partition, who);
+        told_.push_back({{named(what, who), expectation::partition, whole},
+            {0, drawn.digest, static_cast<double>(drawn.count)}});
     }
 
     /// Ends a step, which consists of the calls probed since the previous step ended. Collective.
@@ -554,19 +568,19 @@ private:
     }
 
     template <class Number>
-    void expect_number(const char* what, Number value, bool is_distinct, const caller& who)
+    void tell_number(const char* what, Number value, expectation of, const caller& who)
     {
-        require_expectation(is_distinct, who);
+        require_expectation(of, who);
         // Integers of any size keep their bits, and all types of a number of that value tell the same.
         const auto number = static_cast<double>(value);
         std::uint64_t bits = to_bits(number);
         if constexpr (!std::is_floating_point_v<Number>) bits = detail::mix64(static_cast<std::uint64_t>(value));
-        told_.push_back({{named(what, who), is_distinct}, {0, detail::mix64(bits), number}});
+        told_.push_back({{named(what, who), of}, {0, detail::mix64(bits), number}});
     }
     template <element T>
-    void expect_buffer(const char* what, view<const T> value, stream_ref stream, bool is_distinct, const caller& who)
+    void tell_buffer(const char* what, view<const T> value, stream_ref stream, expectation of, const caller& who)
     {
-        require_expectation(is_distinct, who);
+        require_expectation(of, who);
         who.require_readable(value, what);
         detail::check_buffer(comm_, value, what, collective::all_gather, stream, who.where());
         const auto scope = detail::enter_device(comm_);
@@ -576,7 +590,7 @@ private:
             device::reduce(stream, statistics_reducer<T, true>{value}, value.count(),
                 open.read_values.data() + open.value_count, on.workspace);
         });
-        open.tell({named(what, who), is_distinct},
+        open.tell({named(what, who), of},
             {{0, detail::mix64(value.count() << 8 | static_cast<std::uint64_t>(element_traits<T>::type)), 0}, true});
     }
     static call_site named(const char* what, const caller& who) noexcept
@@ -585,11 +599,11 @@ private:
         site.name = what;
         return site;
     }
-    void require_expectation(bool is_distinct, const caller& who)
+    void require_expectation(expectation of, const caller& who)
     {
         require_immediate(who);
-        if (is_distinct && options_.mode == report_mode::summary) {
-            who.fail(status::unsupported, "the mode summary cannot tell whether values are distinct");
+        if (of != expectation::equal && options_.mode == report_mode::summary) {
+            who.fail(status::unsupported, "the mode summary compares values for equality alone");
         }
         const std::uint64_t told = told_.size() + (open_ != nullptr ? open_->value_count : 0);
         who.require(told < form_.room_for_values,

@@ -151,14 +151,31 @@ struct call_record {
     }
 };
 
-/// A value that all ranks must have alike, or each its own, in one step: `probed::expect_equal`. Equal on every rank.
+/// What `probed::expect_equal` and its sisters expect of a value.
+enum class expectation : std::uint8_t {
+    equal, ///< all ranks have the same
+    distinct, ///< each rank has its own
+    partition, ///< the ranks' sets of samples together are the whole, each sample as often as in it
+};
+
+constexpr const char* name(expectation what) noexcept
+{
+    switch (what) {
+    case expectation::equal: return "equal";
+    case expectation::distinct: return "distinct";
+    case expectation::partition: return "partition";
+    }
+    return "unknown";
+}
+
+/// What the ranks told of a value in one step. Equal on every rank.
 struct expectation_record {
     call_site site = {}; ///< the name of the value, and the line that told it on this rank
-    bool is_distinct = false; ///< each rank must have its own
+    expectation what = expectation::equal;
     bool holds = true;
     std::uint64_t since = 0; ///< the step from which on it has not held, each time that it was told; if not `holds`
     std::vector<int> groups; ///< per rank: the lowest rank with the same value; empty in `summary` mode
-    /// Per rank: the number; of a buffer its L2 norm, NaN by bits if it is not finite. In `summary` mode the smallest
+    /// Per rank: the number; of a buffer its L2 norm, NaN by bits if it is not finite; of a partition the samples. In `summary` mode the smallest
     /// and the largest, to 9 digits.
     std::vector<double> values;
 

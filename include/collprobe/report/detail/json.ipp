@@ -257,7 +257,7 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
         for (const expectation_record& each : record.expectations) {
             json.element().open('{');
             write_site(json, each.site);
-            json.key("distinct").boolean(each.is_distinct).key("holds").boolean(each.holds);
+            json.key("expected").text(name(each.what)).key("holds").boolean(each.holds);
             if (!each.holds) json.key("since").integer(each.since);
             json.key("values").numbers(each.values).key("groups").open('[');
             for (const int rank : each.groups) json.element().index(rank);

@@ -64,7 +64,7 @@ struct step_buffers {
     }
     void tell(const expected_value& of, write_values::source value) noexcept
     {
-        value.value.place = place_of(of.site);
+        value.value.place = place_of(of.site) ^ (of.whole.count != 0 ? mix64(of.whole.digest + of.whole.count) << 1 : 0);
         expected[value_count] = of;
         values[value_count] = value;
         ++value_count;

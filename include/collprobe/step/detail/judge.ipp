@@ -81,7 +81,8 @@ COLLPROBE_COLD_INLINE void take_extremes(const spread& losses, spread& weighted)
 COLLPROBE_COLD_INLINE void place_suspects(view<const probed_call> calls, step_record& record)
 {
     for (suspect& found : record.suspects) {
-        if (found.call >= 0 && found.site.line == 0 && found.site.name[0] == '\0') found.site = calls[static_cast<std::size_t>(found.call)].site;
+        const bool is_placed = found.site.line != 0 || found.site.name[0] != '\0';
+        if (found.call >= 0 && !is_placed) found.site = calls[static_cast<std::size_t>(found.call)].site;
     }
 }
 
@@ -493,39 +494,52 @@ COLLPROBE_COLD_INLINE void step_judge::judge_values(
     for (std::size_t v = 0; v < expected.size(); ++v) {
         expectation_record& of = out.expectations[v];
         of.site = expected[v].site;
-        of.is_distinct = expected[v].is_distinct;
+        of.what = expected[v].what;
         of.groups.resize(index(ranks_));
         of.values.resize(index(ranks_));
         holders_.clear();
         bool same_names = true;
+        std::uint64_t digests = 0;
+        double samples = 0;
         for (int r = 0; r < ranks_; ++r) {
             const told_value& told = step.values(r)[v];
             holders_.add(told.digest, r);
             of.values[index(r)] = told.value;
+            digests += told.digest;
+            samples += told.value;
             same_names = same_names && told.place == step.values(0)[v].place;
         }
         for (int r = 0; r < ranks_; ++r) of.groups[index(r)] = holders_.find(step.values(r)[v].digest).first_rank;
         const int distinct = holders_.distinct();
-        of.holds = of.is_distinct ? distinct == ranks_ : distinct == 1;
+        const sample_set& whole = expected[v].whole;
+        const auto expected_samples = static_cast<double>(whole.count);
+        switch (of.what) {
+        case expectation::equal: of.holds = distinct == 1; break;
+        case expectation::distinct: of.holds = distinct == ranks_; break;
+        case expectation::partition:
+            of.holds = digests == whole.digest && absolute(samples - expected_samples) < 0.5;
+            break;
+        }
         remember_since(step.values(0)[v].place, out.step, of);
         if (!same_names) {
             out.suspects.push_back({.what = finding::other_call, .site = of.site});
             continue;
         }
         if (of.holds) continue;
-        const digest_index::group* const most = of.is_distinct ? nullptr : holders_.majority();
-        suspect found{.what = of.is_distinct ? finding::value_repeats : finding::value_differs, .site = of.site};
-        found.number.since = of.since;
+        const bool is_equal = of.what == expectation::equal;
+        const digest_index::group* const most = is_equal ? holders_.majority() : nullptr;
+        suspect found{.what = is_equal ? finding::value_differs : finding::value_repeats, .site = of.site};
+        found.number = {.value = samples, .expected = expected_samples, .since = of.since};
         found.statistic = distinct;
-        if (!of.is_distinct && most == nullptr) {
+        if (of.what == expectation::partition || (is_equal && most == nullptr)) {
             out.suspects.push_back(found);
             continue;
         }
         for (int r = 0; r < ranks_; ++r) {
             const digest_index::group& own = holders_.find(step.values(r)[v].digest);
-            if (of.is_distinct ? own.ranks == 1 : &own == most) continue;
+            if (is_equal ? &own == most : own.ranks == 1) continue;
             found.rank = r;
-            found.other_rank = of.is_distinct ? own.other_than(r) : most->first_rank;
+            found.other_rank = is_equal ? most->first_rank : own.other_than(r);
             found.number.value = of.values[index(r)];
             found.number.expected = of.values[index(found.other_rank)];
             out.suspects.push_back(found);

@@ -13,6 +13,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/device/clock.hpp>
 #include <collprobe/scan/result_reducer.hpp>
+#include <collprobe/step/observation.hpp>
 
 /// A rank's message of a step: one header, then one entry per call, with samples if `order_sample` asks for them, then
 /// the values that it told. The message is sent as bytes.
@@ -238,7 +239,8 @@ struct probed_call {
 /// What all ranks know of a value that they tell, without a message.
 struct expected_value {
     call_site site = {}; ///< its name
-    bool is_distinct = false; ///< each rank must have its own; else all have the same
+    expectation what = expectation::equal;
+    sample_set whole = {}; ///< of a partition
 };
 
 /// The messages of all ranks for one step, one after the other.
