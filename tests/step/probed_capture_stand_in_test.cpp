@@ -79,7 +79,7 @@ struct trainer {
     std::vector<device_vector<float>> send, receive;
     device_vector<float> loss{1};
     device_vector<double> weight{1};
-    device_vector<std::uint64_t> samples{1};
+    device_vector<std::uint64_t> told{1};
     int rank;
 
     explicit trainer(const nccl::communicator& world)
@@ -93,7 +93,7 @@ struct trainer {
     float loss_of(std::uint64_t step) const { return 2.0f + 0.25f * static_cast<float>(rank) + static_cast<float>(step); }
     step_observation seen(std::uint64_t step) const
     {
-        return {loss_of(step), 1.0 + rank, 77 + static_cast<std::uint64_t>(rank)};
+        return {loss_of(step), 1.0 + rank};
     }
     /// New data. The last step must be done with the old.
     void prepare(std::uint64_t step)
@@ -102,7 +102,7 @@ struct trainer {
         for (auto& bucket : send) bucket.set(gradient(rank, step + bucket.size(), bucket.size()), stream);
         loss.set({loss_of(step)}, stream);
         weight.set({1.0 + rank}, stream);
-        samples.set({77 + static_cast<std::uint64_t>(rank)}, stream);
+        told.set({step}, stream);
     }
     template <class Comm>
     void reduce(Comm& comm)
@@ -110,8 +110,11 @@ struct trainer {
         for (std::size_t b = 0; b < send.size(); ++b) {
             comm.all_reduce(view<const float>(send[b]), view<float>(receive[b]), reduction::average, stream);
         }
+        if constexpr (requires { comm.expect_equal("step", view<const std::uint64_t>(told), stream); }) {
+            comm.expect_equal("step", view<const std::uint64_t>(told), stream);
+        }
     }
-    device_observation seen_on_device() const { return {loss.data(), weight.data(), samples.data()}; }
+    device_observation seen_on_device() const { return {loss.data(), weight.data()}; }
 };
 
 using probed_nccl = probed<nccl::communicator_ref>;
@@ -216,6 +219,41 @@ struct audited_extras {
 };
 
 } // namespace
+
+TEST_CASE("a value that a rank has otherwise in one replay is named there; a number of the host is refused in a graph")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        run_nccl(3, [&](nccl::communicator& world) {
+            trainer rank(world);
+            probed comm(nccl::communicator_ref(world), {.mode = mode});
+            captured_step captured;
+            rank.stream.synchronize(soon_ms);
+            const graph step(rank.stream, [&] {
+                rank.reduce(comm);
+                comm.expect_equal("lr", 0.5);
+                CHECK_THROWS_WITH_AS(comm.end_captured_step(rank.seen_on_device(), rank.stream),
+                    doctest::Contains("a number of the host"), error);
+                captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+            });
+            for (std::uint64_t number = 0; number < 6; ++number) {
+                rank.prepare(number);
+                if (number >= 4 && world.rank() == 1) rank.told.set({99}, rank.stream);
+                comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+                step_record record;
+                REQUIRE(comm.wait(record));
+                REQUIRE(record.expectations.size() == 1);
+                CHECK(record.expectations[0].holds == (number < 4));
+                for (const suspect& found : record.suspects) {
+                    CHECK(found.what == finding::value_differs);
+                    CHECK(found.rank == (mode == report_mode::gather ? 1 : -1));
+                    CHECK(found.number.since == 4);
+                }
+                CHECK(record.suspects.size() == (number < 4 ? 0 : 1));
+            }
+        });
+    }
+}
 
 TEST_CASE("an audited step in a graph gives the records of the same steps uncaptured, and names what is damaged in it")
 {

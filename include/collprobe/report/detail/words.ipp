@@ -175,11 +175,13 @@ COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, doub
         if (!has_rank)
             return "the ranks have " + counted(static_cast<std::uint64_t>(statistic), "different value") + ", " + since;
         if (to_bits(number.value) == to_bits(number.expected)) return "has other bits than most ranks, " + since;
-        return "has " + short_number(number.value) + ", most ranks have " + short_number(number.expected) + ", " + since;
+        text = "has " + short_number(number.value) + ", most ranks have " + short_number(number.expected);
+        return text + ", " + since;
     case finding::value_repeats:
         if (!has_rank)
             return "the ranks together have " + counted(static_cast<std::uint64_t>(number.value), "sample")
-                + ", and not each of the " + with_commas(static_cast<std::uint64_t>(number.expected)) + " once, " + since;
+                + ", and not each of the " + with_commas(static_cast<std::uint64_t>(number.expected)) + " once, "
+                + since;
         return "has " + short_number(number.value) + ", as another rank has; each rank must have its own, " + since;
     case finding::zeros: return "has sent zeros only, where others have not, " + since;
     case finding::call_missing:

@@ -64,7 +64,8 @@ struct step_buffers {
     }
     void tell(const expected_value& of, write_values::source value) noexcept
     {
-        value.value.place = place_of(of.site) ^ (of.whole.count != 0 ? mix64(of.whole.digest + of.whole.count) << 1 : 0);
+        value.value.place = place_of(of.site);
+        if (of.whole.count != 0) value.value.place ^= mix64(of.whole.digest + of.whole.count) << 1; // part of the name
         expected[value_count] = of;
         values[value_count] = value;
         ++value_count;
