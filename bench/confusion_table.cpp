@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // confusion_table [trials of each fault = 25] [clean steps = 2000] [seed = 1] [ranks = all]
-//     [part = all, or float, bfloat16, lengths, lasting]
+//     [part = all, or float, bfloat16, lengths, lasting, kinds]
 //
 // Which check sees which fault, names the right rank, and tells where it happened: every injector, at several strengths,
 // on a rank's own gradient, in the reduction and on the way back, beside the published rules. Prints markdown. Between
@@ -17,6 +17,7 @@
 // Then: what the lengths of inputs and results prove of a fault on the way, without an audit (`call_record::excess`).
 // At the end: the same faults of a rank's own gradient, in each step of a run, from the first step on and behind
 // healthy steps: what the numbers of a step, the alarms about them and the evidence over the run make of them.
+// `kinds`: small programs with the faults of public reports, and their healthy twins of [clean steps] (kinds.hpp).
 #include <algorithm>
 #include <array>
 #include <cinttypes>
@@ -36,6 +37,7 @@
 #include <collprobe/fault/faulty.hpp>
 
 #include "baseline_rules.hpp"
+#include "kinds.hpp"
 
 using namespace collprobe;
 
@@ -533,6 +535,25 @@ void print_lengths(int ranks, int trials, std::uint64_t clean_steps, std::uint64
     }
 }
 
+void print_kinds(std::uint64_t clean_steps)
+{
+    std::printf("\n### Faults of public reports, %d ranks, default options, and a healthy twin of each, of %" PRIu64 " steps\n\n",
+        kinds::ranks, clean_steps);
+    std::printf("| fault | finding | rank | told in step | can be told from step | twin: exact | other findings | alarms |\n"
+                "|---|---|--:|--:|--:|--:|--:|--:|\n");
+    for (const kinds::kind& each : kinds::all()) {
+        const kinds::outcome wrong = kinds::run(each, true, 40);
+        const kinds::outcome healthy = kinds::run(each, false, clean_steps);
+        std::printf("| %s | %s | ", each.report, name(each.what));
+        if (each.rank >= 0) std::printf("%d", each.rank);
+        if (wrong.first == no_index) std::printf(" | never");
+        else std::printf(" | %" PRIu64, wrong.first);
+        std::printf(" | %" PRIu64 " | %" PRIu64 " | %" PRIu64 " | %" PRIu64 " |\n", each.first, healthy.exact,
+            healthy.statistical, healthy.alarms);
+        std::fflush(stdout);
+    }
+}
+
 /// Over all configurations: of two ranks, and of more.
 struct class_counts {
     int injected = 0, alarmed = 0, right = 0, unknown = 0, wrong = 0;
@@ -619,6 +640,7 @@ int main(int argc, char** argv)
     print_classes();
     if (trials == 0) return 0;
     const int ranks = only_ranks != 0 ? only_ranks : 8;
+    if (wanted("kinds")) print_kinds(clean);
     if (wanted("lengths")) print_lengths(ranks, trials, clean, seed);
     // `stale` needs a step before the first.
     for (const std::uint64_t onset : {1, 400})
