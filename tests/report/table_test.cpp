@@ -215,7 +215,7 @@ TEST_CASE("evidence over the run is told as odds")
     record.evidence_by_rank.resize(8);
     CHECK_FALSE(contains(report::step_table(record), "unlike"));
     record.silent_evidence = 1;
-    CHECK(contains(report::step_table(record), "\nno evidence from 1 number, in which ranks keep their places from step to step\n"));
+    CHECK(contains(report::step_table(record), "\nevidence over the run: 1 number (loss, norms, ...) left out, because the order of the ranks stays the same from step to step\n"));
     record.evidence_by_rank[6] = of;
     record.evidence_by_rank[6].unlike = true;
     CHECK(contains(report::step_table(record), "\nunlike the others: rank 6, " + report::describe(of) + "\n"));

@@ -54,7 +54,9 @@ enum class finding : std::uint8_t {
     largest_magnitude, ///< as `loss`: of the elements that the rank sent
     /// The result has NaN or infinity, and no input has: exact. Statistic: elements; index: the first one.
     overflow,
-    /// The rank has sent zeros only, where others have not, in every step since `unusual_number::since`: exact.
+    /// The rank has sent zeros only since `unusual_number::since`, in the whole gradient or in one call, where others
+    /// have not: exact. Told once, after 16 such steps (`unusual_number::steps`) in which it did not tell the weight 0,
+    /// and after twice as many as the longest such time that has ended, of any rank and call.
     zeros,
     /// The step has no call `suspect::other`, which `unusual_number::steps` steps before it had, all of them: exact.
     call_missing,

@@ -159,6 +159,7 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
     json.key("bucket").integer(c);
     write_site(json, call.site);
     json.key("call").text(collprobe::name(call.call)).key("type").text(collprobe::name(call.type));
+    if (call.is_observed) json.key("observed").boolean(true);
     json.key("collective_seq_id").integer(record.first_call + c);
     json.key("input_sizes").open('[').element().open('[').element().integer(call.count).close(']').close(']');
     json.key("output_sizes").open('[').element().open('[').element().integer(call.result_count).close(']').close(']');
@@ -278,6 +279,14 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
             json.key("behind_before").number(each.behind_before).key("share_last").number(each.share_last).close('}');
         }
         json.close(']').close('}');
+    }
+    if (!record.zero_ranks.empty()) {
+        json.key("zero_ranks").open('[');
+        for (const zero_rank& each : record.zero_ranks) {
+            json.element().open('{').key("rank").index(each.rank).key("since").integer(each.since);
+            json.key("no_weight").boolean(each.has_no_weight).close('}');
+        }
+        json.close(']');
     }
     if (record.silent_evidence > 0) json.key("silent_evidence").index(record.silent_evidence);
     const auto counts = [](const rank_evidence& of) { return of.unlike || of.odds >= 1; };

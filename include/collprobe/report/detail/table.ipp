@@ -311,6 +311,11 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         text += "order of the sum: " + std::to_string(order.nonfinite)
             + " sampled elements left out, not finite\n";
     }
+    for (const zero_rank& each : record.zero_ranks) {
+        text += "note: rank " + std::to_string(each.rank) + " sends zeros only, since step "
+            + detail::with_commas(each.since)
+            + (each.has_no_weight ? ", and tells that it has no data (weight 0)\n" : "\n");
+    }
     text += coverage(record);
     if (record.forgot) text += "all ranks forgot the steps before, because some rank could not judge one of them\n";
     if (const std::size_t repeated = record.repeated_calls(); repeated != 0) {
@@ -345,9 +350,8 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + milliseconds(record.lateness.behind) + " after the median of the others\n";
     }
     if (record.silent_evidence > 0) {
-        text += "no evidence from "
-            + detail::counted(static_cast<std::uint64_t>(record.silent_evidence), "number")
-            + ", in which ranks keep their places from step to step\n";
+        text += "evidence over the run: " + detail::counted(static_cast<std::uint64_t>(record.silent_evidence), "number")
+            + " (loss, norms, ...) left out, because the order of the ranks stays the same from step to step\n";
     }
     for (std::size_t rank = 0; rank < record.evidence_by_rank.size(); ++rank) {
         const rank_evidence& each = record.evidence_by_rank[rank];
