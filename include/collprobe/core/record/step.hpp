@@ -79,12 +79,16 @@ struct call_audit {
     bool conserved = true; ///< the sum is right on all ranks, or on some; then the other ranks are named
     /// The largest distance, over the ranks, of a checksum of the result from that of the inputs, and the limit of
     /// that distance. Units: standard deviations of the rounding error; for integers the distance itself; in a
-    /// `summary` units of the limit. 0 if the sum was not checked.
+    /// `summary` units of the limit. 0 if the sum was not checked. Of an observed result that is not the plain sum or
+    /// mean (`is_other_sum`) they tell so: it is checked by its weights where `weight_probe` finds them, else not.
     double residual = 0;
     double residual_limit = 0;
     std::uint32_t bins = 0; ///< of the checksum of a floating-point sum: the fewer, the less damage it sees
     damage where = damage::none;
     std::vector<int> culprits; ///< ranks that hold, or sent, damaged data; empty if none can be named
+
+    /// Of an observed result: it is another sum of the inputs than the plain one, or none; no finding by itself.
+    bool is_other_sum() const noexcept { return conserved && residual > residual_limit; }
 };
 
 /// The time of a rank in a call, by the clock of its device, in ticks of 256 ns modulo 2^32 (18 minutes). Times of two
@@ -153,7 +157,8 @@ struct call_record {
         call_weights weighed = std::move(weights);
         detail::start_over(*this, &call_record::result_sample, &call_record::intervals, &call_record::inputs);
         detail::start_over(audited, &call_audit::culprits);
-        detail::start_over(weighed, &call_weights::weights, &call_weights::bounds, &call_weights::ranks);
+        detail::start_over(weighed, &call_weights::weights, &call_weights::bounds, &call_weights::ranks,
+            &call_weights::holders);
         audit = std::move(audited);
         weights = std::move(weighed);
     }

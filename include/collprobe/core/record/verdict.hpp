@@ -65,7 +65,8 @@ enum class finding : std::uint8_t {
     value_repeats, ///< the rank has the value of another rank, where each must have its own: exact
     /// The norm of the gradient that the trainer computed (statistic) is not that of the step's results (threshold).
     norm_differs,
-    /// A part of the result, of that share (statistic), is of no input; more than `threshold` is told.
+    /// A part of the result is of no input: the share of its norm (statistic) is above what rounding explains by more
+    /// than `threshold`. Micro-batches that are not in the input, another gradient, noise.
     unexplained,
 };
 
@@ -161,7 +162,8 @@ struct call_form {
 struct suspect {
     int rank = -1; ///< -1: the check found an error, but not the rank that has it
     /// `duplicate`: the lowest other rank that holds the same; `shard_differs`: the owner of the shard;
-    /// `codes_differ`: the sender of a damaged message to the rank; else -1.
+    /// `codes_differ`: the sender of a damaged message to the rank; `weights`, `unexplained`: the lowest rank with the
+    /// result, if ranks hold different ones; else -1.
     int other_rank = -1;
     int call = -1; ///< index of the call in the step, -1 for the whole step
     finding what = finding::non_finite;

@@ -44,6 +44,8 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
     if (detail::is_of_spread(named)) return "whole step: " + detail::spread_text(named.statistic, named.number.since);
     text += named.call < 0 ? std::string(", whole step: ")
                            : ", " + describe_call(named.call, named.site) + ": ";
+    if (named.other_rank >= 0 && (named.what == finding::weights || named.what == finding::unexplained))
+        text += "in the result of rank " + std::to_string(named.other_rank) + ", ";
     switch (named.what) {
     case finding::non_finite:
         if (named.call < 0 && named.rank >= 0) return text + "its loss is NaN or infinite";
@@ -214,7 +216,6 @@ COLLPROBE_COLD_INLINE const char* why_in_words(weights_refusal why) noexcept
     case weights_refusal::many_ranks: return "more than 64 ranks";
     case weights_refusal::few_elements: return "too few elements that are not zero";
     case weights_refusal::not_finite: return "NaN or infinity";
-    case weights_refusal::zero_input: return "the input of a rank is zero";
     case weights_refusal::zero_result: return "the result is zero";
     case weights_refusal::collinear: return "the inputs are alike, or combinations of each other";
     case weights_refusal::imprecise: return "the bounds are too wide: more bins, or inputs that are less alike";
@@ -240,15 +241,31 @@ COLLPROBE_COLD_INLINE std::string counted_ranks(const std::vector<int>& ranks)
 COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, const call_weights& of)
 {
     std::string text = describe_call(call, site) + ": ";
+    if (!of.others.empty()) {
+        call_weights one = of;
+        one.others.clear();
+        text = describe(call, site, one);
+        for (const call_weights& each : of.others)
+            text += "; " + describe(call, site, each).substr(describe_call(call, site).size() + 2);
+        return text;
+    }
+    if (!of.holders.empty())
+        text += detail::counted_ranks(of.holders) + (of.holders.size() == 1 ? " holds: " : " hold: ");
     if (of.how == averaging::unknown) {
         text += std::string("the weights of the average are unknown, because of: ") + detail::why_in_words(of.why_not);
         if (of.why_not == weights_refusal::unexplained) text += ", " + short_number(100 * of.residual) + " % of it";
         return text;
     }
     double bound = 0;
-    double least = of.weights[0];
-    double most = of.weights[0];
+    double least = 0;
+    double most = 0;
+    std::vector<int> unknown; // ranks
     for (std::size_t r = 0; r < of.weights.size(); ++r) {
+        if (!is_finite(of.weights[r])) {
+            unknown.push_back(static_cast<int>(r));
+            continue;
+        }
+        if (r == unknown.size()) least = most = of.weights[r]; // the first that is known
         bound = of.bounds[r] > bound ? of.bounds[r] : bound;
         least = of.weights[r] < least ? of.weights[r] : least;
         most = of.weights[r] > most ? of.weights[r] : most;
@@ -265,6 +282,8 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
         text += "the ranks entered the average with weights of " + detail::weight_text(least, bound) + " to "
             + detail::weight_text(most, bound);
     }
+    if (!unknown.empty())
+        text += ", but for " + detail::counted_ranks(unknown) + ", which sent zeros";
     switch (of.how) {
     case averaging::unknown:
     case averaging::other: text += ": no known form"; break;
@@ -334,6 +353,13 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
     }
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
         const call_record& call = record.calls[c];
+        if (!call.audit.checked || call.audit.sum_checked || !call.audit.is_other_sum()) continue;
+        text += "note: " + describe_call(static_cast<int>(c), call.site)
+            + ": its sum is not checked: what was observed is not the plain sum or mean of the inputs, and "
+            + (call.weights.seen ? "no weights explain it\n" : "no weights are known in this step (weight_probe)\n");
+    }
+    for (std::size_t c = 0; c < record.calls.size(); ++c) {
+        const call_record& call = record.calls[c];
         if (!call.quantisation.seen) continue;
         text += "quantisation: " + describe(static_cast<int>(c), call.site, call.quantisation) + '\n';
     }
@@ -341,7 +367,9 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
         const call_record& call = record.calls[c];
         if (!call.weights.seen) continue;
-        if (call.weights.expected && call.weights.how != averaging::unknown) ++expected;
+        const call_weights& of = call.weights;
+        const bool has_zeros = std::any_of(of.weights.begin(), of.weights.end(), [](double w) { return !is_finite(w); });
+        if (of.expected && of.how != averaging::unknown && of.others.empty() && !has_zeros) ++expected;
         else text += "weights: " + describe(static_cast<int>(c), call.site, call.weights) + '\n';
     }
     if (expected != 0) text += "weights: as expected in " + std::to_string(expected) + " call(s)\n";
