@@ -58,11 +58,11 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
             + (named.other_rank < 0 ? "another rank" : "rank " + std::to_string(named.other_rank));
         break;
     case finding::stale: text += "sent the very bits that it sent last"; break;
-    case finding::result_differs: text += "received other bits than " + others; break;
+    case finding::result_differs: text += "holds other bits of the result than " + others; break;
     case finding::shard_differs:
         text += named.by_length ? "the results are not what was sent: "
                                     + detail::length_text(named.what, named.statistic, named.threshold)
-                                : "received other bits of a shard than its owner sent";
+                                : "holds other bits of a shard than its owner sent";
         break;
     case finding::value_differs: text += "holds other bits than " + others; break;
     case finding::sum_differs:
@@ -227,6 +227,50 @@ COLLPROBE_COLD_INLINE const char* why_in_words(weights_refusal why) noexcept
     return "";
 }
 
+/// Ranks that hold the same bits, in some calls of one kind.
+struct copies {
+    const suspect* first; ///< the lowest rank's, in the first of the calls
+    std::vector<int> ranks;
+    std::size_t calls = 1;
+};
+
+inline bool is_copy(const suspect& named) noexcept
+{
+    return named.what == finding::duplicate && named.other_rank >= 0;
+}
+
+COLLPROBE_COLD_INLINE std::vector<copies> find_copies(const step_record& record)
+{
+    const auto lowest = [](const suspect& of) { return of.rank < of.other_rank ? of.rank : of.other_rank; };
+    const auto kind = [&](const suspect& of) {
+        return of.call < 0 ? -1 : static_cast<int>(record.calls[static_cast<std::size_t>(of.call)].call);
+    };
+    std::vector<copies> found;
+    std::size_t first_of_call = 0;
+    const auto merge = [&] {
+        for (std::size_t i = first_of_call; i < found.size(); ++i) {
+            for (std::size_t before = 0; before < first_of_call; ++before) {
+                if (kind(*found[before].first) != kind(*found[i].first) || found[before].ranks != found[i].ranks)
+                    continue;
+                ++found[before].calls;
+                found.erase(found.begin() + static_cast<std::ptrdiff_t>(i--));
+                break;
+            }
+        }
+        first_of_call = found.size();
+    };
+    for (const suspect& each : record.suspects) {
+        if (!is_copy(each)) continue;
+        if (first_of_call < found.size() && found[first_of_call].first->call != each.call) merge();
+        auto group = found.begin() + static_cast<std::ptrdiff_t>(first_of_call);
+        while (group != found.end() && lowest(*group->first) != lowest(each)) ++group;
+        if (group == found.end()) found.push_back({&each, {each.rank}});
+        else group->ranks.push_back(each.rank);
+    }
+    merge();
+    return found;
+}
+
 /// "rank 5", "ranks 1, 2 and 9 more"
 COLLPROBE_COLD_INLINE std::string counted_ranks(const std::vector<int>& ranks)
 {
@@ -234,6 +278,21 @@ COLLPROBE_COLD_INLINE std::string counted_ranks(const std::vector<int>& ranks)
     for (std::size_t i = 0; i < ranks.size() && i < 3; ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
     if (ranks.size() > 3) text += " and " + std::to_string(ranks.size() - 3) + " more";
     return text;
+}
+
+/// "ranks 0, 1, 2 and 5 more, bucket 0 'wte' and 1 more all_reduce: the same bits as each other"
+COLLPROBE_COLD_INLINE std::string describe(const copies& of, const step_record& record)
+{
+    const suspect& named = *of.first;
+    if (of.ranks.size() == 1) return report::describe(named); // the others are not named
+    std::string text = counted_ranks(of.ranks);
+    if (named.call < 0) return text + ", whole step: the same samples as each other";
+    text += ", " + describe_call(named.call, named.site);
+    if (of.calls > 1) {
+        text += " and " + std::to_string(of.calls - 1) + " more "
+            + name(record.calls[static_cast<std::size_t>(named.call)].call);
+    }
+    return text + ": the same bits as each other";
 }
 
 } // namespace detail
@@ -392,7 +451,13 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + milliseconds(late.behind_before) + " of it between the calls; last in "
             + short_number(100 * late.share_last) + " % of them\n";
     }
-    for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
+    const std::vector<detail::copies> groups = detail::find_copies(record);
+    for (const suspect& named : record.suspects) {
+        const auto group = std::find_if(groups.begin(), groups.end(),
+            [&](const detail::copies& each) { return each.first == &named; });
+        if (group != groups.end()) text += "suspect: " + detail::describe(*group, record) + '\n';
+        else if (!detail::is_copy(named)) text += "suspect: " + describe(named) + '\n';
+    }
     return text;
 }
 
