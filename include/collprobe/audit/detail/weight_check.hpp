@@ -412,8 +412,8 @@ public:
     void clear() noexcept { sketches_.clear(); }
     void forget(std::uint64_t first) noexcept { sketches_.forget(first); }
 
-    /// `count`: elements of the whole result. `scale`: as told for this call. `may_differ`: the ranks may have different
-    /// results, as of an observed call.
+    /// `count`: elements of the whole result. `scale`: as told for this call. `may_differ`: the ranks may have
+    /// different results, as of an observed call.
     template <floating_element T>
     sketch_target<T> before(
         std::uint64_t call, std::uint64_t count, bool is_part, bool may_differ, double scale, int lane)

@@ -180,7 +180,7 @@ struct step_record {
     direction cosine; ///< of the whole gradient
     std::vector<double> losses; ///< per rank, NaN if the rank gave none; empty in `summary` mode
     std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode, and if no gradient was read
-    /// The ranks without a gradient, ascending; where all ranks have none, and in `summary` mode, nothing. Such a rank's
+    /// The ranks without a gradient, ascending; empty where all ranks have none, and in `summary` mode. Such a rank's
     /// numbers are compared with no other's. `finding::zeros` is told where it lasts and the rank has not told it.
     std::vector<zero_rank> zero_ranks;
     std::vector<call_record> calls;

@@ -281,7 +281,7 @@ COLLPROBE_COLD_INLINE std::string counted_ranks(const std::vector<int>& ranks)
 }
 
 /// "ranks 0, 1, 2 and 5 more, bucket 0 'wte' and 1 more all_reduce: the same bits as each other"
-COLLPROBE_COLD_INLINE std::string describe(const copies& of, const step_record& record)
+COLLPROBE_COLD_INLINE std::string copies_text(const copies& of, const step_record& record)
 {
     const suspect& named = *of.first;
     if (of.ranks.size() == 1) return report::describe(named); // the others are not named
@@ -427,7 +427,8 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         const call_record& call = record.calls[c];
         if (!call.weights.seen) continue;
         const call_weights& of = call.weights;
-        const bool has_zeros = std::any_of(of.weights.begin(), of.weights.end(), [](double w) { return !is_finite(w); });
+        const bool has_zeros
+            = std::any_of(of.weights.begin(), of.weights.end(), [](double each) { return is_nan(each); });
         if (of.expected && of.how != averaging::unknown && of.others.empty() && !has_zeros) ++expected;
         else text += "weights: " + describe(static_cast<int>(c), call.site, call.weights) + '\n';
     }
@@ -437,7 +438,8 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + milliseconds(record.lateness.behind) + " after the median of the others\n";
     }
     if (record.silent_evidence > 0) {
-        text += "evidence over the run: " + detail::counted(static_cast<std::uint64_t>(record.silent_evidence), "number")
+        const auto numbers = static_cast<std::uint64_t>(record.silent_evidence);
+        text += "evidence over the run: " + detail::counted(numbers, "number")
             + " (loss, norms, ...) left out, because the order of the ranks stays the same from step to step\n";
     }
     for (std::size_t rank = 0; rank < record.evidence_by_rank.size(); ++rank) {
@@ -455,7 +457,7 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
     for (const suspect& named : record.suspects) {
         const auto group = std::find_if(groups.begin(), groups.end(),
             [&](const detail::copies& each) { return each.first == &named; });
-        if (group != groups.end()) text += "suspect: " + detail::describe(*group, record) + '\n';
+        if (group != groups.end()) text += "suspect: " + detail::copies_text(*group, record) + '\n';
         else if (!detail::is_copy(named)) text += "suspect: " + describe(named) + '\n';
     }
     return text;
