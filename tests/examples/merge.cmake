@@ -32,7 +32,7 @@ collprobe_add_merge_test(stale stale CODE 1
     OUT "\nRank 2 sent the data that it had sent last in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
 collprobe_add_merge_test(flipped flipped CODE 1
     OUT "the ranks got different results in 1 of 180 calls" "result_differs: rank 2. damage: broadcast. advice: resync from rank 0"
-        "\nRank 2 received other bits than the other ranks in 1 of 60 steps, ${in_step_40}: resync from rank 0.\n$")
+        "\nRank 2 held other bits of a result than the other ranks in 1 of 60 steps, ${in_step_40}: resync from rank 0.\n$")
 collprobe_add_merge_test(wrong_sum wrong_sum CODE 1
     OUT "1 of 180 sums are wrong" "\nSome rank received a result that is not the sum of the inputs in 1 of 60 steps, ${in_step_40}: ")
 collprobe_add_merge_test(sums_without_sketches "wrong_sum;plain" CODE 1 NOT_OUT "sums" # it is longer than it can be

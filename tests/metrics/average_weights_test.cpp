@@ -186,7 +186,8 @@ call_weights weights_of(const std::vector<std::vector<T>>& inputs, const std::ve
     for (const std::vector<T>& each : inputs) {
         const detail::sample_magnitudes<T> sample{each, &entry};
         sample.store(0, sample.part(0, 0, 1));
-        have_few = have_few || detail::has_few_magnitudes(entry);
+        const bool is_zero = std::all_of(each.begin(), each.end(), [](T x) { return static_cast<float>(x) == 0; });
+        have_few = have_few || (!is_zero && detail::has_few_magnitudes(entry));
     }
     for (int r = 0; r < ranks; ++r) { // each rank solves all, and writes its own
         system.rank = r;
@@ -486,19 +487,69 @@ TEST_CASE("bins count by the errors in them, not by the size of the inputs")
     CHECK(std::abs(found.weights[1] - 1) < found.bounds[1]);
 }
 
+TEST_CASE("a rank that sent zeros has no weight, and the others have theirs, of the same forms")
+{
+    struct expectation {
+        std::vector<double> weights; ///< of what the ranks sent
+        std::vector<int> zeros;
+        std::vector<double> tokens;
+        averaging how;
+        std::vector<int> named = {};
+        weights_refusal why_not = weights_refusal::none;
+    };
+    constexpr double quarter = 0.25, third = 1.0 / 3;
+    const expectation cases[] = {
+        {{quarter, quarter, quarter, quarter}, {3}, {}, averaging::mean},
+        {{third, third, third, third}, {3}, {}, averaging::mean},
+        {{third, third, third, third}, {0}, {9, 9, 9, 9}, averaging::mean},
+        {{third, third, third, third}, {3}, {100, 100, 100, 0}, averaging::token_weighted},
+        {{quarter, quarter, quarter, quarter}, {3}, {100, 100, 100, 0}, averaging::mean},
+        {{0.125, 0.25, 0.125, 0}, {3}, {100, 200, 100, 400}, averaging::token_weighted},
+        {{0.2, 0.6, 0.2, 0}, {3}, {100, 300, 100, 400}, averaging::token_weighted},
+        // By tokens of those that sent anything, or rank 1 counted twice.
+        {{0.25, 0.5, 0.25, 0}, {3}, {100, 200, 100, 400}, averaging::unknown, {}, weights_refusal::ambiguous},
+        {{1, 1, 1, 1}, {2}, {}, averaging::sum},
+        {{0.0625, 0.0625, 0.0625, 0.0625}, {1}, {}, averaging::divided_twice},
+        {{quarter, 0, quarter, quarter}, {3}, {}, averaging::rank_lost, {1}},
+        {{third, 0, third, third}, {3}, {}, averaging::rank_lost, {1}},
+        {{quarter, 0.5, quarter, quarter}, {3}, {}, averaging::rank_doubled, {1}},
+        {{0.4, 0.3, 0.3, 0}, {3}, {}, averaging::other},
+        {{0.2, 0.2, 0.2, 0.2}, {3}, {}, averaging::other},
+        {{0.5, 0.5, 0.5, 0.5}, {0, 3}, {}, averaging::mean},
+        {{quarter, quarter, quarter, quarter}, {0, 1, 3}, {}, averaging::mean},
+        {{1, 1, 1, 1}, {0, 1, 3}, {}, averaging::unknown, {}, weights_refusal::ambiguous}, // a sum, or a mean of one
+        {{1, 1, 1, 1}, {0, 1, 3}, {0, 0, 7, 0}, averaging::unknown, {}, weights_refusal::ambiguous},
+    };
+    int number = 0;
+    for (const expectation& each : cases) {
+        CAPTURE(number);
+        ++number;
+        averaged of{.ranks = 4, .count = 5001};
+        of.weights = each.weights;
+        auto inputs = random_inputs<float>(of, 7);
+        for (const int zero : each.zeros) inputs[static_cast<std::size_t>(zero)].assign(of.count, 0.0f);
+        const call_weights found = weights_of(inputs, ring_sum(inputs, of), each.tokens);
+        CHECK(std::string(name(found.how)) == name(each.how));
+        CHECK(found.why_not == each.why_not);
+        CHECK(found.ranks == each.named);
+        REQUIRE(found.weights.size() == 4);
+        for (int r = 0; r < 4; ++r) {
+            const auto rank = static_cast<std::size_t>(r);
+            const bool is_zero = std::find(each.zeros.begin(), each.zeros.end(), r) != each.zeros.end();
+            CHECK(is_nan(found.weights[rank]) == is_zero);
+            if (!is_zero) CHECK(std::abs(found.weights[rank] - each.weights[rank]) <= found.bounds[rank] + 1e-7);
+        }
+        CHECK(found.residual <= found.residual_limit);
+    }
+}
+
 TEST_CASE("buffers of which nothing can be told are refused with the reason")
 {
     averaged of{.ranks = 4, .count = 5001};
     of.weights.assign(4, 0.25);
     const auto inputs = random_inputs<float>(of, 5);
     const std::vector<float> result = ring_sum(inputs, of);
-    const auto with = [&](std::size_t rank, float value) {
-        auto changed = inputs;
-        changed[rank].assign(of.count, value);
-        return changed;
-    };
-    CHECK(refusal_of(with(2, 0), result) == weights_refusal::zero_input);
-    CHECK(refusal_of(with(2, -0.0f), result) == weights_refusal::zero_input);
+    CHECK(refusal_of(std::vector(4, std::vector<float>(of.count, -0.0f)), result) == weights_refusal::few_elements);
     CHECK(refusal_of(inputs, std::vector<float>(of.count, 0.0f)) == weights_refusal::zero_result);
 
     auto same = inputs;
@@ -676,5 +727,5 @@ TEST_CASE("forms are named from weights, and only if one alone fits")
     CHECK(named({0.5, 0.5}, 0.01, {100, 101}).why_not == weights_refusal::ambiguous);
     CHECK(named({0.25, 0.25, 0.25, 0.25}, 0.04).why_not == weights_refusal::imprecise);
     CHECK(named({0, 0}, 0).why_not == weights_refusal::imprecise);
-    CHECK(named({detail::not_a_number(), 1}, 0.1).why_not == weights_refusal::imprecise);
+    CHECK(named({detail::infinity(), 1}, 0.1).why_not == weights_refusal::imprecise);
 }

@@ -66,7 +66,7 @@ TEST_CASE("without alarms the verdict is the exact finding before the statistica
     found.add(step_of(3, {{.call = 0, .what = finding::result_differs}}));
     found.add(step_of(4, {{.call = 0, .what = finding::result_differs}}));
     CHECK(found.verdict()
-        == "Some rank received other bits than the other ranks in 2 of 5 steps, first in step 3, bucket 0. "
+        == "Some rank held other bits of a result than the other ranks in 2 of 5 steps, first in step 3, bucket 0. "
            "2 other findings in the run.");
     CHECK(found.suspicious_steps() == 5);
     REQUIRE(found.findings().size() == 3);
@@ -83,7 +83,7 @@ TEST_CASE("with alarms the verdict is the one with the gravest advice")
         if (step == 7) found.add(alarm_of(step, finding::result_differs, {0, 2}, advice::resync));
     }
     CHECK(found.verdict()
-        == "Ranks 0 and 2 received other bits than the other ranks in 1 of 10 steps, step 7, bucket 1 'wte': "
+        == "Ranks 0 and 2 held other bits of a result than the other ranks in 1 of 10 steps, step 7, bucket 1 'wte': "
            "resync from rank 0. 1 other alarm in the run.");
     CHECK(found.alarm_count() == 11);
     REQUIRE(found.alarms().size() == 2);

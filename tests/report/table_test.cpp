@@ -128,7 +128,7 @@ TEST_CASE("every check is described with rank and bucket")
 
 TEST_CASE("a rank that the check could not name is some rank")
 {
-    CHECK(report::describe({.call = 3, .what = finding::result_differs}) == "some rank, bucket 3: received other bits than others");
+    CHECK(report::describe({.call = 3, .what = finding::result_differs}) == "some rank, bucket 3: holds other bits of the result than others");
     const unusual_number number{.value = 8, .expected = 7, .usual_difference = 0.5, .steps = 384};
     CHECK(report::describe({.what = finding::loss, .number = number})
         == "some rank, whole step: a loss, 8, is 1 above the 7 that the others let expect; the largest such difference "
@@ -215,10 +215,45 @@ TEST_CASE("evidence over the run is told as odds")
     record.evidence_by_rank.resize(8);
     CHECK_FALSE(contains(report::step_table(record), "unlike"));
     record.silent_evidence = 1;
-    CHECK(contains(report::step_table(record), "\nno evidence from 1 number, in which ranks keep their places from step to step\n"));
+    CHECK(contains(report::step_table(record), "\nevidence over the run: 1 number (loss, norms, ...) left out, because the order of the ranks stays the same from step to step\n"));
     record.evidence_by_rank[6] = of;
     record.evidence_by_rank[6].unlike = true;
     CHECK(contains(report::step_table(record), "\nunlike the others: rank 6, " + report::describe(of) + "\n"));
+}
+
+TEST_CASE("ranks that hold the same bits have one line for a group of ranks and a kind of call")
+{
+    step_record record;
+    record.begin(3, 8, report_mode::gather, 4);
+    record.calls[2].call = collective::reduce_scatter;
+    const auto add = [&](int call, const std::vector<int>& ranks) {
+        for (const int rank : ranks) {
+            record.suspects.push_back({.rank = rank, .other_rank = rank == ranks[0] ? ranks[1] : ranks[0], .call = call,
+                .what = finding::duplicate, .statistic = 1});
+        }
+    };
+    const auto suspects = [&] {
+        const std::string table = report::step_table(record);
+        return table.substr(table.find("suspect: "));
+    };
+    for (const int call : {0, 1, 2}) add(call, {0, 1, 2, 3, 4, 5, 6, 7});
+    CHECK(suspects() == "suspect: ranks 0, 1, 2 and 5 more, bucket 0 and 1 more all_reduce: the same bits as each other\n"
+        "suspect: ranks 0, 1, 2 and 5 more, bucket 2: the same bits as each other\n");
+    record.suspects.clear();
+    record.suspects.push_back({.rank = 1, .call = 0, .what = finding::non_finite, .statistic = 1});
+    add(0, {1, 6});
+    add(0, {2, 4});
+    add(1, {2, 4});
+    add(3, {1, 4});
+    record.suspects.push_back({.rank = 7, .call = 3, .what = finding::stale, .statistic = 1});
+    add(-1, {5, 6});
+    CHECK(suspects() == "suspect: rank 1, bucket 0: 1 element is NaN or infinite\n"
+        "suspect: ranks 1, 6, bucket 0: the same bits as each other\n"
+        "suspect: ranks 2, 4, bucket 0 and 1 more all_reduce: the same bits as each other\n"
+        "suspect: ranks 1, 4, bucket 3: the same bits as each other\n"
+        "suspect: rank 7, bucket 3: sent the very bits that it sent last\n"
+        "suspect: ranks 5, 6, whole step: the same samples as each other\n");
+    CHECK(record.suspects.size() == 12);
 }
 
 TEST_CASE("a rank that is unlike by its lateness is told with its median, and no other rank is")

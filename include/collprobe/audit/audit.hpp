@@ -12,6 +12,7 @@
 #include <collprobe/audit/detail/conservation_check.hpp>
 #include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/audit/detail/judge.hpp>
+#include <collprobe/audit/detail/observed_sums.hpp>
 #include <collprobe/audit/detail/step_audit.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>

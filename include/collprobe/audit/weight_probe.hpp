@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/audit/detail/observed_sums.hpp>
 #include <collprobe/audit/detail/weight_check.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -16,6 +17,12 @@
 #include <collprobe/step/step_sketches.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+struct distinct_results;
+
+} // namespace detail
 
 /// What `weight_probe` looks at, and what it expects. Equal on all ranks.
 struct weight_probe_options {
@@ -32,19 +39,25 @@ struct weight_probe_options {
     /// How rarely a weight is off by more than its bound to one side, if the errors of a sketch's bins are Gaussian:
     /// 1e-9 are six deviations. At least 1e-12.
     double miss = 1e-9;
+    /// The share of a result's norm of no input, beyond what rounding explains, above which it is a suspect
+    /// (`finding::unexplained`). For an average, nothing else belongs there; where a result has other parts on purpose,
+    /// such as weight decay or momentum, 1 tells none.
+    double unexplained = 0.05;
 };
 
 /// A part of a step that finds the weight with which each rank's input is in the result of a sum or an average, by
 /// least squares over sketches, and names the form of these weights: mean, sum, divided twice, weighted by tokens, a
 /// rank lost or doubled. Use: `probed comm(world, options, weight_probe())`; its findings are in
-/// `call_record::weights`. Forms that are not expected are suspects, `finding::weights`. With `observe_input` and
+/// `call_record::weights`. Forms that are not expected are suspects, `finding::weights`; so is what no input explains,
+/// `finding::unexplained`. With `observe_input` and
 /// `observe_result` all that happens to gradients between two places is seen. The tokens of a rank are
 /// `step_observation::weight`.
 /// Preconditions: the mode is `gather`. At most 64 ranks: with more, calls are refused in the record. All-reduces and
 /// reduce-scatters of floating-point sums and averages; calls with leaves are not looked at.
 /// Cost of a call in a step that it looks at: arithmetic in the step's reads; with `audit`, a launch each. Cost of such
-/// a step: an all-gather of 16 bytes a bin and call (twice for a reduce-scatter), nine launches a call, n^2
-/// multiplications a bin. 88 bytes a call and rank in each step's message. README.md has the model.
+/// a step: an all-gather of 16 bytes a bin and call (twice for a reduce-scatter and what is observed), nine launches a
+/// call (of an observed all-reduce 37), n^2 multiplications a bin. 136 bytes a call and rank in each step's message.
+/// README.md has the model.
 class weight_probe : public detail::reads_with_sketches {
 public:
     using entry = detail::weight_entry;
@@ -58,6 +71,8 @@ public:
         if (options_.bins != 0) detail::require_sketch_options({.bins = options_.bins}, "weight_probe", where);
         detail::require(options_.miss >= 1e-12 && options_.miss <= 0.01, "weight_probe",
             "miss is not between 1e-12 and 0.01", where);
+        detail::require(is_finite(options_.unexplained) && options_.unexplained >= 0, "weight_probe",
+            "unexplained is negative or not finite", where);
         scale(options_.scale, where);
     }
 
@@ -90,7 +105,7 @@ public:
                 Call::device::sum_each(call.stream(), 1,
                     detail::sample_magnitudes<T>{input, to, call.operation() == reduction::average});
                 return call.memory().sums.template before<T>(call.index(), call.count(),
-                    call.what() == collective::reduce_scatter, options_.scale, call.lane());
+                    call.what() == collective::reduce_scatter, call.is_observed(), options_.scale, call.lane());
             }
             Call::device::for_each(call.stream(), 1, detail::refuse_weights{to, weights_refusal::many_ranks});
         }
@@ -124,6 +139,9 @@ private:
             && (call.operation() == reduction::sum || call.operation() == reduction::average);
     }
     bool is_expected(averaging how, bool averages, bool has_equal_tokens) const noexcept;
+    /// Collects and names the weights in one of the results of a call, and appends what is to be told of them.
+    void judge_result(const part_entries<entry>& entries, int call, const detail::distinct_results& results, int which,
+        call_weights& out, step_record& record);
 
     weight_probe_options options_;
     std::vector<double> tokens_; ///< of the step that is judged, by rank

@@ -38,9 +38,10 @@ inline constexpr double least_weight_pivot = 0x1p-33;
 /// The weights w that minimise |y - sum of w_r x_r|, by a Cholesky factorisation of the normal equations.
 /// `products`: the inner products of x_1 .. x_n and y, the lower triangle of n + 1 rows as `packed_place` has it; but
 /// for the last number, that of y with itself, it is overwritten. `weights`: n numbers; NaN by bits if there is no
-/// solution. `variances`: n numbers, those of the weights if the elements of y have independent errors of variance 1.
-/// `scales`: n numbers, for `weight_influence`, which reads what the triangle has become.
-/// Errors: the products of a zero or non-finite vector, and of collinear ones, are refused. Cost: (n + 1)^3 / 3
+/// solution, and of a vector x that is zero, which is left out. `variances`: n numbers, those of the weights if the
+/// elements of y have independent errors of variance 1. `scales`: n numbers, 0 of a zero vector, for
+/// `weight_influence`, which reads what the triangle has become.
+/// Errors: the products of vectors that are all zero, non-finite or collinear are refused. Cost: (n + 1)^3 / 3
 /// multiplications; no allocation.
 COLLPROBE_HD inline weights_solution solve_weights(
     double* products, int ranks, double* weights, double* variances, double* scales) noexcept
@@ -48,13 +49,16 @@ COLLPROBE_HD inline weights_solution solve_weights(
     const auto n = static_cast<std::uint64_t>(ranks);
     weights_solution found;
     for (std::uint64_t r = 0; r < n; ++r) weights[r] = variances[r] = scales[r] = not_a_number();
+    bool has_inputs = false;
     for (std::uint64_t r = 0; r <= n; ++r) {
         const double square = products[packed_place(r, r)];
         if (!is_finite(square)) return {weights_refusal::not_finite, 0};
-        if (!(square > 0)) found.why_not = r < n ? weights_refusal::zero_input : weights_refusal::zero_result;
-        if (!(square > 0) && r < n) return {found.why_not, 0};
-        if (r < n) scales[r] = 1 / square_root(square);
+        if (r == n && !(square > 0)) found.why_not = weights_refusal::zero_result;
+        if (r == n) break;
+        scales[r] = square > 0 ? 1 / square_root(square) : 0;
+        has_inputs = has_inputs || square > 0;
     }
+    if (!has_inputs) return {weights_refusal::few_elements, 0};
     for (std::uint64_t row = 0; row <= n; ++row) {
         double* const of_row = products + packed_place(row, 0);
         for (std::uint64_t column = 0; column < row; ++column) {
@@ -64,7 +68,7 @@ COLLPROBE_HD inline weights_solution solve_weights(
             of_row[column] = rest / other[column];
         }
         if (row == n) break;
-        double pivot = 1;
+        double pivot = 1; // of a zero vector, too: its row is 0 elsewhere
         for (std::uint64_t k = 0; k < row; ++k) pivot -= of_row[k] * of_row[k];
         if (!is_finite(pivot)) found = {weights_refusal::not_finite, 0};
         else if (pivot < least_weight_pivot) found = {weights_refusal::collinear, 0};
@@ -92,6 +96,7 @@ COLLPROBE_HD inline weights_solution solve_weights(
             weight += each * of_result[k];
             variance += each * each;
         }
+        if (!(scales[r] > 0)) continue;
         weights[r] = weight * scales[r];
         variances[r] = variance * scales[r] * scales[r];
     }
@@ -120,7 +125,8 @@ COLLPROBE_HD inline void weight_influence(
 /// bound of what the form says, and no other form fits. If a bound is above an eighth of the mean weight, or the
 /// residual above its limit, nothing is named. Of one rank's weight there is only `mean`. Ranks are lost or doubled if
 /// they have tokens and are at most half of all such ranks; the other weights may be those of n ranks, or of the ranks
-/// that are left.
+/// that are left. A rank that sent zeros has an unknown weight, NaN by bits, that fits each form. If no form of all
+/// ranks fits, or one rank alone sent anything, the average may also be that of the ranks that sent anything.
 /// `rounded_factors`: factors of the form, such as 1 / n, may be rounded by so much of their size: two unit roundoffs
 /// of the element type. It counts as a part of the bounds. `tokens`: a number for each rank; empty, or no valid
 /// numbers, if they are not known.

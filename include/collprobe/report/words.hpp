@@ -34,7 +34,7 @@ std::string describe(const rank_evidence& of);
 /// let expect; the largest such difference in the last 384 steps was 0.2". `has_rank`: it is known whose it is.
 std::string describe(const unusual_number& of, finding what, int call, bool has_rank);
 
-/// What a finding says of the ranks that it names: "received other bits than the other ranks".
+/// What a finding says of the ranks that it names: "held other bits of a result than the other ranks".
 const char* phrase(finding what) noexcept;
 
 namespace detail {

@@ -94,16 +94,19 @@ public:
         }
     }
 
-    /// Opens a call; where the sketch of its input is to go.
+    /// Opens a call; where the sketch of its input is to go. `shares_result`: the sketch of the result is added, or
+    /// gathered, with that of the input; that of a part always is.
     template <element T>
     sketch_target<T> before(
-        const Note& note, std::uint64_t call, std::uint64_t bins, bool is_part, int lane, bool has_extra = false)
+        const Note& note, std::uint64_t call, std::uint64_t bins, bool is_part, int lane, bool has_extra = false,
+        bool shares_result = false)
     {
         const std::uint64_t numbers = sketch_numbers<T>(bins);
-        auto* const of_input = added<T>().take(numbers * (1 + (is_part ? 1 : 0) + (has_extra ? 1 : 0)));
+        const bool is_shared = is_part || shares_result;
+        auto* const of_input = added<T>().take(numbers * (1 + (is_shared ? 1 : 0) + (has_extra ? 1 : 0)));
         auto* const of_result
-            = is_part ? of_input + numbers : reinterpret_cast<sketch_sum<T>*>(own_numbers_.take(numbers));
-        void* const extra = has_extra ? of_input + (is_part ? 2 : 1) * numbers : nullptr;
+            = is_shared ? of_input + numbers : reinterpret_cast<sketch_sum<T>*>(own_numbers_.take(numbers));
+        void* const extra = has_extra ? of_input + (is_shared ? 2 : 1) * numbers : nullptr;
         open_.push_back({note, call, bins, is_part, of_input, of_result, extra});
         return {0, bins, seed_, of_input, scratch<T>(lane)};
     }

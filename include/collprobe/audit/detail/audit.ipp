@@ -32,6 +32,7 @@ COLLPROBE_COLD_INLINE void audit::judge(const part_entries<entry>& entries, step
             findings_[r] = {known ? entries.result_digest(c, rank) : of.digest, of.sum};
         }
         judge_->judge_results(findings_, bins_of(call), c, record);
+        detail::settle_observed(record.calls[static_cast<std::size_t>(c)]);
     }
     judge_->end(options_.conservation.sigmas, record);
 }
@@ -51,6 +52,7 @@ COLLPROBE_COLD_INLINE void audit::judge_summary(const part_summaries<summary>& s
         out.sum_checked = keys.residual != 0;
         out.residual = out.sum_checked ? detail::bit_cast<double>(keys.residual - 1) : 0;
         out.residual_limit = out.sum_checked ? 1 : 0;
+        if (call.is_observed && out.residual > 1) out.sum_checked = false; // it may be weighted on purpose
         // A rank that could not check its sum while others could received a value that is not finite.
         const bool all_checked = keys.unchecked == 0;
         out.conserved = !out.sum_checked || (all_checked && out.residual <= 1);

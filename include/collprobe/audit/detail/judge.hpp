@@ -91,6 +91,8 @@ public:
             if (entry.sum.residual > out.residual) out.residual = entry.sum.residual;
             if (entry.sum.limit > out.residual_limit) out.residual_limit = entry.sum.limit;
         }
+        // An observed result may be weighted on purpose: `settle_observed` asks its weights.
+        if (call.is_observed && conserved == 0) out.sum_checked = false;
         out.conserved = !out.sum_checked || conserved == n;
 
         std::uint64_t right = 0;

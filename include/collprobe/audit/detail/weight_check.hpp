@@ -18,6 +18,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
+/// Different results of the ranks of an observed call, each of which has weights.
+inline constexpr int most_weighed_results = 4;
+
 /// What a rank has to say about its weight in a call.
 struct weight_entry {
     std::uint64_t state = 0; ///< 0: not looked at; else 1 + the `weights_refusal`
@@ -32,6 +35,11 @@ struct weight_entry {
     std::uint32_t bins = 0;
     std::uint32_t averages = 0; ///< 1: the operation of the call is an average
     std::uint64_t result = 0; ///< digest of the sketch of the result: equal on ranks with equal results
+    /// Of an observed call: the weights in the results of other ranks that are not this rank's, by the lowest rank.
+    struct other_weight {
+        double weight = 0; ///< NaN by bits if it is unknown
+        double deviation = 0; ///< with `systematic` in it; if there is none, less 0 by the `weights_refusal`
+    } others[most_weighed_results - 1];
 };
 
 /// Whether the elements of an input take so few magnitudes that sums of them, and so their rounding errors, repeat.
@@ -100,6 +108,27 @@ constexpr std::uint64_t weight_bins(std::uint64_t most, int ranks, std::uint64_t
     return bins;
 }
 
+/// Equal for the sketches of equal results. A sum of independent terms: one thread need not wait for each.
+COLLPROBE_HD inline std::uint64_t digest_of_sketch(const double* numbers, std::uint64_t bins) noexcept
+{
+    std::uint64_t digest = 0;
+    for (std::uint64_t k = 0; k < 2 * bins; ++k) digest += mix64(to_bits(numbers[k]) + k * 0x9e3779b97f4a7c15u);
+    return digest;
+}
+
+/// The lowest rank with the `which`-th result, counted from 0 and by that rank, that is not that of `own`. -1: none.
+/// `digest_of(rank)`: of the rank's result.
+template <class DigestOf>
+COLLPROBE_HD int holder_of_other(const DigestOf& digest_of, int ranks, int own, int which) noexcept
+{
+    for (int r = 0; r < ranks; ++r) {
+        bool is_new = digest_of(r) != digest_of(own);
+        for (int lower = 0; lower < r && is_new; ++lower) is_new = digest_of(lower) != digest_of(r);
+        if (is_new && which-- == 0) return r;
+    }
+    return -1;
+}
+
 /// The least squares of one call: what its bodies read and write. Each bin is a row, divided by the size of its error:
 /// first the root of the inputs' energy, then, with the weights that this gives, the deviation of rounding.
 struct weight_system {
@@ -116,11 +145,12 @@ struct weight_system {
     double* products; ///< (ranks + 1) (ranks + 2) / 2: `solve_weights`
     double* weights; ///< by rank, and behind them `variances`, `scales` and `influence`
     double* squares; ///< by bin: of the residual; of a single rounding; of `rounding`; shares in the own weight
+    int other = -1; ///< which of the others' results, if `result` is that of this rank and there are so many
 
     static constexpr std::uint64_t numbers(std::uint64_t bins, int ranks) noexcept
     {
         const auto n = static_cast<std::uint64_t>(ranks);
-        return 7 * bins + (n + 1) * (n + 2) / 2 + 4 * n;
+        return 7 * bins + (n + 1) * (n + 2) / 2 + 5 * n + sizeof(weight_entry) / sizeof(double);
     }
     void place(double* memory) noexcept
     {
@@ -138,6 +168,22 @@ struct weight_system {
     COLLPROBE_HD double* variances() const noexcept { return weights + ranks; }
     COLLPROBE_HD double* scales() const noexcept { return weights + 2 * ranks; }
     COLLPROBE_HD double* influence() const noexcept { return weights + 3 * ranks; }
+    /// Whether the rank's input is not zero.
+    COLLPROBE_HD bool has_input(int which) const noexcept { return scales()[which] > 0; }
+    /// By rank: of the results of an observed call, which lie behind the inputs.
+    COLLPROBE_HD std::uint64_t* digests() const noexcept
+    {
+        return reinterpret_cast<std::uint64_t*>(weights + 4 * ranks);
+    }
+    /// What is said of another result.
+    COLLPROBE_HD weight_entry* of_other() const noexcept
+    {
+        return reinterpret_cast<weight_entry*>(weights + 5 * ranks);
+    }
+    COLLPROBE_HD int holder() const noexcept
+    {
+        return holder_of_other([this](int r) { return digests()[r]; }, ranks, rank, other);
+    }
 };
 
 /// Over the bins.
@@ -157,13 +203,26 @@ struct weigh_rows {
             }
         }
         if (system.result != nullptr) {
-            sum = system.result[bin];
-            of_sum = system.result[bins + bin];
+            const int holder = system.other < 0 ? -1 : system.holder();
+            const double* const of = holder < 0 ? system.result : system.of_rank(holder) + 2 * bins;
+            sum = of[bin];
+            of_sum = of[bins + bin];
         }
         const bool finite = is_finite(energy) && is_finite(of_sum) && is_finite(sum);
         system.row_weights[bin] = !finite ? not_a_number() : energy > 0x1p-960 ? 1 / energy : 0;
         system.of_result[bin] = sum;
         system.of_result[bins + bin] = of_sum;
+    }
+};
+
+/// Over the ranks: `digests` of their results.
+struct digest_results {
+    weight_system system;
+
+    COLLPROBE_HD void operator()(std::uint64_t rank) const noexcept
+    {
+        system.digests()[rank]
+            = digest_of_sketch(system.of_rank(static_cast<int>(rank)) + 2 * system.bins, system.bins);
     }
 };
 
@@ -220,6 +279,7 @@ struct weight_residuals {
         const std::uint64_t bins = system.bins;
         double fit = 0, energy = 0, unscaled = 0, size = 0;
         for (int r = 0; r < system.ranks; ++r) {
+            if (!system.has_input(r)) continue; // it has no weight
             const double* const of = system.of_rank(r);
             const double weight = system.weights[r];
             fit += weight * of[bin];
@@ -246,6 +306,7 @@ struct weight_residuals {
     COLLPROBE_HD void note_influence(std::uint64_t bin) const noexcept
     {
         double moves = 0;
+        if (!system.has_input(system.rank)) return void(system.squares[3 * system.bins + bin] = 0);
         for (int r = 0; r < system.ranks; ++r) moves += system.influence()[r] * system.of_rank(r)[bin];
         system.squares[3 * system.bins + bin]
             = moves * moves * system.row_weights[bin] / system.variances()[system.rank];
@@ -258,16 +319,13 @@ struct write_weight {
     weight_entry* to;
     double scale;
 
-    static constexpr std::uint64_t golden = 0x9e3779b97f4a7c15u;
-
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept
     {
         const std::uint64_t bins = system.bins;
         double rows = 0, residual = 0, single = 0, limit = 0, moved = 0, squared_shares = 0;
         to->scale = scale;
         to->bins = static_cast<std::uint32_t>(bins);
-        to->result = 0; // a sum of independent terms: one thread need not wait for each
-        for (std::uint64_t k = 0; k < 2 * bins; ++k) to->result += mix64(to_bits(system.of_result[k]) + k * golden);
+        to->result = digest_of_sketch(system.of_result, bins);
         for (std::uint64_t bin = 0; bin < bins; ++bin) {
             if (!(system.row_weights[bin] > 0)) continue;
             rows += 1;
@@ -280,7 +338,8 @@ struct write_weight {
             squared_shares += share * share;
         }
         const auto n = static_cast<std::uint64_t>(system.ranks);
-        const double degrees = rows - static_cast<double>(system.ranks);
+        double degrees = rows;
+        for (int r = 0; r < system.ranks; ++r) degrees -= system.has_input(r) ? 1 : 0;
         const double square = system.products[packed_place(n, n)];
         to->degrees = degrees;
         const auto refused = static_cast<weights_refusal>(to->state - 1);
@@ -301,8 +360,26 @@ struct write_weight {
         to->residual_limit = 4 * square_root(limit / square) + of_solver + 0x1p-40; // what sketches in double lose
         if (to->residual > to->residual_limit && squared_shares * (1 + least_weight_degrees) > 1)
             to->state = 1 + static_cast<std::uint64_t>(weights_refusal::unexplained);
-        if (!is_finite(to->weight) || !is_finite(to->deviation) || !is_finite(to->systematic))
+        if (!system.has_input(system.rank)) to->deviation = to->systematic = 0;
+        else if (!is_finite(to->weight) || !is_finite(to->deviation) || !is_finite(to->systematic))
             to->state = 1 + static_cast<std::uint64_t>(weights_refusal::not_finite);
+    }
+};
+
+/// For one index, behind `write_weight` of another result.
+struct keep_other_weight {
+    weight_system system;
+    weight_entry* to;
+
+    COLLPROBE_HD void operator()(std::uint64_t) const noexcept
+    {
+        if (system.holder() < 0) return;
+        const weight_entry& of = *system.of_other();
+        weight_entry::other_weight& kept = to->others[system.other];
+        const bool is_refused = of.state != 1;
+        kept.weight = is_refused ? not_a_number() : of.weight;
+        // The bound is at least five deviations wide.
+        kept.deviation = is_refused ? 1 - static_cast<double>(of.state) : of.deviation + 0.2 * of.systematic;
     }
 };
 
@@ -316,9 +393,9 @@ struct refuse_weights {
 
 /// Computes the weights with which the ranks' inputs are in the results of a step's sums, by sketches that are gathered
 /// at its end. Preconditions and stream behaviour: of `step_sketches`. Cost of a step: an all-gather of 16 bytes a bin
-/// and call (twice that for a reduce-scatter), and eight launches for each call, beside that of the sample. The
-/// products of a call take (ranks + 1)^2 * bins multiplications. Memory on the device: what all ranks send, and 56
-/// bytes a bin.
+/// and call (twice that for a reduce-scatter, and for an observed call), and eight launches for each call, beside that
+/// of the sample; of an observed all-reduce 36. The products of a call take (ranks + 1)^2 * bins multiplications, four
+/// times for those. Memory on the device: what all ranks send, and 56 bytes a bin.
 template <class Device>
 class weight_check {
 public:
@@ -335,15 +412,18 @@ public:
     void clear() noexcept { sketches_.clear(); }
     void forget(std::uint64_t first) noexcept { sketches_.forget(first); }
 
-    /// `count`: elements of the whole result. `scale`: as told for this call.
+    /// `count`: elements of the whole result. `scale`: as told for this call. `may_differ`: the ranks may have
+    /// different results, as of an observed call.
     template <floating_element T>
-    sketch_target<T> before(std::uint64_t call, std::uint64_t count, bool is_part, double scale, int lane)
+    sketch_target<T> before(
+        std::uint64_t call, std::uint64_t count, bool is_part, bool may_differ, double scale, int lane)
     {
         const std::uint64_t bins = weight_bins(most_bins_, ranks_, count);
         auto rounding = conservation_bound::of<T>(
             reduction::average, rounding_order::linear, ranks_, (count + bins - 1) / bins);
         rounding.scale = 1; // the terms are weighted before their energies are added
-        return sketches_.template before<T>({rounding, scale}, call, bins, is_part, lane);
+        return sketches_.template before<T>(
+            {rounding, scale, may_differ && !is_part}, call, bins, is_part, lane, false, may_differ);
     }
     template <floating_element T>
     sketch_target<T> after(std::uint64_t call, std::uint64_t count, int rank, int lane)
@@ -364,13 +444,14 @@ public:
                 each.note.rounding, ranks.rank(), nullptr, nullptr, nullptr, nullptr, nullptr};
             system.place(scratch_.data());
             weight_entry* const to = out_of(each.call);
-            Device::for_each(stream, each.bins, weigh_rows{system});
-            for (const bool first : {true, false}) {
-                Device::sum_each(stream, (n + 1) * (n + 2) / 2, weight_products{system});
-                Device::for_each(stream, 1, solve_weight_system{system, to});
-                Device::for_each(stream, each.bins, weight_residuals{system, first});
+            solve(system, to, each.note.scale, stream);
+            if (!each.note.may_differ) continue;
+            Device::for_each(stream, n, digest_results{system});
+            // Where there is no other result, the rank's own is solved again: only the device knows.
+            for (system.other = 0; system.other < most_weighed_results - 1; ++system.other) {
+                solve(system, system.of_other(), each.note.scale, stream);
+                Device::for_each(stream, 1, keep_other_weight{system, to});
             }
-            Device::for_each(stream, 1, write_weight{system, to, each.note.scale});
         }
     }
 
@@ -378,7 +459,20 @@ private:
     struct note {
         conservation_bound rounding;
         double scale;
+        bool may_differ; ///< the results lie behind the inputs of the ranks
     };
+
+    static void solve(const weight_system& system, weight_entry* to, double scale, stream_ref stream)
+    {
+        const auto n = static_cast<std::uint64_t>(system.ranks);
+        Device::for_each(stream, system.bins, weigh_rows{system});
+        for (const bool first : {true, false}) {
+            Device::sum_each(stream, (n + 1) * (n + 2) / 2, weight_products{system});
+            Device::for_each(stream, 1, solve_weight_system{system, to});
+            Device::for_each(stream, system.bins, weight_residuals{system, first});
+        }
+        Device::for_each(stream, 1, write_weight{system, to, scale});
+    }
 
     std::uint64_t most_bins_;
     int ranks_;

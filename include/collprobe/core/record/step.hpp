@@ -79,12 +79,16 @@ struct call_audit {
     bool conserved = true; ///< the sum is right on all ranks, or on some; then the other ranks are named
     /// The largest distance, over the ranks, of a checksum of the result from that of the inputs, and the limit of
     /// that distance. Units: standard deviations of the rounding error; for integers the distance itself; in a
-    /// `summary` units of the limit. 0 if the sum was not checked.
+    /// `summary` units of the limit. 0 if the sum was not checked. Of an observed result that is not the plain sum or
+    /// mean (`is_other_sum`) they tell so: it is checked by its weights where `weight_probe` finds them, else not.
     double residual = 0;
     double residual_limit = 0;
     std::uint32_t bins = 0; ///< of the checksum of a floating-point sum: the fewer, the less damage it sees
     damage where = damage::none;
     std::vector<int> culprits; ///< ranks that hold, or sent, damaged data; empty if none can be named
+
+    /// Of an observed result: it is another sum of the inputs than the plain one, or none; no finding by itself.
+    bool is_other_sum() const noexcept { return conserved && residual > residual_limit; }
 };
 
 /// The time of a rank in a call, by the clock of its device, in ticks of 256 ns modulo 2^32 (18 minutes). Times of two
@@ -97,6 +101,13 @@ struct call_interval {
     double nanoseconds() const noexcept { return 256.0 * static_cast<std::int32_t>(left - entered); }
 };
 
+/// A rank whose whole gradient is zero in a step, while that of another rank is not.
+struct zero_rank {
+    int rank = -1;
+    bool has_no_weight = false; ///< it told so: its `step_observation::weight` is 0
+    std::uint64_t since = 0; ///< the step in which it began
+};
+
 /// One probed collective of a step, over all ranks.
 struct call_record {
     collective call = collective::all_reduce;
@@ -104,6 +115,7 @@ struct call_record {
     std::uint64_t count = 0; ///< elements that each rank sent
     std::uint64_t result_count = 0; ///< elements that each rank got
     call_site site = {}; ///< its name, and the line that made it on this rank
+    bool is_observed = false; ///< seen by `observe_input` and `observe_result`: its result may be scaled on purpose
     spread gradient_norm; ///< of the L2 norms of the buffers that the ranks sent
     double pooled_cosine = detail::not_a_number(); ///< for sums and averages, else undefined
     /// A sum is no longer than its terms together, and an all-gather, an all-to-all or a broadcast keeps the sum of all
@@ -145,7 +157,8 @@ struct call_record {
         call_weights weighed = std::move(weights);
         detail::start_over(*this, &call_record::result_sample, &call_record::intervals, &call_record::inputs);
         detail::start_over(audited, &call_audit::culprits);
-        detail::start_over(weighed, &call_weights::weights, &call_weights::bounds, &call_weights::ranks);
+        detail::start_over(weighed, &call_weights::weights, &call_weights::bounds, &call_weights::ranks,
+            &call_weights::holders);
         audit = std::move(audited);
         weights = std::move(weighed);
     }
@@ -199,6 +212,9 @@ struct step_record {
     direction cosine; ///< of the whole gradient
     std::vector<double> losses; ///< per rank, NaN if the rank gave none; empty in `summary` mode
     std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode, and if no gradient was read
+    /// The ranks without a gradient, ascending; empty where all ranks have none, and in `summary` mode. Such a rank's
+    /// numbers are compared with no other's. `finding::zeros` is told where it lasts and the rank has not told it.
+    std::vector<zero_rank> zero_ranks;
     std::vector<call_record> calls;
     std::vector<expectation_record> expectations; ///< buffers first, then numbers, each in the order in which they were told
     /// The L2 norm of the results of all calls that sum or average gradients, together. NaN by bits if it is not known.
@@ -208,8 +224,9 @@ struct step_record {
     /// Over the run, by rank: the strongest evidence that it is unlike the others. Empty if nothing is known, and in
     /// `summary` mode, in which only the extreme rank of a number is known.
     std::vector<rank_evidence> evidence_by_rank;
-    /// The numbers (loss, norm of a call, ...) of which no evidence is gathered now, because ranks keep their places in
-    /// them: as if each had a memory of its own, or were of another kind (`probe_options::groups`).
+    /// The numbers (loss, norm of a call, ...) of which no evidence is gathered now, because the order of the ranks in
+    /// them stays the same from step to step: as if each had a memory of its own, or were of another kind
+    /// (`probe_options::groups`).
     int silent_evidence = 0;
     /// The share of healthy steps, at most, in which losses, norms, magnitudes, directions and arrivals together name
     /// anybody. 0 in `summary` mode, which has none of these checks. Sums, weights and codes have rates of their own.
@@ -232,8 +249,8 @@ struct step_record {
         std::vector<call_record> sections = std::move(calls);
         std::vector<expectation_record> values = std::move(expectations);
         direction directions = std::move(cosine);
-        detail::start_over(*this, &step_record::losses, &step_record::gradient_norms, &step_record::lateness_by_rank,
-            &step_record::evidence_by_rank, &step_record::suspects);
+        detail::start_over(*this, &step_record::losses, &step_record::gradient_norms, &step_record::zero_ranks,
+            &step_record::lateness_by_rank, &step_record::evidence_by_rank, &step_record::suspects);
         detail::start_over(directions, &direction::leave_one_out);
         cosine = std::move(directions);
         calls = std::move(sections);

@@ -54,7 +54,9 @@ enum class finding : std::uint8_t {
     largest_magnitude, ///< as `loss`: of the elements that the rank sent
     /// The result has NaN or infinity, and no input has: exact. Statistic: elements; index: the first one.
     overflow,
-    /// The rank has sent zeros only, where others have not, in every step since `unusual_number::since`: exact.
+    /// The rank has sent zeros only since `unusual_number::since`, in the whole gradient or in one call, where others
+    /// have not: exact. Told once, after 16 such steps (`unusual_number::steps`) in which it did not tell the weight 0,
+    /// and after twice as many as the longest such time that has ended, of any rank and call.
     zeros,
     /// The step has no call `suspect::other`, which `unusual_number::steps` steps before it had, all of them: exact.
     call_missing,
@@ -63,7 +65,8 @@ enum class finding : std::uint8_t {
     value_repeats, ///< the rank has the value of another rank, where each must have its own: exact
     /// The norm of the gradient that the trainer computed (statistic) is not that of the step's results (threshold).
     norm_differs,
-    /// A part of the result, of that share (statistic), is of no input; more than `threshold` is told.
+    /// A part of the result is of no input: the share of its norm (statistic) is above what rounding explains by more
+    /// than `threshold`. Micro-batches that are not in the input, another gradient, noise.
     unexplained,
 };
 
@@ -159,7 +162,8 @@ struct call_form {
 struct suspect {
     int rank = -1; ///< -1: the check found an error, but not the rank that has it
     /// `duplicate`: the lowest other rank that holds the same; `shard_differs`: the owner of the shard;
-    /// `codes_differ`: the sender of a damaged message to the rank; else -1.
+    /// `codes_differ`: the sender of a damaged message to the rank; `weights`, `unexplained`: the lowest rank with the
+    /// result, if ranks hold different ones; else -1.
     int other_rank = -1;
     int call = -1; ///< index of the call in the step, -1 for the whole step
     finding what = finding::non_finite;

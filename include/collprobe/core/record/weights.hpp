@@ -43,11 +43,10 @@ enum class weights_refusal : std::uint8_t {
     many_ranks, ///< more ranks than the weights are computed for
     few_elements, ///< too few elements that are not zero, for so many ranks
     not_finite, ///< NaN, an infinity, or squares beyond a double in an input or the result
-    zero_input, ///< the input of a rank is zero, so any weight fits
     zero_result, ///< the result is zero, the inputs are not
     collinear, ///< an input is a combination of the others: many weights fit
     imprecise, ///< the weights are known too roughly to tell the forms apart
-    results_differ, ///< the ranks hold different results: each of them has its own weights
+    results_differ, ///< the ranks hold too many different results, or different ones of a call that was made
     scales_differ, ///< the ranks were told different scales
     unexplained, ///< more of the result is no combination of the inputs than rounding explains
     ambiguous, ///< several forms fit, such as a mean and equal tokens with a small difference
@@ -60,7 +59,6 @@ constexpr const char* name(weights_refusal why) noexcept
     case weights_refusal::many_ranks: return "many_ranks";
     case weights_refusal::few_elements: return "few_elements";
     case weights_refusal::not_finite: return "not_finite";
-    case weights_refusal::zero_input: return "zero_input";
     case weights_refusal::zero_result: return "zero_result";
     case weights_refusal::collinear: return "collinear";
     case weights_refusal::imprecise: return "imprecise";
@@ -72,13 +70,15 @@ constexpr const char* name(weights_refusal why) noexcept
     return "unknown";
 }
 
-/// The weights with which the ranks' inputs are in the result of a call. Equal on every rank.
+/// The weights with which the ranks' inputs are in the result of a call. Equal on every rank. Where ranks observe
+/// different results, up to four, each has its own: `others`.
 struct call_weights {
     bool seen = false; ///< the weights were looked for; if not, the fields below say nothing
     averaging how = averaging::unknown;
     weights_refusal why_not = weights_refusal::none;
     bool expected = true; ///< `how` is among the forms that the user expects, or unknown
-    std::vector<double> weights; ///< per rank; empty if they could not be computed
+    /// Per rank; empty if they could not be computed. NaN by bits of a rank that sent zeros only: any weight fits.
+    std::vector<double> weights;
     std::vector<double> bounds; ///< per rank: the weight is within this distance
     std::vector<int> ranks; ///< those that are lost or doubled, ascending
     /// The weight of the ranks whose weight is that of the form; NaN by bits if these are unequal.
@@ -89,6 +89,8 @@ struct call_weights {
     double residual = 0;
     double residual_limit = 0;
     std::uint32_t bins = 0; ///< of the sketches: four times as many halve what is random in the bounds
+    std::vector<int> holders; ///< the ranks with the result that this is about, ascending; empty: all ranks
+    std::vector<call_weights> others; ///< of the results of the other ranks, by the lowest rank; these have no others
 };
 
 } // namespace collprobe

@@ -12,18 +12,18 @@ namespace detail {
 struct mean_shares {
     int ranks;
     view<const double> tokens = {};
-    double total = 0; ///< of the tokens
+    double total = 0; ///< of the tokens; without any, of ones
 
     double operator[](int rank) const noexcept
     {
-        return tokens.empty() ? 1.0 / ranks : tokens[static_cast<std::uint64_t>(rank)] / total;
+        return (tokens.empty() ? 1.0 : tokens[static_cast<std::uint64_t>(rank)]) / total;
     }
 };
 
 /// Equal shares if the tokens are equal, or not known.
 COLLPROBE_COLD_INLINE mean_shares shares_of_tokens(view<const double> tokens, int ranks) noexcept
 {
-    const mean_shares equal{ranks};
+    const mean_shares equal{ranks, {}, static_cast<double>(ranks)};
     if (tokens.count() != static_cast<std::uint64_t>(ranks)) return equal;
     double total = 0;
     bool differ = false;
@@ -48,7 +48,7 @@ public:
     void excuse(const mean_shares& shares) noexcept
     {
         for (int r = 0; r < ranks_; ++r) {
-            if (!(shares[r] > 0)) excused_ |= rank_set{1} << r;
+            if (!(shares[r] > 0) || !is_known(r)) excused_ |= rank_set{1} << r;
         }
     }
     /// Tries the forms that are `of_mean` but for a factor.
@@ -60,6 +60,19 @@ public:
         try_form(shares, averaging::divided_twice, 1.0 / ranks_);
     }
 
+    /// Of the ranks whose weights are known, if others are not: the mean over them, where it may be meant.
+    void try_known(mean_shares shares, averaging of_mean)
+    {
+        int known = 0;
+        double total = 0;
+        for (int r = 0; r < ranks_; ++r) {
+            known += is_known(r) ? 1 : 0;
+            total += is_known(r) ? shares[r] : 0;
+        }
+        if (known == ranks_ || !(total > 0) || (forms_ != 0 && found_ == 0 && known != 1)) return;
+        shares.total *= total;
+        try_form(shares, of_mean, 1);
+    }
     /// Takes the only form that fits.
     void decide()
     {
@@ -79,9 +92,10 @@ private:
 
     static bool holds(rank_set set, int rank) noexcept { return (set >> rank & 1) != 0; }
     double weight(int rank) const noexcept { return of_.weights[static_cast<std::size_t>(rank)]; }
+    bool is_known(int rank) const noexcept { return !is_nan(weight(rank)); }
     bool fits(int rank, double wanted) const noexcept
     {
-        return absolute(weight(rank) - wanted)
+        return !is_known(rank) || absolute(weight(rank) - wanted)
             <= of_.bounds[static_cast<std::size_t>(rank)] + rounded_factors_ * absolute(wanted);
     }
     void add(averaging how, rank_set named = 0) noexcept
@@ -144,7 +158,7 @@ private:
         double sum = 0;
         double terms = 0;
         for (int r = 0; r < ranks_; ++r) {
-            if (holds(found_, r)) continue;
+            if (holds(found_, r) || !is_known(r)) continue;
             const double bound = of_.bounds[static_cast<std::size_t>(r)] + 0x1p-50 * absolute(weight(r));
             sum += weight(r) / (bound * bound); // a weight that is known well counts more
             terms += 1 / (bound * bound);
@@ -176,10 +190,13 @@ COLLPROBE_COLD_INLINE void name_weights(call_weights& of, double rounded_factors
     of.ranks.clear();
     double size = 0;
     double bound = 0;
+    double known = 0;
     bool are_finite = true;
+    for (const double each : of.weights) known += is_nan(each) ? 0 : 1;
     for (std::size_t r = 0; r < ranks; ++r) {
+        if (is_nan(of.weights[r])) continue;
         are_finite = are_finite && is_finite(of.weights[r]) && is_finite(of.bounds[r]);
-        size += detail::absolute(of.weights[r]) / static_cast<double>(ranks);
+        size += detail::absolute(of.weights[r]) / known;
         bound = of.bounds[r] > bound ? of.bounds[r] : bound;
     }
     if (ranks > detail::most_weighted_ranks) of.why_not = weights_refusal::many_ranks;
@@ -190,9 +207,12 @@ COLLPROBE_COLD_INLINE void name_weights(call_weights& of, double rounded_factors
     detail::weight_forms forms(of, rounded_factors);
     const int n = static_cast<int>(ranks);
     const detail::mean_shares shares = detail::shares_of_tokens(tokens, n);
+    const detail::mean_shares equal{n, {}, static_cast<double>(n)};
     forms.excuse(shares);
-    forms.try_shares({n}, averaging::mean);
+    forms.try_shares(equal, averaging::mean);
     if (!shares.tokens.empty()) forms.try_shares(shares, averaging::token_weighted);
+    forms.try_known(equal, averaging::mean);
+    if (!shares.tokens.empty()) forms.try_known(shares, averaging::token_weighted);
     forms.decide();
 }
 

@@ -141,7 +141,7 @@ COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t buc
 
 COLLPROBE_COLD_INLINE void write_weights(json_writer& json, const call_weights& of)
 {
-    json.key("weights").open('{').key("form").text(name(of.how)).key("expected").boolean(of.expected);
+    json.key("form").text(name(of.how)).key("expected").boolean(of.expected);
     if (of.why_not != weights_refusal::none) json.key("why_not").text(name(of.why_not));
     if (!of.weights.empty()) {
         json.key("by_rank").numbers(of.weights).key("bounds").numbers(of.bounds).key("ranks").open('[');
@@ -150,7 +150,18 @@ COLLPROBE_COLD_INLINE void write_weights(json_writer& json, const call_weights& 
         json.key("residual").number(of.residual).key("residual_limit").number(of.residual_limit);
         json.key("bins").integer(of.bins);
     }
-    json.close('}');
+    if (of.holders.empty()) return;
+    json.key("holders").open('[');
+    for (const int rank : of.holders) json.element().index(rank);
+    json.close(']');
+    if (of.others.empty()) return;
+    json.key("others").open('[');
+    for (const call_weights& each : of.others) {
+        json.element().open('{');
+        write_weights(json, each);
+        json.close('}');
+    }
+    json.close(']');
 }
 
 COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& record, std::size_t c)
@@ -159,6 +170,7 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
     json.key("bucket").integer(c);
     write_site(json, call.site);
     json.key("call").text(collprobe::name(call.call)).key("type").text(collprobe::name(call.type));
+    if (call.is_observed) json.key("observed").boolean(true);
     json.key("collective_seq_id").integer(record.first_call + c);
     json.key("input_sizes").open('[').element().open('[').element().integer(call.count).close(']').close(']');
     json.key("output_sizes").open('[').element().open('[').element().integer(call.result_count).close(']').close(']');
@@ -174,7 +186,11 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
         for (const int rank : of.culprits) json.element().index(rank);
         json.close(']').close('}');
     }
-    if (call.weights.seen) write_weights(json, call.weights);
+    if (call.weights.seen) {
+        json.key("weights").open('{');
+        write_weights(json, call.weights);
+        json.close('}');
+    }
     if (const call_lateness& of = call.lateness; of.last >= 0) {
         json.key("lateness").open('{').key("last").index(of.last).key("spread").number(of.spread);
         json.key("transport").number(of.transport).close('}');
@@ -293,6 +309,14 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
             json.key("behind_before").number(each.behind_before).key("share_last").number(each.share_last).close('}');
         }
         json.close(']').close('}');
+    }
+    if (!record.zero_ranks.empty()) {
+        json.key("zero_ranks").open('[');
+        for (const zero_rank& each : record.zero_ranks) {
+            json.element().open('{').key("rank").index(each.rank).key("since").integer(each.since);
+            json.key("no_weight").boolean(each.has_no_weight).close('}');
+        }
+        json.close(']');
     }
     if (record.silent_evidence > 0) json.key("silent_evidence").index(record.silent_evidence);
     const auto counts = [](const rank_evidence& of) { return of.unlike || of.odds >= 1; };

@@ -43,6 +43,8 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
     std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
     if (detail::is_of_spread(named)) return "whole step: " + detail::spread_text(named.statistic, named.number.since);
     text += ", " + detail::describe_place(named.call, named.site) + ": ";
+    if (named.other_rank >= 0 && (named.what == finding::weights || named.what == finding::unexplained))
+        text += "in the result of rank " + std::to_string(named.other_rank) + ", ";
     switch (named.what) {
     case finding::non_finite:
         if (named.call < 0 && named.rank >= 0) return text + "its loss is NaN or infinite";
@@ -55,11 +57,11 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
             + (named.other_rank < 0 ? "another rank" : "rank " + std::to_string(named.other_rank));
         break;
     case finding::stale: text += "sent the very bits that it sent last"; break;
-    case finding::result_differs: text += "received other bits than " + others; break;
+    case finding::result_differs: text += "holds other bits of the result than " + others; break;
     case finding::shard_differs:
         text += named.by_length ? "the results are not what was sent: "
                                     + detail::length_text(named.what, named.statistic, named.threshold)
-                                : "received other bits of a shard than its owner sent";
+                                : "holds other bits of a shard than its owner sent";
         break;
     case finding::sum_differs:
         if (named.by_length) {
@@ -208,7 +210,6 @@ COLLPROBE_COLD_INLINE const char* why_in_words(weights_refusal why) noexcept
     case weights_refusal::many_ranks: return "more than 64 ranks";
     case weights_refusal::few_elements: return "too few elements that are not zero";
     case weights_refusal::not_finite: return "NaN or infinity";
-    case weights_refusal::zero_input: return "the input of a rank is zero";
     case weights_refusal::zero_result: return "the result is zero";
     case weights_refusal::collinear: return "the inputs are alike, or combinations of each other";
     case weights_refusal::imprecise: return "the bounds are too wide: more bins, or inputs that are less alike";
@@ -220,6 +221,50 @@ COLLPROBE_COLD_INLINE const char* why_in_words(weights_refusal why) noexcept
     return "";
 }
 
+/// Ranks that hold the same bits, in some calls of one kind.
+struct copies {
+    const suspect* first; ///< the lowest rank's, in the first of the calls
+    std::vector<int> ranks;
+    std::size_t calls = 1;
+};
+
+inline bool is_copy(const suspect& named) noexcept
+{
+    return named.what == finding::duplicate && named.other_rank >= 0;
+}
+
+COLLPROBE_COLD_INLINE std::vector<copies> find_copies(const step_record& record)
+{
+    const auto lowest = [](const suspect& of) { return of.rank < of.other_rank ? of.rank : of.other_rank; };
+    const auto kind = [&](const suspect& of) {
+        return of.call < 0 ? -1 : static_cast<int>(record.calls[static_cast<std::size_t>(of.call)].call);
+    };
+    std::vector<copies> found;
+    std::size_t first_of_call = 0;
+    const auto merge = [&] {
+        for (std::size_t i = first_of_call; i < found.size(); ++i) {
+            for (std::size_t before = 0; before < first_of_call; ++before) {
+                if (kind(*found[before].first) != kind(*found[i].first) || found[before].ranks != found[i].ranks)
+                    continue;
+                ++found[before].calls;
+                found.erase(found.begin() + static_cast<std::ptrdiff_t>(i--));
+                break;
+            }
+        }
+        first_of_call = found.size();
+    };
+    for (const suspect& each : record.suspects) {
+        if (!is_copy(each)) continue;
+        if (first_of_call < found.size() && found[first_of_call].first->call != each.call) merge();
+        auto group = found.begin() + static_cast<std::ptrdiff_t>(first_of_call);
+        while (group != found.end() && lowest(*group->first) != lowest(each)) ++group;
+        if (group == found.end()) found.push_back({&each, {each.rank}});
+        else group->ranks.push_back(each.rank);
+    }
+    merge();
+    return found;
+}
+
 /// "rank 5", "ranks 1, 2 and 9 more"
 COLLPROBE_COLD_INLINE std::string counted_ranks(const std::vector<int>& ranks)
 {
@@ -229,20 +274,51 @@ COLLPROBE_COLD_INLINE std::string counted_ranks(const std::vector<int>& ranks)
     return text;
 }
 
+/// "ranks 0, 1, 2 and 5 more, bucket 0 'wte' and 1 more all_reduce: the same bits as each other"
+COLLPROBE_COLD_INLINE std::string copies_text(const copies& of, const step_record& record)
+{
+    const suspect& named = *of.first;
+    if (of.ranks.size() == 1) return report::describe(named); // the others are not named
+    std::string text = counted_ranks(of.ranks);
+    if (named.call < 0) return text + ", whole step: the same samples as each other";
+    text += ", " + describe_call(named.call, named.site);
+    if (of.calls > 1) {
+        text += " and " + std::to_string(of.calls - 1) + " more "
+            + name(record.calls[static_cast<std::size_t>(named.call)].call);
+    }
+    return text + ": the same bits as each other";
+}
+
 } // namespace detail
 
 COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, const call_weights& of)
 {
     std::string text = describe_call(call, site) + ": ";
+    if (!of.others.empty()) {
+        call_weights one = of;
+        one.others.clear();
+        text = describe(call, site, one);
+        for (const call_weights& each : of.others)
+            text += "; " + describe(call, site, each).substr(describe_call(call, site).size() + 2);
+        return text;
+    }
+    if (!of.holders.empty())
+        text += detail::counted_ranks(of.holders) + (of.holders.size() == 1 ? " holds: " : " hold: ");
     if (of.how == averaging::unknown) {
         text += std::string("the weights of the average are unknown, because of: ") + detail::why_in_words(of.why_not);
         if (of.why_not == weights_refusal::unexplained) text += ", " + short_number(100 * of.residual) + " % of it";
         return text;
     }
     double bound = 0;
-    double least = of.weights[0];
-    double most = of.weights[0];
+    double least = 0;
+    double most = 0;
+    std::vector<int> unknown; // ranks
     for (std::size_t r = 0; r < of.weights.size(); ++r) {
+        if (!is_finite(of.weights[r])) {
+            unknown.push_back(static_cast<int>(r));
+            continue;
+        }
+        if (r == unknown.size()) least = most = of.weights[r]; // the first that is known
         bound = of.bounds[r] > bound ? of.bounds[r] : bound;
         least = of.weights[r] < least ? of.weights[r] : least;
         most = of.weights[r] > most ? of.weights[r] : most;
@@ -259,6 +335,8 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
         text += "the ranks entered the average with weights of " + detail::weight_text(least, bound) + " to "
             + detail::weight_text(most, bound);
     }
+    if (!unknown.empty())
+        text += ", but for " + detail::counted_ranks(unknown) + ", which sent zeros";
     switch (of.how) {
     case averaging::unknown:
     case averaging::other: text += ": no known form"; break;
@@ -305,6 +383,11 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         text += "order of the sum: " + std::to_string(order.nonfinite)
             + " sampled elements left out, not finite\n";
     }
+    for (const zero_rank& each : record.zero_ranks) {
+        text += "note: rank " + std::to_string(each.rank) + " sends zeros only, since step "
+            + detail::with_commas(each.since)
+            + (each.has_no_weight ? ", and tells that it has no data (weight 0)\n" : "\n");
+    }
     text += coverage(record);
     if (record.forgot) text += "all ranks forgot the steps before, because some rank could not judge one of them\n";
     if (const std::size_t repeated = record.repeated_calls(); repeated != 0) {
@@ -323,6 +406,13 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
     }
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
         const call_record& call = record.calls[c];
+        if (!call.audit.checked || call.audit.sum_checked || !call.audit.is_other_sum()) continue;
+        text += "note: " + describe_call(static_cast<int>(c), call.site)
+            + ": its sum is not checked: what was observed is not the plain sum or mean of the inputs, and "
+            + (call.weights.seen ? "no weights explain it\n" : "no weights are known in this step (weight_probe)\n");
+    }
+    for (std::size_t c = 0; c < record.calls.size(); ++c) {
+        const call_record& call = record.calls[c];
         if (!call.quantisation.seen) continue;
         text += "quantisation: " + describe(static_cast<int>(c), call.site, call.quantisation) + '\n';
     }
@@ -330,7 +420,10 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
         const call_record& call = record.calls[c];
         if (!call.weights.seen) continue;
-        if (call.weights.expected && call.weights.how != averaging::unknown) ++expected;
+        const call_weights& of = call.weights;
+        const bool has_zeros
+            = std::any_of(of.weights.begin(), of.weights.end(), [](double each) { return is_nan(each); });
+        if (of.expected && of.how != averaging::unknown && of.others.empty() && !has_zeros) ++expected;
         else text += "weights: " + describe(static_cast<int>(c), call.site, call.weights) + '\n';
     }
     if (expected != 0) text += "weights: as expected in " + std::to_string(expected) + " call(s)\n";
@@ -339,9 +432,9 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + milliseconds(record.lateness.behind) + " after the median of the others\n";
     }
     if (record.silent_evidence > 0) {
-        text += "no evidence from "
-            + detail::counted(static_cast<std::uint64_t>(record.silent_evidence), "number")
-            + ", in which ranks keep their places from step to step\n";
+        const auto numbers = static_cast<std::uint64_t>(record.silent_evidence);
+        text += "evidence over the run: " + detail::counted(numbers, "number")
+            + " (loss, norms, ...) left out, because the order of the ranks stays the same from step to step\n";
     }
     for (std::size_t rank = 0; rank < record.evidence_by_rank.size(); ++rank) {
         const rank_evidence& each = record.evidence_by_rank[rank];
@@ -354,7 +447,13 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + milliseconds(late.behind_before) + " of it between the calls; last in "
             + short_number(100 * late.share_last) + " % of them\n";
     }
-    for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
+    const std::vector<detail::copies> groups = detail::find_copies(record);
+    for (const suspect& named : record.suspects) {
+        const auto group = std::find_if(groups.begin(), groups.end(),
+            [&](const detail::copies& each) { return each.first == &named; });
+        if (group != groups.end()) text += "suspect: " + detail::copies_text(*group, record) + '\n';
+        else if (!detail::is_copy(named)) text += "suspect: " + describe(named) + '\n';
+    }
     return text;
 }
 

@@ -115,8 +115,8 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
     case finding::non_finite: return "sent NaN or infinity";
     case finding::duplicate: return "sent the data of another rank";
     case finding::stale: return "sent the data that it had sent last";
-    case finding::result_differs: return "received other bits than the other ranks";
-    case finding::shard_differs: return "received other bits than their owner sent";
+    case finding::result_differs: return "held other bits of a result than the other ranks";
+    case finding::shard_differs: return "held other bits of a shard than its owner sent";
     case finding::value_differs: return "held another value than the other ranks of what must be equal";
     case finding::sum_differs: return "received a result that is not the sum of the inputs";
     case finding::loss: return "had a loss that stands out";

@@ -149,6 +149,10 @@ private:
     /// Finds ranks whose gradient, or shard of an all-gather, is that of the previous step, while at least half of the
     /// ranks have changed theirs.
     void judge_repeats(const gathered_step& step, std::size_t b, step_record& out);
+    /// Notes the ranks whose whole gradient is zero while others' is not; then names those whose gradient, or input of
+    /// one call, has been so for long.
+    void judge_zeros(const gathered_step& step, view<const probed_call> calls, step_record& out);
+    static bool is_zero(const statistics& input) noexcept { return input.count != 0 && input.zero == input.count; }
     /// Whether the bits say something: enough elements are neither zero nor NaN nor infinite.
     static bool tells(const statistics& input) noexcept;
     /// Whether the rank's input has the bits of the last such call; remembers it for the next one.
@@ -216,6 +220,30 @@ private:
         std::uint64_t count = 0;
         std::uint64_t digest = 0;
     };
+    /// Steps in a row in which a rank had zeros, and others not.
+    struct zero_run {
+        static constexpr std::uint32_t least_told = 16;
+
+        std::uint64_t since = 0;
+        std::uint32_t steps = 0; // without those in which its weight was 0
+        bool is_under_way = false;
+        bool is_told = false;
+
+        /// One more step. Whether it is to be told now.
+        bool follow(std::uint64_t step, bool is_zero, bool is_excused, std::uint64_t& longest) noexcept
+        {
+            if (!is_zero) {
+                longest = steps > longest ? steps : longest;
+                *this = {};
+                return false;
+            }
+            if (!is_under_way) since = step;
+            is_under_way = true;
+            if (is_excused) return false;
+            ++steps;
+            return !is_told && steps >= least_told && steps >= 2 * longest;
+        }
+    };
 
     int ranks_;
     int table_ranks_; // number of ranks that the tables are for
@@ -224,6 +252,9 @@ private:
     view<const series_place> series_; // of the calls of the step
     std::vector<std::uint64_t> number_; // by slot: the series that the memory is of
     std::vector<held> previous_; // [slot][rank]
+    std::vector<zero_run> zeros_; // [0: the whole gradient, 1 + slot][rank]
+    std::uint64_t longest_zeros_[2] = {0, 0}; // steps of those that have ended: of the whole gradient, of calls
+    std::size_t zeros_under_way_ = 0;
     std::uint64_t begun_before_ = 0; // series of earlier runs: `call_series::begun`
     std::uint32_t last_lost_ = 0; // `step_header::last_lost` of all ranks
     digest_index holders_;
@@ -235,6 +266,7 @@ private:
     fixed_array<bool> differs_; // by rank: its result differs from that of most ranks
     fixed_array<bool> is_left_out_; // by rank: it has NaN in this step, or the data of a lower rank
     fixed_array<bool> is_left_out_of_call_;
+    fixed_array<bool> is_zero_; // by rank: its whole gradient
     fixed_array<bool> has_no_direction_; // by rank: it is left out, or has a twin, of which alone its cosine tells
     bool losses_are_positive_ = true; // so far in the run
     bool nonfinite_has_spread_ = false; // most ranks had NaN or infinity in the last step

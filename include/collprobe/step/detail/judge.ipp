@@ -102,6 +102,7 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
       differs_(index(table_ranks_)),
       is_left_out_(index(table_ranks_)),
       is_left_out_of_call_(index(table_ranks_)),
+      is_zero_(index(table_ranks_)),
       has_no_direction_(index(table_ranks_)),
       lateness_floor_(lateness_floor_ns),
       lateness_(times ? table_ranks_ : 1, {.floor_ns = lateness_floor_ns}),
@@ -149,7 +150,7 @@ COLLPROBE_COLD_INLINE std::vector<std::uint64_t> step_judge::evidence_state() co
     const std::vector<std::uint64_t> watched = evidence_->state();
     words.push_back(watched.size());
     words.insert(words.end(), watched.begin(), watched.end());
-    words.push_back(losses_are_positive_ ? 1 : 0);
+    words.insert(words.end(), {losses_are_positive_ ? 1u : 0u, longest_zeros_[0], longest_zeros_[1]});
     detector_.save(words);
     words.push_back(checksum_of({words.data(), words.size()}));
     return words;
@@ -164,7 +165,7 @@ COLLPROBE_COLD_INLINE void step_judge::restore_evidence(view<const std::uint64_t
     const std::size_t end = state.size() - 1;
     check(checksum_of(state.part(0, end)) == state[end]);
     const std::size_t first = 2 + static_cast<std::size_t>(state[0]);
-    check(state[first - 1] < end - first);
+    check(state[first - 1] < end - first && end - first - state[first - 1] >= 3);
     const std::size_t behind = first + static_cast<std::size_t>(state[first - 1]);
     exchangeability_watch watched(ranks_, evidence_->options(), where);
     watched.restore(state.part(first, behind - first), where);
@@ -177,7 +178,7 @@ COLLPROBE_COLD_INLINE void step_judge::restore_evidence(view<const std::uint64_t
     const view<const std::uint64_t> calls = state.part(1, first - 2);
     check(known.restore(calls) && known.slots() <= watched.metrics() - of_first_call);
     outlier_detector detector = detector_;
-    check(detector.restore(state.part(behind + 1, end - behind - 1)));
+    check(detector.restore(state.part(behind + 3, end - behind - 3)));
     check(detector.series() == series_of_calls + 2 * (watched.metrics() - of_first_call));
 
     known_calls_.restore(calls);
@@ -186,6 +187,10 @@ COLLPROBE_COLD_INLINE void step_judge::restore_evidence(view<const std::uint64_t
     number_ = known_calls_.numbers();
     number_.resize(evidence_->metrics() - of_first_call);
     previous_.assign(number_.size() * index(table_ranks_), {});
+    zeros_.clear();
+    zeros_under_way_ = 0;
+    longest_zeros_[0] = state[behind + 1];
+    longest_zeros_[1] = state[behind + 2];
     detector_ = std::move(detector);
     losses_are_positive_ = state[behind] != 0;
 }
@@ -197,6 +202,7 @@ COLLPROBE_COLD_INLINE void step_judge::find_series(view<const probed_call> calls
         number_.resize(known_calls_.slots());
         previous_.resize(number_.size() * index(ranks_));
     }
+    zeros_.resize((1 + number_.size()) * index(ranks_));
     detector_.resize(series_of_calls + 2 * number_.size());
     if (evidence_) {
         while (evidence_->metrics() < of_first_call + number_.size()) evidence_->add(finding::gradient_norm, {});
@@ -204,7 +210,10 @@ COLLPROBE_COLD_INLINE void step_judge::find_series(view<const probed_call> calls
     for (const auto& [number, slot] : series_) {
         if (number_[slot] == number) continue;
         number_[slot] = number;
-        for (int r = 0; r < ranks_; ++r) previous_[slot * index(ranks_) + index(r)] = {};
+        for (int r = 0; r < ranks_; ++r) {
+            previous_[slot * index(ranks_) + index(r)] = {};
+            zeros_[(1 + slot) * index(ranks_) + index(r)] = {};
+        }
         detector_.forget(series_of_calls + 2 * slot);
         detector_.forget(series_of_calls + 2 * slot + 1);
         if (!evidence_) continue;
@@ -226,6 +235,7 @@ COLLPROBE_INLINE void step_judge::judge(
     detector_.begin_step(out.step);
     for (bool& left_out : is_left_out_) left_out = false;
     for (bool& has_none : has_no_direction_) has_none = false;
+    for (bool& is_zero : is_zero_) is_zero = true;
 
     judge_losses(step, out);
     if (!has_places) judge_places(step, calls, out);
@@ -240,6 +250,7 @@ COLLPROBE_INLINE void step_judge::judge(
     bool all_agree = true;
     std::uint64_t elements = 0;
     bool has_gradients = false;
+    bool has_zeros = false;
     for (std::size_t b = 0; b < calls.size(); ++b) {
         const bool promises_equal = calls[b].is_replicated() && calls[b].has_result;
         out.calls[b].results_agree = !promises_equal || all_have_result_of_first(step, b);
@@ -252,6 +263,9 @@ COLLPROBE_INLINE void step_judge::judge(
         all_agree = all_agree && out.calls[b].results_agree;
         for (int r = 0; r < ranks_; ++r) {
             const call_entry& entry = step.entry(r, b);
+            const bool zero = is_zero(entry.input);
+            has_zeros = has_zeros || zero;
+            if (entry.input.count != 0) is_zero_[index(r)] = is_zero_[index(r)] && zero;
             norms_squared_[index(r)] += unscaled(entry.input.sum_of_squares, entry.input.scale);
             if (differs_from(holder, step, b, calls[b], r)) {
                 differs_[index(r)] = true;
@@ -272,6 +286,7 @@ COLLPROBE_INLINE void step_judge::judge(
     for (int r = 0; r < ranks_; ++r) {
         if (differs_[index(r)] || !all_are_sums) dots_[index(r)] = not_a_number();
     }
+    if (has_zeros || (elements != 0 && zeros_under_way_ != 0)) judge_zeros(step, calls, out);
     measure_lateness(step, calls, out);
     if (has_gradients) {
         out.result_norm = square_root(result_squares);
@@ -395,6 +410,9 @@ COLLPROBE_COLD_INLINE void step_judge::forget()
     series_ = {};
     number_.clear();
     previous_.clear();
+    zeros_.clear();
+    zeros_under_way_ = 0;
+    longest_zeros_[0] = longest_zeros_[1] = 0;
     losses_are_positive_ = true;
     nonfinite_has_spread_ = false;
     broken_values_.clear();
@@ -419,10 +437,13 @@ COLLPROBE_COLD_INLINE bool step_judge::forget_after_loss(std::uint32_t last_lost
 COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, step_record& out)
 {
     out.losses.resize(index(ranks_));
+    bool has_data = false;
+    for (int r = 0; r < ranks_; ++r) has_data = has_data || step.header(r).weight > 0;
     for (int r = 0; r < ranks_; ++r) {
         out.losses[index(r)] = step.header(r).loss;
         const double weight = step.header(r).weight;
         weights_[index(r)] = weight < 0 ? not_a_number() : weight; // as only the device knew it
+        if (has_data && weight == 0) leave_out(r); // a rank without data is like no other
         if (step.header(r).loss_is_bad()) {
             leave_out(r);
             out.suspects.push_back({.rank = r, .what = finding::non_finite, .statistic = 1});
@@ -605,6 +626,7 @@ COLLPROBE_INLINE void step_judge::describe_call(
     described.count = call.count;
     described.result_count = call.result_count;
     described.site = call.site;
+    described.is_observed = call.is_observed;
     describe_result(step, b, call, holder, described);
     if (!call.has_input) return;
     described.inputs.reserve(index(ranks_));
@@ -669,7 +691,8 @@ COLLPROBE_INLINE void step_judge::judge_call(
     const std::size_t slot = series_[b].slot;
     const auto take = [&, this](const auto& number_of) {
         for (int r = 0; r < ranks_; ++r) {
-            const bool is_left_out = is_left_out_of_call_[index(r)];
+            // Zeros are no evidence of anything else: `judge_zeros` tells of them.
+            const bool is_left_out = is_left_out_of_call_[index(r)] || is_zero(step.entry(r, b).input);
             values_[index(r)] = is_left_out ? not_a_number() : logarithm_of(number_of(r));
         }
     };
@@ -811,6 +834,47 @@ COLLPROBE_INLINE void step_judge::judge_repeats(
     out.calls[b].repeating_ranks = static_cast<int>(repeating);
     // What most ranks repeat is the program's doing: a frozen layer, or a benchmark with the same data in each step.
     if (2 * repeating > index(ranks_)) out.suspects.resize(before);
+}
+
+COLLPROBE_COLD_INLINE void step_judge::judge_zeros(
+    const gathered_step& step, view<const probed_call> calls, step_record& out)
+{
+    int having = 0;
+    for (const bool is_zero : is_zero_) having += is_zero ? 1 : 0;
+    const auto follow = [&, this](int r, std::size_t first, bool is_zero, bool is_excused, int number, int call) {
+        zero_run& run = zeros_[first + index(r)];
+        zeros_under_way_ -= run.is_under_way ? 1 : 0;
+        const bool is_due = run.follow(out.step, is_zero, is_excused, longest_zeros_[call < 0 ? 0 : 1]);
+        zeros_under_way_ += run.is_under_way ? 1 : 0;
+        // What most ranks do is the program's doing.
+        if (!is_due || 2 * number > ranks_) return;
+        run.is_told = true;
+        out.suspects.push_back({.rank = r,
+            .call = call,
+            .what = finding::zeros,
+            .statistic = static_cast<double>(run.steps),
+            .threshold = zero_run::least_told,
+            .number = {.steps = run.steps, .since = run.since}});
+    };
+    if (having == ranks_) return; // as in a step without a backward pass
+    for (int r = 0; r < ranks_; ++r) {
+        const bool has_no_weight = step.header(r).weight == 0;
+        follow(r, 0, is_zero_[index(r)], has_no_weight, having, -1);
+        if (!is_zero_[index(r)]) continue;
+        leave_out(r);
+        out.zero_ranks.push_back({r, has_no_weight, zeros_[index(r)].since});
+    }
+    for (std::size_t b = 0; b < calls.size(); ++b) {
+        if (!calls[b].is_gradient() || calls[b].count == 0) continue;
+        int zeros = 0;
+        for (int r = 0; r < ranks_; ++r) zeros += is_zero(step.entry(r, b).input) ? 1 : 0;
+        if (zeros == ranks_) continue; // a frozen layer
+        for (int r = 0; r < ranks_; ++r) {
+            if (is_zero_[index(r)]) continue; // said of the whole gradient
+            follow(r, (1 + series_[b].slot) * index(ranks_), is_zero(step.entry(r, b).input),
+                step.header(r).weight == 0, zeros, static_cast<int>(b));
+        }
+    }
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_copy(

@@ -119,6 +119,7 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         record.count = call.count;
         record.result_count = call.result_count;
         record.site = call.site;
+        record.is_observed = call.is_observed;
         if (tells_lateness(call) && keys.time.largest != 0) {
             record.lateness.present = ranks;
             record.lateness.last = extremum_rank(keys.time.smallest);
