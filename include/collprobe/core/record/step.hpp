@@ -129,13 +129,13 @@ struct call_record {
     /// The L2 norm of the result with that digest, or of the ranks' results together. NaN by bits if it is unknown, or
     /// if an element is not finite.
     double result_norm = detail::not_a_number();
-    /// NaN and infinities of the result with that digest, or of the ranks' results together (of each up to 2^32 - 1). In
-    /// `summary` mode known only if all inputs are finite, and of parts the largest number of a rank.
+    /// NaN and infinities of the result with that digest, or of the ranks' results together (of each up to 2^32 - 1).
+    /// In `summary` mode known only if all inputs are finite, and of parts the largest number of a rank.
     std::uint64_t result_nonfinite = 0;
     /// Of sums and averages: the largest number of the type in units of the largest that the result can have, if the
     /// largest magnitudes of all ranks meet in one element. Inputs that are so many times larger may overflow. (An
-    /// average adds values times 1 / n.) NaN by bits if it is not known: of integers, codes, several leaves, inputs that
-    /// are not finite or zeros only, and in `summary` mode.
+    /// average adds values times 1 / n.) NaN by bits if it is not known: of integers, codes, several leaves, inputs
+    /// that are not finite or zeros only, and in `summary` mode.
     double headroom = detail::not_a_number();
     /// With `probe_options::order_sample`, of sums and averages: the result at the sampled places.
     std::vector<double> result_sample;
