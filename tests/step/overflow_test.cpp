@@ -308,10 +308,10 @@ TEST_CASE("the headroom of sums and averages, and where there is none")
     const std::string text = report::step_table(near);
     INFO(text);
     CHECK(text.find("note: bucket 0 'wte'") != text.npos);
-    CHECK(text.find(": its result may be 2.6 times larger before float16 overflows\n") != text.npos);
+    CHECK(text.find(": its result may be 2.6 times larger before half overflows\n") != text.npos);
     CHECK(text.find("may be 2 times larger before double overflows\n") != text.npos);
     near.calls[0].headroom = 0.9;
-    CHECK(report::step_table(near).find("is finite, but its largest terms together would overflow float16\n")
+    CHECK(report::step_table(near).find("is finite, but its largest terms together would overflow half\n")
         != std::string::npos);
     CHECK(report::json_line("run", near).find("\"headroom\":0.9,") != std::string::npos);
 }
