@@ -532,11 +532,27 @@ private:
         else
             text = "the ranks got different results in " + std::to_string(counts.differing) + " of "
                 + counted(counts.compared, "call");
-        if (counts.sums != 0) {
-            text += counts.wrong_sums == 0
-                ? "; " + counted(counts.sums, "sum") + (counts.sums == 1 ? " is right" : " are right")
-                : "; " + std::to_string(counts.wrong_sums) + " of " + counted(counts.sums, "sum") + " are wrong";
+        const std::uint64_t unchecked = counts.unchecked_sums();
+        if (counts.sums == 0) return unchecked == 0 ? text : text + "; " + unchecked_sums(counts);
+        const std::uint64_t told = counts.wrong_sums == 0 ? counts.sums : counts.wrong_sums;
+        text += "; ";
+        if (told != counts.sums + unchecked) text += std::to_string(told) + " of ";
+        text += counted(counts.sums + unchecked, "sum") + (counts.sums + unchecked == 1 ? " is" : " are")
+            + (counts.wrong_sums == 0 ? " right" : " wrong");
+        return unchecked == 0 ? text : text + ", " + unchecked_sums(counts);
+    }
+    /// "30 were not checked: their results have NaN or infinity"
+    static std::string unchecked_sums(const tools::merge_counts& counts)
+    {
+        const bool is_one = counts.unchecked_sums() == 1;
+        std::string text = std::to_string(counts.unchecked_sums()) + (is_one ? " was" : " were") + " not checked: ";
+        const bool has_both = counts.nonfinite_sums != 0 && counts.multiplied_sums != 0;
+        if (counts.nonfinite_sums != 0) {
+            text += is_one ? "its result has NaN or infinity" : "their results have NaN or infinity";
+            if (has_both) text += " (" + std::to_string(counts.nonfinite_sums) + "), or ";
         }
+        if (counts.multiplied_sums != 0) text += std::string(is_one ? "its" : "their") + " inputs are multiplied first";
+        if (has_both) text += " (" + std::to_string(counts.multiplied_sums) + ")";
         return text;
     }
     /// What the files lack.
@@ -650,8 +666,13 @@ private:
         std::uint64_t calls = 0;
         std::uint64_t unseen = 0;
         std::uint64_t findings = 0;
+        tools::merge_counts sums; // of all communicators together
         const std::vector<const communicator*> all = wanted();
         for (const communicator* each : all) {
+            const tools::merge_counts& counts = each->of.counts();
+            sums.sums += counts.sums;
+            sums.nonfinite_sums += counts.nonfinite_sums;
+            sums.multiplied_sums += counts.multiplied_sums;
             findings += each->of.found().findings().size();
             const report::run_findings& of = each->of.found();
             steps += of.steps();
@@ -673,6 +694,9 @@ private:
             }
         }
         found = gravest != nullptr || !other.empty();
+        std::string unchecked;
+        if (sums.unchecked_sums() != 0)
+            unchecked = "of " + counted(sums.sums + sums.unchecked_sums(), "sum") + ' ' + unchecked_sums(sums);
         if (gravest != nullptr) {
             std::string text = gravest->of.found().steps() == 0
                 ? capital(list_of(gravest->of.found().alarms().front().first.ranks)) + ' '
@@ -683,16 +707,18 @@ private:
             if (const std::uint64_t more = alarms - gravest->of.found().alarms().size(); more != 0) {
                 text += " " + counted(more, "alarm") + " of other communicators.";
             }
+            if (!unchecked.empty()) text += ' ' + capital(unchecked) + '.';
             return other.empty() ? text : text + " " + other + ".";
         }
-        if (!other.empty()) return other + ".";
+        if (!unchecked.empty()) unchecked = "; " + unchecked;
+        if (!other.empty()) return other + unchecked + ".";
         if (steps == 0) return "No step was judged: no call is there of all ranks.";
         std::string text = std::string(findings == 0 ? "Nothing was found" : "No alarm was raised") + " in "
             + counted(steps, "step") + " of " + counted(all.size(), "communicator");
         if (findings != 0) text += "; what stood out did not recur";
         if (unseen != 0)
             text += "; " + std::to_string(unseen) + " of " + counted(calls, "call") + " were not looked at";
-        return text + '.';
+        return text + unchecked + '.';
     }
     static std::string capital(std::string text)
     {

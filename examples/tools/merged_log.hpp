@@ -86,6 +86,10 @@ struct merge_counts {
     std::uint64_t differing = 0;
     std::uint64_t sums = 0; ///< that were checked
     std::uint64_t wrong_sums = 0;
+    std::uint64_t nonfinite_sums = 0; ///< that were not checked, because their results have NaN or infinity
+    std::uint64_t multiplied_sums = 0; ///< that were not checked, because ranks multiply their inputs first
+
+    std::uint64_t unchecked_sums() const noexcept { return nonfinite_sums + multiplied_sums; }
     std::uint64_t first_step = 0;
     std::uint64_t last_step = 0;
     std::uint64_t first_call = 0;
@@ -330,6 +334,7 @@ private:
     void judge(std::uint64_t step, const pending_step& all, bool went_back)
     {
         calls_.clear();
+        is_sum_.clear();
         blocks_.clear();
         std::uint64_t unix_us = 0;
         std::uint64_t first = 0;
@@ -351,6 +356,7 @@ private:
             last = sequence;
             calls_.push_back(known.call);
             calls_.back().bins = common_bins(ranks);
+            is_sum_.push_back(known.is_sum);
             for (const std::optional<rank_call>& of : ranks) {
                 const auto* const bytes = reinterpret_cast<const unsigned char*>(of->block.data());
                 blocks_.push_back({of->block.empty() ? nullptr : bytes, of->has_input, of->has_result,
@@ -499,6 +505,25 @@ private:
             counts_.sums += call.audit.sum_checked ? 1 : 0;
             counts_.wrong_sums += call.audit.sum_checked && !call.audit.conserved ? 1 : 0;
         }
+        for (std::size_t c = 0; c < record_.calls.size(); ++c) count_unchecked(c);
+    }
+    /// Why a sum with a checksum was not checked.
+    void count_unchecked(std::size_t c)
+    {
+        using collprobe::collective;
+        using collprobe::reduction;
+        const collprobe::merged_call& call = calls_[c];
+        const collprobe::call_record& judged = record_.calls[c];
+        const bool reduces = call.call == collective::all_reduce || call.call == collective::reduce_scatter;
+        const bool adds = call.operation == reduction::sum || call.operation == reduction::average;
+        if (!reduces || !adds || !is_sum_[c] || call.bins == 0 || !judged.audit.checked || judged.audit.sum_checked)
+            return;
+        const auto first = blocks_.begin() + static_cast<std::ptrdiff_t>(c * ranks_.size());
+        const bool is_multiplied = std::any_of(first, first + size(), [](const collprobe::rank_block& of) {
+            return collprobe::to_bits(of.scale) != collprobe::to_bits(1.0);
+        });
+        if (is_multiplied) ++counts_.multiplied_sums;
+        else if (judged.nonfinite != 0 || judged.result_nonfinite != 0) ++counts_.nonfinite_sums;
     }
 
     void raise(const collprobe::alarm_record& raised, std::uint64_t unix_us)
@@ -539,6 +564,7 @@ private:
     std::vector<std::uint64_t> judged_steps_;
     std::vector<known_call> known_; ///< by place in the step
     std::vector<collprobe::merged_call> calls_;
+    std::vector<bool> is_sum_; ///< by call: `known_call::is_sum`
     std::vector<collprobe::rank_block> blocks_;
     collprobe::step_record record_;
 };

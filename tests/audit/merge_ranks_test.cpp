@@ -57,7 +57,7 @@ std::vector<T> gradient(int rank, std::uint64_t step, std::size_t call, std::uin
     return data;
 }
 
-enum class harm { none, nan, copied, stale, outlier, flipped, wrong_sum, wrong_part };
+enum class harm { none, nan, copied, stale, outlier, flipped, wrong_sum, wrong_part, overflow };
 
 /// A fault in one call of one step.
 struct planned {
@@ -202,6 +202,7 @@ private:
         std::vector<T> data = gradient<T>(from, hit(harm::stale) ? step_ - 1 : step_, call_, count);
         if constexpr (floating_element<T>) {
             if (hit(harm::nan)) data[7] = static_cast<T>(detail::not_a_number());
+            if (hit(harm::overflow)) data[9] = data[11] = static_cast<T>(0x1.8p127 * (sizeof(T) == 8 ? 0x1p896 : 1));
             for (T& each : data) {
                 if (hit(harm::outlier)) each = static_cast<T>(20 * detail::widen(each));
             }
@@ -389,6 +390,8 @@ private:
         same("result_digest", a.result_digest, b.result_digest);
         same("has_result_digest", a.has_result_digest, b.has_result_digest);
         number("result_norm", a.result_norm, b.result_norm);
+        same("result_nonfinite", a.result_nonfinite, b.result_nonfinite);
+        number("headroom", a.headroom, b.headroom);
         same("result_sample", a.result_sample.size(), b.result_sample.size());
         same("audit.checked", a.audit.checked, b.audit.checked);
         same("audit.majority", a.audit.majority, b.audit.majority);
@@ -449,16 +452,18 @@ plan random_plan(int ranks, std::uint64_t seed)
         const auto draw = [&](std::uint64_t salt, std::uint64_t below) {
             return detail::mix64(seed + 1000 * step + salt) % below;
         };
-        const auto kind = static_cast<harm>((step + seed) % 8);
+        const auto kind = static_cast<harm>((step + seed) % 9);
         const bool needs_part = kind == harm::wrong_part;
         const bool needs_sum = kind == harm::wrong_sum;
         // Of two ranks whose integers differ only their sketches, which blocks lack, tell which is wrong.
         const std::uint64_t replicas = ranks == 2 ? 7 : 8;
-        const std::size_t call = needs_part ? 4 + draw(1, 2)
+        const bool overflows = kind == harm::overflow;
+        const std::size_t call = overflows ? std::size_t{0} + draw(1, 2) * (3 + draw(3, 2))
+            : needs_part                    ? 4 + draw(1, 2)
                                             : draw(1, needs_sum ? 4 : kind == harm::flipped ? replicas : 6);
         const int rank = static_cast<int>(draw(2, static_cast<std::uint64_t>(ranks)));
         for (int r = 0; r < ranks; ++r) {
-            if (r == rank || needs_sum) faults.push_back({kind, r, step, call});
+            if (r == rank || needs_sum || overflows) faults.push_back({kind, r, step, call});
         }
     }
     return faults;
@@ -494,7 +499,7 @@ TEST_CASE("merge_ranks makes of blocks the record that probed makes of messages"
         }
         if (ranks == 1) continue;
         for (const finding each : {finding::non_finite, finding::duplicate, finding::stale, finding::result_differs,
-                 finding::sum_differs}) {
+                 finding::sum_differs, finding::overflow}) {
             CAPTURE(name(each));
             CHECK(steps_with(merged, each) > 0);
         }

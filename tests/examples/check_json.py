@@ -74,7 +74,7 @@ def check_trainer(path, ranks, steps, runs):
                 check_object(line, FROM_A_FILE | {"calls"} | ({"lateness", "evidence", "silent_evidence"} & set(line)))
                 assert len(line["loss"]["by_rank"]) == len(line["grad_norm"]["by_rank"]) == ranks
                 for call in line["calls"]:
-                    assert set(call) - {"lateness"} == CALL, sorted(call)
+                    assert set(call) - {"lateness", "headroom"} == CALL, sorted(call)
                     assert call["collective_seq_id"] == calls and int(call["digest"], 16) < 2**64
                     calls += 1
             else:

@@ -27,7 +27,7 @@ collprobe_add_merge_test(clean "" CODE 0 NOT_OUT "alarm|mismatch|!"
 set(in_step_40 "step 40, bucket 1 'all_reduce#1 1200 bfloat16'")
 collprobe_add_merge_test(nan nan CODE 1 NOT_OUT "rank 0,"
     OUT "  alarm: ${in_step_40}: non_finite: rank 2. damage: input. advice: drop the step's update. rank 2 .global 2, host b.\n"
-        "\nRank 2 sent NaN or infinity in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
+        "\nRank 2 sent NaN or infinity in 1 of 60 steps, ${in_step_40}: drop the step's update. Of 180 sums 1 was not checked: its result has NaN or infinity.\n$")
 collprobe_add_merge_test(stale stale CODE 1
     OUT "\nRank 2 sent the data that it had sent last in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
 collprobe_add_merge_test(flipped flipped CODE 1
@@ -35,6 +35,10 @@ collprobe_add_merge_test(flipped flipped CODE 1
         "\nRank 2 held other bits of a result than the other ranks in 1 of 60 steps, ${in_step_40}: resync from rank 0.\n$")
 collprobe_add_merge_test(wrong_sum wrong_sum CODE 1
     OUT "1 of 180 sums are wrong" "\nSome rank received a result that is not the sum of the inputs in 1 of 60 steps, ${in_step_40}: ")
+collprobe_add_merge_test(overflow overflow CODE 1 NOT_OUT "wrong|rank [0-3]:"
+    OUT "same result in 180 calls. 160 of 180 sums are right, 20 were not checked: their results have NaN or infinity\n"
+        "alarm: step 40, bucket 0 'all_reduce#0 1200 float': overflow: nobody is named, the inputs are finite, and 1 element of the result is NaN or infinite: the reduction leaves the range of its type. scale the inputs down, or reduce in a wider type. damage: reduce. advice: drop the step's update. in 20 steps, the last 59\n"
+        "\nSome rank received NaN or infinity as the result of finite inputs in 20 of 60 steps, first in step 40, bucket 0 'all_reduce#0 1200 float': drop the step's update. Of 180 sums 20 were not checked: their results have NaN or infinity.\n$")
 collprobe_add_merge_test(sums_without_sketches "wrong_sum;plain" CODE 1 NOT_OUT "sums" # it is longer than it can be
     OUT "\nSome rank received a result that is not the sum of the inputs in 1 of 60 steps, ${in_step_40}: ")
 collprobe_add_merge_test(other_call other_call CODE 1
@@ -58,8 +62,11 @@ collprobe_add_merge_test(both_groups "groups" CODE 0
     OUT "'half' .0x[0-9a-f]+.: 2 ranks, 60 steps" "\n'half' .0x[0-9a-f]+. +0-1 " "in 180 steps of 3 communicators")
 collprobe_add_merge_test(no_group "groups" --comm whole CODE 2 ERR "no communicator 'whole', only: .*'comm0' .0x")
 collprobe_add_merge_test(dropped dropped CODE 0 OUT "! rank 0 .global 0, host a. dropped 5 records")
-collprobe_add_merge_test(factors premul CODE 0 OUT "180 calls. 120 sums are right")
-collprobe_add_merge_test(unknown_factors "premul=unknown" CODE 0 OUT "180 calls. 120 sums are right")
+collprobe_add_merge_test(factors premul CODE 0
+    OUT "180 calls. 120 of 180 sums are right, 60 were not checked: their inputs are multiplied first\n"
+        "\nNothing was found in 60 steps of 1 communicator. of 180 sums 60 were not checked: their inputs are multiplied first.\n$")
+collprobe_add_merge_test(unknown_factors "premul=unknown" CODE 0
+    OUT "120 of 180 sums are right, 60 were not checked: their inputs are multiplied first\n")
 collprobe_add_merge_test(unlocked "unlocked;stale" CODE 0 OUT "Nothing was found in 60 steps") # no step before that is like it
 collprobe_add_merge_test(rollback rollback CODE 0 OUT "63 steps judged")
 collprobe_add_run_test(tools.merge_help RUN $<TARGET_FILE:collprobe_merge> --help CODE 0 OUT "--follow" "Exit status: 0 nothing")

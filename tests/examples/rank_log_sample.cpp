@@ -5,7 +5,8 @@
 // rank is a process: 4 ranks on 2 hosts, 60 steps with two all-reduces, a reduce-scatter and an all-gather.
 // Words: "ranks=N", "steps=N", "every=N" (probed steps), "count=N" (elements of a buffer), "run=NAME", "plain" (no
 // sketches), "seed=N" (of the gradients).
-// Faults: "nan", "stale", "flipped", "wrong_sum" (of rank 2, in step 40), "other_call" (rank 1 makes another call from
+// Faults: "nan", "stale", "flipped", "wrong_sum" (of rank 2, in step 40), "overflow" (of the sum of call 0 from step 40
+// on, of all ranks), "other_call" (rank 1 makes another call from
 // step 40 on), "missing" (rank 3 has no file), "killed" (rank 3 stops in step 40), "cut" (the last line of rank 1 is
 // cut off), "nested" (rank 1 looks at every second step that the others look at), "groups" (besides, two communicators
 // of half of the ranks), "named" (the communicator of all ranks has a name), "partial" (rank 2 lacks call 1 of each
@@ -214,6 +215,8 @@ private:
         for (const int r : of.members) {
             inputs.push_back(gradient<T>(of, r, is_hit && hits("stale", r) ? step_ - every_ : step_, call.count));
             if (is_hit && hits("nan", r)) inputs.back()[5] = static_cast<T>(detail::not_a_number());
+            if (with_.has("overflow") && bucket == 0 && &of == &groups_[0] && step_ >= fault_step)
+                inputs.back()[100] = static_cast<T>(3e38f);
         }
         const double factor = has_factors(call) ? 0.25 : 1;
         std::vector<T> whole;

@@ -172,6 +172,8 @@ TEST_CASE("the schedule of the kernels gives digest, norm and dot of a result")
                 = reducer.finish(detail::reduce_blocks(reducer, std::uint64_t{count - shift}));
             CHECK(all.digest.finish() == expected.digest);
             CHECK(all.value.scale == expected.scale);
+            CHECK(all.value.nonfinite() == expected.nonfinite);
+            CHECK(all.value.first_nonfinite == expected.first_nonfinite);
             CHECK(all.value.sum_of_squares == doctest::Approx(expected.sum_of_squares).epsilon(1e-12));
             CHECK(all.dot == doctest::Approx(expected.dot).epsilon(1e-10));
         }

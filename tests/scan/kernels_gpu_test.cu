@@ -184,6 +184,8 @@ TEST_CASE("small: what a result of float is read for")
             const detail::result_record expected
                 = on_host.finish(detail::reduce_blocks(on_host, std::uint64_t{data.size()}));
             CHECK(found.digest == expected.digest);
+            CHECK(found.nonfinite == expected.nonfinite);
+            CHECK(found.first_nonfinite == expected.first_nonfinite);
             CHECK(found.sum_of_squares == doctest::Approx(expected.sum_of_squares).epsilon(1e-12));
             CHECK(is_nan(found.dot) == is_nan(expected.dot));
             if (!is_nan(expected.dot)) CHECK(found.dot == doctest::Approx(expected.dot).epsilon(1e-12));

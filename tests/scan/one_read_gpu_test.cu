@@ -62,6 +62,8 @@ struct bench {
             const auto record = on_host.finish(detail::reduce_blocks(on_host, std::uint64_t{data.size()}));
             CHECK(result[0].digest == record.digest);
             CHECK(result[0].scale == record.scale);
+            CHECK(result[0].nonfinite == record.nonfinite);
+            CHECK(result[0].first_nonfinite == record.first_nonfinite);
             CHECK(result[0].sum_of_squares == doctest::Approx(record.sum_of_squares).epsilon(1e-12));
             CHECK(is_nan(result[0].dot) == is_nan(record.dot));
             if (is_finite(record.dot)) CHECK(result[0].dot == doctest::Approx(record.dot).epsilon(1e-9));

@@ -48,7 +48,8 @@ struct separate_reads {
     static detail::result_record finish(const partial& all)
     {
         const statistics found = inner::finish(all.result);
-        return {found.digest, found.sum_of_squares, all.dot, found.scale, 0};
+        return {found.digest, found.sum_of_squares, all.dot, found.scale,
+            static_cast<std::uint32_t>(found.nonfinite()), found.first_nonfinite};
     }
 };
 
@@ -62,6 +63,8 @@ void check_same(const detail::result_record& found, const detail::result_record&
 {
     CHECK(found.digest == expected.digest);
     CHECK(found.scale == expected.scale);
+    CHECK(found.nonfinite == expected.nonfinite);
+    CHECK(found.first_nonfinite == expected.first_nonfinite);
     CHECK(is_nan(found.dot) == is_nan(expected.dot));
     if (fast_math) { // moments are promised to 1e-12, and the terms of a dot may cancel
         CHECK(detail::absolute(found.sum_of_squares - expected.sum_of_squares) <= 2e-12 * expected.sum_of_squares);
@@ -169,6 +172,38 @@ TEST_CASE_TEMPLATE("what a result is read for has the bits of separate reads, wh
         const std::vector<T> other = adversarial::random_elements<T>(count + 1, 0.1, 3, 22);
         check_record<T>({data.data() + 1, count}, other.data());
     }
+}
+
+TEST_CASE_TEMPLATE("the elements of a result that are not finite are counted, and the first one is found", T,
+    COLLPROBE_TEST_FLOATING_TYPES)
+{
+    constexpr std::size_t block = detail::result_reducer<T>::block;
+    std::uint64_t state = 7;
+    const auto random = [&state](std::size_t below) { return detail::mix64(++state) % below; };
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{63}, block - 1, block, 3 * block + 77}) {
+        for (const std::size_t faults : {std::size_t{0}, std::size_t{1}, std::size_t{3}, count / 2, count}) {
+            if (faults > count) continue;
+            std::vector<T> data = adversarial::random_elements<T>(count, 0, 1, 21);
+            std::vector<bool> is_bad(count);
+            for (std::size_t i = 0; i < faults; ++i) {
+                const std::size_t at = faults == count ? i : i == 1 ? count - 1 : random(count);
+                is_bad[at] = true;
+                data[at] = T(i % 3 == 0 ? detail::not_a_number() : i % 3 == 1 ? detail::infinity() : -detail::infinity());
+            }
+            const auto first = std::find(is_bad.begin(), is_bad.end(), true);
+            for (const detail::isa path : {detail::isa::portable, detail::isa::avx2, detail::isa::avx512}) {
+                if (!detail::supports(path)) continue;
+                const detail::result_record found = record_of<T>(view<const T>(data), nullptr, path);
+                CHECK(found.nonfinite == static_cast<std::size_t>(std::count(is_bad.begin(), is_bad.end(), true)));
+                CHECK(found.first_nonfinite
+                    == (first == is_bad.end() ? no_index : static_cast<std::uint64_t>(first - is_bad.begin())));
+            }
+        }
+    }
+    // A count beyond 32 bits says so.
+    typename detail::result_reducer<T>::partial many;
+    many.nonfinite = 0x1'0000'0001;
+    CHECK(detail::result_reducer<T>::finish(many).nonfinite == 0xffffffff);
 }
 
 TEST_CASE("scales of blocks of doubles merge as those of their statistics")

@@ -201,6 +201,8 @@ TEST_CASE("what a result is read for: digest, norm, dot with the input, NaN with
                         = on_host.finish(detail::reduce_blocks(on_host, std::uint64_t{count}));
                     CHECK(record[0].digest == expected.digest);
                     CHECK(record[0].scale == expected.scale);
+                    CHECK(record[0].nonfinite == expected.nonfinite);
+                    CHECK(record[0].first_nonfinite == expected.first_nonfinite);
                     CHECK(record[0].sum_of_squares == doctest::Approx(expected.sum_of_squares).epsilon(1e-12));
                     CHECK(is_nan(record[0].dot) == is_nan(expected.dot));
                     if (!is_nan(expected.dot)) CHECK(record[0].dot == doctest::Approx(expected.dot).epsilon(1e-10));

@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,9 @@ public:
             near(x.excess, y.excess, 1e-6, of + "excess");
             near(x.result_norm, y.result_norm, 1e-9, of + "result norm");
             require(x.nonfinite == y.nonfinite, of + "nonfinite");
+            require(is_nan(x.result_norm) == is_nan(y.result_norm) || !x.has_result_digest || !y.results_agree, of + "result norm known");
+            if (x.nonfinite == 0 && x.has_result_digest && y.results_agree)
+                require((x.result_nonfinite != 0) == (y.result_nonfinite != 0), of + "result_nonfinite");
             // Of an all-gather the audit of a gather compares shards, that of a summary the results alone.
             const bool by_shards = x.call == collective::all_gather && x.audit.checked;
             require(by_shards ? x.results_agree <= y.results_agree : x.results_agree == y.results_agree, of + "results_agree");
@@ -71,6 +75,7 @@ public:
             if (a_.calls[c].call == collective::all_gather && a_.calls[c].nonfinite != 0)
                 differing.erase({static_cast<int>(c), 0}), summed.erase({static_cast<int>(c), 0});
         }
+        require(overflows_of(a_) == overflows_of(b_), "overflows");
         require(differing == summed, "results differ: " + in_words(differing) + "and " + in_words(summed));
         require(calls_of_alike(a_, finding::sum_differs) == calls_of_alike(b_, finding::sum_differs), "sums differ");
         return text_;
@@ -122,6 +127,16 @@ private:
             if (each.what == what) found.insert({each.call, 0});
         return found;
     }
+    /// Of a scatter a gather names each part that overflows, a summary the worst.
+    static places overflows_of(const step_record& of)
+    {
+        places found = calls_of_alike(of, finding::overflow);
+        for (const suspect& each : of.suspects) {
+            if (each.what == finding::overflow && each.rank < 0 && of.calls[static_cast<std::size_t>(each.call)].results_agree)
+                found.insert({each.call, static_cast<int>(each.statistic)});
+        }
+        return found;
+    }
     static places calls_of_alike(const step_record& of, finding what)
     {
         places found;
@@ -148,7 +163,7 @@ void make_call(Comm& comm, std::mt19937_64& shared, std::mt19937_64& own, host::
     std::normal_distribution<double> normal;
     const auto n = static_cast<std::size_t>(comm.size());
     const std::size_t count = n * (1 + shared() % 60);
-    const double level = shared() % 8 == 0 ? 1e6 : 1;
+    const double level = shared() % 8 == 0 ? (std::is_same_v<T, float16> ? 2e4 : 1e6) : 1; // sums overflow
     const double spread = shared() % 4 == 0 ? 0 : 1;
     std::vector<T> send(count), same(count), whole(count * n);
     for (T& x : send) x = T(static_cast<float>(level * (0.5 + spread * normal(own))));
@@ -170,7 +185,9 @@ void make_step(Comm& comm, std::uint64_t seed, std::uint64_t step, host::stream_
     std::mt19937_64 own(seed + step * 1000 + static_cast<std::uint64_t>(comm.rank()) + 1);
     std::normal_distribution<double> normal;
     for (std::uint64_t calls = shared() % 4; calls > 0; --calls) {
-        if (shared() % 3 == 0) make_call<bfloat16>(comm, shared, own, stream);
+        const std::uint64_t type = shared() % 4;
+        if (type == 0) make_call<bfloat16>(comm, shared, own, stream);
+        else if (type == 1) make_call<float16>(comm, shared, own, stream);
         else make_call<float>(comm, shared, own, stream);
     }
     const double level = shared() % 5 == 0 ? 1e9 : 3;

@@ -28,19 +28,19 @@ template <class T, class Use>
 void each_member(T& of, const Use& use)
 {
     if constexpr (std::is_same_v<T, step_record>) {
-        auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u] = of;
-        (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));
-        (each_member(f, use), each_member(g, use), each_member(h, use), each_member(i, use), each_member(j, use));
-        (each_member(k, use), each_member(l, use), each_member(m, use), each_member(n, use), each_member(o, use));
-        (each_member(p, use), each_member(q, use), each_member(r, use), each_member(s, use), each_member(t, use));
-        each_member(u, use);
-    } else if constexpr (std::is_same_v<T, call_record>) {
         auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = of;
         (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));
         (each_member(f, use), each_member(g, use), each_member(h, use), each_member(i, use), each_member(j, use));
         (each_member(k, use), each_member(l, use), each_member(m, use), each_member(n, use), each_member(o, use));
         (each_member(p, use), each_member(q, use), each_member(r, use), each_member(s, use), each_member(t, use));
         (each_member(u, use), each_member(v, use), each_member(w, use));
+    } else if constexpr (std::is_same_v<T, call_record>) {
+        auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y] = of;
+        (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));
+        (each_member(f, use), each_member(g, use), each_member(h, use), each_member(i, use), each_member(j, use));
+        (each_member(k, use), each_member(l, use), each_member(m, use), each_member(n, use), each_member(o, use));
+        (each_member(p, use), each_member(q, use), each_member(r, use), each_member(s, use), each_member(t, use));
+        (each_member(u, use), each_member(v, use), each_member(w, use), each_member(x, use), each_member(y, use));
     } else if constexpr (std::is_same_v<T, call_audit>) {
         auto& [a, b, c, d, e, f, g, h, i] = of;
         (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));
@@ -50,6 +50,10 @@ void each_member(T& of, const Use& use)
         (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));
         (each_member(f, use), each_member(g, use), each_member(h, use), each_member(i, use), each_member(j, use));
         (each_member(k, use), each_member(l, use));
+    } else if constexpr (std::is_same_v<T, expectation_record>) {
+        auto& [a, b, c, d, e, f] = of;
+        (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));
+        each_member(f, use);
     } else if constexpr (std::is_same_v<T, direction>) {
         auto& [a, b, c, d, e] = of;
         (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));
@@ -69,7 +73,7 @@ struct write_marks {
     void operator()(std::vector<T>& of) const
     {
         of.resize(3);
-        if constexpr (!std::is_same_v<T, call_record>) std::memset(static_cast<void*>(of.data()), mark, 3 * sizeof(T));
+        if constexpr (std::is_trivially_copyable_v<T>) std::memset(static_cast<void*>(of.data()), mark, 3 * sizeof(T));
         else for (T& each : of) each_member(each, *this);
     }
 };

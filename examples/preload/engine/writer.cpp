@@ -397,11 +397,12 @@ void writer::write_call(communicator& of, const slot& done)
             .number(numbers.entry.input.l2());
     }
     if (facts.has_result) {
-        if (collprobe_preload::has_statistics(facts.type)) {
+        if (const auto& result = numbers.entry.result; collprobe_preload::has_statistics(facts.type)) {
             json.key("result_norm")
-                .number(collprobe::detail::times_power_of_two(
-                    collprobe::detail::square_root(numbers.entry.result.sum_of_squares),
-                    numbers.entry.result.scale));
+                .number(result.nonfinite != 0
+                        ? collprobe::detail::not_a_number()
+                        : collprobe::detail::times_power_of_two(
+                            collprobe::detail::square_root(result.sum_of_squares), result.scale));
         }
         json.key("digest").bits(numbers.entry.result.digest);
     }

@@ -23,11 +23,13 @@ struct result_record {
     double sum_of_squares; ///< times 2^(-2 scale)
     double dot; ///< of input and result, element by element; NaN by bits if the input was overwritten
     std::int32_t scale;
-    std::int32_t padding;
+    std::uint32_t nonfinite; ///< NaN and infinities, up to 2^32 - 1
+    std::uint64_t first_nonfinite = no_index; ///< index of the first one, if there is any
 };
 
-/// Reads a result once: its digest, its norm and, if `input` is not null, its dot with the input. A reducer for the
-/// devices' `reduce`. The norm has the bits that `statistics_reducer` gives.
+/// Reads a result once: its digest, the norm of its finite elements, the others' number and first index and, if `input`
+/// is not null, its dot with the input. A reducer for the devices' `reduce`. All but the dot has the bits that
+/// `statistics_reducer` gives.
 template <floating_element T>
 struct result_reducer {
     static constexpr std::uint64_t block = statistics_reducer<T, true>::block;
@@ -37,6 +39,8 @@ struct result_reducer {
         double dot = 0;
         std::int32_t scale = 0;
         bool any = false; ///< a finite element is not zero; then no other may change the scale
+        std::uint64_t nonfinite = 0;
+        std::uint64_t first_nonfinite = no_index;
     };
     using has_own_kernel = void; // on a GPU: scan/cuda/result_reducer.cuh
 
@@ -60,6 +64,8 @@ struct result_reducer {
         next.dot = input == nullptr ? not_a_number() : sums.dot;
         next.scale = sums.scale;
         next.any = sums.any;
+        next.nonfinite = sums.nonfinite;
+        if (sums.nonfinite != 0) next.first_nonfinite = first + sums.first_nonfinite;
         merge_partials(into, next);
     }
     static void merge(partial& into, const partial& next) noexcept
@@ -69,7 +75,9 @@ struct result_reducer {
     }
     COLLPROBE_HD static result_record finish(const partial& all) noexcept
     {
-        return {all.digest.finish(), all.sum_of_squares, all.dot, all.scale, 0};
+        constexpr std::uint64_t most = 0xffffffff;
+        return {all.digest.finish(), all.sum_of_squares, all.dot, all.scale,
+            static_cast<std::uint32_t>(all.nonfinite < most ? all.nonfinite : most), all.first_nonfinite};
     }
 
 private:
@@ -84,6 +92,8 @@ private:
             + rescaled(next.sum_of_squares, next.scale, scale);
         into.scale = scale;
         into.any = into.any || next.any;
+        into.nonfinite += next.nonfinite;
+        if (next.first_nonfinite < into.first_nonfinite) into.first_nonfinite = next.first_nonfinite;
     }
 };
 

@@ -70,6 +70,7 @@ COLLPROBE_COLD_INLINE void audit::judge_summary(const part_summaries<summary>& s
                 {.call = index, .what = finding::sum_differs, .statistic = out.residual, .threshold = 1});
         }
         detail::leave_open(call);
+        detail::note_overflow(call);
     }
     detail::state_certainty(first, options_.conservation.sigmas, record);
 }

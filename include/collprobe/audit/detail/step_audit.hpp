@@ -20,6 +20,9 @@ bool is_audited(const call_record& call) noexcept;
 /// Each rank has its own part of the result, so a wrong sum cannot be distinguished from damage behind the reduction.
 void leave_open(call_record& judged) noexcept;
 
+/// A result that is not finite, of finite inputs, is no sum of theirs, although it could not be checked.
+void note_overflow(call_record& judged) noexcept;
+
 /// Sets how certain the suspects of sums are, from suspect `first` on. A residual above the limit is not chance, but
 /// unfavourable data can cause it by rounding alone. A residual above 4 n times the limit cannot be rounding: u sqrt((n
 /// - 1) sum of m E) bounds rounding without any model of the data.

@@ -17,6 +17,13 @@ COLLPROBE_COLD_INLINE void leave_open(call_record& judged) noexcept
     if (judged.call == collective::reduce_scatter && where == damage::reduce) where = damage::unknown;
 }
 
+COLLPROBE_COLD_INLINE void note_overflow(call_record& judged) noexcept
+{
+    const bool reduces = judged.call == collective::all_reduce || judged.call == collective::reduce_scatter;
+    if (reduces && judged.result_nonfinite != 0 && judged.nonfinite == 0) judged.audit.conserved = false;
+    if (!judged.audit.conserved && judged.audit.where == damage::none) judged.audit.where = damage::reduce;
+}
+
 COLLPROBE_COLD_INLINE void state_certainty(std::size_t first, double sigmas, step_record& record)
 {
     double bins = 0;
@@ -66,6 +73,7 @@ COLLPROBE_COLD_INLINE void step_audit::judge_results(
     judge_.judge(findings, call_index, call, record.suspects);
     if (call.audit.sum_checked && is_floating(call.type)) call.audit.bins = bins;
     leave_open(call);
+    note_overflow(call);
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -76,7 +76,9 @@ struct call_audit {
     bool checked = false; ///< the call was audited; if not, the fields below say nothing
     bool majority = true; ///< more than half of the ranks hold the same result
     bool sum_checked = false; ///< the sum was checked
-    bool conserved = true; ///< the sum is right on all ranks, or on some; then the other ranks are named
+    /// The sum is right on all ranks, or on some; then the other ranks are named. Also true if nothing is known of the
+    /// sum, but not if finite inputs have a result with NaN or infinity.
+    bool conserved = true;
     /// The largest distance, over the ranks, of a checksum of the result from that of the inputs, and the limit of
     /// that distance. Units: standard deviations of the rounding error; for integers the distance itself; in a
     /// `summary` units of the limit. 0 if the sum was not checked. Of an observed result that is not the plain sum or
@@ -136,8 +138,17 @@ struct call_record {
     /// its own: there it is a digest of the ranks' digests in their order, which depends on the number of ranks.
     std::uint64_t result_digest = 0;
     bool has_result_digest = false; ///< false: the result was not read, or no result has a majority
-    /// The L2 norm of the result with that digest, or of the ranks' results together. NaN by bits if it is unknown.
+    /// The L2 norm of the result with that digest, or of the ranks' results together. NaN by bits if it is unknown, or
+    /// if an element is not finite.
     double result_norm = detail::not_a_number();
+    /// NaN and infinities of the result with that digest, or of the ranks' results together (of each up to 2^32 - 1).
+    /// In `summary` mode known only if all inputs are finite, and of parts the largest number of a rank.
+    std::uint64_t result_nonfinite = 0;
+    /// Of sums and averages: the largest number of the type in units of the largest that the result can have, if the
+    /// largest magnitudes of all ranks meet in one element. Inputs that are so many times larger may overflow. (An
+    /// average adds values times 1 / n.) NaN by bits if it is not known: of integers, codes, several leaves, inputs
+    /// that are not finite or zeros only, and in `summary` mode.
+    double headroom = detail::not_a_number();
     /// With `probe_options::order_sample`, of sums and averages: the result at the sampled places.
     std::vector<double> result_sample;
     call_audit audit;

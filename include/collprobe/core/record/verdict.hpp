@@ -52,7 +52,9 @@ enum class finding : std::uint8_t {
     /// threshold: the bound of its error.
     weights,
     largest_magnitude, ///< as `loss`: of the elements that the rank sent
-    /// The result has NaN or infinity, and no input has: exact. Statistic: elements; index: the first one.
+    /// The result of a reduction has NaN or infinity, and no input has: exact. Statistic: elements; index: the first
+    /// one. Rank: whose part of a reduce-scatter it is. Threshold: 0; or, if no reduction of these inputs leaves the
+    /// range of the type, so that the result is damaged, how many times larger they may be.
     overflow,
     /// The rank has sent zeros only since `unusual_number::since`, in the whole gradient or in one call, where others
     /// have not: exact. Told once, after 16 such steps (`unusual_number::steps`) in which it did not tell the weight 0,

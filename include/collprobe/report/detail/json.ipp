@@ -179,6 +179,8 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
     json.key("grad_norm").open('{').key("mean").number(call.gradient_norm.mean);
     json.key("cv").number(call.gradient_norm.cv).close('}').key("cosine").number(call.pooled_cosine);
     json.key("nonfinite").integer(call.nonfinite).key("results_agree").boolean(call.results_agree);
+    if (call.result_nonfinite != 0) json.key("result_nonfinite").integer(call.result_nonfinite);
+    if (is_finite(call.headroom)) json.key("headroom").number(call.headroom);
     if (const call_audit& of = call.audit; of.checked) {
         json.key("audit").open('{').key("damage").text(collprobe::name(of.where)).key("sum_checked");
         json.boolean(of.sum_checked).key("residual").number(of.residual);

@@ -413,6 +413,15 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
     }
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
         const call_record& call = record.calls[c];
+        if (!is_finite(call.headroom) || call.headroom >= 4 || call.result_nonfinite != 0) continue;
+        const std::string type = collprobe::name(call.type);
+        text += "note: " + describe_call(static_cast<int>(c), call.site) + ": its result "
+            + (call.headroom > 1
+                    ? "may be " + short_number(call.headroom) + " times larger before " + type + " overflows\n"
+                    : "is finite, but its largest terms together would overflow " + type + '\n');
+    }
+    for (std::size_t c = 0; c < record.calls.size(); ++c) {
+        const call_record& call = record.calls[c];
         if (!call.quantisation.seen) continue;
         text += "quantisation: " + describe(static_cast<int>(c), call.site, call.quantisation) + '\n';
     }

@@ -170,7 +170,10 @@ COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, doub
         text = "the inputs are finite, and " + counted(static_cast<std::uint64_t>(statistic), "element")
             + " of the result" + (statistic > 1 ? " are" : " is") + " NaN or infinite";
         if (index != no_index) text += ", the first at index " + std::to_string(index);
-        return text + ": the sum leaves the range of its type. Scale the inputs down, or sum in a wider type";
+        return text
+            + (threshold > 1 ? ": these inputs cannot overflow, so the reduction or the memory of its result is damaged"
+                             : ": the reduction leaves the range of its type; scale the inputs down, or reduce in a "
+                               "wider type");
     case finding::value_differs:
         if (!has_rank)
             return "the ranks have " + counted(static_cast<std::uint64_t>(statistic), "different value") + ", " + since;

@@ -45,8 +45,9 @@ struct block_reduction<scan::result_reducer<T>> {
     __device__ static scan::result_record finish(const scan::scan_input<T>& input, const Partial& all)
     {
         const bool no_input = input.other.data == nullptr && all.value.count != 0;
-        return scan::result_reducer<T>::finish(
-            {all.digest, all.value.sum_of_squares, no_input ? scan::not_a_number() : all.dot, all.value.scale});
+        return scan::result_reducer<T>::finish({all.digest, all.value.sum_of_squares,
+            no_input ? scan::not_a_number() : all.dot, all.value.scale, false, all.value.nonfinite(),
+            all.value.first_nonfinite});
     }
 };
 

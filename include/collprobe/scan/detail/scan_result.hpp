@@ -39,12 +39,14 @@ double absolute_maximum(const T* data, std::uint64_t count) noexcept
     return widen(bit_cast<T>(most));
 }
 
-/// Digest, norm and dot of a block. Not inlined: see `gradual_underflow`.
+/// Digest, norm, dot and non-finite elements of a block. Not inlined: see `gradual_underflow`.
 struct result_block {
     double squares = 0; ///< sum over the finite elements, times 2^(-2 scale)
     double dot = 0; ///< with `other`
     std::int32_t scale = 0;
     bool any = false; ///< a finite element is not zero
+    std::uint64_t nonfinite = 0;
+    std::uint64_t first_nonfinite = 0; ///< in the block; if there is any
 
     /// `first_byte`: offset of the block in its buffer, a multiple of 128.
     template <floating_element T>
@@ -84,11 +86,13 @@ private:
     {
         const double most = absolute_maximum(data, count);
         result_block out{.dot = dot, .scale = sizeof(T) == 8 ? scale_for(most) : 0, .any = most != 0};
-        if (!out.any) return out;
         const double factor = power_of_two(-out.scale);
         double squares[8] = {};
         for (std::uint64_t i = 0; i < count; ++i) {
-            if (!is_finite(data[i])) continue;
+            if (!is_finite(data[i])) {
+                if (out.nonfinite++ == 0) out.first_nonfinite = i;
+                continue;
+            }
             const double x = sizeof(T) == 8 ? opaque(widen(data[i]) * factor) : widen(data[i]);
             squares[lane_position<T>(i) % 8] += opaque(x * x);
         }

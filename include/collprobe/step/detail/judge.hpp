@@ -47,6 +47,11 @@ void judge_told_norm(double told, int rank, step_record& out);
 /// Sets `call_record::excess`, and appends a suspect if it is above 1. Precondition: all inputs are finite.
 void judge_lengths(const call_lengths& of, const probed_call& call, int call_index, step_record& out);
 
+/// Appends the suspect of a reduction of finite inputs whose result has so many elements that are not finite, the first
+/// one at `first`. `rank`: whose part it is; -1: all have it.
+void judge_overflow(std::uint64_t elements, std::uint64_t first, int rank, const probed_call& call, int call_index,
+    step_record& out);
+
 /// Turns the messages of a step into the record that all ranks agree on. Every rank runs the same arithmetic on the
 /// same bytes in the same order of steps, so all ranks get the same record.
 /// Allocates only when a step has more calls than any step before it. A judge for `summary` needs no tables and has
@@ -135,7 +140,7 @@ private:
     void describe_result(const gathered_step& step, std::size_t b, const probed_call& call, int holder,
         call_record& described) const;
 
-    void judge_call(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
+    void judge_call(const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out);
     /// Precondition: `describe_call` has described it.
     void judge_lengths_of(
         const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out);
@@ -172,7 +177,7 @@ private:
     static bool differs_from(
         int holder, const gathered_step& step, std::size_t b, const probed_call& call, int rank);
 
-    /// The squares of the result that all have, or of all parts; NaN as below.
+    /// The squares of the result that all have, or of all parts; NaN as below, and if an element is not finite.
     double squares_of_result(const gathered_step& step, std::size_t b, const probed_call& call, int holder) const;
     /// |sum over ranks of this call|^2, from the result; NaN if the result was not read, or differs between the ranks
     /// without a majority.

@@ -8,6 +8,7 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
+#include <collprobe/core/widen.hpp>
 #include <collprobe/detail/digest_index.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/metrics/direction.hpp>
@@ -18,37 +19,50 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Half a unit of the last place, relative to the number, and the smallest number.
+/// Half a unit of the last place, relative to the number, the smallest number and the largest one.
 struct rounding_errors {
     double relative;
     double underflow;
+    double largest;
+
+    /// The factor by which so many roundings may make a sum larger: (1 + u)^k <= exp(k u) <= 1 / (1 - k u).
+    double growth(double roundings) const noexcept
+    {
+        return roundings * relative < 0.5 ? 1 / (1 - roundings * relative) : exponential(roundings * relative);
+    }
 };
 COLLPROBE_COLD_INLINE rounding_errors rounding_errors_of(element_type type) noexcept
 {
     int digits = element_traits<double>::digits; // sums of integers are taken in double here
     int least = -1022;
+    double largest = largest_double;
     with_floating_type(type, [&]<class T>(T) {
         digits = element_traits<T>::digits;
         if (element_traits<T>::min_subnormal_exponent > least) least = element_traits<T>::min_subnormal_exponent;
+        using bits = typename element_traits<T>::bits_type;
+        largest = widen(bit_cast<T>(static_cast<bits>(element_traits<T>::smallest_nonfinite - 1)));
     });
-    return {power_of_two(-digits), power_of_two(least)};
+    return {power_of_two(-digits), power_of_two(least), largest};
 }
 
 COLLPROBE_COLD_INLINE void judge_lengths(
     const call_lengths& of, const probed_call& call, int call_index, step_record& out)
 {
-    if (call.has_codes || call.has_leaves || call.has_unknown_scale || !is_finite(of.result)) return;
+    if (call.has_codes || call.has_leaves || call.has_unknown_scale) return;
+    // What was sent is finite, and what came is not.
+    const bool is_damaged = call.is_move() && out.calls[static_cast<std::size_t>(call_index)].result_nonfinite != 0;
+    if (!is_damaged && !is_finite(of.result)) return;
     // Squares near the end of a double's range have lost digits; 0 is 0.
-    if (of.result > 0 && of.result < 0x1p-900) return;
+    if (!is_damaged && of.result > 0 && of.result < 0x1p-900) return;
     suspect found{.call = call_index, .what = finding::shard_differs, .by_length = true};
     double& excess = out.calls[static_cast<std::size_t>(call_index)].excess;
     if (call.is_move()) {
         // The squares are sums of numbers of one sign: the relative error of such a sum is at most its longest chain of
         // additions, times 2^-53.
         constexpr double tolerance = 0x1p-32;
-        const double larger = of.squares > of.result ? of.squares : of.result;
-        if (!is_finite(of.squares) || (of.squares > 0 && of.squares < 0x1p-900)) return;
-        found.statistic = larger > 0 ? absolute(of.result - of.squares) / larger : 0;
+        const double larger = is_damaged || of.squares > of.result ? of.squares : of.result;
+        if (!is_damaged && (!is_finite(of.squares) || (of.squares > 0 && of.squares < 0x1p-900))) return;
+        found.statistic = is_damaged ? 1 : larger > 0 ? absolute(of.result - of.squares) / larger : 0;
         found.threshold = tolerance;
     } else {
         // Each of n - 1 additions, a factor before and one behind them rounds, or falls below the normal range.
@@ -57,14 +71,38 @@ COLLPROBE_COLD_INLINE void judge_lengths(
         const rounding_errors by = rounding_errors_of(call.type);
         found.what = finding::sum_differs;
         found.statistic = factor * square_root(of.result);
-        const double relative = roundings * by.relative; // (1 + u)^k <= exp(k u) <= 1 / (1 - k u)
-        const double grown = relative < 0.5 ? 1 / (1 - relative) : exponential(relative);
-        found.threshold = (of.norms + of.norms_error) * grown * (1 + 0x1p-32)
+        found.threshold = (of.norms + of.norms_error) * by.growth(roundings) * (1 + 0x1p-32)
             + roundings * factor * by.underflow * square_root(static_cast<double>(call.count));
         if (!is_finite(found.threshold)) return;
     }
     excess = found.threshold > 0 ? found.statistic / found.threshold : found.statistic > 0 ? 0x1p1000 : 0;
     if (excess > 1 && !call.is_observed) out.suspects.push_back(found);
+}
+
+/// The largest number of the type in units of the largest magnitude that a sum or average can have.
+COLLPROBE_COLD_INLINE double headroom_of(const probed_call& call, const std::vector<statistics>& inputs) noexcept
+{
+    constexpr double down = 0x1p-64; // doubles do not overflow
+    double sum = 0;
+    for (const statistics& each : inputs) sum += each.absolute_maximum * down;
+    if (call.operation == reduction::average) sum /= static_cast<double>(inputs.size());
+    return sum > 0 ? rounding_errors_of(call.type).largest * down / sum : not_a_number();
+}
+
+COLLPROBE_COLD_INLINE void judge_overflow(std::uint64_t elements, std::uint64_t first, int rank,
+    const probed_call& call, int call_index, step_record& out)
+{
+    const double headroom = out.calls[static_cast<std::size_t>(call_index)].headroom;
+    const double terms = call.operation == reduction::average ? out.ranks : 1; // the sum may come before the factor
+    double room = is_finite(headroom) ? headroom / terms / rounding_errors_of(call.type).growth(out.ranks + 1) : 0;
+    if (call.operation == reduction::min || call.operation == reduction::max) room = 0x1p1000;
+    if (call.is_observed) room = 0; // the caller may have scaled the result
+    out.suspects.push_back({.rank = rank,
+        .call = call_index,
+        .what = finding::overflow,
+        .statistic = static_cast<double>(elements),
+        .threshold = room > 1 ? room : 0,
+        .index = first});
 }
 
 COLLPROBE_COLD_INLINE void take_extremes(const spread& losses, spread& weighted) noexcept
@@ -256,7 +294,7 @@ COLLPROBE_INLINE void step_judge::judge(
         out.calls[b].results_agree = !promises_equal || all_have_result_of_first(step, b);
         const int holder = out.calls[b].results_agree ? 0 : holder_of_result(step, b);
         describe_call(step, b, calls[b], holder, out.calls[b]);
-        judge_call(step, b, calls[b], out);
+        judge_call(step, b, calls[b], holder, out);
         judge_lengths_of(step, b, calls[b], holder, out);
         if (!calls[b].is_gradient()) continue;
         has_gradients = true;
@@ -637,6 +675,8 @@ COLLPROBE_INLINE void step_judge::describe_call(
         lengths_[index(r)] = input.l2();
     }
     described.gradient_norm = dispersion(lengths_);
+    if (call.is_gradient() && !call.has_codes && described.nonfinite == 0)
+        described.headroom = headroom_of(call, described.inputs);
     if (call.is_gradient() && call.has_result) {
         for (int r = 0; r < ranks_; ++r) {
             const statistics& input = described.inputs[index(r)];
@@ -658,6 +698,9 @@ COLLPROBE_INLINE void step_judge::describe_result(
     }
     if (!described.has_result_digest) return;
     described.result_norm = square_root(squares_of_result(step, b, call, holder));
+    for (int r = 0; r < ranks_; ++r) {
+        if (!call.is_replicated() || r == holder) described.result_nonfinite += step.entry(r, b).result.nonfinite;
+    }
     if (call.is_replicated()) {
         described.result_digest = step.entry(holder, b).result.digest;
         return;
@@ -669,7 +712,7 @@ COLLPROBE_INLINE void step_judge::describe_result(
 }
 
 COLLPROBE_INLINE void step_judge::judge_call(
-    const gathered_step& step, std::size_t b, const probed_call& call, step_record& out)
+    const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out)
 {
     const int call_index = static_cast<int>(b);
     for (bool& left_out : is_left_out_of_call_) left_out = false;
@@ -683,6 +726,13 @@ COLLPROBE_INLINE void step_judge::judge_call(
             .what = finding::non_finite,
             .statistic = static_cast<double>(input.nonfinite()),
             .index = input.first_nonfinite});
+    }
+    const bool overflows = out.calls[b].result_nonfinite != 0 && out.calls[b].nonfinite == 0;
+    for (int r = 0; overflows && call.has_input && !call.is_move() && r < ranks_; ++r) {
+        const result_record& result = step.entry(r, b).result;
+        if (result.nonfinite == 0 || (call.is_replicated() && r != holder)) continue;
+        judge_overflow(
+            result.nonfinite, result.first_nonfinite, call.is_replicated() ? -1 : r, call, call_index, out);
     }
     if (call.is_gradient()) judge_copies(step, b, out);
     if (call.is_gradient() || (call.call == collective::all_gather && call.has_input)) judge_repeats(step, b, out);
@@ -942,6 +992,7 @@ COLLPROBE_INLINE double step_judge::squares_of_result(
     double total = 0;
     for (int r = 0; r < ranks_; ++r) {
         const result_record& result = step.entry(call.is_replicated() ? holder : r, b).result;
+        if (result.nonfinite != 0) return not_a_number();
         total += unscaled(result.sum_of_squares, result.scale);
         if (call.is_replicated()) break;
     }

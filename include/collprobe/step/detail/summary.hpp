@@ -39,7 +39,8 @@ struct call_sums {
     moment_sums gradient_norm;
     double gradient_norm_squared;
     double nonfinite;
-    double result_norm_squared; ///< of all-reduce: n times the squared norm of the one result
+    /// Of all-reduce: n times the squared norm of the one result. NaN by bits if an element is not finite.
+    double result_norm_squared;
 };
 
 /// Largest and smallest of one number per rank, in the integer form of `extremum_key`.
@@ -65,7 +66,7 @@ struct call_keys {
     extremum_keys gradient_norm;
     std::uint64_t digest;
     std::uint64_t digest_complement;
-    std::uint64_t nonfinite; ///< count (at most 2^44 - 1) and rank
+    std::uint64_t nonfinite; ///< `nonfinite_key` of the ranks
     extremum_keys time; ///< in the call, in ns
 };
 
@@ -136,6 +137,15 @@ COLLPROBE_HD inline std::uint64_t count_key(std::uint64_t count, int rank) noexc
 }
 inline std::uint64_t key_count(std::uint64_t key) noexcept { return key >> rank_bits; }
 
+/// NaN and infinities of the rank's input (at most 2^43 - 1), or, if that has none, of its result; and the rank. Of
+/// several ranks one with a bad input wins: where the inputs are not finite, results are not.
+inline constexpr std::uint64_t nonfinite_input = std::uint64_t{1} << 43; ///< added to the count of an input
+COLLPROBE_HD inline std::uint64_t nonfinite_key(std::uint64_t of_input, std::uint32_t of_result, int rank) noexcept
+{
+    if (of_input == 0) return count_key(of_result, rank);
+    return count_key(nonfinite_input + (of_input < nonfinite_input ? of_input : nonfinite_input - 1), rank);
+}
+
 /// Whether a rank's loss is bad, the serial number of the last step that it could not judge, and the rank. Of several
 /// ranks one with a bad loss wins: another's lost step is then told by the next step.
 COLLPROBE_HD inline std::uint64_t state_key(bool loss_is_bad, std::uint32_t last_lost, int rank) noexcept
@@ -204,14 +214,14 @@ struct pack_summary {
         const double factor = power_of_two(entry.result.scale);
         const std::uint64_t nonfinite = entry.input.nonfinite();
         to.call(b) = {moments_of(norm, mean), norm_squared, static_cast<double>(nonfinite),
-            entry.result.sum_of_squares * factor * factor};
+            entry.result.nonfinite != 0 ? not_a_number() : entry.result.sum_of_squares * factor * factor};
         double in_call = not_a_number();
         if (layout.times) {
             const call_times& noted = layout.times_of(message, b);
             in_call = nanoseconds_between(noted.entered, noted.left);
         }
         to.call_extrema(b) = {extrema_of(norm, rank), entry.result.digest, ~entry.result.digest,
-            count_key(nonfinite, rank), extrema_of(in_call, rank)};
+            nonfinite_key(nonfinite, entry.result.nonfinite, rank), extrema_of(in_call, rank)};
     }
 
 private:

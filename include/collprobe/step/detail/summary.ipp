@@ -138,17 +138,25 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         if (call.has_result && record.results_agree) {
             record.result_norm = square_root(totals.result_norm_squared / (call.is_replicated() ? ranks : 1));
         }
-        if (keys.nonfinite != 0) {
+        const std::uint64_t nonfinite = key_count(keys.nonfinite);
+        const bool inputs_are_finite = nonfinite < nonfinite_input;
+        if (!inputs_are_finite) {
             out.suspects.push_back({.rank = extremum_rank(keys.nonfinite),
                 .call = static_cast<int>(b),
                 .what = finding::non_finite,
-                .statistic = static_cast<double>(key_count(keys.nonfinite))});
+                .statistic = static_cast<double>(nonfinite - nonfinite_input)});
+        } else if (call.has_result && record.results_agree) {
+            record.result_nonfinite = nonfinite;
+        }
+        if (record.result_nonfinite != 0 && call.has_input && !call.is_move()) {
+            judge_overflow(nonfinite, no_index, call.is_replicated() ? -1 : extremum_rank(keys.nonfinite), call,
+                static_cast<int>(b), out);
         }
         if (!record.results_agree) {
             out.suspects.push_back(
                 {.call = static_cast<int>(b), .what = finding::result_differs, .statistic = 2});
         }
-        if (call.has_input && call.has_result && keys.nonfinite == 0 && record.results_agree
+        if (call.has_input && call.has_result && inputs_are_finite && record.results_agree
             && finite_norms == ranks && (call.is_move() || call.is_gradient())) {
             // The sum of norms is that of their distances from a reference, which may be far larger.
             const double level = absolute(ranks * step.call_reference(b));

@@ -1,0 +1,371 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A reduction of finite inputs whose result is not finite: the step names call, element and number, and makes no norm
+// and no direction of the rest. And how far other sums are from it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <collprobe/audit.hpp>
+#include <collprobe/collprobe.hpp>
+#include <collprobe/fault.hpp>
+#include <collprobe/report.hpp>
+
+#include "support/element_types.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+constexpr int ranks = 4;
+
+/// The record of a step in which all ranks do the same, as rank 0 has it. `make_calls(comm, rank, stream)`.
+template <class MakeCalls>
+step_record record_of(report_mode mode, const MakeCalls& make_calls, const std::vector<fault>& faults = {})
+{
+    step_record seen;
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        probed comm{faulty{world, faults}, {.mode = mode, .times = false}, audit()};
+        make_calls(comm, world.rank(), stream);
+        comm.end_step(7, stream);
+        step_record record;
+        REQUIRE(comm.wait(record));
+        if (world.rank() == 0) seen = record;
+    });
+    return seen;
+}
+
+/// 4096 elements of a rank, between -1 and 1.
+template <floating_element T>
+std::vector<T> gradient(int rank, std::uint64_t step, std::size_t count = 4096)
+{
+    std::vector<T> data(count);
+    const std::uint64_t seed = detail::mix64(1000 * step + static_cast<std::uint64_t>(rank) + 1);
+    for (std::size_t i = 0; i < count; ++i)
+        data[i] = T(static_cast<float>(static_cast<double>(detail::mix64(seed + i) >> 11) * 0x1p-52 - 1));
+    return data;
+}
+
+template <floating_element T>
+double largest_of()
+{
+    using traits = element_traits<T>;
+    return detail::widen(detail::bit_cast<T>(static_cast<typename traits::bits_type>(traits::smallest_nonfinite - 1)));
+}
+
+std::vector<suspect> all_of(const step_record& record, finding what)
+{
+    std::vector<suspect> found;
+    for (const suspect& each : record.suspects)
+        if (each.what == what) found.push_back(each);
+    return found;
+}
+
+/// What a reader of the buffer finds.
+struct counted_nonfinite {
+    std::uint64_t count = 0;
+    std::uint64_t first = no_index;
+
+    template <floating_element T>
+    static counted_nonfinite of(const std::vector<T>& data)
+    {
+        counted_nonfinite found;
+        for (std::size_t i = 0; i < data.size(); ++i) {
+            if (is_finite(data[i])) continue;
+            if (found.count++ == 0) found.first = i;
+        }
+        return found;
+    }
+};
+
+} // namespace
+
+TEST_CASE("a sum of finite float16 gradients that is infinite is an overflow, with its element")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const bool in_place : {false, true}) {
+            for (const float large : {10'000.f, 20'000.f}) {
+                CAPTURE(name(mode));
+                CAPTURE(in_place);
+                CAPTURE(large);
+                const bool is_gather = mode == report_mode::gather;
+                const step_record record = record_of(mode, [&](auto& comm, int rank, host::stream& stream) {
+                    std::vector<float16> send = gradient<float16>(rank, 1);
+                    send[100] = float16(large);
+                    std::vector<float16> apart(send.size());
+                    comm.all_reduce(send, view(in_place ? send : apart), reduction::sum, stream, call_site::named("wte"));
+                    stream.synchronize();
+                    REQUIRE(is_finite((in_place ? send : apart)[100]) == (large < 15'000));
+                });
+                const call_record& call = record.calls.at(0);
+                const double sum = is_gather ? 65504 / (4.0 * large) : 0;
+                if (is_gather) CHECK(call.headroom == doctest::Approx(sum).epsilon(1e-12));
+                else CHECK(is_nan(call.headroom));
+                CHECK(call.nonfinite == 0);
+                if (large < 15'000) { // the healthy twin
+                    CHECK(record.suspects.empty());
+                    CHECK(is_finite(call.result_norm));
+                    CHECK(is_finite(record.cosine.pooled));
+                    CHECK(is_finite(call.excess));
+                    CHECK((call.audit.sum_checked && call.audit.conserved));
+                    CHECK(call.result_nonfinite == 0);
+                    continue;
+                }
+                REQUIRE(record.suspects.size() == 1);
+                const suspect& found = record.suspects[0];
+                CHECK(found.what == finding::overflow);
+                CHECK(found.rank == -1);
+                CHECK(found.call == 0);
+                CHECK(found.exact);
+                CHECK(found.statistic == 1);
+                CHECK(found.threshold == 0);
+                CHECK(found.index == (is_gather ? 100 : no_index));
+                CHECK(std::string(found.site.name) == "wte");
+                CHECK(call.result_nonfinite == 1);
+                CHECK(is_nan(call.result_norm));
+                CHECK(is_nan(call.pooled_cosine));
+                CHECK(is_nan(call.excess));
+                CHECK(is_nan(record.cosine.pooled));
+                CHECK(is_nan(record.cosine.noise_scale));
+                CHECK(is_nan(record.cosine.predicted_cosine)); // nothing was learnt
+                CHECK(call.audit.checked);
+                CHECK_FALSE(call.audit.sum_checked);
+                CHECK_FALSE(call.audit.conserved);
+                CHECK(call.audit.where == damage::reduce);
+                const std::string text = report::step_table(record);
+                CHECK(text.find("the inputs are finite, and 1 element of the result is NaN or infinite") != text.npos);
+                CHECK((text.find("the first at index 100") != text.npos) == is_gather);
+                CHECK(text.find("scale the inputs down") != text.npos);
+            }
+        }
+    }
+}
+
+TEST_CASE_TEMPLATE("number and first index of an overflow are those of the buffer that the ranks receive", T,
+    COLLPROBE_TEST_FLOATING_TYPES)
+{
+    constexpr std::size_t block = detail::result_reducer<T>::block;
+    // Of these values alone every rank has 3/4 of the largest.
+    for (const std::size_t count : {std::size_t{4}, std::size_t{92}, block, 2 * block + 36}) {
+        for (const std::size_t faults : {std::size_t{0}, std::size_t{1}, std::size_t{7}, count / 2, count}) {
+            CAPTURE(count);
+            CAPTURE(faults);
+            std::vector<std::size_t> places;
+            for (std::size_t i = 0; i < faults; ++i) {
+                const std::uint64_t random = detail::mix64(count + 13 * i + faults) % count;
+                places.push_back(faults == count ? i : i == 1 || faults == 1 ? count - 1 : static_cast<std::size_t>(random));
+            }
+            counted_nonfinite of_sum;
+            std::vector<counted_nonfinite> of_parts(ranks);
+            for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+                CAPTURE(name(mode));
+                const step_record record = record_of(mode, [&](auto& comm, int rank, host::stream& stream) {
+                    std::vector<T> send = gradient<T>(rank, 3, count);
+                    for (const std::size_t at : places) send[at] = T(0.75 * largest_of<T>());
+                    std::vector<T> sum(count), part(count / ranks), same(count);
+                    comm.all_reduce(send, view(sum), reduction::sum, stream);
+                    comm.reduce_scatter(send, view(part), reduction::sum, stream);
+                    comm.all_reduce(send, view(same), reduction::max, stream); // no maximum overflows
+                    stream.synchronize();
+                    if (rank == 0) of_sum = counted_nonfinite::of(sum);
+                    of_parts[static_cast<std::size_t>(rank)] = counted_nonfinite::of(part);
+                });
+                const std::vector<suspect> found = all_of(record, finding::overflow);
+                CHECK((of_sum.count == 0) == (faults == 0));
+                std::size_t at = 0;
+                std::uint64_t most = 0;
+                std::uint64_t in_all = 0;
+                for (const counted_nonfinite& part : of_parts) {
+                    most = std::max(most, part.count);
+                    in_all += part.count;
+                }
+                if (faults == 0) {
+                    CHECK(record.suspects.empty());
+                    continue;
+                }
+                REQUIRE(found.size() >= 2);
+                CHECK(found[at].rank == -1);
+                CHECK(found[at].call == 0);
+                CHECK(found[at].statistic == static_cast<double>(of_sum.count));
+                CHECK(found[at++].index == (mode == report_mode::gather ? of_sum.first : no_index));
+                CHECK(record.calls[0].result_nonfinite == of_sum.count);
+                CHECK(record.calls[1].result_nonfinite == (mode == report_mode::gather ? in_all : most));
+                CHECK(record.calls[2].result_nonfinite == 0);
+                CHECK(is_nan(record.calls[1].result_norm));
+                CHECK(is_nan(record.calls[1].pooled_cosine));
+                CHECK_FALSE(is_nan(record.calls[2].result_norm)); // infinite where squares of doubles are
+                for (std::size_t r = 0; r < of_parts.size(); ++r) {
+                    const counted_nonfinite& part = of_parts[r];
+                    if (mode == report_mode::summary && (part.count != most || at == 2)) continue; // the worst part
+                    if (part.count == 0) continue;
+                    REQUIRE(at < found.size());
+                    CHECK(found[at].rank == static_cast<int>(r));
+                    CHECK(found[at].call == 1);
+                    CHECK(found[at].statistic == static_cast<double>(part.count));
+                    CHECK(found[at++].index == (mode == report_mode::gather ? part.first : no_index));
+                }
+                CHECK(at == found.size());
+                CHECK(all_of(record, finding::sum_differs).empty());
+                CHECK(all_of(record, finding::result_differs).empty());
+            }
+        }
+    }
+}
+
+TEST_CASE("where an input is not finite nothing overflows, and norm and direction of the result are undefined")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        const step_record record = record_of(mode, [&](auto& comm, int rank, host::stream& stream) {
+            std::vector<float> send = gradient<float>(rank, 1), sum(send.size());
+            if (rank == 2) send[5] = static_cast<float>(detail::not_a_number());
+            comm.all_reduce(send, view(sum), reduction::average, stream);
+            stream.synchronize();
+        });
+        REQUIRE(record.suspects.size() == 1);
+        CHECK(record.suspects[0].what == finding::non_finite);
+        CHECK(record.suspects[0].rank == 2);
+        CHECK(record.suspects[0].statistic == 1);
+        CHECK(is_nan(record.calls[0].result_norm));
+        CHECK(is_nan(record.calls[0].pooled_cosine));
+        CHECK(is_nan(record.cosine.pooled));
+        CHECK(is_nan(record.calls[0].headroom));
+        CHECK_FALSE(record.calls[0].audit.sum_checked);
+    }
+}
+
+TEST_CASE("an infinity in a result whose inputs cannot overflow is damage, and the finding says so")
+{
+    const std::vector<fault> faults{{.kind = fault_kind::infinity, .phase = fault_phase::during, .rank = 1}};
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        for (const reduction how : {reduction::sum, reduction::average, reduction::max}) {
+            CAPTURE(name(how));
+            const step_record record = record_of(mode,
+                [&](auto& comm, int rank, host::stream& stream) {
+                    std::vector<float> send = gradient<float>(rank, 1), result(send.size());
+                    comm.all_reduce(send, view(result), how, stream);
+                    stream.synchronize();
+                },
+                faults);
+            const std::vector<suspect> found = all_of(record, finding::overflow);
+            REQUIRE(found.size() == 1);
+            CHECK(found[0].rank == -1);
+            const bool is_known = mode == report_mode::gather || how == reduction::max;
+            CHECK((found[0].threshold > 1) == is_known);
+            CHECK((report::describe(found[0]).find("cannot overflow") != std::string::npos) == is_known);
+            CHECK_FALSE(record.calls[0].audit.conserved);
+        }
+        // What only moves data has a shard that differs, and the same undefined norm.
+        const step_record moved = record_of(mode,
+            [&](auto& comm, int rank, host::stream& stream) {
+                std::vector<float> send = gradient<float>(rank, 1), result(ranks * send.size());
+                comm.all_gather(send, view(result), stream);
+                stream.synchronize();
+            },
+            faults);
+        CHECK(all_of(moved, finding::overflow).empty());
+        CHECK(all_of(moved, finding::shard_differs).size() == 1);
+        CHECK((mode == report_mode::gather || is_nan(moved.calls[0].result_norm)));
+        CHECK(is_finite(moved.calls[0].excess) == (mode == report_mode::summary)); // the audit's shards have no norm
+    }
+}
+
+TEST_CASE("the headroom of sums and averages, and where there is none")
+{
+    const step_record record = record_of(report_mode::gather, [](auto& comm, int rank, host::stream& stream) {
+        std::vector<float16> near(64, float16(1.f)), sum(64);
+        near[3] = float16(-1000.f * static_cast<float>(rank + 1));
+        std::vector<double> wide(64, 0x1p1021), wide_sum(64);
+        std::vector<float8_e4m3> narrow(64, float8_e4m3(8.f)), narrow_sum(64);
+        std::vector<float16> zeros(64);
+        std::vector<std::int32_t> ints(64, 1), ints_sum(64);
+        comm.all_reduce(near, view(sum), reduction::sum, stream, call_site::named("wte"));
+        comm.all_reduce(near, view(sum), reduction::average, stream);
+        comm.all_reduce(wide, view(wide_sum), reduction::sum, stream);
+        comm.all_reduce(narrow, view(narrow_sum), reduction::sum, stream);
+        comm.all_reduce(near, view(sum), reduction::max, stream);
+        comm.all_reduce(zeros, view(sum), reduction::sum, stream);
+        comm.broadcast(near, view(sum), 0, stream);
+        comm.all_reduce(ints, view(ints_sum), reduction::sum, stream);
+        stream.synchronize();
+    });
+    CHECK(all_of(record, finding::overflow).empty());
+    CHECK(record.calls[0].headroom == doctest::Approx(6.5504).epsilon(1e-12));
+    CHECK(record.calls[1].headroom == doctest::Approx(4 * 6.5504).epsilon(1e-12));
+    CHECK(record.calls[2].headroom == doctest::Approx(2).epsilon(1e-12));
+    CHECK(record.calls[3].headroom == doctest::Approx(14).epsilon(1e-12));
+    for (std::size_t c = 4; c < record.calls.size(); ++c) CHECK(is_nan(record.calls[c].headroom));
+
+    step_record near = record;
+    near.calls[0].headroom = 2.6;
+    const std::string text = report::step_table(near);
+    INFO(text);
+    CHECK(text.find("note: bucket 0 'wte'") != text.npos);
+    CHECK(text.find(": its result may be 2.6 times larger before half overflows\n") != text.npos);
+    CHECK(text.find("may be 2 times larger before double overflows\n") != text.npos);
+    near.calls[0].headroom = 0.9;
+    CHECK(report::step_table(near).find("is finite, but its largest terms together would overflow half\n")
+        != std::string::npos);
+    CHECK(report::json_line("run", near).find("\"headroom\":0.9,") != std::string::npos);
+}
+
+TEST_CASE("sums that come near the range of their type, and stay in it, are silent")
+{
+    constexpr std::uint64_t steps = COLLPROBE_TEST_UNLESS_BRIEF(10'000, 1'000);
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        std::uint64_t suspects = 0;
+        std::uint64_t near = 0;
+        local::run(ranks, [&](local::communicator& world) {
+            host::stream stream;
+            probed comm{world, {.mode = mode, .times = false}, audit()};
+            std::vector<float16> sum(256), part(64);
+            step_record record;
+            for (std::uint64_t step = 0; step < steps; ++step) {
+                std::vector<float16> send = gradient<float16>(world.rank(), step, 256);
+                for (float16& each : send) each = float16(static_cast<float>(16'000 * detail::widen(each)));
+                comm.all_reduce(send, view(sum), reduction::sum, stream);
+                comm.reduce_scatter(send, view(part), reduction::average, stream);
+                comm.end_step(step, stream);
+                REQUIRE(comm.wait(record));
+                if (world.rank() != 0) continue;
+                for (const suspect& each : record.suspects) suspects += each.exact ? 1 : 0;
+                near += is_finite(record.calls[0].headroom) && record.calls[0].headroom < 1.2 ? 1 : 0;
+            }
+        });
+        CHECK(suspects == 0);
+        CHECK(near == (mode == report_mode::gather ? steps : 0));
+    }
+}
+
+TEST_CASE("a step with an overflow leaves no trace in what is learnt over the steps")
+{
+    std::vector<step_record> last(2);
+    for (const bool overflows : {false, true}) {
+        local::run(ranks, [&](local::communicator& world) {
+            host::stream stream;
+            probed comm{world, {.times = false}};
+            std::vector<float16> sum(4096);
+            step_record record;
+            for (std::uint64_t step = 0; step < 9; ++step) {
+                std::vector<float16> send = gradient<float16>(world.rank(), step);
+                if (step == 4) {
+                    if (!overflows) continue;
+                    send[9] = float16(30'000.f);
+                }
+                comm.all_reduce(send, view(sum), reduction::sum, stream);
+                comm.end_step(step, stream);
+                REQUIRE(comm.wait(record));
+                if (step == 4) CHECK(all_of(record, finding::overflow).size() == 1);
+            }
+            if (world.rank() == 0) last[overflows ? 1 : 0] = record;
+        });
+    }
+    CHECK(to_bits(last[0].cosine.predicted_cosine) == to_bits(last[1].cosine.predicted_cosine));
+    CHECK(is_finite(last[0].cosine.predicted_cosine));
+}
