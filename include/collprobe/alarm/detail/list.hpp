@@ -70,7 +70,8 @@ private:
         for (std::size_t i = 0; i < used_; ++i) {
             const alarm_record& each = raised_[i];
             if (each.what == next.what && each.where == next.where && each.action == next.action && lasting_[i] == lasts
-                && each.ranks.empty() != is_named && (is_of_number(next.what) || each.call == next.call))
+                && each.ranks.empty() != is_named && (is_of_number(next.what) || each.call == next.call)
+                && (next.what != finding::call_missing || is_same(each.other, next.other)))
                 return i;
         }
         return used_;

@@ -57,6 +57,7 @@ enum class finding : std::uint8_t {
     /// The rank has sent zeros only, where others have not, in every step since `unusual_number::since`: exact.
     zeros,
     /// The step has no call `suspect::other`, which `unusual_number::steps` steps before it had, all of them: exact.
+    /// Statistic: `missing_call::calls`.
     call_missing,
     /// Where most ranks made the call `suspect::call`, the rank made `suspect::other`: exact.
     other_call,
@@ -153,6 +154,21 @@ struct call_form {
     element_type type = element_type::float32;
     std::uint64_t count = 0;
     call_site site = {}; ///< its name, or the line that made it; neither is known of calls of other processes
+};
+
+/// Whether both tell of one call. Names and files are compared by their addresses.
+constexpr bool is_same(const call_form& a, const call_form& b) noexcept
+{
+    return a.call == b.call && a.type == b.type && a.count == b.count && a.site.name == b.site.name
+        && a.site.file == b.site.file && a.site.line == b.site.line;
+}
+
+/// Calls that a step does not make, and steps before it did.
+struct missing_call {
+    call_form call = {}; ///< the largest of them; without `calls` the form, and the elements that are less
+    std::uint64_t since = 0; ///< step
+    std::uint64_t steps = 0; ///< before it: all of its kind since the first one with the call
+    std::uint32_t calls = 1; ///< 0: there are other calls instead, with less elements together
 };
 
 /// One rank that a check names, with the evidence.

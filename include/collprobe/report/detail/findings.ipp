@@ -34,7 +34,8 @@ COLLPROBE_COLD_INLINE void run_findings::add(const step_record& record)
         for (repeated_finding& known : findings_) {
             const suspect& before = known.first;
             is_known = before.what == named.what && before.rank == named.rank && before.call == named.call
-                && before.other_rank == named.other_rank;
+                && before.other_rank == named.other_rank
+                && (named.what != finding::call_missing || is_same(before.other, named.other));
             if (!is_known) continue;
             known.last_step = record.step;
             ++known.steps;
@@ -51,7 +52,8 @@ COLLPROBE_COLD_INLINE void run_findings::add(const alarm_record& raised)
     for (repeated_alarm& known : alarms_) {
         alarm_record& first = known.first;
         if (first.what != raised.what || first.where != raised.where || first.call != raised.call
-            || first.ranks != raised.ranks) {
+            || first.ranks != raised.ranks
+            || (raised.what == finding::call_missing && !is_same(first.other, raised.other))) {
             continue;
         }
         if (known.last_step != raised.step) ++known.steps;

@@ -312,6 +312,7 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + " sampled elements left out, not finite\n";
     }
     text += coverage(record);
+    for (const missing_call& each : record.missing_calls) text += "note: " + describe(each) + '\n';
     if (record.forgot) text += "all ranks forgot the steps before, because some rank could not judge one of them\n";
     if (const std::size_t repeated = record.repeated_calls(); repeated != 0) {
         text += "the same data as in the step before: in " + detail::counted(repeated, "call")
