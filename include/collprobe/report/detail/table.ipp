@@ -42,6 +42,7 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
     const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
     std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
     if (detail::is_of_spread(named)) return "whole step: " + detail::spread_text(named.statistic, named.number.since);
+    if (named.what == finding::call_missing && named.rank < 0) text = "all ranks";
     text += named.call < 0 ? std::string(", whole step: ")
                            : ", " + describe_call(named.call, named.site) + ": ";
     switch (named.what) {

@@ -28,7 +28,7 @@ COLLPROBE_COLD_INLINE void call_roster::judge(
     }
     last_ = no_kind;
     sorted_.clear();
-    std::uint64_t hash = 0;
+    std::uint64_t hash = with_integers_ ? 1 : 0;
     order_.for_each_sorted([&, this](std::uint32_t call, std::uint64_t identity, std::uint64_t order) {
         if (!with_integers_ && !is_floating(calls[call].type)) return;
         sorted_.push_back({identity, order, call});
