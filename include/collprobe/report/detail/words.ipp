@@ -40,7 +40,9 @@ COLLPROBE_COLD_INLINE std::string describe(const call_form& call)
 {
     std::string text = name(call.call);
     if (call.site.name[0] != '\0') {
-        text += " '" + collprobe::detail::printable(collprobe::detail::short_name(call.site.name)) + "'";
+        const std::string named = collprobe::detail::printable(collprobe::detail::short_name(call.site.name));
+        if (named.rfind(text + '#', 0) == 0) return named; // of a preloaded program: it says all
+        text += " '" + named + "'";
     }
     if (call.count != 0) text += " of " + detail::with_commas(call.count) + ' ' + name(call.type);
     if (call.site.line != 0) text += " (" + detail::short_line(call.site) + ")";
