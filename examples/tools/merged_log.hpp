@@ -552,12 +552,12 @@ private:
             last = sequence;
             calls_.push_back(known.call);
             calls_.back().bins = common_bins(ranks);
-            for (const std::optional<rank_call>& of : ranks) {
-                const auto* const bytes = reinterpret_cast<const unsigned char*>(of->block.data());
-                blocks_.push_back({of->block.empty() ? nullptr : bytes, of->has_input, of->has_result,
-                    known.is_sum ? of->scale : collprobe::detail::not_a_number()});
-                unix_us = std::max(unix_us, of->time_us);
-                repeats = repeats && of->repeats;
+            for (const std::optional<rank_call>& own : ranks) {
+                const auto* const bytes = reinterpret_cast<const unsigned char*>(own->block.data());
+                blocks_.push_back({own->block.empty() ? nullptr : bytes, own->has_input, own->has_result,
+                    known.is_sum ? own->scale : collprobe::detail::not_a_number()});
+                unix_us = std::max(unix_us, own->time_us);
+                repeats = repeats && own->repeats;
             }
         }
         if (calls_.empty()) {
