@@ -501,6 +501,7 @@ private:
             text += "  " + agreement(counts) + '\n';
         }
         text += warnings(each);
+        for (const std::string& note : of.notes()) text += "  note: " + note + '\n';
         for (const tools::call_mismatch& seen : of.mismatches()) text += "  mismatch: " + in_words(seen) + '\n';
         if (counts.mismatches > of.mismatches().size()) {
             text += "  ... and " + counted(counts.mismatches - of.mismatches().size(), "other call") + '\n';
@@ -572,6 +573,17 @@ private:
             warn("the ranks wrote different calls: " + std::to_string(counts.steps) + " of "
                 + counted(counts.steps + counts.other_steps, "step") + " and " + std::to_string(counts.calls) + " of "
                 + counted(counts.calls + counts.other_calls, "call") + " are there of all ranks");
+        }
+        if (counts.cut_steps != 0) {
+            text += "  " + std::to_string(counts.cut_steps) + " of the steps " + std::to_string(counts.first_cut) + " to "
+                + std::to_string(counts.last_cut)
+                + " were told apart by the calls of other steps; the ranks' own lines may have other numbers there\n";
+        }
+        if (counts.uncut_steps != 0) {
+            warn(std::to_string(counts.uncut_calls) + " of the calls " + std::to_string(counts.first_uncut) + " to "
+                + std::to_string(counts.last_uncut) + " count as " + counted(counts.uncut_steps, "step")
+                + ", because they have no period by which steps are known: the program can mark its steps "
+                  "(collprobe_mark_step)");
         }
         if (counts.unknown_calls != 0) warn(counted(counts.unknown_calls, "call") + " of kinds that are not judged");
         if (counts.late_lines != 0) warn(counted(counts.late_lines, "line") + " came after their step was judged");

@@ -21,6 +21,7 @@
 #include <collprobe/scan/sketch.hpp>
 
 #include "read_rank_log.hpp"
+#include "step_cuts.hpp"
 
 /// The lines of a communicator's ranks, put together and judged.
 namespace tools {
@@ -95,6 +96,13 @@ struct merge_counts {
     std::uint64_t first_call = 0;
     std::uint64_t last_call = 0;
     std::uint64_t mismatches = 0;
+    std::uint64_t cut_steps = 0; ///< steps that begin elsewhere than the ranks wrote
+    std::uint64_t first_cut = 0;
+    std::uint64_t last_cut = 0;
+    std::uint64_t uncut_calls = 0; ///< that stay in steps of a number of calls
+    std::uint64_t uncut_steps = 0; ///< so many
+    std::uint64_t first_uncut = 0; ///< call
+    std::uint64_t last_uncut = 0;
 };
 
 class merged_communicator {
@@ -125,6 +133,7 @@ public:
     const std::vector<writing_rank>& ranks() const noexcept { return ranks_; }
     const merge_counts& counts() const noexcept { return counts_; }
     const collprobe::report::run_findings& found() const noexcept { return found_; }
+    const std::vector<std::string>& notes() const noexcept { return notes_; } ///< the first few; no findings
     const std::vector<call_mismatch>& mismatches() const noexcept { return mismatches_; } ///< the first few
 
     /// `ordinal`: of the communicator among those of the process. \throws bad_line
@@ -186,6 +195,7 @@ public:
     void judge_rest()
     {
         while (!pending_.empty()) judge_first();
+        finish_cuts();
         raise_own_alarms();
     }
     bool has_ended() const
@@ -328,11 +338,197 @@ private:
         pending_.erase(pending_.begin());
         const bool went_back = judged_ && place.attempt > judged_->attempt;
         judged_ = place;
-        judge(place.step, calls, went_back);
+        if (went_back) {
+            finish_cuts();
+            forget();
+        }
+        take({place.step, std::move(calls), true, -1, place.step});
+    }
+    /// After that nothing is compared with steps before.
+    void forget()
+    {
+        if (judge_) judge_->forget();
+        if (alarms_) alarms_->reset();
+        cuts_.clear();
+        last_number_.reset();
     }
 
-    void judge(std::uint64_t step, const pending_step& all, bool went_back)
+    /// A step, or a part of one.
+    struct step_calls {
+        std::uint64_t step = 0;
+        pending_step calls;
+        bool is_whole = true; ///< false: it may have more calls
+        std::int64_t last = -1; ///< index of its last call in the step that it is cut by
+        std::uint64_t written = 0; ///< its number in the ranks' files
+    };
+
+    static const rank_call& any_of(const pending_call& call)
     {
+        return **std::find_if(call.begin(), call.end(), [](const auto& each) { return each.has_value(); });
+    }
+    static std::vector<call_form> forms_of(const pending_step& calls, bool with_extra)
+    {
+        std::vector<call_form> forms;
+        for (const auto& [sequence, call] : calls) {
+            const call_form& form = any_of(call).form;
+            if (with_extra || form.bucket < collprobe::first_extra_bucket) forms.push_back(form);
+        }
+        return forms;
+    }
+    static std::uint64_t span_of(const pending_step& calls)
+    {
+        return calls.rbegin()->first - calls.begin()->first + 1;
+    }
+    static bool is_uncut(const pending_step& calls) { return !any_of(calls.begin()->second).repeats; }
+
+    /// Judges a step as the ranks wrote it, or cuts it. Calls that the ranks wrote without a step, because no period of
+    /// their sequence was known yet, or any more, belong to steps like the one before them, or like the one behind.
+    void take(step_calls of)
+    {
+        const bool is_uncut_step = is_uncut(of.calls);
+        if (!is_uncut_step && !any_of(of.calls.begin()->second).is_found) { // the program told it
+            finish_cuts();
+            cuts_.clear();
+            return judge(of);
+        }
+        const std::vector<call_form> forms = forms_of(of.calls, is_uncut_step);
+        const bool has_next = !pending_.empty() && pending_.begin()->first.attempt == judged_->attempt;
+        if (is_uncut_step) {
+            if (!cuts_.empty() && cuts_.fit(forms, span_of(of.calls))) return cut(std::move(of));
+            finish_cuts();
+            held_ = std::move(of);
+            return;
+        }
+        const bool has_neighbour
+            = has_next && pending_.begin()->first.step == of.step + 1 && !is_uncut(pending_.begin()->second);
+        const std::uint64_t span
+            = has_neighbour ? pending_.begin()->second.begin()->first - of.calls.begin()->first : span_of(of.calls);
+        if (held_) cut_held(of, forms, span);
+        const bool goes_on = open_ && of.calls.begin()->first - open_->calls.rbegin()->first <= cuts_.unwritten() + 3;
+        const bool is_part = !cuts_.empty() && cuts_.is_part(forms);
+        if ((goes_on && is_part) || repeats_calls(of.calls)) return cut(std::move(of));
+        finish_open(false);
+        if (!is_part || cuts_.is_whole(forms.size())) cuts_.learn(forms, span);
+        else name_by_cuts(of.calls);
+        // Where the lock was lost, or the log ends, the step may have lacked its last calls.
+        of.is_whole = has_next && !is_uncut(pending_.begin()->second);
+        judge(of);
+    }
+    /// Whether calls that the step has as extra ones are regular calls of steps before: it holds several steps.
+    bool repeats_calls(const pending_step& calls) const
+    {
+        return std::any_of(calls.begin(), calls.end(), [this](const auto& each) {
+            const call_form& form = any_of(each.second).form;
+            return form.bucket >= collprobe::first_extra_bucket && cuts_.find(form) >= 0;
+        }) && cuts_.fit(forms_of(calls, true), span_of(calls));
+    }
+    /// The calls before the first step that was found are cut by it, from its end backwards.
+    void cut_held(const step_calls& by, const std::vector<call_form>& forms, std::uint64_t span)
+    {
+        step_calls before = std::move(*held_);
+        held_.reset();
+        step_cuts cuts;
+        cuts.learn(forms, span);
+        if (!cuts.fit(forms_of(before.calls, true), span_of(before.calls))) {
+            judge(before);
+            return;
+        }
+        cuts_ = cuts;
+        // The period that was found may begin within a step: the first call of all begins one.
+        for (const auto& [sequence, call] : before.calls) {
+            const std::int64_t at = last_number_ ? 0 : cuts_.find(any_of(call).form);
+            if (at > 0) cuts_.begin_with(at);
+            if (at >= 0) break;
+        }
+        const std::uint64_t least = last_number_ ? *last_number_ + 1 : 0;
+        std::vector<step_calls> steps;
+        // What came first, if its calls are none of the step, is a step of its own.
+        bool is_first = true;
+        while (!before.calls.empty()) {
+            const call_form form = any_of(before.calls.begin()->second).form;
+            const bool is_known = cuts_.find(form) >= 0;
+            const bool begins = steps.empty() || (is_known && (is_first || cuts_.find(form, steps.back().last) < 0));
+            if (is_known) is_first = false;
+            if (begins) steps.push_back({0, {}, !(steps.empty() && last_number_), -1, before.written});
+            move_first(before.calls, steps.back());
+        }
+        std::uint64_t number = by.step < steps.size() ? 0 : by.step - steps.size();
+        number = std::max(number, least);
+        for (step_calls& each : steps) each.step = number++;
+        if (!cuts_.begins_with(forms.front())) {
+            open_ = std::move(steps.back());
+            steps.pop_back();
+        }
+        for (const step_calls& each : steps) judge(each);
+    }
+    /// Moves the first call to a step, which gives it its place.
+    void move_first(pending_step& from, step_calls& to)
+    {
+        const call_form form = any_of(from.begin()->second).form;
+        const std::int64_t at = cuts_.find(form, to.last);
+        const std::uint64_t bucket
+            = at >= 0 ? cuts_.bucket(at) : collprobe::first_extra_bucket + static_cast<std::uint64_t>(to.calls.size());
+        if (at >= 0) to.last = at;
+        for (std::optional<rank_call>& each : from.begin()->second) {
+            if (!each) continue;
+            each->form.bucket = bucket;
+            each->repeats = true;
+        }
+        to.calls.insert(from.extract(from.begin()));
+    }
+    /// Calls that go on behind `open_`.
+    void cut(step_calls of)
+    {
+        if (open_ && of.calls.begin()->first - open_->calls.rbegin()->first > cuts_.unwritten() + 3) finish_open(false);
+        while (!of.calls.empty()) {
+            const call_form form = any_of(of.calls.begin()->second).form;
+            const bool begins = !open_ || (cuts_.find(form) >= 0 && cuts_.find(form, open_->last) < 0);
+            if (begins) {
+                const bool is_first = !open_ && is_uncut(of.calls);
+                finish_open(true);
+                open_ = step_calls{of.step, {}, !is_first, -1, of.written};
+            }
+            move_first(of.calls, *open_);
+        }
+    }
+    /// `has_ended`: another one begins.
+    void finish_open(bool has_ended)
+    {
+        if (!open_) return;
+        step_calls last = std::move(*open_);
+        open_.reset();
+        last.is_whole = last.is_whole && has_ended;
+        judge(last);
+        if (counts_.cut_steps++ == 0) counts_.first_cut = record_.step;
+        counts_.last_cut = record_.step;
+    }
+    void finish_cuts()
+    {
+        finish_open(false);
+        if (!held_) return;
+        const step_calls alone = std::move(*held_);
+        held_.reset();
+        judge(alone);
+    }
+    /// Gives the calls of a step that lacks some the places that they had.
+    void name_by_cuts(pending_step& calls)
+    {
+        std::int64_t last = -1;
+        for (auto& [sequence, call] : calls) {
+            const call_form form = any_of(call).form;
+            if (form.bucket >= collprobe::first_extra_bucket) continue;
+            last = cuts_.find(form, last) >= 0 ? cuts_.find(form, last) : cuts_.find(form);
+            for (std::optional<rank_call>& each : call)
+                if (each) each->form.bucket = cuts_.bucket(last);
+        }
+    }
+
+    void judge(const step_calls& of)
+    {
+        const pending_step& all = of.calls;
+        std::uint64_t step = of.step;
+        if (last_number_ && step <= *last_number_) step = *last_number_ + 1;
+        bool is_whole = of.is_whole;
         calls_.clear();
         is_sum_.clear();
         blocks_.clear();
@@ -344,12 +540,17 @@ private:
         for (const auto& [sequence, ranks] : all) {
             if (!std::all_of(ranks.begin(), ranks.end(), [](const auto& each) { return each.has_value(); })) {
                 counts_.other_calls += sequence < end ? 1 : 0;
+                is_whole = false;
                 continue;
             }
-            if (!is_alike(sequence, step, ranks)) continue;
+            if (!is_alike(sequence, step, ranks)) {
+                is_whole = false;
+                continue;
+            }
             const known_call& known = known_of(ranks[0]->form);
             if (!known.is_known) {
                 ++counts_.unknown_calls;
+                is_whole = false;
                 continue;
             }
             if (calls_.empty()) first = sequence;
@@ -357,12 +558,12 @@ private:
             calls_.push_back(known.call);
             calls_.back().bins = common_bins(ranks);
             is_sum_.push_back(known.is_sum);
-            for (const std::optional<rank_call>& of : ranks) {
-                const auto* const bytes = reinterpret_cast<const unsigned char*>(of->block.data());
-                blocks_.push_back({of->block.empty() ? nullptr : bytes, of->has_input, of->has_result,
-                    known.is_sum ? of->scale : collprobe::detail::not_a_number()});
-                unix_us = std::max(unix_us, of->time_us);
-                repeats = repeats && of->repeats;
+            for (const std::optional<rank_call>& own : ranks) {
+                const auto* const bytes = reinterpret_cast<const unsigned char*>(own->block.data());
+                blocks_.push_back({own->block.empty() ? nullptr : bytes, own->has_input, own->has_result,
+                    known.is_sum ? own->scale : collprobe::detail::not_a_number()});
+                unix_us = std::max(unix_us, own->time_us);
+                repeats = repeats && own->repeats;
             }
         }
         if (calls_.empty()) {
@@ -370,23 +571,35 @@ private:
             return;
         }
         if (!judge_) make_judges();
-        if (went_back) {
-            judge_->forget();
-            alarms_->reset();
-        }
+        last_number_ = step;
+        written_steps_.push_back(of.written);
         // A first call 1 says that numbers begin with 1.
         const std::uint64_t begin = next_call_ ? *next_call_ : first == 1 ? 1 : 0;
         judge_->judge({.step = step, .first_call = first,
                           .unread_calls = last + 1 > begin + calls_.size() ? last + 1 - begin - calls_.size() : 0,
+                          .unseen_calls = is_whole ? last + 1 - first - calls_.size() : ~std::uint64_t{0},
                           .calls = calls_, .blocks = blocks_, .repeats = repeats,
                           .follows = next_call_ && *next_call_ == first},
             record_);
         next_call_ = last + 1;
         count(first, last);
         found_.add(record_);
+        for (const collprobe::missing_call& each : record_.missing_calls) {
+            if (notes_.size() < 20) notes_.push_back(collprobe::report::describe(each));
+        }
         to_.on_step(record_, unix_us);
-        for (const collprobe::alarm_record& raised : alarms_->judge(record_)) raise(raised, unix_us);
-        judged_steps_.push_back(step);
+        const collprobe::view<const collprobe::alarm_record> raised = alarms_->judge(record_);
+        for (std::size_t i = 0; i < raised.size(); ++i) {
+            // The calls of several steps: what recurs in each of them is told once.
+            const auto is_told = [&](const collprobe::alarm_record& before) {
+                return before.what == raised[i].what && before.ranks == raised[i].ranks;
+            };
+            if (repeats || std::none_of(raised.begin(), raised.begin() + i, is_told)) raise(raised[i], unix_us);
+        }
+        if (repeats) return;
+        if (counts_.uncut_steps++ == 0) counts_.first_uncut = first;
+        counts_.last_uncut = last;
+        counts_.uncut_calls += calls_.size();
     }
 
     /// Behind the last call that every rank has come to.
@@ -471,8 +684,11 @@ private:
             found.call.count = form.count;
             found.call.result_count = form.result_count;
             found.call.bucket = form.bucket;
-            found.call.site = collprobe::call_site::named(texts_->kept(std::string(form.call) + '#'
-                + std::to_string(form.bucket) + ' ' + std::to_string(form.count) + ' ' + form.type), "", "", 0);
+            const bool is_extra = form.bucket >= collprobe::first_extra_bucket;
+            const std::uint64_t number = form.bucket - (is_extra ? collprobe::first_extra_bucket : 0);
+            found.call.site = collprobe::call_site::named(texts_->kept(std::string(form.call)
+                + (is_extra ? "#extra" : "#") + std::to_string(number) + ' ' + std::to_string(form.count) + ' '
+                + form.type), "", "", 0);
         }
         if (place == known_.size()) known_.push_back(found);
         else known_[place] = found;
@@ -534,9 +750,9 @@ private:
     /// Those of steps that were not judged: the judge has found the others itself.
     void raise_own_alarms()
     {
-        std::sort(judged_steps_.begin(), judged_steps_.end());
+        std::sort(written_steps_.begin(), written_steps_.end());
         for (const own_alarm& each : own_alarms_) {
-            if (std::binary_search(judged_steps_.begin(), judged_steps_.end(), each.raised.step)) continue;
+            if (std::binary_search(written_steps_.begin(), written_steps_.end(), each.raised.step)) continue;
             raise(each.raised, each.time_us);
         }
         own_alarms_.clear();
@@ -558,10 +774,15 @@ private:
     std::optional<collprobe::merge_ranks> judge_;
     std::optional<collprobe::alarms> alarms_;
     collprobe::report::run_findings found_;
+    std::vector<std::string> notes_;
     merge_counts counts_;
     std::vector<call_mismatch> mismatches_;
     std::vector<own_alarm> own_alarms_;
-    std::vector<std::uint64_t> judged_steps_;
+    std::vector<std::uint64_t> written_steps_; ///< that were judged, by the ranks' numbers
+    step_cuts cuts_;
+    std::optional<step_calls> open_; ///< the step that is being cut
+    std::optional<step_calls> held_; ///< calls of no known step, until a step is found behind them
+    std::optional<std::uint64_t> last_number_; ///< of the last step that was judged
     std::vector<known_call> known_; ///< by place in the step
     std::vector<collprobe::merged_call> calls_;
     std::vector<bool> is_sum_; ///< by call: `known_call::is_sum`

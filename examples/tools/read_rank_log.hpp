@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <collprobe/core/record.hpp>
+#include <collprobe/metrics/call_period.hpp>
 #include <collprobe/step/rank_call.hpp>
 
 #include "base64.hpp"
@@ -60,6 +61,7 @@ struct rank_call {
     std::uint64_t step = 0;
     call_form form;
     bool repeats = true; ///< false: the step is none of the program, but a number of calls
+    bool is_found = false; ///< the step was found by the period of calls
     bool has_input = false;
     bool has_result = false;
     double scale = 1; ///< factor of a pre-multiplied sum; NaN: not known
@@ -232,7 +234,9 @@ private:
         out.form.result_count = elements_of(line, "output_sizes");
         out.step = count_of(line, "step");
         out.form.bucket = count_of(line, "bucket");
-        out.repeats = text_of(line, "step_source") != "calls";
+        const std::string source = text_of(line, "step_source");
+        out.repeats = source != collprobe::name(collprobe::step_source::calls);
+        out.is_found = source == collprobe::name(collprobe::step_source::period);
         if (const auto scale = line.find("scale"); scale != line.end()) {
             out.scale = scale->is_null() ? collprobe::detail::not_a_number() : number(*scale);
         }

@@ -69,6 +69,25 @@ collprobe_add_merge_test(unknown_factors "premul=unknown" CODE 0
     OUT "120 of 180 sums are right, 60 were not checked: their inputs are multiplied first\n")
 collprobe_add_merge_test(unlocked "unlocked;stale" CODE 0 OUT "Nothing was found in 60 steps") # no step before that is like it
 collprobe_add_merge_test(rollback rollback CODE 0 OUT "63 steps judged")
+# Steps are those that the engine finds: what it has not found yet, or lost, is cut by the steps beside it.
+collprobe_add_merge_test(found found CODE 0 NOT_OUT "!|note|told apart" OUT "60 steps judged .0 to 59." "Nothing was found in 60 steps")
+set(since_30 "ince step 30 without all_reduce#1 1200 bfloat16, made in all 30 steps before")
+collprobe_add_merge_test(without_30 "without=30" CODE 1 NOT_OUT "!"
+    OUT "60 steps judged .0 to 59." "alarm: step 30, whole step: call_missing: nobody is named, s${since_30}" "\nS${since_30}: look closer")
+collprobe_add_merge_test(found_without_30 "found;without=30" CODE 1 NOT_OUT "!"
+    OUT "60 steps judged .0 to 59." "30 of the steps 30 to 59 were told apart" "\nS${since_30}: look closer")
+collprobe_add_merge_test(found_without_30_every_4 "found;without=30;every=4" CODE 1
+    OUT "ince step [0-9]+ without all_reduce#1 1200 bfloat16, made in all 5 steps before")
+collprobe_add_merge_test(without_1 "without=1" CODE 0 NOT_OUT "!"
+    OUT "60 steps judged .0 to 59." "note: since step 1 without all_reduce#1 1200 bfloat16, made in the step before")
+collprobe_add_merge_test(found_without_1 "found;without=1" CODE 0 NOT_OUT "!"
+    OUT "60 steps judged .0 to 59." "note: since step 1 without all_reduce#extra1 1200 bfloat16, made in the step before")
+collprobe_add_merge_test(found_rebuilt "found;rebuilt" CODE 0 NOT_OUT "!|note" OUT "60 steps judged .0 to 59.")
+collprobe_add_merge_test(evaluates evaluates CODE 0 NOT_OUT "!|note" OUT "60 steps judged .0 to 59." "Nothing was found")
+collprobe_add_merge_test(found_evaluates "found;evaluates" CODE 0 NOT_OUT "note"
+    OUT "! [0-9]+ of the calls [0-9]+ to [0-9]+ count as [0-9]+ steps, because they have no period" "Nothing was found")
+collprobe_add_merge_test(found_late "found;steps=4;nan;fault=0;lasting" CODE 1
+    OUT "! 16 of the calls 0 to 15 count as 1 step, because" "alarm: step 0, bucket 1 [^\n]+non_finite: rank 2[^\n]+\n\n" "\nRank 2 sent NaN")
 collprobe_add_run_test(tools.merge_help RUN $<TARGET_FILE:collprobe_merge> --help CODE 0 OUT "--follow" "Exit status: 0 nothing")
 collprobe_add_run_test(tools.merge_no_files RUN $<TARGET_FILE:collprobe_merge> ${logs}/no_files CODE 2 ERR "has no file")
 collprobe_add_run_test(tools.merge_no_ranks RUN $<TARGET_FILE:collprobe_merge> ${logs}/clean.jsonl CODE 2

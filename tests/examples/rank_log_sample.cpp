@@ -11,18 +11,22 @@
 // cut off), "nested" (rank 1 looks at every second step that the others look at), "groups" (besides, two communicators
 // of half of the ranks), "named" (the communicator of all ranks has a name), "partial" (rank 2 lacks call 1 of each
 // step), "dropped", "unended", "premul" (call 0 is a sum of products by 0.25; "premul=unknown": nobody knows by what),
-// "unlocked" (steps are numbers of calls), "rollback" (from step 45 back to step 42, once).
+// "unlocked" (steps are numbers of calls), "rollback" (from step 45 back to step 42, once), "without=N" (no call 1 from
+// step N on). "fault=N": instead of step 40, "lasting": and from then on. "found": steps and places are those that call_period finds. Healthy: "evaluates" (5 steps of another call
+// behind each 15), "rebuilt" (the first step has call 1 in two parts).
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <collprobe/detail/hexadecimal.hpp>
+#include <collprobe/metrics/call_period.hpp>
 #include <collprobe/report/alarm.hpp>
 #include <collprobe/report/json.hpp>
 
@@ -70,6 +74,7 @@ struct group {
     std::string name;
     std::vector<int> members; ///< ranks of the job
     std::uint64_t sequence = 0;
+    std::unique_ptr<call_period> period = std::make_unique<call_period>();
 };
 
 class writer {
@@ -80,11 +85,11 @@ public:
     {
         std::filesystem::create_directories(with.folder);
         const std::uint64_t salt = detail::mix64(std::hash<std::string>()(with.folder) | 1);
-        groups_.push_back({salt, with.has("named") ? "data" : "", {}, 0});
+        groups_.push_back({salt, with.has("named") ? "data" : "", {}});
         for (int r = 0; r < ranks_; ++r) groups_[0].members.push_back(r);
         if (with.has("groups")) {
-            groups_.push_back({salt + 1, "half", {}, 0});
-            groups_.push_back({salt + 2, "half", {}, 0});
+            groups_.push_back({salt + 1, "half", {}});
+            groups_.push_back({salt + 2, "half", {}});
             for (int r = 0; r < ranks_; ++r) groups_[1 + static_cast<std::size_t>(2 * r / ranks_)].members.push_back(r);
         }
         for (int r = 0; r < ranks_; ++r) begin(r);
@@ -95,8 +100,18 @@ public:
         step_ = step;
         for (group& of : groups_) {
             bucket_ = 0;
+            if (with_.has("evaluates") && step_ % 20 >= 15) {
+                for (std::uint64_t c = 0; c < 3; ++c)
+                    all<double>(of, collective::all_reduce, reduction::max, 48 + 12 * c);
+                continue;
+            }
             all<float>(of, collective::all_reduce, reduction::sum);
-            all<bfloat16>(of, collective::all_reduce, reduction::average);
+            if (with_.has("rebuilt") && step_ == 0) {
+                all<bfloat16>(of, collective::all_reduce, reduction::average, 600);
+                all<bfloat16>(of, collective::all_reduce, reduction::average, 600);
+            } else if (step_ < with_.number("without", ~std::uint64_t{0})) {
+                all<bfloat16>(of, collective::all_reduce, reduction::average);
+            }
             all<float>(of, collective::reduce_scatter, reduction::average);
             all<float>(of, collective::all_gather, reduction::sum);
         }
@@ -136,7 +151,11 @@ private:
     bool has_factors(const merged_call& call) const { return with_.has("premul") && call.bucket == 0; }
     bool is_missing(int r) const { return with_.has("missing") && r == 3; }
     bool is_silent(int r) const { return with_.has("killed") && r == 3 && step_ >= fault_step; }
-    bool hits(const char* fault, int r) const { return with_.has(fault) && r == 2 && step_ == fault_step; }
+    bool hits(const char* fault, int r) const
+    {
+        const std::uint64_t begin = with_.number("fault", fault_step);
+        return with_.has(fault) && r == 2 && (with_.has("lasting") ? step_ >= begin : step_ == begin);
+    }
     static int member_of(const group& of, int r)
     {
         for (std::size_t i = 0; i < of.members.size(); ++i) {
@@ -198,18 +217,24 @@ private:
 
     /// A call of all members of a communicator.
     template <element T>
-    void all(group& of, collective what, reduction operation)
+    void all(group& of, collective what, reduction operation, std::uint64_t count = 0)
     {
         const std::size_t n = of.members.size();
         const bool scatters = what == collective::reduce_scatter;
         const bool gathers = what == collective::all_gather;
         const std::uint64_t sequence = of.sequence++;
         const std::uint64_t bucket = bucket_++;
-        const std::uint64_t each = with_.number("count", 1200) / n;
+        const std::uint64_t each = (count != 0 ? count : with_.number("count", 1200)) / n;
         merged_call call{.call = what, .type = element_traits<T>::type, .operation = operation,
             .count = gathers ? each : each * n, .result_count = scatters ? each : each * n, .bucket = bucket};
+        place_ = {step_, static_cast<std::uint32_t>(bucket), 0,
+            with_.has("unlocked") ? step_source::calls : step_source::period};
+        if (with_.has("found")) {
+            place_ = of.period->add(call_signature(static_cast<unsigned>(what), static_cast<unsigned>(call.type),
+                call.count, static_cast<unsigned>(operation), 0), each * n * sizeof(T));
+        }
         if (!with_.has("plain")) call.bins = testing::bins_of<T>(call);
-        if (step_ % every_ != 0) return;
+        if ((place_.source == step_source::period ? place_.step : step_) % every_ != 0) return;
         const bool is_hit = bucket == 1 && &of == &groups_[0];
         std::vector<std::vector<T>> inputs;
         for (const int r : of.members) {
@@ -259,11 +284,11 @@ private:
             json.key("collective_seq_id")
                 .integer(sequence)
                 .key("step")
-                .integer(step_)
+                .integer(place_.step)
                 .key("bucket")
-                .integer(call.bucket);
+                .integer(place_.bucket);
             json.key("step_source")
-                .text(with_.has("unlocked") ? "calls" : "period")
+                .text(name(place_.source))
                 .key("call")
                 .text(is_other ? "broadcast" : name(call.call));
             json.key("type").text(name(call.type));
@@ -288,8 +313,8 @@ private:
         });
         if (measured.entry.input.nonfinite() == 0) return;
         alarm_record raised; // a rank sees that alone
-        raised.step = step_;
-        raised.call = static_cast<int>(call.bucket);
+        raised.step = place_.step;
+        raised.call = static_cast<int>(place_.bucket);
         raised.ranks = {member_of(of, r)};
         raised.what = finding::non_finite;
         raised.where = damage::input;
@@ -314,6 +339,7 @@ private:
     std::vector<group> groups_;
     std::uint64_t step_ = 0;
     std::uint64_t bucket_ = 0;
+    call_place place_; ///< of the last call, as the ranks write it
     std::uint64_t now_us_ = start_us;
 };
 

@@ -28,7 +28,8 @@ template <class T, class Use>
 void each_member(T& of, const Use& use)
 {
     if constexpr (std::is_same_v<T, step_record>) {
-        auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = of;
+        auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = of;
+        each_member(x, use);
         (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));
         (each_member(f, use), each_member(g, use), each_member(h, use), each_member(i, use), each_member(j, use));
         (each_member(k, use), each_member(l, use), each_member(m, use), each_member(n, use), each_member(o, use));
@@ -46,10 +47,10 @@ void each_member(T& of, const Use& use)
         (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));
         (each_member(f, use), each_member(g, use), each_member(h, use), each_member(i, use));
     } else if constexpr (std::is_same_v<T, call_weights>) {
-        auto& [a, b, c, d, e, f, g, h, i, j, k, l] = of;
+        auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = of;
         (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));
         (each_member(f, use), each_member(g, use), each_member(h, use), each_member(i, use), each_member(j, use));
-        (each_member(k, use), each_member(l, use));
+        (each_member(k, use), each_member(l, use), each_member(m, use), each_member(n, use));
     } else if constexpr (std::is_same_v<T, expectation_record>) {
         auto& [a, b, c, d, e, f] = of;
         (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));

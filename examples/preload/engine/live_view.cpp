@@ -3,6 +3,7 @@
 
 #include "live_view.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -102,10 +103,15 @@ void live_view::judge(const unsigned char* messages, std::uint64_t stride,
     }
     const std::uint64_t first = own.first_call;
     const std::uint64_t unseen = (first > next_call_ ? first - next_call_ : 0) + unread;
+    // Where the sequence of calls changes, a step has calls that it had not, and may lack its last ones.
+    const bool has_extra
+        = std::any_of(calls.begin(), calls.end(), [](const call_facts& each) { return each.place.extra; });
     const bool follows = next_call_ != 0 && first == next_call_;
     merge_.judge({.step = own.step,
                      .first_call = next_call_,
                      .unread_calls = unseen,
+                     .unseen_calls = has_extra ? collprobe::no_index
+                                               : calls.back().sequence + 1 - calls.front().sequence - calls.size(),
                      .calls = {calls_.data(), calls_.size()},
                      .blocks = {blocks_.data(), blocks_.size()},
                      .repeats = calls.front().place.source != collprobe::step_source::calls,

@@ -117,6 +117,7 @@ void write_call(json_writer& json, const step_record& record, std::size_t c);
 
 /// The members of evidence, without the braces.
 void write_evidence(json_writer& json, const rank_evidence& of);
+void write_form(json_writer& json, const call_form& of);
 void write_number(json_writer& json, finding what, const unusual_number& of, const call_form& other);
 
 /// A suspect's members, without the braces.

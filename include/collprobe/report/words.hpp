@@ -22,6 +22,9 @@ std::string milliseconds(double nanoseconds);
 /// "bucket 1 (train.cpp:88)".
 std::string describe_call(int call, const call_site& site);
 
+/// "since step 30 without all_reduce 'wte' (4,096 elements of float), made in all 30 steps before"
+std::string describe(const missing_call& of);
+
 /// A call without a place in the step: "all_reduce 'wte' (4,096 elements of float, train.cpp:88)".
 std::string describe(const call_form& call);
 

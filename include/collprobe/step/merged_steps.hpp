@@ -46,6 +46,7 @@ struct merged_step {
     std::uint64_t step = 0;
     std::uint64_t first_call = 0; ///< as in `step_record`
     std::uint64_t unread_calls = 0; ///< calls since the last judged step that are not among `calls`
+    std::uint64_t unseen_calls = 0; ///< calls of this step alone that are not among `calls`; `no_index`: not known
     view<const merged_call> calls = {};
     view<const rank_block> blocks = {}; ///< that of rank r about call c is c * ranks + r
     bool repeats = true; ///< false: the calls are not those of earlier steps, so nothing is compared with these

@@ -1235,12 +1235,14 @@ private:
         const view<const detail::expected_value> expected(seen.expected.data(), seen.value_count);
         const auto serial = static_cast<std::uint32_t>(judged_ + 1);
         const auto origin = [&, this] { return caller(comm_, "end_step", finished.where).origin(); };
+        bool has_places = false;
         if (options_.mode == report_mode::gather) {
             const detail::gathered_step step(
                 report.messages().data(), comm_.size(), seen.call_count, layout_of(seen));
             require_arrived(step.has_arrived(serial), finished);
             judge_.require_same_step(step, origin);
             judge_.judge(step, calls, expected, gram, out);
+            has_places = step.has_places();
             detail::measure_orders(meter_, step, calls, out);
             for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
                 if (!is_due<I>(seen.due)) return;
@@ -1266,6 +1268,7 @@ private:
         out.unread_calls = seen.unread_calls;
         if (seen.unprobed_calls != 0) out.forget_result_norm();
         out.first_call = calls_judged_;
+        judge_.judge_missing(calls, has_places, out.unread_calls == 0, out.unprobed_calls, out);
         detail::place_suspects(calls, out);
         unread_.push();
     }

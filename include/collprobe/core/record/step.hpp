@@ -245,6 +245,9 @@ struct step_record {
     /// Exact findings first (loss, then call by call), then unusual numbers, then evidence, then what the parts found;
     /// empty on a healthy step.
     std::vector<suspect> suspects;
+    /// Calls that the step does not make and that one or two steps before it made, or steps whose calls still change.
+    /// Such calls are told once and are no suspects.
+    std::vector<missing_call> missing_calls;
     /// A rank could not judge an earlier step, as after an error, so that it remembered other things than the others.
     /// From this step on all ranks remember nothing of earlier steps.
     bool forgot = false;
@@ -261,7 +264,8 @@ struct step_record {
         std::vector<expectation_record> values = std::move(expectations);
         direction directions = std::move(cosine);
         detail::start_over(*this, &step_record::losses, &step_record::gradient_norms, &step_record::zero_ranks,
-            &step_record::lateness_by_rank, &step_record::evidence_by_rank, &step_record::suspects);
+            &step_record::lateness_by_rank, &step_record::evidence_by_rank, &step_record::suspects,
+            &step_record::missing_calls);
         detail::start_over(directions, &direction::leave_one_out);
         cosine = std::move(directions);
         calls = std::move(sections);

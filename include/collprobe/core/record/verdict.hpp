@@ -61,6 +61,7 @@ enum class finding : std::uint8_t {
     /// and after twice as many as the longest such time that has ended, of any rank and call.
     zeros,
     /// The step has no call `suspect::other`, which `unusual_number::steps` steps before it had, all of them: exact.
+    /// Statistic: `missing_call::calls`.
     call_missing,
     /// Where most ranks made the call `suspect::call`, the rank made `suspect::other`: exact.
     other_call,
@@ -160,6 +161,21 @@ struct call_form {
     call_site site = {}; ///< its name, or the line that made it; neither is known of calls of other processes
 };
 
+/// Whether both tell of one call. Names and files are compared by their addresses.
+constexpr bool is_same(const call_form& a, const call_form& b) noexcept
+{
+    return a.call == b.call && a.type == b.type && a.count == b.count && a.site.name == b.site.name
+        && a.site.file == b.site.file && a.site.line == b.site.line;
+}
+
+/// Calls that a step does not make, and steps before it did.
+struct missing_call {
+    call_form call = {}; ///< the largest of them; without `calls` the form, and the elements that are less
+    std::uint64_t since = 0; ///< step
+    std::uint64_t steps = 0; ///< before it: all of its kind since the first one with the call
+    std::uint32_t calls = 1; ///< 0: there are other calls instead, with less elements together
+};
+
 /// One rank that a check names, with the evidence.
 struct suspect {
     int rank = -1; ///< -1: the check found an error, but not the rank that has it
@@ -207,11 +223,13 @@ constexpr bool is_of_value(finding what) noexcept
 
 namespace detail {
 
-/// Whether two suspects, or two alarms, are of the same call; or of the whole step, and of the same value if of any.
+/// Whether two suspects, or two alarms, of one check are of the same call; or of the whole step, and of the same value
+/// or missing call if of any.
 template <class Found>
 bool is_same_place(const Found& a, const Found& b) noexcept
 {
-    return a.call == b.call && (a.call >= 0 || std::strcmp(a.site.name, b.site.name) == 0);
+    return a.call == b.call && (a.call >= 0 || std::strcmp(a.site.name, b.site.name) == 0)
+        && (a.what != finding::call_missing || is_same(a.other, b.other));
 }
 
 /// The largest number of ranks to name. More ranks do not fail independently; they have a common cause. NCCL's RAS

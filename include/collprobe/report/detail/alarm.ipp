@@ -22,10 +22,6 @@ COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
         text += ", " + fact;
     } else if (raised.by_length) {
         text += ", " + detail::length_text(raised.what, raised.statistic, raised.threshold);
-    } else if (const std::string fact = detail::fact_text(
-                   raised.what, raised.statistic, raised.threshold, no_index, raised.number, raised.other);
-               !fact.empty()) {
-        text += ", " + fact;
     } else if (raised.threshold > 0) {
         text += ", " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
     }

@@ -87,9 +87,14 @@ COLLPROBE_COLD_INLINE std::string run_findings::verdict() const
         const alarm_record& raised = gravest->first;
         std::string text = raised.ranks.empty() ? std::string("some rank") : detail::list_named(raised);
         text[0] = static_cast<char>(text[0] - 'a' + 'A');
-        text += std::string(" ") + phrase(raised.what)
-            + detail::where_in_run(gravest->steps, steps_, gravest->first_step, raised.call, raised.site) + ": "
-            + detail::advise(raised) + '.';
+        if (raised.what == finding::call_missing) {
+            text = 'S' + detail::fact_text(raised.what, raised.statistic, 0, no_index, raised.number, raised.other)
+                .substr(1);
+        } else {
+            text += std::string(" ") + phrase(raised.what)
+                + detail::where_in_run(gravest->steps, steps_, gravest->first_step, raised.call, raised.site);
+        }
+        text += ": " + detail::advise(raised) + '.';
         std::size_t others = alarms_.size() - 1;
         // Of alarms that were raised before, in their order, the first that names the ranks.
         const repeated_alarm* begin = raised.ranks.empty() ? alarms_.data() : gravest;

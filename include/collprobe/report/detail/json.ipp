@@ -207,6 +207,13 @@ COLLPROBE_COLD_INLINE void write_evidence(json_writer& json, const rank_evidence
     json.key("since").integer(of.since).key("extreme").integer(of.extreme).key("among").integer(of.among);
 }
 
+COLLPROBE_COLD_INLINE void write_form(json_writer& json, const call_form& of)
+{
+    json.open('{').key("call").text(name(of.call)).key("type").text(name(of.type)).key("count").integer(of.count);
+    write_site(json, of.site);
+    json.close('}');
+}
+
 COLLPROBE_COLD_INLINE void write_number(
     json_writer& json, finding what, const unusual_number& of, const call_form& other)
 {
@@ -219,12 +226,7 @@ COLLPROBE_COLD_INLINE void write_number(
     const bool is_missing = what == finding::call_missing;
     if (what == finding::zeros || is_missing || is_of_value(what)) json.key("since").integer(of.since);
     if (is_missing) json.key("steps_before").integer(of.steps);
-    if (is_missing || what == finding::other_call) {
-        json.key("other_call").open('{').key("call").text(name(other.call));
-        json.key("type").text(name(other.type)).key("count").integer(other.count);
-        write_site(json, other.site);
-        json.close('}');
-    }
+    if (is_missing || what == finding::other_call) write_form(json.key("other_call"), other);
 }
 
 COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named)
@@ -342,6 +344,16 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
         json.close(']');
     }
     if (record.forgot) json.key("forgot").boolean(true);
+    if (!record.missing_calls.empty()) {
+        json.key("missing_calls").open('[');
+        for (const missing_call& each : record.missing_calls) {
+            json.element().open('{').key("since").integer(each.since).key("steps_before").integer(each.steps);
+            json.key("calls").integer(each.calls);
+            detail::write_form(json.key("call"), each.call);
+            json.close('}');
+        }
+        json.close(']');
+    }
     if (std::any_of(record.calls.begin(), record.calls.end(),
             [](const call_record& each) { return each.has_excess(); })) {
         json.key("excess").open('[');

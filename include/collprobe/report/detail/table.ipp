@@ -42,6 +42,7 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
     const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
     std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
     if (detail::is_of_spread(named)) return "whole step: " + detail::spread_text(named.statistic, named.number.since);
+    if (named.what == finding::call_missing && named.rank < 0) text = "all ranks";
     text += ", " + detail::describe_place(named.call, named.site) + ": ";
     if (named.other_rank >= 0 && (named.what == finding::weights || named.what == finding::unexplained))
         text += "in the result of rank " + std::to_string(named.other_rank) + ", ";
@@ -389,6 +390,7 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + (each.has_no_weight ? ", and tells that it has no data (weight 0)\n" : "\n");
     }
     text += coverage(record);
+    for (const missing_call& each : record.missing_calls) text += "note: " + describe(each) + '\n';
     if (record.forgot) text += "all ranks forgot the steps before, because some rank could not judge one of them\n";
     if (const std::size_t repeated = record.repeated_calls(); repeated != 0) {
         text += "the same data as in the step before: in " + detail::counted(repeated, "call")

@@ -51,11 +51,27 @@ COLLPROBE_COLD_INLINE std::string describe(const call_form& call)
 {
     std::string text = name(call.call);
     if (call.site.name[0] != '\0') {
+        const std::string named = collprobe::detail::printable(collprobe::detail::short_name(call.site.name));
+        if (named.rfind(text + '#', 0) == 0) return named; // of a preloaded program: it says all
         text += ' ' + detail::quoted_name(call.site);
     }
     text += " (" + detail::with_commas(call.count) + " elements of " + name(call.type);
     if (call.site.line != 0) text += ", " + detail::short_line(call.site);
     return text + ')';
+}
+
+COLLPROBE_COLD_INLINE std::string describe(const missing_call& of)
+{
+    const std::string before
+        = (of.steps == 1 ? std::string("the step") : "all " + detail::counted(of.steps, "step")) + " before";
+    const std::string since = "since step " + detail::with_commas(of.since);
+    if (of.calls == 0) {
+        return since + " the calls of " + name(of.call.call) + " have " + detail::with_commas(of.call.count) + ' '
+            + name(of.call.type) + " elements less than in " + before;
+    }
+    if (of.calls == 1) return since + " without " + describe(of.call) + ", made in " + before;
+    return since + " without " + detail::counted(of.calls, "call") + ", made in " + before + "; the largest is "
+        + describe(of.call);
 }
 
 COLLPROBE_COLD_INLINE std::string describe(const rank_evidence& of)
@@ -188,7 +204,7 @@ COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, doub
         return "has " + short_number(number.value) + ", as another rank has; each rank must have its own, " + since;
     case finding::zeros: return "has sent zeros only, where others have not, " + since;
     case finding::call_missing:
-        return since + " without " + describe(other) + ", made in all " + counted(number.steps, "step") + " before";
+        return describe(missing_call{other, number.since, number.steps, static_cast<std::uint32_t>(statistic)});
     case finding::other_call: return "made the call " + describe(other) + " instead";
     case finding::norm_differs:
         return "the trainer's norm of the gradient, " + short_number(statistic) + ", is not that of the results, "

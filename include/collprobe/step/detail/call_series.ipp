@@ -13,29 +13,14 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 COLLPROBE_COLD_INLINE view<const series_place> call_series::find(view<const probed_call> calls, bool has_places)
 {
     ++step_;
-    bool as_before = identities_.size() == calls.size();
-    identities_.resize(calls.size());
-    for (std::size_t c = 0; c < calls.size(); ++c) {
-        const std::uint64_t now = calls[c].identity(has_places);
-        as_before = as_before && identities_[c] == now;
-        identities_[c] = now;
-    }
-    if (!as_before) {
+    if (!order_.see(calls, has_places)) {
         if (calls.size() > largest_) largest_ = calls.size();
         places_.resize(calls.size());
-        sorted_.resize(calls.size());
-        for (std::size_t c = 0; c < calls.size(); ++c) sorted_[c] = static_cast<std::uint32_t>(c);
-        std::sort(sorted_.begin(), sorted_.end(), [this](std::uint32_t a, std::uint32_t b) {
-            return identities_[a] != identities_[b] ? identities_[a] < identities_[b] : a < b;
-        });
         fresh_.clear();
         fresh_calls_.clear();
-        known next{};
         auto at = known_.begin();
-        for (std::size_t i = 0; i < sorted_.size(); ++i) {
-            const std::uint32_t c = sorted_[i];
-            next.order = i > 0 && next.identity == identities_[c] ? next.order + 1 : 0;
-            next.identity = identities_[c];
+        order_.for_each_sorted([&, this](std::uint32_t c, std::uint64_t identity, std::uint64_t order) {
+            const known next{identity, order, {}};
             while (at != known_.end() && at->before(next)) ++at;
             if (at != known_.end() && !next.before(*at)) {
                 places_[c] = at->at;
@@ -45,7 +30,7 @@ COLLPROBE_COLD_INLINE view<const series_place> call_series::find(view<const prob
                 fresh_.push_back(next);
                 fresh_calls_.push_back(c);
             }
-        }
+        });
         make_room(fresh_.size());
         for (series_place& each : places_) {
             if (each.number != 0) continue;
@@ -96,7 +81,7 @@ COLLPROBE_COLD_INLINE std::vector<std::uint64_t> call_series::numbers() const
 COLLPROBE_COLD_INLINE void call_series::clear()
 {
     known_.clear();
-    identities_.clear();
+    order_.clear();
     places_.clear();
     unused_.clear();
     for (std::size_t slot = used_.size(); slot > 0; --slot) unused_.push_back(static_cast<std::uint32_t>(slot - 1));

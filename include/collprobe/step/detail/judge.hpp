@@ -17,6 +17,7 @@
 #include <collprobe/metrics/exchangeability.hpp>
 #include <collprobe/metrics/lateness.hpp>
 #include <collprobe/metrics/outlier.hpp>
+#include <collprobe/step/detail/call_roster.hpp>
 #include <collprobe/step/detail/call_series.hpp>
 #include <collprobe/step/detail/message.hpp>
 
@@ -73,6 +74,10 @@ public:
 
     /// Completes a value's part of the record, of which `holds` is known.
     void remember_since(std::uint64_t place, std::uint64_t step, expectation_record& of);
+
+    /// Puts calls that the step misses before the other findings. Of a judged step. Shapes: as `call_roster::judge`.
+    void judge_missing(view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen,
+        step_record& out);
 
     /// Between two steps there were calls that this object knows nothing of: the time from one to the other is unknown.
     void forget_end() noexcept { has_left_ = false; }
@@ -254,6 +259,7 @@ private:
     int table_ranks_; // number of ranks that the tables are for
     outlier_detector detector_;
     call_series known_calls_;
+    call_roster roster_;
     view<const series_place> series_; // of the calls of the step
     std::vector<std::uint64_t> number_; // by slot: the series that the memory is of
     std::vector<held> previous_; // [slot][rank]

@@ -219,6 +219,7 @@ COLLPROBE_COLD_INLINE void step_judge::restore_evidence(view<const std::uint64_t
     check(detector.restore(state.part(behind + 3, end - behind - 3)));
     check(detector.series() == series_of_calls + 2 * (watched.metrics() - of_first_call));
 
+    roster_.clear();
     known_calls_.restore(calls);
     begun_before_ = known_calls_.begun() - known.begun();
     *evidence_ = std::move(watched);
@@ -445,6 +446,7 @@ COLLPROBE_COLD_INLINE void step_judge::forget()
     begun_before_ = known_calls_.begun();
     // As new, so that it does not matter what a rank has seen before.
     known_calls_.reset();
+    roster_.clear();
     series_ = {};
     number_.clear();
     previous_.clear();
@@ -462,6 +464,14 @@ COLLPROBE_COLD_INLINE void step_judge::forget()
     detector_.reset();
     lateness_.reset();
     noise_ = smoothed_noise_scale();
+}
+
+COLLPROBE_COLD_INLINE void step_judge::judge_missing(view<const probed_call> calls, bool has_places,
+    bool with_integers, std::uint64_t unseen, step_record& out)
+{
+    const auto before = static_cast<std::ptrdiff_t>(out.suspects.size());
+    roster_.judge(calls, has_places, with_integers, unseen, out);
+    std::rotate(out.suspects.begin(), out.suspects.begin() + before, out.suspects.end());
 }
 
 COLLPROBE_COLD_INLINE bool step_judge::forget_after_loss(std::uint32_t last_lost)

@@ -32,6 +32,9 @@ COLLPROBE_COLD_INLINE void merged_steps::judge(const merged_step& step, step_rec
     const gathered_step gathered(
         reinterpret_cast<const unsigned char*>(messages_.data()), ranks_, step.calls.size(), layout_);
     judge_.judge(gathered, calls_, {}, {}, out);
+    // The index of a call moves where one before it is missing.
+    if (step.repeats && step.unseen_calls != no_index)
+        judge_.judge_missing(calls_, false, true, step.unseen_calls, out);
     out.unread_calls = step.unread_calls;
     out.first_call = step.first_call;
 }
