@@ -572,7 +572,7 @@ private:
         const auto scope = detail::enter_device(comm_);
         block& open = open_step(stream, who);
         lane& on = open_tools().lanes[enter_lane(stream, who)];
-        detail::enqueue_marked(on.done, stream, [&, this] {
+        detail::enqueue_marked(on.done, stream, [&] {
             device::reduce(stream, statistics_reducer<T, true>{value}, value.count(),
                 open.read_values.data() + open.value_count, on.workspace);
         });
