@@ -156,7 +156,7 @@ private:
         const view<std::uint64_t> keys(memory.keys), host_keys(memory.host_keys.data(), keys.count());
         host_keys[2 * room()] = host_keys[2 * room() + 1] = 0; // no number, should the answer never come
         ++number_;
-        detail::run(*comm_, memory.done, stream, who.where(), [&, this] {
+        detail::run_and_wait(*comm_, memory.done, stream, who.where(), [&, this] {
             for (std::uint64_t b = 0; b < room(); ++b) {
                 memory.held[b] = {};
                 if (b >= buffers.count()) continue;

@@ -12,7 +12,6 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/fixed_array.hpp>
-#include <collprobe/detail/math.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/difference_search.hpp>
@@ -80,7 +79,7 @@ struct write_keys {
 
 /// Enqueues `work`, which uses what `done` guards, and waits, with the communicator's deadline if it has one.
 template <communicator Comm, class Event, class Work>
-void run(const Comm& comm, Event& done, stream_ref_of<Comm> on, call_site where, const Work& work)
+void run_and_wait(const Comm& comm, Event& done, stream_ref_of<Comm> on, call_site where, const Work& work)
 {
     enqueue_marked(done, on, work);
     synchronize(comm, on, where);
@@ -231,7 +230,7 @@ private:
     template <class Work>
     void enqueue(const Work& work)
     {
-        run(comm_, memory_.done, on_, where_, work);
+        run_and_wait(comm_, memory_.done, on_, where_, work);
     }
 
     Comm& comm_;

@@ -184,7 +184,7 @@ inline std::uint64_t place_of(const call_site& site) noexcept
     }
     return (mix64(place ^ word) & ~std::uint64_t{1}) | (has_name ? 1u : 0u);
 }
-inline bool is_named(std::uint64_t place) noexcept { return (place & 1) != 0; }
+COLLPROBE_HD inline bool is_named(std::uint64_t place) noexcept { return (place & 1) != 0; }
 
 /// The series of calls, of several steps, that a call belongs to.
 struct series_place {
