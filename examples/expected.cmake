@@ -12,8 +12,8 @@ set(printed_by_reproducible "^ 2 ranks: native d0701d7ef9c325c8, correctly round
 set(printed_by_guarded_gather "^rank 0 read a sum of 10000; right is 10000\n$")
 set(printed_by_audit_with_alarms
     "^step 2, bucket 0 [^:]*:[0-9]*.: result_differs: rank 3. damage: broadcast. advice: resync from rank 0\n$")
-set(printed_by_agreement_with_repair
-    "^buffer 1: rank 2 differs in 1 element, the first at 1234: bits 3e800001 in place of 3e800000\n"
+set(printed_by_agreement_with_repair "^step 2, rank 2, 'momentum': has other bits than most ranks, since step 2\n"
+    "\nbuffer 1: rank 2 differs in 1 element, the first at 1234: bits 3e800001 in place of 3e800000\n"
     "\nrepaired in 1 round, 64 bytes sent\n$")
 set(printed_by_faults "call 0: wrong elements on each rank: 0 0 0 0\n" "call 1: wrong elements on each rank: 1 1 1 1\n"
     "call 2: wrong elements on each rank: 1000 1000 1000 1000\n" "call 3: wrong elements on each rank: 0 0 0 64\n"

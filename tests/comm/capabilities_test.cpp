@@ -163,8 +163,6 @@ TEST_CASE("capabilities - the smallest communicator works under every wrapper")
     agreement check(world);
     const std::vector<replica> list{view(send)};
     CHECK(check.agreed(view<const replica>(list), stream));
-    check.check(view<const replica>(list), stream);
-    CHECK(check.wait());
     CHECK(inspect<float>(world, stream, 4).communicator.empty());
     copy_then_all_gather(send, receive, world, stream, {}, {}).synchronize(20'000);
     CHECK(receive == send);
@@ -231,10 +229,8 @@ TEST_CASE("capabilities - a failure ends a wait")
             throw error(status::peer_failure, "rank 3 is gone", {.call = "check", .communicator = "", .where = where});
         }
     };
-    failed world;
-    agreement check(world);
+    probed comm{failed()};
     std::vector<float> weights(8, 1.0f);
-    const std::vector<replica> list{view(weights)};
     host::event go;
     const host::stream producer, stream;
     std::atomic<bool> open{false};
@@ -244,8 +240,10 @@ TEST_CASE("capabilities - a failure ends a wait")
     });
     go.record(producer);
     stream.wait(go);
-    check.check(view<const replica>(list), stream);
-    const auto thrown = thrown_by([&] { check.wait(); });
+    comm.expect_equal("weights", view<const float>(weights), stream);
+    comm.end_step(0, stream);
+    step_record record;
+    const auto thrown = thrown_by([&] { comm.wait(record); });
     open.store(true);
     CHECK((thrown && thrown->code() == status::peer_failure));
     stream.synchronize(20'000);
@@ -317,7 +315,7 @@ TEST_CASE("capabilities - inside a group what would come before the call is refu
     const host::stream stream;
     agreement check(world);
     const std::vector<replica> list{view(send)};
-    refused([&] { check.check(view<const replica>(list), stream); });
+    refused([&] { check.agreed(view<const replica>(list), stream); });
     refused([&] { inspect<float>(world, stream, 4); });
     refused([&] { copy_then_all_gather(send, receive, world, stream, {}, {}); });
 }
@@ -395,8 +393,8 @@ TEST_CASE("capabilities - peers hear of a refusal")
     CHECK(thrown_by([&] { faults.all_reduce(view<const float>(send), view(receive), reduction::sum, stream); }));
     agreement check(world, {.max_buffers = 1});
     const std::vector<replica> two{view(send), view(receive)};
-    CHECK(thrown_by([&] { check.check(view<const replica>(two), stream); }));
-    CHECK(log == "all_reduce: all_reduce;all_gather: copy_then_all_gather;all_reduce: all_reduce;all_reduce: check;");
+    CHECK(thrown_by([&] { check.agreed(view<const replica>(two), stream); }));
+    CHECK(log == "all_reduce: all_reduce;all_gather: copy_then_all_gather;all_reduce: all_reduce;all_reduce: agreed;");
 }
 
 TEST_CASE("capabilities - several calls say what they are a part of")

@@ -34,13 +34,13 @@ int main()
         use(world, stream);
         probed steps{reproducible{faulty{world, {}}}, {.mode = report_mode::summary}, audit()};
         use(steps, stream);
+        steps.expect_equal("step", 0);
         steps.end_step(0, {.loss = 1}, stream);
         step_record record;
         steps.wait(record);
         std::vector<float> weights(10);
         const std::vector<replica> list{view(weights)};
         agreement check(world);
-        check.check(view<const replica>(list), stream);
         majority_repair(check, view<const replica>(list), stream);
         periodic_averaging(world, list).step(stream);
         dynamic_averaging dynamic(world, list);

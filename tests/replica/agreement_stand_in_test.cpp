@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Agreement, search and repair over NCCL and on CUDA streams: devices, groups, what must not wait.
+// Agreement, search and repair over NCCL and on CUDA streams: devices, groups, captures.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -16,10 +16,6 @@
 
 using namespace collprobe;
 using namespace collprobe::testing;
-
-namespace {
-
-} // namespace
 
 TEST_CASE("damage is found and repaired over NCCL, on devices that are not the current one")
 {
@@ -42,9 +38,7 @@ TEST_CASE("damage is found and repaired over NCCL, on devices that are not the c
             const std::vector<replica> all{view<float>(weights), view<std::int64_t>(step), view<bfloat16>(layer)};
             const cuda::device_guard elsewhere((world.device_ordinal() + 1) % 8);
 
-            check.check(all, stream);
-            require(check.wait() == (ranks == 1), "the check was wrong");
-            require(check.differing()[1] == 0, "the step number is right");
+            require(check.agreed(all, stream) == (ranks == 1), "the comparison was wrong");
             const agreement_verdict found = check.locate(all, stream);
             if (ranks > 1) {
                 require(found.buffers.size() == 2 && found.buffers[1].buffer == 2, "which buffers");
@@ -61,25 +55,7 @@ TEST_CASE("damage is found and repaired over NCCL, on devices that are not the c
     }
 }
 
-TEST_CASE("a check returns while the stream is held up, and its answer comes later")
-{
-    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
-        const cuda::device_guard here(world.device_ordinal());
-        agreement check(world);
-        device_vector<float> data(1000);
-        const cuda::stream stream;
-        data.set(std::vector<float>(1000, 1.0f), stream);
-        gate closed(stream);
-        const std::vector<replica> all{view<float>(data)};
-        bool agree = false;
-        for (int k = 0; k < 3; ++k) check.check(all, stream);
-        require(!check.poll(agree), "an answer before its work");
-        closed.open();
-        for (int k = 0; k < 3; ++k) require(check.wait(), "they agree");
-    }));
-}
-
-TEST_CASE("inside a group and in a capture a check is refused")
+TEST_CASE("inside a group and in a capture a comparison is refused")
 {
     CHECK_NOTHROW(run_nccl(1, [](nccl::communicator& world) {
         const cuda::device_guard here(world.device_ordinal());
@@ -90,15 +66,14 @@ TEST_CASE("inside a group and in a capture a check is refused")
         const std::vector<replica> all{view<float>(data)};
         {
             nccl::group together;
-            const auto refused = error_of([&] { check.check(all, stream); });
-            require(refused && refused->code() == status::unsupported, "a check in a group was accepted");
+            const auto refused = error_of([&] { check.agreed(all, stream); });
+            require(refused && refused->code() == status::unsupported, "a comparison in a group was accepted");
             together.end();
         }
         {
             const captured_graph capturing(stream.get());
-            require(contains(refusal([&] { check.check(all, stream); }), "capturing"), "a captured check was accepted");
+            require(contains(refusal([&] { check.agreed(all, stream); }), "capturing"), "a captured one was accepted");
         }
-        check.check(all, stream);
-        require(check.wait(), "and works behind it");
+        require(check.agreed(all, stream), "and works behind it");
     }));
 }

@@ -12,6 +12,7 @@
 #include <collprobe/replica/agreement.hpp>
 
 #include "support/counting.hpp"
+#include "support/held_clock.hpp"
 #include "replica/damage.hpp"
 #include "support/run_ranks.hpp"
 
@@ -89,9 +90,8 @@ TEST_CASE("equal buffers agree, in one message that does not grow with them")
                 std::vector<std::int8_t> others(count, std::int8_t{-1});
                 agreement check(counted, {.max_buffers = 2});
                 const host::stream stream;
-                check.check(std::vector<replica>{view(values), view(others)}, stream);
                 const auto me = static_cast<std::size_t>(comm.rank());
-                same[me] = check.wait();
+                same[me] = check.agreed(std::vector<replica>{view(values), view(others)}, stream);
                 sent[me] = counted.bytes;
                 calls[me] = counted.calls;
             });
@@ -257,39 +257,55 @@ TEST_CASE("a rank with a longer list is named even where most have no such buffe
     CHECK(all.get().buffers[0].others == std::vector{0});
 }
 
-TEST_CASE("answers come in order, and one that nobody read counts for the next")
+TEST_CASE("buffers are compared as the work before the call leaves them")
 {
-    const testing::watchdog guard("answers", 60);
+    const testing::watchdog guard("behind work", 60);
     local::run(3, settings, [](local::communicator& comm) {
-        const auto expect = [](bool right) {
-            if (!right) throw std::runtime_error("a wrong answer");
-        };
         std::vector<double> data(64), other(64);
-        agreement check(comm, {.max_buffers = 2, .checks_in_flight = 2});
+        agreement check(comm, {.max_buffers = 2});
         const host::stream stream;
         const std::vector<replica> buffers{view(other), view(data)};
-        bool agree = false;
-        expect(!check.poll(agree)); // nothing was asked
-        const auto set = [&](double value) { stream.enqueue([&data, value] { data[3] = value; }); };
-        check.check(buffers, stream);
-        set(comm.rank());
-        check.check(buffers, stream);
-        expect(check.wait());
-        expect(!check.wait());
-        expect(check.differing()[0] == 0 && check.differing()[1] == 1);
-        expect(!check.poll(agree));
-
-        check.check(buffers, stream); // differs
-        set(0);
-        check.check(buffers, stream);
-        check.check(buffers, stream); // waits for the first, whose answer the next one carries
-        expect(!check.wait());
-        expect(check.wait());
-        while (!check.agreed(buffers, stream)) {}
-        check.check(buffers, stream);
-        while (!check.poll(agree)) {}
-        expect(agree);
+        for (int k = 0; k < 4; ++k) {
+            stream.enqueue([&data, value = k % 2 == 0 ? 0 : comm.rank()] { data[3] = value; });
+            if (check.agreed(buffers, stream) != (k % 2 == 0)) throw std::runtime_error("a wrong answer");
+        }
     });
+}
+
+TEST_CASE("ranks that have made different numbers of comparisons get an error, not an answer")
+{
+    const local::group group(3, settings);
+    const auto outcomes = testing::run_each(group, [](local::communicator& comm) {
+        std::vector<double> data(64);
+        const std::vector<replica> buffers{view(data)};
+        const host::stream stream;
+        agreement first(comm), second(comm);
+        if (!first.agreed(buffers, stream)) throw std::runtime_error("a wrong answer");
+        (void)(comm.rank() == 1 ? second : first).agreed(buffers, stream);
+    });
+    for (const testing::rank_outcome& each : outcomes) {
+        REQUIRE(each.failure());
+        CHECK(each.failure()->code() == status::mismatch);
+    }
+}
+
+TEST_CASE("a peer that never comes is a time-out that names it, not a hang")
+{
+    const testing::held_clock clock;
+    const local::group group(3, {.timeout_ms = 300});
+    const auto outcomes = testing::run_each(group, [&](local::communicator& comm) {
+        if (comm.rank() == 1) return clock.advance_ms(300, {0, 2});
+        std::vector<float> weights(10);
+        agreement check(comm);
+        const host::stream stream;
+        stream.enqueue([&, rank = comm.rank()] { clock.i_am(rank); });
+        (void)check.locate(std::vector<replica>{view(weights)}, stream);
+    });
+    for (const std::size_t r : {std::size_t{0}, std::size_t{2}}) {
+        REQUIRE(outcomes[r].failure());
+        CHECK(outcomes[r].failure()->code() == status::timeout);
+        CHECK(outcomes[r].failure()->culprits() == std::vector{1});
+    }
 }
 
 TEST_CASE("bad buffers are refused by name, and the peers hear of it")
@@ -304,8 +320,7 @@ TEST_CASE("bad buffers are refused by name, and the peers hear of it")
             if (comm.rank() == 1 && kind == 2) buffers.push_back(view(data));
             agreement check(comm, {.max_buffers = 2});
             const host::stream stream;
-            check.check(buffers, stream);
-            (void)check.wait();
+            (void)check.agreed(buffers, stream);
         });
         REQUIRE(outcomes[1].failure());
         CHECK(outcomes[1].failure()->code() == status::invalid_argument);
@@ -322,15 +337,15 @@ TEST_CASE("bad buffers are refused by name, and the peers hear of it")
     });
 }
 
-TEST_CASE("a check whose stream failed has no answer, but an error")
+TEST_CASE("a comparison whose stream failed has no answer, but an error")
 {
     local::run(1, settings, [](local::communicator& comm) {
         std::vector<float> data(8);
         agreement check(comm);
         const host::stream stream;
         stream.enqueue([] { throw std::runtime_error("the step went wrong"); });
-        check.check(std::vector<replica>{view(data)}, stream);
-        CHECK_THROWS(check.wait());
+        CHECK_THROWS_WITH(
+            check.agreed(std::vector<replica>{view(data)}, stream), doctest::Contains("the step went wrong"));
     });
 }
 

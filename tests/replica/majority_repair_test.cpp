@@ -13,6 +13,7 @@
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/replica/majority_repair.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "support/counting.hpp"
 #include "replica/damage.hpp"
@@ -248,30 +249,35 @@ TEST_CASE("a rank with another count is an error that names it, on every rank")
     });
 }
 
-TEST_CASE("ranks that ask for the answer of some steps ago repair in the same step, however late one of them is")
+TEST_CASE("ranks that wait for the record of some steps ago repair in the same step, however late one of them is")
 {
     const testing::watchdog guard("late repairs", 60);
     constexpr int ranks = 3, steps = 12, hit = 4;
-    for (const int behind : {1, 3}) {
+    for (const std::uint64_t behind : {0u, 1u, 3u}) {
         std::vector<std::string> when(ranks);
         std::vector<char> right(ranks);
         local::run(ranks, settings, [&](local::communicator& comm) {
             const auto at = static_cast<std::size_t>(comm.rank());
             model mine;
-            agreement check(comm, {.max_buffers = 4});
+            probed steps_of(comm);
+            agreement check(steps_of, {.max_buffers = 4});
             const host::stream stream;
+            step_record record;
             for (int step = 0; step < steps; ++step) {
                 if (comm.rank() == step % ranks) std::this_thread::sleep_for(std::chrono::milliseconds(3));
                 if (step == hit && comm.rank() == 1) {
                     stream.enqueue([&mine] { mine.weights[7] = -1; });
                 }
-                check.check(mine.replicas(), stream);
+                steps_of.expect_equal("weights", view<const float>(mine.weights), stream);
+                steps_of.expect_equal("momentum", view<const double>(mine.momentum), stream);
+                steps_of.end_step(static_cast<std::uint64_t>(step), stream);
                 bool repaired = false;
-                if (step >= behind && !check.wait()) {
+                if (steps_of.pending_steps() > behind && steps_of.wait(record) && !record.expectations[0].holds) {
+                    CHECK(record.expectations[1].holds);
                     const repair_result result = majority_repair(check, mine.replicas(), stream);
                     CHECK(result.repaired);
                     repaired = result.rounds == 1;
-                    CHECK(result.found.agree == !repaired); // an answer from before the repair
+                    CHECK(result.found.agree == !repaired); // a step from before the repair
                 }
                 when[at] += repaired ? '1' : '0';
             }
@@ -279,7 +285,7 @@ TEST_CASE("ranks that ask for the answer of some steps ago repair in the same st
             right[at] = mine.same_bits(model()) ? 1 : 0;
         });
         std::string expected(steps, '0');
-        expected[static_cast<std::size_t>(hit + behind)] = '1';
+        expected[hit + behind] = '1';
         for (int r = 0; r < ranks; ++r) {
             CHECK(when[static_cast<std::size_t>(r)] == expected);
             CHECK(right[static_cast<std::size_t>(r)] == 1);

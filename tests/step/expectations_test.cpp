@@ -148,6 +148,9 @@ TEST_CASE("a buffer is compared where its stream is, by bits, type and count, in
             const int culprit = s == 1 ? 2 : s == 2 ? 1 : 0;
             CHECK(found[0].rank == (mode == report_mode::gather ? culprit : -1));
             CHECK(found[0].number.since == s);
+            if (s != 2 || mode != report_mode::gather) continue;
+            CHECK(report::describe(found[0])
+                == "rank 1, 'gradient after sync': has other bits than most ranks, since step 2"); // norms read alike
         }
     }
 }

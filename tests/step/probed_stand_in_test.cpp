@@ -190,6 +190,37 @@ TEST_CASE("a probed call adds two launches and one record, a step one copy to th
     }
 }
 
+TEST_CASE("values are told while the stream is held up, and nothing waits or allocates")
+{
+    CHECK_NOTHROW(run_nccl(1, [](nccl::communicator& world) {
+        const cuda::device_guard here(world.device_ordinal());
+        probed_nccl comm(world, {.steps_in_flight = 4});
+        device_vector<float> data(1000);
+        const cuda::stream stream;
+        data.set(std::vector<float>(1000, 1.0f), stream);
+        const auto step = [&](std::uint64_t number) {
+            comm.expect_equal("weights", view<const float>(data), stream);
+            comm.expect_equal("step", number);
+            comm.end_step(number, stream);
+        };
+        step(0);
+        step_record record;
+        require(comm.wait(record), "no record");
+        const call_counts before;
+        gate closed(stream);
+        for (std::uint64_t k = 1; k < 4; ++k) step(k);
+        require(!comm.poll(record), "a record before its work");
+        const call_counts after;
+        require(after.blocking == before.blocking, "the host waited");
+        require(after.created == before.created, "memory was allocated");
+        closed.open();
+        for (std::uint64_t k = 1; k < 4; ++k) {
+            require(comm.wait(record) && record.step == k, "the steps do not come in order");
+            require(record.expectations.size() == 2 && record.expectations[0].holds, "they are equal");
+        }
+    }));
+}
+
 TEST_CASE("the current device stays what it was")
 {
     run_nccl(2, [](nccl::communicator& world) {

@@ -38,12 +38,12 @@ struct repair_result {
 /// Each buffer is judged by itself. If any buffer has no majority, none is changed; averaging repairs remain for that
 /// case. Only blocks that differ are sent, from a rank of the majority and through all adaptors, and only the other
 /// ranks are written to. Then everything is checked again. If the repair was damaged it is repeated, from another rank
-/// of the majority if there is one. Checks under way during a repair report the old difference once more; the next
-/// repair then finds nothing.
-/// Shapes, preconditions: those of `agreement`. Collective: all ranks call it in the same step, and the host blocks. So
-/// base the decision on `wait` for a check made k steps ago (k below `checks_in_flight`). Its answer is there by now,
-/// and equal on all ranks; that of `agreement::poll` arrives on each rank at a different time. Each step:
-/// `check.check(list, stream); if (step >= k && !check.wait()) majority_repair(check, list, stream);`
+/// of the majority if there is one.
+/// Shapes, preconditions: those of `agreement`. Collective, and the host blocks: all ranks must decide for it in the
+/// same step. The record of a step with `expect_equal` is the same on all ranks, and k steps later it needs no wait:
+/// `if (comm.pending_steps() > k && comm.wait(record) && !record.expectations[0].holds) majority_repair(...)`.
+/// `poll` would return it on each rank at another time. Steps under way during a repair report the old difference once
+/// more; the next repair then finds nothing.
 /// Errors: `mismatch`, on all ranks, which names a rank with another count or type; those of `agreement`.
 /// Cost: while all agree, 16 bytes a buffer and one read. Otherwise the cost of `agreement::locate`, another check, and
 /// a broadcast of the differences (with up to some 64 bytes around each).

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/capabilities.hpp>
@@ -10,21 +12,23 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/difference_search.hpp>
 #include <collprobe/replica/replica.hpp>
 
-/// The messages of a search for differences and of a repair. All of it blocks the host.
+/// The messages of a comparison, of a search for differences and of a repair. All of it blocks the host.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The number of words in a rank's report: a `held_buffer` or a `found_difference`.
-inline constexpr std::uint64_t words_of_rank = sizeof(found_difference) / 8;
 static_assert(sizeof(found_difference) == 40 && sizeof(held_buffer) == 24);
 
 template <class Device>
 struct difference_memory {
-    difference_memory(int ranks, std::uint64_t scratch_bytes)
-        : host_firsts(block_search::most_blocks),
+    difference_memory(int ranks, std::uint64_t room, std::uint64_t scratch_bytes)
+        : held(room),
+          keys(2 * room + 2),
+          host_keys(2 * room + 2),
+          host_firsts(block_search::most_blocks),
           firsts(block_search::most_blocks),
           digests(block_search::most_blocks),
           expected(block_search::most_blocks),
@@ -32,12 +36,16 @@ struct difference_memory {
           host_marks(block_search::most_blocks),
           scratch(scratch_bytes),
           found(1),
-          told(words_of_rank),
-          gathered(words_of_rank * static_cast<std::uint64_t>(ranks)),
-          host_gathered(words_of_rank * static_cast<std::uint64_t>(ranks))
+          told(sizeof(found_difference) / 8),
+          gathered(told.size() * static_cast<std::uint64_t>(ranks)),
+          host_gathered(gathered.size())
     {
     }
+    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, done); }
 
+    typename Device::template host_buffer<held_buffer> held; ///< this rank's list; the device writes the digests
+    typename Device::template buffer<std::uint64_t> keys;
+    typename Device::template host_buffer<std::uint64_t> host_keys; ///< the maxima of `keys` over the ranks
     typename Device::template host_buffer<std::uint64_t> host_firsts; ///< the first element of each block
     typename Device::template buffer<std::uint64_t> firsts;
     typename Device::template buffer<std::uint64_t> digests;
@@ -53,34 +61,29 @@ struct difference_memory {
     typename Device::event done; ///< the last use of all these members
 };
 
-/// Writes a rank's report of its buffer.
-struct tell_held {
-    const std::uint64_t* digest; ///< null if the rank has no such buffer
-    std::uint64_t count;
-    std::uint64_t type;
-    std::uint64_t* words;
+/// Turns digests into pairs {key, ~key}. The maxima of a pair over the ranks are the largest key and the complement of
+/// the smallest, so they tell whether all keys are equal. The last pair holds the comparison's number.
+struct write_keys {
+    const held_buffer* held;
+    std::uint64_t room; ///< number of buffers that the message has pairs for
+    std::uint64_t number;
+    std::uint64_t* message;
 
-    COLLPROBE_HD void operator()(std::uint64_t) const noexcept
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
-        words[0] = digest == nullptr ? 0 : *digest;
-        words[1] = count;
-        words[2] = type;
-        words[3] = words[4] = 0;
+        const std::uint64_t key = index < room ? held[index].key() : number;
+        message[2 * index] = key;
+        message[2 * index + 1] = ~key;
     }
 };
-struct tell_found {
-    found_difference value;
-    std::uint64_t* words;
 
-    COLLPROBE_HD void operator()(std::uint64_t) const noexcept
-    {
-        words[0] = value.first;
-        words[1] = value.last;
-        words[2] = value.elements;
-        words[3] = value.expected_bits;
-        words[4] = value.actual_bits;
-    }
-};
+/// Enqueues `work`, which uses what `done` guards, and waits, with the communicator's deadline if it has one.
+template <communicator Comm, class Event, class Work>
+void run_and_wait(const Comm& comm, Event& done, stream_ref_of<Comm> on, call_site where, const Work& work)
+{
+    enqueue_marked(done, on, work);
+    synchronize(comm, on, where);
+}
 
 /// The questions of `locate_difference` to the ranks, about one buffer. `Comm`: the caller's communicator. Messages of
 /// the search bypass its adaptors, data of a repair do not.
@@ -98,16 +101,11 @@ public:
     {
     }
 
-    /// Exchanges the ranks' reports of their buffers. `digest`: of this rank's buffer, in device memory.
-    fixed_array<held_buffer> hold(const std::uint64_t* digest)
+    /// Exchanges the ranks' reports of their buffers.
+    fixed_array<held_buffer> hold(const held_buffer& own)
     {
         fixed_array<held_buffer> held(each_.size());
-        ask(tell_held{mine_ == nullptr ? nullptr : digest, mine_ == nullptr ? 0 : mine_->count, type_of(mine_),
-            memory_.told.data()});
-        for (std::size_t r = 0; r < held.size(); ++r) {
-            const std::uint64_t* const words = memory_.host_gathered.data() + r * words_of_rank;
-            held[r] = {words[0], words[1], words[2]};
-        }
+        ask(own, held);
         return held;
     }
     /// Sets the count and type of the reference. Other buffers cannot be compared with it.
@@ -150,11 +148,7 @@ public:
             });
             if (is_comparable()) all.merge(memory_.found[0]);
         });
-        ask(tell_found{all, memory_.told.data()});
-        for (std::size_t r = 0; r < each_.size(); ++r) {
-            const std::uint64_t* const words = memory_.host_gathered.data() + r * words_of_rank;
-            each_[r] = {words[0], words[1], words[2], words[3], words[4]};
-        }
+        ask(all, each_);
         return {each_.data(), each_.size()};
     }
 
@@ -176,13 +170,9 @@ public:
     }
 
 private:
-    static std::uint64_t type_of(const replica* mine) noexcept
-    {
-        return mine == nullptr ? held_buffer::no_type : static_cast<std::uint64_t>(mine->type);
-    }
     bool is_comparable() const noexcept
     {
-        return mine_ != nullptr && type_of(mine_) == type_ && mine_->count == count_;
+        return mine_ != nullptr && static_cast<std::uint64_t>(mine_->type) == type_ && mine_->count == count_;
     }
     block_list list(const block_search& search) const noexcept { return {memory_.firsts.data(), search.length()}; }
 
@@ -221,25 +211,26 @@ private:
     }
 
     /// Sends this rank's report to all ranks, and reads theirs.
-    template <class Tell>
-    void ask(const Tell& tell)
+    template <class Report>
+    void ask(const Report& own, const fixed_array<Report>& reports)
     {
-        enqueue([&] {
-            device::for_each(on_, 1, tell);
-            const view<std::uint64_t> all(memory_.gathered.data(), memory_.gathered.size());
-            innermost(comm_).all_gather(
-                view<const std::uint64_t>(memory_.told.data(), words_of_rank), all, on_, where_);
-            device::copy(on_, view<const std::uint64_t>(all),
-                view<std::uint64_t>(memory_.host_gathered.data(), memory_.host_gathered.size()), where_);
+        constexpr std::uint64_t words = sizeof(Report) / 8;
+        std::uint64_t* const host = memory_.host_gathered.data();
+        const view<std::uint64_t> told(memory_.told.data(), words);
+        const view<std::uint64_t> all(memory_.gathered.data(), words * reports.size());
+        std::memcpy(host, &own, sizeof own);
+        enqueue([&, this] {
+            device::copy(on_, view<const std::uint64_t>(host, words), told, where_);
+            innermost(comm_).all_gather(view<const std::uint64_t>(told), all, on_, where_);
+            device::copy(on_, view<const std::uint64_t>(all), view<std::uint64_t>(host, all.count()), where_);
         });
+        std::memcpy(static_cast<void*>(reports.data()), host, static_cast<std::size_t>(all.size_bytes()));
     }
 
-    /// Enqueues `work` and waits, with the communicator's deadline if it has one.
     template <class Work>
     void enqueue(const Work& work)
     {
-        enqueue_marked(memory_.done, on_, work);
-        synchronize(comm_, on_, where_);
+        run_and_wait(comm_, memory_.done, on_, where_, work);
     }
 
     Comm& comm_;

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include <collprobe/core/config.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/digest_index.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/replica/detail/difference_kernels.hpp>
 #include <collprobe/replica/disagreement.hpp>
 
@@ -21,6 +23,10 @@ struct held_buffer {
     std::uint64_t type = no_type; ///< an element_type, or `no_type`
 
     static constexpr std::uint64_t no_type = 0xff; ///< the rank has no such buffer
+
+    /// Equal for equal contents. The type is part of them: equal bits of another type are another value. The digest
+    /// includes the count.
+    COLLPROBE_HD std::uint64_t key() const noexcept { return digest ^ mix64(type); }
 };
 
 /// Narrows a buffer down to the blocks that hold differences, in rounds with a message of at most `most_blocks`
@@ -105,11 +111,7 @@ struct located_difference {
 inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& out)
 {
     const int ranks = static_cast<int>(held.size());
-    // The type is part of the contents: equal bits of another type are another value. The digest includes the count.
-    const auto key = [&](int rank) {
-        const held_buffer& mine = held[static_cast<std::uint64_t>(rank)];
-        return mine.digest ^ mix64(mine.type);
-    };
+    const auto key = [&](int rank) { return held[static_cast<std::uint64_t>(rank)].key(); };
     digest_index groups(ranks);
     for (int r = 0; r < ranks; ++r) groups.add(key(r), r);
     out.groups = groups.distinct();

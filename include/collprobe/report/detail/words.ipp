@@ -193,9 +193,9 @@ COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, doub
     case finding::value_differs:
         if (!has_rank)
             return "the ranks have " + counted(static_cast<std::uint64_t>(statistic), "different value") + ", " + since;
-        if (to_bits(number.value) == to_bits(number.expected)) return "has other bits than most ranks, " + since;
-        text = "has " + short_number(number.value) + ", most ranks have " + short_number(number.expected);
-        return text + ", " + since;
+        if (const std::string own = short_number(number.value), most = short_number(number.expected); own != most)
+            return "has " + own + ", most ranks have " + most + ", " + since;
+        return "has other bits than most ranks, " + since;
     case finding::value_repeats:
         if (!has_rank)
             return "the ranks together have " + counted(static_cast<std::uint64_t>(number.value), "sample")
