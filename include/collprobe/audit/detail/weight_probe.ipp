@@ -121,7 +121,7 @@ COLLPROBE_COLD_INLINE void weight_probe::judge(const part_entries<entry>& entrie
     for (int c = 0; c < entries.calls(); ++c) {
         call_record& call = record.calls[static_cast<std::size_t>(c)];
         call_weights& out = call.weights;
-        out.seen = entries(c, 0).state != 0;
+        out.seen = entries(c, 0).state != 0 && !call.is_on_some_ranks();
         if (!out.seen) continue;
         const double roundoff = detail::unit_roundoff_of(call.type);
         detail::collect_weights(entries, c, options_.miss, roundoff, out);

@@ -120,6 +120,11 @@ struct call_record {
     /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
     bool results_agree = true;
+    /// Of an observed call: the ranks that send nothing, and those that get nothing (`probed::observe_no_input`,
+    /// `observe_no_result`). The results of the others are compared.
+    int without_input = 0;
+    int without_result = 0;
+    bool is_on_some_ranks() const noexcept { return without_input + without_result != 0; }
     /// The digest (scan/digest.hpp) of the result that most ranks have. A reduce-scatter gives each rank a result of
     /// its own: there it is a digest of the ranks' digests in their order, which depends on the number of ranks.
     std::uint64_t result_digest = 0;

@@ -184,6 +184,19 @@ struct probed_call {
     }
 };
 
+/// Whether a rank that sent this takes no part in the sending of an observed call: nothing was read, of a call that has
+/// elements.
+inline bool has_no_input(const probed_call& call, const statistics& input) noexcept
+{
+    return call.is_observed && call.has_input && call.count != 0 && input.count == 0;
+}
+/// The digest of a result without elements.
+inline constexpr std::uint64_t digest_of_nothing = digest_state().finish();
+inline bool has_no_result(const probed_call& call, const result_record& result) noexcept
+{
+    return call.is_observed && call.result_count != 0 && result.digest == digest_of_nothing;
+}
+
 /// 24 bits, equal on ranks that make the calls at the same places.
 inline std::uint32_t places_of(view<const probed_call> calls) noexcept
 {
