@@ -43,6 +43,37 @@ TEST_CASE("short numbers show undefined and infinite values as such")
     CHECK(report::short_number(-detail::infinity()) == "-inf");
 }
 
+TEST_CASE("large numbers that are not huge have no exponent")
+{
+    CHECK(report::short_number(264200) == "264200");
+    CHECK(report::short_number(-12345.678) == "-12346");
+    CHECK(report::short_number(9999.4) == "9999");
+    CHECK(report::short_number(9999.6) == "10000");
+    CHECK(report::short_number(1.5e7) == "1.5e+07");
+}
+
+TEST_CASE("ranks with unequal tokens: the mean over ranks and the one over tokens are both told")
+{
+    // (loss sum, tokens) of (2, 1) and (90, 9): the losses are 2 and 10, their mean is 6, the one over tokens 92 / 10.
+    step_record record = sample_step(3);
+    record.losses = {2, 10};
+    record.ranks = 2;
+    record.loss.mean = 6;
+    record.loss_weighted.mean = 9.2;
+    const std::string told = "the mean loss over ranks is 6, over tokens 9.2: the ranks have unequal tokens\n";
+    CHECK(contains(report::step_table(record), told));
+    report::run_history run("unequal");
+    run.add(record);
+    CHECK(contains(line_with(report::comparison_table({run.summarize()}).text(), "loss, mean of tokens"), " 9.2"));
+    CHECK(contains(report::json_line("strict", record), "\"mean\":6,\"mean_of_tokens\":9.2,"));
+    record.loss_weighted.mean = 6;
+    CHECK(!contains(report::step_table(record), "tokens"));
+    report::run_history equal("equal");
+    equal.add(record);
+    CHECK(!contains(report::comparison_table({equal.summarize()}).text(), "tokens"));
+    CHECK(!contains(report::json_line("strict", record), "mean_of_tokens"));
+}
+
 TEST_CASE("the comparison has a column per run and the medians of the same records")
 {
     report::run_history strict("strict");
@@ -55,7 +86,7 @@ TEST_CASE("the comparison has a column per run and the medians of the same recor
     CHECK(contains(line_with(text, "median over steps"), "strict  "));
     CHECK(contains(line_with(text, "loss, mean of ranks"), " 0.1 "));
     CHECK(contains(line_with(text, "loss, mean of ranks"), " 1.1"));
-    CHECK(contains(line_with(text, "loss, std"), "   0.3333     0.3333"));
+    CHECK(contains(line_with(text, "loss, std"), "  0.3333  0.3333"));
     CHECK(contains(line_with(text, "cosine, mean over pairs"), "-0.25"));
     CHECK(line_with(text, "noise scale, in").back() == '-');
     CHECK(contains(line_with(text, "test accuracy"), "98.1 %"));
@@ -257,6 +288,6 @@ TEST_CASE("the list of findings names the steps and is bounded")
     }
     const std::string text = report::finding_list(history.summarize(), 5);
     CHECK(contains(text,
-        "step 10: rank 3, bucket 1: sent the very bits that it sent last (and 2 more step(s), up to 12)\n"));
+        "step 10: rank 3, bucket 1: sent the very bits that it sent last (and 2 more steps, up to step 12)\n"));
     CHECK(contains(text, "... and 26 more\n"));
 }

@@ -12,7 +12,7 @@
 /// Numbers and names as every report writes them.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-/// A number with four significant digits; "-" if it is undefined.
+/// A number with four significant digits, from 10,000 to 10 million to the next whole number; "-" if it is undefined.
 std::string short_number(double value);
 
 /// A duration in nanoseconds as milliseconds: "1.25 ms".
@@ -58,6 +58,8 @@ bool is_by_odds(const Found& found) noexcept
 }
 /// A weight that is known within a bound: "0", "1/8" or "3" where it may be that, else "0.1437".
 std::string weight_text(double weight, double bound);
+/// "the mean loss over ranks is 6, over tokens 9.2: the ranks have unequal tokens"; empty if the two are the same.
+std::string loss_text(const step_record& record);
 /// "8 ranks have NaN or infinity; most ranks have had it since step 12, so the weights have it"
 std::string spread_text(double ranks, std::uint64_t since);
 /// What was seen, of a finding that has no number to compare with those of other ranks; else empty.

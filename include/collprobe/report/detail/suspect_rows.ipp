@@ -36,7 +36,9 @@ std::string evidence_of(const Found& found, bool has_rank)
     if (found.by_length) return length_text(what, statistic, threshold);
     if (is_of_number(what)) return describe(found.number, what, found.call, has_rank);
     if (is_of_spread(found)) return spread_text(statistic, found.number.since);
-    if (what == finding::non_finite) return short_number(statistic) + " NaN or infinite";
+    if (what == finding::non_finite)
+        return with_commas(static_cast<std::uint64_t>(statistic)) + (statistic > 1 ? " elements are" : " element is")
+            + " NaN or infinite";
     if (what == finding::weights)
         return weight_text(statistic, threshold) + " times the mean's weight, within " + short_number(threshold);
     if (std::string fact = fact_text(what, statistic, threshold, no_index, found.number, found.other); !fact.empty())

@@ -130,8 +130,12 @@ COLLPROBE_COLD_INLINE text_table comparison_table(const std::vector<run_summary>
     table.row("median over steps");
     for (const run_summary& run : runs) table.cell(run.run);
     for (int which = 0; which < detail::metric_count; ++which) {
-        table.row(name(static_cast<metric>(which)));
-        for (const run_summary& run : runs) table.cell(short_number(run[static_cast<metric>(which)]));
+        const auto each = static_cast<metric>(which);
+        const bool is_known = std::any_of(
+            runs.begin(), runs.end(), [each](const run_summary& run) { return !is_nan(run[each]); });
+        if (each == metric::loss_of_tokens && !is_known) continue;
+        table.row(name(each));
+        for (const run_summary& run : runs) table.cell(short_number(run[each]));
     }
     table.row("steps that name a suspect");
     for (const run_summary& run : runs) {
@@ -297,6 +301,7 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         }
         text += table.text();
     }
+    if (const std::string losses = detail::loss_text(record); !losses.empty()) text += losses + '\n';
     if (record.cosine.leave_one_out.empty() && is_finite(record.cosine.pooled)) {
         text += "pooled cosine of all ranks: " + short_number(record.cosine.pooled) + '\n';
     }
@@ -339,7 +344,7 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         if (call.weights.expected && call.weights.how != averaging::unknown) ++expected;
         else text += "weights: " + describe(static_cast<int>(c), call.site, call.weights) + '\n';
     }
-    if (expected != 0) text += "weights: as expected in " + std::to_string(expected) + " call(s)\n";
+    if (expected != 0) text += "weights: as expected in " + detail::counted(expected, "call") + '\n';
     if (record.lateness.stands_out) {
         text += "last to the calls: rank " + std::to_string(record.lateness.last) + ", "
             + milliseconds(record.lateness.behind) + " after the median of the others\n";
@@ -375,7 +380,7 @@ COLLPROBE_COLD_INLINE std::string finding_list(const run_summary& run, std::size
         }
         text += "step " + std::to_string(found.first_step) + ": " + describe(found.first);
         if (found.steps > 1) {
-            text += " (and " + std::to_string(found.steps - 1) + " more step(s), up to "
+            text += " (and " + detail::counted(found.steps - 1, "more step") + ", up to step "
                 + std::to_string(found.last_step) + ")";
         }
         text += '\n';
