@@ -92,7 +92,8 @@ COLLPROBE_COLD_INLINE void html_page::add(const step_record& record)
     mode_ = record.mode;
     found_.add(record);
     if (const std::string losses = detail::loss_text(record); !losses.empty())
-        unequal_losses_ = "In step " + std::to_string(record.step) + ' ' + losses + ". The chart has the mean over ranks.";
+        unequal_losses_
+            = "In step " + std::to_string(record.step) + ' ' + losses + ". The chart has the mean over ranks.";
     series_.add(record);
     ranks_.add(record);
     for (std::size_t c = 0; c < record.calls.size(); ++c) {

@@ -243,7 +243,8 @@ COLLPROBE_COLD_INLINE std::string loss_text(const step_record& record)
 
 COLLPROBE_COLD_INLINE std::string spread_text(double ranks, std::uint64_t since)
 {
-    return with_commas(static_cast<std::uint64_t>(ranks)) + " ranks have NaN or infinity; most ranks have had it since step " + with_commas(since)
+    return with_commas(static_cast<std::uint64_t>(ranks))
+        + " ranks have NaN or infinity; most ranks have had it since step " + with_commas(since)
         + ", so the weights have it";
 }
 
