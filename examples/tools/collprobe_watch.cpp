@@ -88,8 +88,8 @@ public:
     {
         return title() + ": step " + (has_step_ ? std::to_string(step_.step) : std::string("-")) + ", loss "
             + report::short_number(step_.loss.mean) + ", grad norm " + report::short_number(step_.gradient_norm.mean)
-            + ", cv " + report::short_number(step_.gradient_norm.cv) + ", cosine " + report::short_number(cosine())
-            + ", alarms " + std::to_string(alarms()) + ", dropped " + std::to_string(dropped()) + '\n';
+            + ", its spread (std / mean) " + report::short_number(step_.gradient_norm.cv) + ", cosine " + report::short_number(cosine())
+            + ", alarms " + std::to_string(alarms()) + ", records dropped " + std::to_string(dropped()) + '\n';
     }
 
     std::string table() const

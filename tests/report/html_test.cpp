@@ -607,7 +607,7 @@ TEST_CASE("alarms come first in the table of suspects and a finding that an alar
     CHECK(table.find("rank 3") < table.find("rank 5"));
     CHECK(table.find("resync from rank 0") != table.npos);
     CHECK(table.find("none: exact") != table.npos);
-    CHECK(table.find("that the others let expect") != table.npos);
+    CHECK(table.find("expected from the other ranks") != table.npos);
     CHECK(count_of(table, "gpu-a12") == 1); // only the writer's own host is known
 }
 

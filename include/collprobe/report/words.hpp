@@ -30,8 +30,8 @@ std::string describe(const call_form& call);
 /// probability of at most 1 in 340,000.
 std::string describe(const rank_evidence& of);
 
-/// A number of a step that is unlike those of the others, in words: "its loss, 3.1, is 1.1 above the 2 that the others
-/// let expect; the largest such difference in the last 384 steps was 0.2". `has_rank`: it is known whose it is.
+/// A number of a step that is unlike those of the others, in words: "its loss, 3.1, is 1.1 above the 2 expected from
+/// the other ranks; the largest such difference in the last 384 steps was 0.2". `has_rank`: it is known whose it is.
 std::string describe(const unusual_number& of, finding what, int call, bool has_rank);
 
 /// What a finding says of the ranks that it names: "received other bits than the other ranks".

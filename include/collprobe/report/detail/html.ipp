@@ -413,7 +413,7 @@ COLLPROBE_COLD_INLINE void html_page::write_facts(std::string& out, const record
         row("calls not looked at: no room", unprobed,
             unprobed == 0 ? "" : "a captured step cannot grow: raise probe_options::calls");
         row("calls not looked at: not read", unread,
-            unread == 0 ? "" : "they have integers, which only parts read, or the step has no statistics");
+            unread == 0 ? "" : "they carry integers, which are not read, or the step takes no statistics");
         row("records dropped", at.dropped,
             at.dropped == 0
                 ? ""

@@ -25,6 +25,9 @@ COLLPROBE_COLD_INLINE run_level level_of(const run_findings& found) noexcept
     return is_clean && !is_blind ? run_level::fine : run_level::look;
 }
 
+/// The evidence of what is exact and has no number.
+inline constexpr const char* only_bits = "bits compared";
+
 /// Of a suspect or an alarm.
 template <class Found>
 std::string evidence_of(const Found& found, bool has_rank)
@@ -44,7 +47,7 @@ std::string evidence_of(const Found& found, bool has_rank)
     if (std::string fact = fact_text(what, statistic, threshold, no_index, found.number, found.other); !fact.empty())
         return fact;
     if (!(threshold > 0))
-        return what == finding::quantisation ? "value " + short_number(statistic) : "bits compared";
+        return what == finding::quantisation ? "value " + short_number(statistic) : only_bits;
     return "residual " + short_number(statistic) + ", limit " + short_number(threshold);
 }
 

@@ -93,7 +93,7 @@ COLLPROBE_COLD_INLINE std::string describe(const unusual_number& of, finding wha
     const double difference = of.value - of.expected;
     text += ", " + shown(of.value) + ", is " + shown(collprobe::detail::absolute(difference));
     text += std::string(difference < 0 ? " below" : " above") + " the " + shown(of.expected)
-        + " that the others let expect; the largest such difference in the last "
+        + " expected from the other ranks; the largest such difference in the last "
         + detail::counted(of.steps, "step") + " was " + shown(of.usual_difference);
     if (of.is_new_level)
         text += "; so since step " + detail::with_commas(of.since) + ", and not told again while it stays there";
