@@ -3,7 +3,7 @@
 #pragma once
 
 #include <collprobe/report/alarm.hpp>
-#include <collprobe/report/detail/suspect_rows.hpp>
+#include <collprobe/report/detail/suspect_rows.ipp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 
