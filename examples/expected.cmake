@@ -11,7 +11,7 @@ set(printed_by_reproducible "^ 2 ranks: native d0701d7ef9c325c8, correctly round
     "\n16 ranks: native 96ddb2cf5f3b97f5, correctly rounded aceb7b2c4999659d\n$")
 set(printed_by_guarded_gather "^rank 0 read a sum of 10000; right is 10000\n$")
 set(printed_by_audit_with_alarms
-    "^step 2, bucket 0 [^:]*:[0-9]*.: result_differs: rank 3. damage: broadcast. advice: resync from rank 0\n$")
+    "^step 2, bucket 0 [^:]*:[0-9]*.: rank 3 held other bits of a result than the other ranks .result_differs.. damage: on the result's way to the ranks, or in their memory. what to do: resync from rank 0\n$")
 set(printed_by_agreement_with_repair "^step 2, rank 2, 'momentum': has other bits than most ranks, since step 2\n"
     "\nbuffer 1: rank 2 differs in 1 element, the first at 1234: bits 3e800001 in place of 3e800000\n"
     "\nrepaired in 1 round, 64 bytes sent\n$")
@@ -24,7 +24,7 @@ set(printed_by_inspect "16384 +4096 +float +6 +ring +24 .float. +5 " "8192 +4096
     "from element 0, 684 of them: ....1.2..3..4..5..0\n")
 set(printed_by_summary_mode "^step 0\npooled cosine of all ranks: [0-9.]+\nsuspect: rank 40, bucket 0 [^:]*:[0-9]*.: 1 element is NaN or infinite\n"
     "\nloss: mean 0.5312, highest 2.5 on rank 9\n$")
-set(printed_by_evidence "^step 20, whole step: unlike: rank 2, its loss was the smallest in 16 steps since step 1. 1 : 160 against chance. damage: input. [^\n]*\n$")
+set(printed_by_evidence "^step 20, whole step: rank 2 was unlike the other ranks over many steps .unlike.: its loss was the smallest in 16 steps since step 1. 1 : 160 against chance. damage: in the rank's own data, before the call. [^\n]*\n$")
 set(printed_by_own_part "^step 1, rank 2, weights: 2\nstep 2, rank 2, weights: 2\n$")
 set(printed_by_quantised "bucket 0 'embedding': int8 in the node, int4 between nodes, blocks of 128, 43.[0-9]+ dB .*: degenerate_blocks. heavy tails: rotate"
     "bucket 1 'weights': int8 in the node, int4 between nodes, .* noise ratio 0.02[0-9]+, 18.25 % of the bytes: visible\n"

@@ -644,7 +644,8 @@ private:
                 for (const std::string& cell : of.skipped) table.cell(cell);
             }
         }
-        return any ? table.text() + '\n' : std::string();
+        if (!any) return "";
+        return table.text() + "calls: made; probed: their data was read, of one call in every so many; skipped: not read, by reason\n\n";
     }
     /// "0-3,5"
     static std::string ranges(const std::vector<int>& ranks)

@@ -83,13 +83,15 @@ public:
         return std::all_of(writers_.begin(), writers_.end(), [](const writer_state& by) { return by.has_ended; });
     }
 
-    /// One line: "native 8x2/world: step 12, loss 0.5, ..."
+    /// One line: "native 8x2/world: step 12, alarms 0, loss 0.5, ..."
     std::string line() const
     {
-        return title() + ": step " + (has_step_ ? std::to_string(step_.step) : std::string("-")) + ", loss "
-            + report::short_number(step_.loss.mean) + ", grad norm " + report::short_number(step_.gradient_norm.mean)
-            + ", cv " + report::short_number(step_.gradient_norm.cv) + ", cosine " + report::short_number(cosine())
-            + ", alarms " + std::to_string(alarms()) + ", dropped " + std::to_string(dropped()) + '\n';
+        // A terminal may cut the line: what matters most comes first.
+        return title() + ": step " + (has_step_ ? std::to_string(step_.step) : std::string("-")) + ", alarms "
+            + std::to_string(alarms()) + ", loss " + report::short_number(step_.loss.mean) + ", grad norm "
+            + report::short_number(step_.gradient_norm.mean) + " (std / mean "
+            + report::short_number(step_.gradient_norm.cv) + "), cosine " + report::short_number(cosine())
+            + ", records dropped " + std::to_string(dropped()) + '\n';
     }
 
     std::string table() const

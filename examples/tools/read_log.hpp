@@ -159,6 +159,7 @@ private:
         step.ranks = index_of(of, "ranks");
         const json& loss = member(of, "loss");
         step.loss.mean = number_of(loss, "mean");
+        step.loss_weighted.mean = number_of(loss, "mean_of_tokens");
         step.loss.std = number_of(loss, "std");
         step.loss.std_sample = number_of(loss, "std_sample");
         step.loss.range = number_of(loss, "range");

@@ -5,6 +5,7 @@
 /// The checker of stream order. Compile all of the program with COLLPROBE_STREAM_ORDER=1.
 
 #include <collprobe/order/hooks.hpp>
+#include <collprobe/order/ordered.hpp>
 #include <collprobe/order/sink.hpp>
 #include <collprobe/order/stream.hpp>
 #include <collprobe/order/stream_hazard.hpp>

@@ -136,7 +136,7 @@ TEST_CASE("texts and JSON lines tell the form, the weights and the rank")
     CHECK(has(line, "\"ranks\":[1],\"common\":0.2"));
     CHECK(has(line, "\"bins\":256}"));
     const step_record equal = observed<float>({.behind = 0.25}, weights());
-    CHECK(has(report::step_table(equal), "\nweights: as expected in 1 call(s)\n"));
+    CHECK(has(report::step_table(equal), "\nweights: as expected in 1 call\n"));
     CHECK_FALSE(has(report::json_line("run", observed<float>({}, audits())), "\"weights\""));
 
     const step_record same_inputs = one_step(3, [&](auto& comm, host::stream& stream) {

@@ -155,7 +155,7 @@ const std::vector<bad_call<Communicator>>& bad_calls()
             [](comm_t& c, on_t on, mem_t& m) {
                 c.reduce_scatter(m.in().part(0, 7), m.out().part(0, 1), reduction::sum, on);
             }},
-        {"reduce_scatter", "overlap",
+        {"reduce_scatter", "overlap: in place receive is send + ",
             [](comm_t& c, on_t on, mem_t& m) {
                 // The next rank's part of the send buffer.
                 const auto next = static_cast<std::uint64_t>((c.rank() + 1) % c.size());
@@ -164,7 +164,7 @@ const std::vector<bad_call<Communicator>>& bad_calls()
             }},
         {"all_gather", "size() times as many to receive",
             [](comm_t& c, on_t on, mem_t& m) { c.all_gather(m.in().part(0, 4), m.out().part(0, 4), on); }},
-        {"all_gather", "overlap",
+        {"all_gather", "overlap: in place send is receive + ",
             [](comm_t& c, on_t on, mem_t& m) {
                 const auto next = static_cast<std::uint64_t>((c.rank() + 1) % c.size());
                 c.all_gather(view<const float>(m.receive.data() + 4 * next, 4),
@@ -194,6 +194,35 @@ const std::vector<bad_call<Communicator>>& bad_calls()
 }
 
 } // namespace
+
+TEST_CASE("buffers that overlap are told the pointer that they have in place")
+{
+    const auto at = [](std::uintptr_t place) { return reinterpret_cast<void*>(place); };
+    const auto flaw = [](const detail::collective_arguments& with) {
+        return detail::flaw_of_arguments(with, 2, 4); // rank 2 of 4
+    };
+    detail::collective_arguments gather{.call = collective::all_gather, .type = element_type::float32,
+        .send = at(0x1000), .send_count = 16, .receive = at(0x1000), .receive_count = 64};
+    CHECK(flaw(gather) == "send and receive overlap: in place send is receive + 32 elements, 0x1080, and it is 0x1000, "
+                          "receive + 0 elements");
+    gather.send = at(0xfc4);
+    CHECK(flaw(gather) == "send and receive overlap: in place send is receive + 32 elements, 0x1080, and it is 0xfc4, "
+                          "receive - 15 elements");
+    gather.send = at(0x1080);
+    CHECK(flaw(gather).empty());
+    detail::collective_arguments scatter{.call = collective::reduce_scatter, .type = element_type::float64,
+        .send = at(0x1000), .send_count = 64, .receive = at(0x1000), .receive_count = 16};
+    CHECK(flaw(scatter) == "send and receive overlap: in place receive is send + 32 elements, 0x1100, and it is 0x1000, "
+                           "send + 0 elements");
+    scatter.receive = at(0x1100);
+    CHECK(flaw(scatter).empty());
+    detail::collective_arguments reduce{.call = collective::all_reduce, .type = element_type::float32,
+        .send = at(0x1004), .send_count = 16, .receive = at(0x1000), .receive_count = 16};
+    CHECK(flaw(reduce) == "send and receive overlap: in place send is receive + 0 elements, 0x1000, and it is 0x1004, "
+                          "receive + 1 elements");
+    reduce.send = at(0x1000);
+    CHECK(flaw(reduce).empty());
+}
 
 TEST_CASE_TEMPLATE("a bad argument fails at the call and every peer is told who it was", Group, GROUPS)
 {

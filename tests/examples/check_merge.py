@@ -136,7 +136,7 @@ middle = {name: text.index("\n", text.index('"step":50,')) + 1 for name, text in
 for name, text in ran.items():
     pathlib.Path("live", name).write_text(text[:middle[name]], encoding="utf-8")
 first = live.process.stdout.readline()
-assert first.startswith("communicator 'comm0': alarm: step 40, bucket 1 'all_reduce#1 1200 bfloat16': result_differs: rank 2"), first
+assert first.startswith("communicator 'comm0': alarm: step 40, bucket 1 'all_reduce#1 1200 bfloat16': rank 2 received other bits than the other ranks (result_differs)"), first
 await_text("live.jsonl", '"kind":"step"')  # once a second
 for name, text in ran.items():
     with open(os.path.join("live", name), "a", encoding="utf-8") as file:

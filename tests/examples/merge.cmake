@@ -26,12 +26,12 @@ collprobe_add_merge_test(clean "" CODE 0 NOT_OUT "alarm|mismatch|!"
         "\n'comm0' +0-3 +240 +240 +1 +0.5 % +0 +3\n" "\nNothing was found in 60 steps of 1 communicator.\n$")
 set(in_step_40 "step 40, bucket 1 'all_reduce#1 1200 bfloat16'")
 collprobe_add_merge_test(nan nan CODE 1 NOT_OUT "rank 0,"
-    OUT "  alarm: ${in_step_40}: non_finite: rank 2. damage: input. advice: drop the step's update. rank 2 .global 2, host b.\n"
+    OUT "  alarm: ${in_step_40}: rank 2 sent NaN or infinity .non_finite.: [^\n]*. damage: in the rank's own data, before the call. what to do: drop the step's update. rank 2 .global 2, host b.\n"
         "\nRank 2 sent NaN or infinity in 1 of 60 steps, ${in_step_40}: drop the step's update. Of 180 sums 1 was not checked: its result has NaN or infinity.\n$")
 collprobe_add_merge_test(stale stale CODE 1
     OUT "\nRank 2 sent the data that it had sent last in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
 collprobe_add_merge_test(flipped flipped CODE 1
-    OUT "the ranks got different results in 1 of 180 calls" "result_differs: rank 2. damage: broadcast. advice: resync from rank 0"
+    OUT "the ranks got different results in 1 of 180 calls" "rank 2 held other bits of a result than the other ranks .result_differs.. damage: on the result's way to the ranks, or in their memory. what to do: resync from rank 0"
         "\nRank 2 held other bits of a result than the other ranks in 1 of 60 steps, ${in_step_40}: resync from rank 0.\n$")
 collprobe_add_merge_test(wrong_sum wrong_sum CODE 1
     OUT "1 of 180 sums are wrong" "\nSome rank received a result that is not the sum of the inputs in 1 of 60 steps, ${in_step_40}: ")
@@ -46,9 +46,9 @@ collprobe_add_merge_test(other_call other_call CODE 1
         "  ... and 16 other calls" "\nRank 1 did not make the same call as the others, first call 161 in step 40.\n$")
 collprobe_add_merge_test(missing "missing;nan" CODE 1
     OUT "4 ranks, no step was judged" "! rank 3 wrote nothing: calls that need all ranks are not judged"
-        "alarm: step 40, bucket 1 'nan': non_finite: rank 2" "\nRank 2 sent NaN or infinity, step 40. Rank 3 wrote nothing.\n$")
+        "alarm: step 40, bucket 1 'nan': rank 2 sent NaN or infinity .non_finite." "\nRank 2 sent NaN or infinity, step 40. Rank 3 wrote nothing.\n$")
 collprobe_add_merge_test(named "missing;nan;named" CODE 1
-    OUT "\ncommunicator 'data' .0x" "alarm: step 40, bucket 1 'nan': non_finite: rank 2")
+    OUT "\ncommunicator 'data' .0x" "alarm: step 40, bucket 1 'nan': rank 2 sent NaN or infinity .non_finite.")
 collprobe_add_merge_test(killed killed CODE 1 NOT_OUT "different calls"
     OUT "40 steps judged .0 to 39."
         "\nRank 3 .global 3, host b. wrote nothing after call 159, the others reached 239.\n$")

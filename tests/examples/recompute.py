@@ -115,7 +115,7 @@ def main(folder, path, run):
                 if name != "predicted":  # depends on all steps before, too
                     compare(group + "." + name, value, want[group][name], worst)
         compare("noise_scale", line["noise_scale"], want["noise_scale"], worst)
-    print("%d step(s) as recomputed; largest error %.2g (%s)" % ((len(steps),) + max(worst)))
+    print("steps as recomputed: %d; largest error %.2g (%s)" % ((len(steps),) + max(worst)))
 
 
 main(*sys.argv[1:])

@@ -75,7 +75,7 @@ collprobe_add_compare_test(empty_folder clean.jsonl no_files CODE 2 ERR "'.*/no_
 collprobe_add_run_test(tools.compare_help RUN $<TARGET_FILE:collprobe_compare> --help CODE 0 OUT "--run-a" "Exit status: 0 identical")
 collprobe_add_run_test(tools.compare_one_file RUN $<TARGET_FILE:collprobe_compare> a CODE 2 ERR "B is required")
 collprobe_add_run_test(tools.watch_once RUN $<TARGET_FILE:collprobe_watch> --once ${logs}/clean.jsonl CODE 0
-    OUT "^clean .4 ranks.: step 5, loss 0.1667, " "\n3 +0.1667 " "\nended: Nothing was found in 6 steps of 4 ranks.\n$")
+    OUT "^clean .4 ranks.: step 5, alarms 0, loss 0.1667, " "\n3 +0.1667 " "\nended: Nothing was found in 6 steps of 4 ranks.\n$")
 set_tests_properties(tools.watch_once PROPERTIES FIXTURES_REQUIRED tool_logs)
 collprobe_add_run_test(tools.watch_timeout RUN $<TARGET_FILE:collprobe_watch> ${logs}/none.jsonl --timeout 0.5 CODE 1
     OUT "^waiting for '.*/none.jsonl'\n$" ERR "nothing was written for 0.5 seconds")

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What goes wrong over MPI, and how each rank hears of it. Run with 2 ranks or more; or, with an argument, for
-// ranks that are late only (`late`), and for what ends MPI or the job (`funneled`, `throws`).
+// ranks that are late only (`late`), and for what ends MPI or the job (`funneled`, `finalized`, `throws`).
 #include <cstdint>
 #include <cstring>
 #include <ctime>
@@ -37,10 +37,15 @@ struct memory {
     bool untouched() const { return send == std::vector<float>(64, 1.0f) && receive == std::vector<float>(64, -1.0f); }
 };
 
-mpi::communicator make(std::int64_t timeout_ms, bool verify_calls)
+/// Calls are compared by default.
+mpi::communicator make(std::int64_t timeout_ms)
+{
+    return mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = timeout_ms, .name = "world"});
+}
+mpi::communicator make_unverified(std::int64_t timeout_ms)
 {
     return mpi::communicator::duplicate(
-        MPI_COMM_WORLD, {.timeout_ms = timeout_ms, .name = "world", .verify_calls = verify_calls});
+        MPI_COMM_WORLD, {.timeout_ms = timeout_ms, .name = "world", .verify_calls = false});
 }
 
 /// What `call(comm, stream, memory)` throws, at the call or from the stream. Afterwards the communicator
@@ -76,7 +81,7 @@ void check_construction()
 /// Nothing is enqueued, and the communicator works on.
 void check_bad_arguments()
 {
-    mpi::communicator comm = make(-1, false);
+    mpi::communicator comm = make_unverified(-1);
     const int n = comm.size();
     const auto parts = static_cast<std::uint64_t>(n);
     memory own;
@@ -117,10 +122,10 @@ void check_bad_arguments()
     comm.check();
 }
 
-/// With `verify_calls` all ranks hear of one that goes wrong, by its rank.
+/// All ranks hear of one that goes wrong, by its rank.
 void check_verified_calls()
 {
-    mpi::communicator world = make(10'000, true);
+    mpi::communicator world = make(10'000);
     const int n = world.size();
     const int me = world.rank();
     const int last = n - 1;
@@ -130,7 +135,7 @@ void check_verified_calls()
     const std::string last_name = "rank " + std::to_string(last);
 
     {
-        auto comm = make(10'000, true);
+        auto comm = make(10'000);
         const auto thrown = failure_of(comm, [&](auto& on, auto& stream, memory& own) {
             on.all_reduce(me == last ? view<const float>(nullptr, 64) : own.in(), own.out(), reduction::sum, stream);
         });
@@ -138,8 +143,8 @@ void check_verified_calls()
                          : says(thrown, status::peer_failure, last_name + " gave a bad argument"));
         CHECK(thrown->culprits() == std::vector<int>{last});
     }
-    const auto mismatch = [&](const char* part, auto call) {
-        auto comm = make(10'000, true);
+    const auto mismatch = [&](const std::string& part, auto call) {
+        auto comm = make(10'000);
         const auto thrown = failure_of(comm, call);
         CHECK(says(thrown, status::mismatch, part));
         CHECK(says(thrown, status::mismatch, "the ranks disagree in call 0 of the communicator"));
@@ -160,13 +165,18 @@ void check_verified_calls()
         if (me == last) on.broadcast(own.in(), own.out(), 0, stream);
         else on.all_reduce(own.in(), own.out(), reduction::sum, stream);
     });
+    mismatch("count 64, sum; " + last_name + ": double", [&](auto& on, auto& stream, memory& own) {
+        static std::vector<double> other(64);
+        if (me == last) on.all_reduce(view<const double>(other), view(other), reduction::sum, stream);
+        else on.all_reduce(own.in(), own.out(), reduction::sum, stream);
+    });
     mismatch("split", [&](auto& on, auto& stream, memory&) {
         if (me == last) on.barrier(stream);
         else (void)on.split(0, 0);
     });
     {
         // The rank's stream has failed before: the others learn why it does not come.
-        auto comm = make(10'000, true);
+        auto comm = make(10'000);
         const auto thrown = failure_of(comm, [&](auto& on, auto& stream, memory& own) {
             if (me == last) stream.enqueue([] { throw error(status::device_failure, "spoilt", {}); });
             on.all_reduce(own.in(), own.out(), reduction::sum, stream);
@@ -177,7 +187,7 @@ void check_verified_calls()
     }
     {
         // And one whose color no split can have.
-        auto comm = make(10'000, true);
+        auto comm = make(10'000);
         const auto thrown = thrown_by([&] { (void)comm.split(me == last ? -7 : 0, 0); });
         CHECK(me == last ? says(thrown, status::invalid_argument, "color -7")
                          : says(thrown, status::peer_failure, last_name + " gave a bad argument"));
@@ -193,7 +203,7 @@ void check_verified_calls()
 
 void check_late_rank()
 {
-    mpi::communicator world = make(10'000, false);
+    mpi::communicator world = make_unverified(10'000);
     const int last = world.size() - 1;
     // Of four ranks two are late, and not by the same time: still all name both.
     const int late_ones = world.size() > 3 ? 2 : 1;
@@ -208,7 +218,7 @@ void check_late_rank()
         on.synchronize();
     };
     for (const bool in_split : {false, true}) {
-        auto comm = make(300, true);
+        auto comm = make(300);
         together();
         if (late) sleep_ms(world.rank() == last ? 1500 : 1200);
         const auto thrown = failure_of(comm, [&](auto& on, auto& stream, memory& own) {
@@ -222,7 +232,7 @@ void check_late_rank()
     }
     {
         // Late, but not too late.
-        auto comm = make(30'000, true);
+        auto comm = make(30'000);
         together();
         if (late) sleep_ms(200);
         memory own;
@@ -233,7 +243,7 @@ void check_late_rank()
     }
     {
         // Without verified calls the host can give up, and the work comes when the peer does.
-        auto comm = make(200, false);
+        auto comm = make_unverified(200);
         together();
         if (late) sleep_ms(1500);
         memory own;
@@ -249,10 +259,79 @@ void check_late_rank()
     }
 }
 
+/// A rank that makes the calls in another order, and one that makes fewer of them, by the communicator's own wait.
+void check_other_order_and_missing_call()
+{
+    {
+        auto comm = make(20'000);
+        const int last = comm.size() - 1;
+        const bool is_last = comm.rank() == last;
+        memory own;
+        const host::stream on;
+        comm.barrier(on);
+        const auto thrown = thrown_by([&] {
+            // The root of a small broadcast does not wait in MPI, and would go on with the wrong call.
+            if (is_last) comm.all_reduce(own.in(), own.out(), reduction::sum, on);
+            comm.broadcast(own.in(), own.out(), 0, on);
+            if (!is_last) comm.all_reduce(own.in(), own.out(), reduction::sum, on);
+            comm.synchronize(on);
+        });
+        CHECK(says(thrown, status::mismatch, "the ranks disagree in call 1 of the communicator: "));
+        CHECK(says(thrown, status::mismatch, "broadcast of float, count 64, root 0"));
+        CHECK(says(thrown, status::mismatch, "rank " + std::to_string(last) + ": all_reduce of float, count 64, sum"));
+        CHECK(own.untouched());
+    }
+    {
+        auto comm = make(400);
+        const int last = comm.size() - 1;
+        memory own;
+        const host::stream on;
+        comm.barrier(on);
+        const auto thrown = thrown_by([&] {
+            if (comm.rank() != last) comm.all_reduce(own.in(), own.out(), reduction::sum, on);
+            comm.synchronize(on);
+        });
+        if (comm.rank() == last) CHECK(!thrown);
+        else {
+            CHECK(says(thrown, status::timeout,
+                "rank " + std::to_string(last) + " did not arrive at all_reduce (call 1 of the communicator) within 400 ms"));
+            CHECK(thrown->culprits() == std::vector<int>{last});
+        }
+        CHECK(own.untouched());
+    }
+    {
+        // A borrowed one compares, too.
+        const mpi::communicator_ref borrowed(MPI_COMM_WORLD, {.timeout_ms = 20'000});
+        memory own;
+        const host::stream on;
+        const std::uint64_t count = borrowed.rank() == 0 ? 63 : 64;
+        const auto thrown = thrown_by([&] {
+            borrowed.all_gather(own.in(1), view<float>(own.receive.data(), static_cast<std::uint64_t>(borrowed.size())), on);
+            borrowed.all_reduce(own.in(count), own.out(count), reduction::sum, on);
+            borrowed.synchronize(on);
+        });
+        CHECK(says(thrown, status::mismatch, "the ranks disagree in call 1 of the communicator: "));
+    }
+}
+
+/// The last rank ends its MPI while the others still call.
+void check_finalized_rank(int& argc, char**& argv)
+{
+    const mpi::environment environment(&argc, &argv);
+    auto comm = make(500);
+    const int last = comm.size() - 1;
+    if (comm.rank() == last) return;
+    const auto thrown = failure_of(comm, [&](auto& on, auto& stream, memory& own) {
+        on.all_reduce(own.in(), own.out(), reduction::sum, stream);
+    });
+    CHECK(says(thrown, status::timeout, "rank " + std::to_string(last) + " did not arrive at all_reduce"));
+    std::printf("the others go on\n");
+}
+
 /// What MPI itself finds reaches the stream as an error, not as the end of the job.
 void check_error_of_mpi()
 {
-    auto comm = make(-1, false);
+    auto comm = make_unverified(-1);
     memory own;
     const host::stream on;
     // The root sends more than the last rank expects.
@@ -269,7 +348,7 @@ void check_error_of_mpi()
 void throw_in_one_rank(int& argc, char**& argv)
 {
     const mpi::environment environment(&argc, &argv);
-    const mpi::communicator world = make(-1, false);
+    const mpi::communicator world = make_unverified(-1);
     if (world.rank() == world.size() - 1) throw std::runtime_error("thrown by one rank");
     const host::stream on;
     world.barrier(on);
@@ -303,6 +382,8 @@ int main(int argc, char** argv)
             throw_in_one_rank(argc, argv);
         } catch (const std::exception&) {
         }
+    } else if (mode == "finalized") {
+        check_finalized_rank(argc, argv);
     } else if (mode == "late") {
         const mpi::environment environment(&argc, &argv);
         check_late_rank();
@@ -313,6 +394,7 @@ int main(int argc, char** argv)
         check_bad_arguments();
         check_verified_calls();
         check_late_rank();
+        check_other_order_and_missing_call();
         check_error_of_mpi();
     }
     if (mode != "throws") {

@@ -14,6 +14,7 @@
 #include <collprobe/collprobe.hpp>
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/guard.hpp>
+#include <collprobe/order/ordered.hpp>
 #include <collprobe/order/stream_order.hpp>
 #include <collprobe/reduce.hpp>
 
@@ -239,6 +240,78 @@ TEST_CASE("what a host thread has seen done is known: synchronize, query and the
     }
     if (how == 5) checker.touch_host(view<float>(data), memory_access::read);
     CHECK((checker.hazard_count() == 0) == (how != 0));
+}
+
+TEST_CASE("tasks of host streams that say what they touch are checked like the library's own work")
+{
+    stream_order checker;
+    checker.install();
+    const bool ordered = [] {
+        bool value = false;
+        SUBCASE("no edge") { value = false; }
+        SUBCASE("an event") { value = true; }
+        return value;
+    }();
+    const host::buffer<float> gradient(count), weights(count), full(count);
+    hidden_order hidden;
+    const host::stream backward, updates, traffic;
+    ordered::name(backward, "backward");
+    host::event computed;
+    ordered::touch(backward, {}, {view<float>(gradient)}, "gradients");
+    const unsigned earlier_line = __LINE__ - 1;
+    backward.enqueue([data = view<float>(gradient)] { std::fill(data.begin(), data.end(), 1.0f); });
+    hidden.behind(backward);
+    if (ordered) {
+        computed.record(backward);
+        updates.wait(computed);
+    }
+    hidden.before(updates);
+    const unsigned later_line = __LINE__ + 1;
+    ordered::enqueue(updates, {view<float>(gradient)}, {view<float>(weights)},
+        [from = view<float>(gradient), to = view<float>(weights)] { std::copy(from.begin(), from.end(), to.begin()); },
+        "optimizer step");
+    // Against a call of the library, too.
+    computed.record(updates);
+    if (ordered) traffic.wait(computed);
+    hidden_order again;
+    again.behind(updates);
+    again.before(traffic);
+    host::device::copy<float>(traffic, view<const float>(weights), view<float>(full));
+    for (const host::stream* each : {&backward, &updates, &traffic}) each->synchronize();
+    CHECK(full[0] == 1.0f);
+    ordered::touch_host(view<float>(full), memory_access::read);
+    CAPTURE(messages(checker));
+    if (ordered) {
+        CHECK(checker.hazard_count() == 0);
+        return;
+    }
+    REQUIRE(checker.hazards().size() == 2);
+    const stream_hazard found = checker.hazards()[0];
+    CHECK(found.kind == hazard_kind::read_after_write);
+    CHECK(std::string(found.earlier.operation) == "gradients");
+    CHECK(found.earlier.where.line == earlier_line);
+    CHECK(std::string(found.later.operation) == "optimizer step");
+    CHECK(found.later.where.line == later_line);
+    CHECK(found.later.bytes.bytes == count * sizeof(float));
+    CHECK(found.message().find("backward") != std::string::npos);
+    CHECK(std::string(checker.hazards()[1].earlier.operation) == "optimizer step");
+    CHECK(std::string(checker.hazards()[1].later.operation) == "copy");
+}
+
+TEST_CASE("a task whose report throws is not enqueued, and the host's own access without a wait is a hazard")
+{
+    stream_order checker({.on_hazard = stream_order::raise});
+    checker.install();
+    const host::buffer<float> data(count);
+    const host::stream first, second;
+    std::fill(data.begin(), data.end(), 0.0f);
+    ordered::enqueue(first, {}, {view<float>(data)}, [] {});
+    bool ran = false;
+    CHECK_THROWS_AS(ordered::enqueue(second, {}, {view<float>(data)}, [&] { ran = true; }), error);
+    CHECK_THROWS_AS(ordered::touch_host(view<float>(data), memory_access::read), error);
+    first.synchronize();
+    second.synchronize();
+    CHECK(!ran);
 }
 
 TEST_CASE("a hazard that is thrown keeps the work from being enqueued")

@@ -67,7 +67,7 @@ TEST_CASE_TEMPLATE(
                 for (const auto& x : inputs)
                     for (const T v : x) most = std::max(most, std::abs(static_cast<double>(v)));
                 const bool two = of.nodes > 1 && of.per_node > 1;
-                const code_format first = code_format::int8;
+                const code_format first = of.nodes > 1 && of.per_node == 1 ? code_format::int4 : code_format::int8;
                 const code_format last = of.nodes == 0 ? code_format::int8 : code_format::int4;
                 double worst = 0;
                 for (uint64_t i = 0; i < count; ++i) {
@@ -135,6 +135,50 @@ TEST_CASE("slice r arrives at rank r: integers that are codes are exact")
             }
         }
     }
+}
+
+TEST_CASE("messages between nodes have the format across, also where each rank is a node")
+{
+    const quantisation within{.format = code_format::int8, .block = 64};
+    const quantisation across{.format = code_format::int4, .block = 64};
+    struct outcome_and_result {
+        quantised_outcome did;
+        std::vector<float> result;
+    };
+    const auto reduce = [&](shape of, const quantisation& in, const quantisation& out, bool scatters) {
+        outcome_and_result found;
+        on_ranks(of, in, out, tiny, [&](auto& comm) {
+            host::stream stream;
+            const std::vector<float> send = random_elements<float>(4000, static_cast<unsigned>(comm.rank()));
+            std::vector<float> result(scatters ? 1000 : 4000);
+            const quantised_outcome did = scatters
+                ? comm.reduce_scatter(view<const float>(send), view<float>(result), reduction::sum, stream)
+                : comm.all_reduce(view<const float>(send), view<float>(result), reduction::sum, stream);
+            stream.synchronize(soon_ms);
+            if (comm.rank() == 0) found = {did, result};
+        });
+        return found;
+    };
+    for (const bool scatters : {false, true}) {
+        CAPTURE(scatters);
+        // The bits and the bytes of one level with the format `across`.
+        const outcome_and_result expected = reduce({0, 4}, across, across, scatters);
+        const outcome_and_result found = reduce({4, 1}, within, across, scatters);
+        CHECK(found.result == expected.result);
+        CHECK(found.did.bytes_sent == expected.did.bytes_sent);
+        CHECK(found.did.bytes_across == expected.did.bytes_sent);
+        CHECK(found.did.within == code_format::int4);
+        CHECK(found.did.across == code_format::int4);
+        CHECK(found.did.levels == 1);
+        // One node: what is exchanged in it has the format `within`.
+        const outcome_and_result one_node = reduce({1, 4}, within, across, scatters);
+        CHECK(one_node.did.within == code_format::int8);
+        CHECK(one_node.did.bytes_across == 0);
+        if (scatters) CHECK(one_node.result == reduce({0, 4}, within, within, true).result);
+        CHECK(one_node.result != expected.result);
+    }
+    // No message at all: one rank.
+    CHECK(reduce({1, 1}, within, across, false).did.bytes_sent == 0);
 }
 
 TEST_CASE("the mean of equal inputs is what their codes decode to")

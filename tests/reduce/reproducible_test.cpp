@@ -271,7 +271,7 @@ TEST_CASE("a bad argument is named on its rank, told to the peers, and nothing i
                 comm.all_reduce(view<const float>(reinterpret_cast<const float*>(odd), 8),
                     view<float>(memory).part(16, 8), reduction::sum, stream);
             }},
-        {"overlap",
+        {"overlap: in place receive is send + 0 elements, 0x",
             [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
                 comm.all_reduce(view<const float>(memory).part(0, 8), view<float>(memory).part(4, 8), reduction::sum,
                     stream);

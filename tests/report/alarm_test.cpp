@@ -47,7 +47,8 @@ alarm_record statistical()
 TEST_CASE("an alarm in words says who, where, on what evidence and what to do")
 {
     CHECK(report::describe(differing())
-        == "step 17, bucket 1: result_differs: rank 3; damage: broadcast; advice: resync from rank 0");
+        == "step 17, bucket 1: rank 3 held other bits of a result than the other ranks (result_differs); damage: on the result's way "
+           "to the ranks, or in their memory; what to do: resync from rank 0");
     alarm_record nobody = differing();
     nobody.what = finding::value_differs;
     nobody.statistic = 2;
@@ -55,8 +56,9 @@ TEST_CASE("an alarm in words says who, where, on what evidence and what to do")
     nobody.ranks.clear();
     nobody.source = -1;
     CHECK(report::describe(nobody)
-        == "step 17, bucket 1: value_differs: nobody is named, the ranks have 2 different values, since step 0; damage: unknown; advice: resync from elsewhere: no "
-           "rank is known to hold what is right");
+        == "step 17, bucket 1: some rank held another value than the other ranks of what must be equal (value_differs); "
+           "the evidence does not show where the damage happened; what to do: resync from elsewhere: no rank is known "
+           "to hold what is right");
     alarm_record sum = nobody;
     sum.what = finding::sum_differs;
     sum.statistic = 40;
@@ -64,16 +66,17 @@ TEST_CASE("an alarm in words says who, where, on what evidence and what to do")
     sum.false_alarms_per_step = 3e-12;
     sum.action = advice::recheck;
     CHECK(report::describe(sum)
-        == "step 17, bucket 1: sum_differs: nobody is named, 40 against 8; about 3e-12 false alarms a step; damage: "
-           "unknown; advice: look closer, or repeat the step");
+        == "step 17, bucket 1: some rank received a result that is not the sum of the inputs (sum_differs): residual 40, "
+           "limit 8; about 3e-12 false alarms a step; the evidence does not show where the damage happened; what to "
+           "do: look closer, or repeat the step");
 }
 
 TEST_CASE("an alarm of a number has the number, what was expected, and the rate")
 {
     CHECK(report::describe(statistical())
-        == "step 18, bucket 1: gradient_norm: rank 5, the norm of its gradient, 3.1, is 1.1 above the 2 that the others let "
-           "expect; the largest such difference in the last 384 steps was 0.2; at most 1e-09 false alarms a step; "
-           "damage: input; advice: take out of the job");
+        == "step 18, bucket 1: rank 5 had a gradient norm that stands out (gradient_norm): the norm of its gradient, 3.1, is 1.1 above the 2 expected "
+           "from the other ranks; the largest such difference in the last 384 steps was 0.2; at most 1e-09 false alarms a step; "
+           "damage: in the rank's own data, before the call; what to do: take out of the job");
     alarm_record late = statistical();
     late.call = -1;
     late.what = finding::late;
@@ -81,11 +84,11 @@ TEST_CASE("an alarm of a number has the number, what was expected, and the rate"
     late.action = advice::none;
     late.number = {.value = 12e6, .expected = 2e6, .usual_difference = 0.5e6, .steps = 20};
     const std::string text = report::describe(late);
-    CHECK(contains(text, "step 18, whole step: late: rank 5, the delay of its arrival, "));
-    CHECK(contains(text, "12 ms, is 10 ms above the 2 ms that the others let expect; "));
-    CHECK(contains(text, "the last 20 steps was 0.5 ms; at most 1e-09 false alarms a step; damage: none; advice: "));
+    CHECK(contains(text, "step 18, whole step: rank 5 came later to the calls than usual (late): the delay of its arrival, "));
+    CHECK(contains(text, "12 ms, is 10 ms above the 2 ms expected from the other ranks; "));
+    CHECK(contains(text, "the last 20 steps was 0.5 ms; at most 1e-09 false alarms a step; what to do: "));
     late.ranks.clear();
-    CHECK(contains(report::describe(late), ": late: nobody is named, "));
+    CHECK(contains(report::describe(late), ": some rank came later to the calls than usual (late): "));
     CHECK_FALSE(contains(report::describe(late), " its "));
 }
 
@@ -99,9 +102,9 @@ TEST_CASE("an alarm of NaN that most ranks have says since when")
     spread.action = advice::skip;
     spread.number = {.is_new_level = true, .since = 1234};
     const std::string text = report::describe(spread);
-    CHECK(contains(text, "step 17, whole step: non_finite: nobody is named, 6 ranks "));
+    CHECK(contains(text, "step 17, whole step: most ranks sent NaN or infinity (non_finite): 6 ranks "));
     CHECK(contains(text, " since step 1,234"));
-    CHECK(contains(text, "; damage: input; advice: "));
+    CHECK(contains(text, "; damage: in the rank's own data, before the call; what to do: "));
     const std::string line = report::json_line("a", spread);
     CHECK(contains(line, "\"source\":null,\"new_level\":true,\"since\":1234}"));
     spread.number = {}; // the control: one that is no spread
@@ -128,7 +131,7 @@ TEST_CASE("ten ranks are listed and the others counted")
     raised.ranks.clear();
     for (int rank = 0; rank < 10; ++rank) raised.ranks.push_back(rank);
     const auto names = [&](const char* ranks) {
-        return report::describe(raised).find(": " + std::string(ranks) + "; damage") != std::string::npos;
+        return report::describe(raised).find(": " + std::string(ranks) + " received") != std::string::npos;
     };
     CHECK(names("ranks 0, 1, 2, 3, 4, 5, 6, 7, 8 and 9"));
     for (int rank = 10; rank < 100; ++rank) raised.ranks.push_back(rank);

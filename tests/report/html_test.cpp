@@ -209,6 +209,19 @@ TEST_CASE("the page has the verdict of the findings in the text and in the data"
     }
 }
 
+TEST_CASE("the page says where the mean loss over ranks is not that over tokens")
+{
+    for (const double weighted : {6.0, 9.2}) {
+        html_page page;
+        step_record record = plain_step(17, 6);
+        record.loss_weighted.mean = weighted;
+        page.add(record);
+        const bool is_told = page_of(page).find(
+            "In step 17 the mean loss over ranks is 6, over tokens 9.2: the ranks have unequal tokens.") != std::string::npos;
+        CHECK(is_told == (weighted == 9.2));
+    }
+}
+
 TEST_CASE("the mark beside the verdict is look for statistics and act for exact findings or alarms that ask to act")
 {
     const auto level = [](const html_page& page) { return between(page_of(page), "\"level\":\"", "\""); };
@@ -594,7 +607,7 @@ TEST_CASE("alarms come first in the table of suspects and a finding that an alar
     CHECK(table.find("rank 3") < table.find("rank 5"));
     CHECK(table.find("resync from rank 0") != table.npos);
     CHECK(table.find("none: exact") != table.npos);
-    CHECK(table.find("that the others let expect") != table.npos);
+    CHECK(table.find("expected from the other ranks") != table.npos);
     CHECK(count_of(table, "gpu-a12") == 1); // only the writer's own host is known
 }
 

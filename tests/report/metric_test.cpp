@@ -22,6 +22,12 @@ TEST_CASE("every metric has a label and takes its own member of the record")
         CHECK(std::strcmp(report::name(static_cast<report::metric>(i)), "unknown") != 0);
     }
     CHECK(report::detail::value_of(report::metric::loss_mean, record) == record.loss.mean);
+    CHECK(is_nan(report::detail::value_of(report::metric::loss_of_tokens, record)));
+    step_record unequal = record;
+    unequal.loss_weighted.mean = 9.2;
+    CHECK(report::detail::value_of(report::metric::loss_of_tokens, unequal) == 9.2);
+    unequal.loss_weighted.mean = record.loss.mean * (1 + 1e-6);
+    CHECK(is_nan(report::detail::value_of(report::metric::loss_of_tokens, unequal)));
     CHECK(report::detail::value_of(report::metric::loss_std, record) == record.loss.std);
     CHECK(report::detail::value_of(report::metric::loss_std_sample, record) == record.loss.std_sample);
     CHECK(report::detail::value_of(report::metric::loss_range, record) == record.loss.range);

@@ -43,6 +43,37 @@ TEST_CASE("short numbers show undefined and infinite values as such")
     CHECK(report::short_number(-detail::infinity()) == "-inf");
 }
 
+TEST_CASE("large numbers that are not huge have no exponent")
+{
+    CHECK(report::short_number(264200) == "264200");
+    CHECK(report::short_number(-12345.678) == "-12346");
+    CHECK(report::short_number(9999.4) == "9999");
+    CHECK(report::short_number(9999.6) == "10000");
+    CHECK(report::short_number(1.5e7) == "1.5e+07");
+}
+
+TEST_CASE("ranks with unequal tokens: the mean over ranks and the one over tokens are both told")
+{
+    // (loss sum, tokens) of (2, 1) and (90, 9): the losses are 2 and 10, their mean is 6, the one over tokens 92 / 10.
+    step_record record = sample_step(3);
+    record.losses = {2, 10};
+    record.ranks = 2;
+    record.loss.mean = 6;
+    record.loss_weighted.mean = 9.2;
+    const std::string told = "the mean loss over ranks is 6, over tokens 9.2: the ranks have unequal tokens\n";
+    CHECK(contains(report::step_table(record), told));
+    report::run_history run("unequal");
+    run.add(record);
+    CHECK(contains(line_with(report::comparison_table({run.summarize()}).text(), "loss, mean of tokens"), " 9.2"));
+    CHECK(contains(report::json_line("strict", record), "\"mean\":6,\"mean_of_tokens\":9.2,"));
+    record.loss_weighted.mean = 6;
+    CHECK(!contains(report::step_table(record), "tokens"));
+    report::run_history equal("equal");
+    equal.add(record);
+    CHECK(!contains(report::comparison_table({equal.summarize()}).text(), "tokens"));
+    CHECK(!contains(report::json_line("strict", record), "mean_of_tokens"));
+}
+
 TEST_CASE("the comparison has a column per run and the medians of the same records")
 {
     report::run_history strict("strict");
@@ -55,7 +86,7 @@ TEST_CASE("the comparison has a column per run and the medians of the same recor
     CHECK(contains(line_with(text, "median over steps"), "strict  "));
     CHECK(contains(line_with(text, "loss, mean of ranks"), " 0.1 "));
     CHECK(contains(line_with(text, "loss, mean of ranks"), " 1.1"));
-    CHECK(contains(line_with(text, "loss, std"), "   0.3333     0.3333"));
+    CHECK(contains(line_with(text, "loss, std"), "  0.3333  0.3333"));
     CHECK(contains(line_with(text, "cosine, mean over pairs"), "-0.25"));
     CHECK(line_with(text, "noise scale, in").back() == '-');
     CHECK(contains(line_with(text, "test accuracy"), "98.1 %"));
@@ -74,7 +105,7 @@ TEST_CASE("a step shows every rank and says what the suspects did")
     CHECK(contains(line_with(text, "0.25"), "0     0.25"));
     CHECK(contains(text, "rank 2, bucket 1: 3 elements are NaN or infinite, the first at index 41"));
     CHECK(contains(text, "rank 1, whole step: the same samples as rank 2"));
-    CHECK(contains(text, "rank 0, bucket 0: the norm of its gradient, 3.1, is 1.1 above the 2 that"));
+    CHECK(contains(text, "rank 0, bucket 0: the norm of its gradient, 3.1, is 1.1 above the 2 expected"));
 
     CHECK_FALSE(contains(text, "not looked at"));
     record.calls.resize(2);
@@ -93,11 +124,11 @@ TEST_CASE("a step shows every rank and says what the suspects did")
 TEST_CASE("a call is told by its name, or by the line that made it")
 {
     suspect found{.rank = 2, .call = 9, .what = finding::stale};
-    CHECK(report::describe(found) == "rank 2, bucket 9: sent the very bits that it sent last");
+    CHECK(report::describe(found) == "rank 2, bucket 9: sent the same bits as in the last step that had this call");
     found.site = {"/a/b/train.cpp", "f", 88};
-    CHECK(report::describe(found) == "rank 2, bucket 9 (train.cpp:88): sent the very bits that it sent last");
+    CHECK(report::describe(found) == "rank 2, bucket 9 (train.cpp:88): sent the same bits as in the last step that had this call");
     found.site.name = "wte";
-    CHECK(report::describe(found) == "rank 2, bucket 9 'wte': sent the very bits that it sent last");
+    CHECK(report::describe(found) == "rank 2, bucket 9 'wte': sent the same bits as in the last step that had this call");
     const call_site here = call_site::named("wte");
     CHECK(std::string(here.name) == "wte");
     CHECK(here.line == __LINE__ - 2);
@@ -126,12 +157,24 @@ TEST_CASE("every check is described with rank and bucket")
     }
 }
 
-TEST_CASE("a rank that the check could not name is some rank")
+TEST_CASE("a call that some ranks have no part in is told where a check names it")
 {
-    CHECK(report::describe({.call = 3, .what = finding::result_differs}) == "some rank, bucket 3: holds other bits of the result than others");
+    step_record record = sample_step(1);
+    call_record call;
+    call.without_input = 1;
+    call.without_result = 2;
+    record.calls = {call_record(), call};
+    CHECK(!contains(report::step_table(record), "got no result"));
+    record.suspects = {{.rank = 1, .call = 1, .what = finding::result_differs}};
+    CHECK(contains(report::step_table(record), "\nnote: bucket 1: 1 rank sent nothing, 2 ranks got no result\n"));
+}
+
+TEST_CASE("a finding without a rank says so")
+{
+    CHECK(report::describe({.call = 3, .what = finding::result_differs}) == "no rank named, bucket 3: the ranks hold different bits of the result; which are right is not known");
     const unusual_number number{.value = 8, .expected = 7, .usual_difference = 0.5, .steps = 384};
     CHECK(report::describe({.what = finding::loss, .number = number})
-        == "some rank, whole step: a loss, 8, is 1 above the 7 that the others let expect; the largest such difference "
+        == "no rank named, whole step: a loss, 8, is 1 above the 7 expected from the other ranks; the largest such difference "
            "in the last 384 steps was 0.5");
 }
 
@@ -140,7 +183,7 @@ TEST_CASE("an unusual number is told with what was expected, and with the larges
     const auto text_of = [](finding what, int call, const unusual_number& number) {
         return report::describe({.rank = 5, .call = call, .what = what, .number = number});
     };
-    const std::string rest = " that the others let expect; the largest such difference in the last 384 steps was ";
+    const std::string rest = " expected from the other ranks; the largest such difference in the last 384 steps was ";
     unusual_number number{.value = 3.1, .expected = 2, .usual_difference = 0.2, .steps = 384};
     CHECK(text_of(finding::loss, -1, number) == "rank 5, whole step: its loss, 3.1, is 1.1 above the 2" + rest + "0.2");
     CHECK(text_of(finding::gradient_norm, 3, number)
@@ -180,7 +223,7 @@ TEST_CASE("damaged codes are described with their sender, and damaged results wi
     CHECK(report::describe({.rank = 1, .other_rank = 3, .call = 2, .what = finding::codes_differ, .statistic = 1})
         == "rank 1, bucket 2: received other codes than rank 3 sent");
     CHECK(report::describe({.call = 2, .what = finding::codes_differ, .statistic = 500, .threshold = 8})
-        == "some rank, bucket 2: the result is not the sum of the codes, residual 500 against 8");
+        == "no rank named, bucket 2: the result is not the sum of the codes, residual 500, limit 8");
 }
 
 TEST_CASE("evidence over the run is told as odds")
@@ -215,7 +258,8 @@ TEST_CASE("evidence over the run is told as odds")
     record.evidence_by_rank.resize(8);
     CHECK_FALSE(contains(report::step_table(record), "unlike"));
     record.silent_evidence = 1;
-    CHECK(contains(report::step_table(record), "\nevidence over the run: 1 number (loss, norms, ...) left out, because the order of the ranks stays the same from step to step\n"));
+    CHECK(contains(report::step_table(record), "\nno evidence over the run from 1 number (losses, norms): ranks keep their places in them from step to step, "
+                                                 "as if they differed on purpose\n"));
     record.evidence_by_rank[6] = of;
     record.evidence_by_rank[6].unlike = true;
     CHECK(contains(report::step_table(record), "\nunlike the others: rank 6, " + report::describe(of) + "\n"));
@@ -292,6 +336,6 @@ TEST_CASE("the list of findings names the steps and is bounded")
     }
     const std::string text = report::finding_list(history.summarize(), 5);
     CHECK(contains(text,
-        "step 10: rank 3, bucket 1: sent the very bits that it sent last (and 2 more step(s), up to 12)\n"));
+        "step 10: rank 3, bucket 1: sent the same bits as in the last step that had this call (and 2 more steps, up to step 12)\n"));
     CHECK(contains(text, "... and 26 more\n"));
 }

@@ -36,7 +36,8 @@ void each_member(T& of, const Use& use)
         (each_member(p, use), each_member(q, use), each_member(r, use), each_member(s, use), each_member(t, use));
         (each_member(u, use), each_member(v, use), each_member(w, use));
     } else if constexpr (std::is_same_v<T, call_record>) {
-        auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y] = of;
+        auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, zz] = of;
+        (each_member(z, use), each_member(zz, use));
         (each_member(a, use), each_member(b, use), each_member(c, use), each_member(d, use), each_member(e, use));
         (each_member(f, use), each_member(g, use), each_member(h, use), each_member(i, use), each_member(j, use));
         (each_member(k, use), each_member(l, use), each_member(m, use), each_member(n, use), each_member(o, use));

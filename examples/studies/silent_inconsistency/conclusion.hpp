@@ -74,21 +74,22 @@ inline std::string conclude_suspects(const std::vector<run_result>& runs)
             ++(is_of_number(what) ? of_numbers : what == finding::unlike ? lasting : exact);
         }
     }
+    using collprobe::report::detail::counted;
     std::string text;
     if (exact > 0) {
-        text += std::to_string(exact)
-            + " finding(s) are exact (NaN, equal or stale bits, differing results) "
-              "and need no second look:\ncheck the data loader and the device of the ranks named above.\n";
+        text += counted(exact, "finding") + (exact == 1 ? " is" : " are")
+            + " exact (NaN, equal or stale bits, differing results), with no false alarms:\n"
+              "check the data loader and the device of the ranks named above.\n";
     }
     if (of_numbers > 0) {
-        text += std::to_string(of_numbers)
-            + " finding(s) are numbers of one step (loss, norm, largest element, cosine) that stand out: compute the step\n"
+        text += counted(of_numbers, "finding") + (of_numbers == 1 ? " is a number" : " are numbers")
+            + " of one step (loss, norm, largest element, cosine) that stand out: compute the step\n"
               "again, and blame a device only if the evidence over the run names the rank too.\n";
     }
     if (lasting > 0) {
-        text += std::to_string(lasting)
-            + " finding(s) are evidence over the run: a rank is unlike the others, with odds that hold for any\n"
-              "distribution: look what it does differently, its seed and its data first.\n";
+        text += counted(lasting, "finding") + (lasting == 1 ? " is" : " are")
+            + " evidence over the run: a rank is unlike the others, with odds that hold for any\n"
+              "distribution. Look what it does differently, its seed and its data first.\n";
     }
     return text;
 }

@@ -79,8 +79,8 @@ std::string report(const std::vector<run_result>& runs)
         const std::string found = collprobe::report::finding_list(summaries.back(), 8);
         if (!found.empty()) findings += "\nSuspects in " + run.name + ":\n" + found;
         if (run.skipped_updates > 0) {
-            findings += std::to_string(run.skipped_updates)
-                + " update(s) left out: the averaged gradient was not finite\n";
+            findings += collprobe::report::detail::counted(static_cast<std::uint64_t>(run.skipped_updates), "update")
+                + " left out: the averaged gradient was not finite\n";
         }
     }
     collprobe::report::text_table table = collprobe::report::comparison_table(summaries);

@@ -160,11 +160,13 @@ private:
     {
         return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
     }
-    /// Elements that come out of codes are not those of the shard: of such a gather only agreement is checked.
+    /// Elements that come out of codes are not those of the shard: of such a gather only agreement is checked. So it is
+    /// with an observed one unless the step tells which ranks have the result.
     template <class Call>
     static bool compares_shards(const Call& call) noexcept
     {
-        return is_by_shards(call.what(), call.mode()) && !call.is_quantised();
+        return is_by_shards(call.what(), call.mode()) && !call.is_quantised()
+            && (!call.is_observed() || call.has_result_digest());
     }
     template <class Call>
     bool checks_sum(const Call& call) const noexcept

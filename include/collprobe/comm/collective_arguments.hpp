@@ -20,6 +20,12 @@ std::string flaw_of_buffer(view<T> buffer)
     return flaw_of_buffer(buffer.data(), buffer.count(), alignof(T));
 }
 
+/// The flaw of two buffers that overlap and are not as in place, where `part` begins `elements` elements behind the
+/// begin of `whole`: "send and receive overlap: in place send is receive + 16 elements, 0x1040, and it is 0x1000,
+/// receive + 0 elements". The arguments that have "_name" are those of the call.
+std::string flaw_of_place(const char* part_name, const void* part, const char* whole_name, const void* whole,
+    std::uint64_t elements, std::uint64_t element_bytes);
+
 /// One rank's arguments of a collective, without the type of the elements.
 struct collective_arguments {
     collective call = collective::barrier;

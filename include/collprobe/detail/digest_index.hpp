@@ -22,7 +22,7 @@ public:
         int other_than(int rank) const noexcept { return first_rank == rank ? second_rank : first_rank; }
     };
 
-    explicit digest_index(int ranks) : ranks_(ranks)
+    explicit digest_index(int ranks)
     {
         std::uint64_t places = 4;
         while (places < 2 * static_cast<std::uint64_t>(ranks)) places *= 2;
@@ -32,7 +32,7 @@ public:
     void clear() noexcept
     {
         for (group& place : groups_) place = {};
-        distinct_ = 0;
+        distinct_ = added_ = 0;
     }
     /// Adds `rank`, which holds `digest`.
     /// Precondition: ranks are added in ascending order.
@@ -46,14 +46,15 @@ public:
             found.second_rank = rank;
         }
         ++found.ranks;
+        ++added_;
     }
     const group& find(std::uint64_t digest) const noexcept { return groups_[place_of(digest)]; }
     int distinct() const noexcept { return distinct_; }
-    /// The digest that more than half of all ranks hold, with its ranks; null if there is none.
+    /// The digest that more than half of the ranks that were added hold, with its ranks; null if there is none.
     const group* majority() const noexcept
     {
         for (const group& place : groups_) {
-            if (2 * place.ranks > ranks_) return &place;
+            if (2 * place.ranks > added_) return &place;
         }
         return nullptr;
     }
@@ -69,9 +70,9 @@ private:
         return place;
     }
 
-    int ranks_;
     fixed_array<group> groups_;
     int distinct_ = 0;
+    int added_ = 0;
 };
 
 } // namespace collprobe::detail

@@ -86,7 +86,7 @@ public:
     {
     }
     /// The same on two levels: `within` for the exchange in the node, `across` for that between nodes and for
-    /// the result.
+    /// the result. With one rank in each node all messages go between nodes, and so have the format `across`.
     template <class Nodes>
     requires(std::is_same_v<Nodes, Groups>) quantised(Comm comm, Nodes& nodes, quantisation within = {},
         quantisation across = {.format = code_format::int4}, quantised_options options = {},
@@ -304,9 +304,7 @@ private:
         const auto scope = detail::enter_device(comm_);
         memory_type& memory = *memory_;
         typename device::event& done = memory.use.wait_for_last(stream, where);
-        quantised_outcome outcome{.within = two_level ? within_.format : across_.format,
-            .across = across_.format,
-            .rule = (two_level ? within_ : across_).rule,
+        quantised_outcome outcome{.across = across_.format,
             .block = within_.block,
             .levels = two_level ? 2u : 1u};
         const std::uint32_t call = call_++;

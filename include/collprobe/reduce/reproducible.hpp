@@ -11,6 +11,7 @@
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
+#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/node_groups.hpp>
 #include <collprobe/core/element.hpp>
@@ -399,13 +400,9 @@ private:
                 + " leaves for receive's " + std::to_string(what.receive.count()) + " need "
                 + std::to_string(runs) + " times as many as receive");
         }
-        const T* const in_place = !scatters || what.send.empty()
-            ? what.send.data()
-            : what.send.data() + static_cast<std::uint64_t>(comm_.rank()) * what.receive.count();
-        if (what.receive.data() != in_place
-            && detail::overlap(what.send, what.receive)) {
-            refuse("send and receive overlap, and not as in place");
-        }
+        const std::uint64_t own = scatters ? static_cast<std::uint64_t>(comm_.rank()) * what.receive.count() : 0;
+        if (detail::overlap(what.send, what.receive) && what.receive.data() != what.send.data() + own)
+            refuse(detail::flaw_of_place("receive", what.receive.data(), "send", what.send.data(), own, sizeof(T)));
         const std::uint64_t terms = ranks() * leaves;
         constexpr accumulation in = Contract::template accumulator<T>;
         if (detail::strongest<T>(in, terms) < Contract::level) {

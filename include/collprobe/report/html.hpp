@@ -73,6 +73,7 @@ private:
     std::uint64_t first_step_ = 0;
     std::uint64_t last_step_ = 0;
     report_mode mode_ = report_mode::gather;
+    std::string unequal_losses_; ///< of the last step whose mean loss over tokens is not that over ranks
 };
 
 /// A file with the page of a run.

@@ -10,6 +10,7 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 /// One number of a step, in the order of a report.
 enum class metric {
     loss_mean,
+    loss_of_tokens, ///< undefined where it is the mean of the ranks
     loss_std,
     loss_std_sample,
     loss_range,
@@ -27,6 +28,7 @@ constexpr const char* name(metric which) noexcept
 {
     switch (which) {
     case metric::loss_mean: return "loss, mean of ranks";
+    case metric::loss_of_tokens: return "loss, mean of tokens";
     case metric::loss_std: return "loss, std";
     case metric::loss_std_sample: return "loss, sample std";
     case metric::loss_range: return "loss, range";
@@ -43,13 +45,26 @@ constexpr const char* name(metric which) noexcept
 
 namespace detail {
 
-inline constexpr int metric_count = 11;
+inline constexpr int metric_count = 12;
+
+/// The mean loss with each rank weighted by its tokens (`step_observation::weight`). NaN by bits if the ranks' mean is
+/// the same to five digits.
+constexpr double loss_of_tokens(const step_record& record) noexcept
+{
+    const double weighted = record.loss_weighted.mean;
+    const double mean = record.loss.mean;
+    const double limit = 1e-5 * collprobe::detail::absolute(mean);
+    const bool differs = is_finite(weighted) && is_finite(mean)
+        && (weighted - mean > limit || mean - weighted > limit);
+    return differs ? weighted : collprobe::detail::not_a_number();
+}
 
 /// The number of one step; NaN by bits if it is undefined.
 constexpr double value_of(metric which, const step_record& record) noexcept
 {
     switch (which) {
     case metric::loss_mean: return record.loss.mean;
+    case metric::loss_of_tokens: return loss_of_tokens(record);
     case metric::loss_std: return record.loss.std;
     case metric::loss_std_sample: return record.loss.std_sample;
     case metric::loss_range: return record.loss.range;

@@ -12,7 +12,7 @@
 /// Numbers and names as every report writes them.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-/// A number with four significant digits; "-" if it is undefined.
+/// A number with four significant digits, from 10,000 to 10 million to the next whole number; "-" if it is undefined.
 std::string short_number(double value);
 
 /// A duration in nanoseconds as milliseconds: "1.25 ms".
@@ -33,8 +33,8 @@ std::string describe(const call_form& call);
 /// probability of at most 1 in 340,000.
 std::string describe(const rank_evidence& of);
 
-/// A number of a step that is unlike those of the others, in words: "its loss, 3.1, is 1.1 above the 2 that the others
-/// let expect; the largest such difference in the last 384 steps was 0.2". `has_rank`: it is known whose it is.
+/// A number of a step that is unlike those of the others, in words: "its loss, 3.1, is 1.1 above the 2 expected from
+/// the other ranks; the largest such difference in the last 384 steps was 0.2". `has_rank`: it is known whose it is.
 std::string describe(const unusual_number& of, finding what, int call, bool has_rank);
 
 /// What a finding says of the ranks that it names: "held other bits of a result than the other ranks".
@@ -65,6 +65,8 @@ bool is_by_odds(const Found& found) noexcept
 }
 /// A weight that is known within a bound: "0", "1/8" or "3" where it may be that, else "0.1437".
 std::string weight_text(double weight, double bound);
+/// "the mean loss over ranks is 6, over tokens 9.2: the ranks have unequal tokens"; empty if the two are the same.
+std::string loss_text(const step_record& record);
 /// "8 ranks have NaN or infinity; most ranks have had it since step 12, so the weights have it"
 std::string spread_text(double ranks, std::uint64_t since);
 /// What was seen, of a finding that has no number to compare with those of other ranks; else empty.

@@ -146,66 +146,47 @@ public:
 
     /// Probes a collective that the caller makes itself, by any library: `observe_input` before it, `observe_result`
     /// behind it, on the same stream. The record has it as a call of the kind `what`, between ranks of this
-    /// communicator.
+    /// communicator. A rank that sends nothing, such as to the gradient of an expert that it does not have, calls
+    /// `observe_no_input` with the elements that the others send; one that gets nothing `observe_no_result`.
     /// Precondition: all ranks observe the same collectives, in the same order. With several at a time, their results
     /// come in the order of their inputs.
     /// \throws error `invalid_argument` for a result whose type or count is not that of the collective, or without an
-    ///   input; at `end_step` for an input without a result. `unsupported` for a broadcast and in a group.
+    ///   input; at `end_step` for an input without a result. `unsupported` for a broadcast and in a group; of
+    ///   `observe_no_...` in the mode `summary`, with `exact` direction, and of calls that travel as codes.
     template <element T>
     void observe_input(view<const T> input, stream_ref stream, collective what = collective::all_reduce,
         reduction operation = reduction::average, call_site where = call_site::current())
     {
-        const caller who(comm_, "observe_input", where);
-        require_immediate(who);
-        if (what == collective::broadcast || what == collective::barrier || what == collective::split) {
-            who.fail(status::unsupported, std::string(name(what)) + " has no input of each rank");
-        }
-        who.require_readable(input, "input");
-        const auto scope = detail::enter_device(comm_);
-        const auto ranks = static_cast<std::uint64_t>(size());
-        detail::probed_call call{.call = what,
-            .type = element_traits<T>::type,
-            .operation = operation,
-            .count = input.count(),
-            .site = where,
-            .result_count = input.count() / (what == collective::reduce_scatter ? ranks : 1)
-                * (what == collective::all_gather ? ranks : 1)};
-        call.is_observed = true;
-        const bool seen = begin_call<T>(call, stream, who);
-        observed next{{0, 0, stream, nullptr, nullptr, 0, nullptr}, call, seen};
-        if (seen) {
-            half_probed& half = next.half;
-            half = half_of<T>(call, nullptr, view<const T>(), stream, who);
-            detail::enqueue_marked(lane_of(half).done, stream, [&, this] {
-                or_forget(half, [&, this] { probe_input<T>(half, call, input); });
-            });
-            open_->add(call);
-        }
-        observed_.push_back(next);
+        observe<T>(caller(comm_, "observe_input", where), input, input.count(), stream, what, operation);
+    }
+    template <element T>
+    void observe_no_input(std::uint64_t count, stream_ref stream, collective what = collective::all_reduce,
+        reduction operation = reduction::average, call_site where = call_site::current())
+    {
+        const caller who(comm_, "observe_no_input", where);
+        require_ranks_apart(who);
+        observe<T>(who, view<const T>(), count, stream, what, operation);
     }
     template <element T>
     void observe_result(view<const T> result, stream_ref stream, call_site where = call_site::current())
     {
         const caller who(comm_, "observe_result", where);
-        require_immediate(who);
-        who.require(!observed_.empty(), "no observe_input before it");
-        observed next = observed_.front();
-        who.require(next.call.type == element_traits<T>::type, "result has another type than the input");
+        const detail::probed_call& call = next_observed(who);
+        who.require(call.type == element_traits<T>::type, "result has another type than the input");
         who.require_readable(result, "result");
         const std::uint64_t ranks = static_cast<std::uint64_t>(size());
-        const bool gathers = next.call.call == collective::all_gather;
-        const bool scatters = next.call.call == collective::reduce_scatter;
-        who.require(result.count() * (scatters ? ranks : 1) == next.call.count * (gathers ? ranks : 1),
+        const bool gathers = call.call == collective::all_gather;
+        const bool scatters = call.call == collective::reduce_scatter;
+        who.require(result.count() * (scatters ? ranks : 1) == call.count * (gathers ? ranks : 1),
             "result does not have the count that the collective makes of its input");
-        const auto scope = detail::enter_device(comm_);
-        if (next.seen) {
-            next.half.result = result.data();
-            next.half.result_count = result.count();
-            next.half.stream = stream;
-            next.half.lane = enter_lane(stream, who);
-            probe_late(next.half);
-        }
-        observed_.erase(observed_.begin());
+        end_observed(result.data(), result.count(), stream, who);
+    }
+    void observe_no_result(stream_ref stream, call_site where = call_site::current())
+    {
+        const caller who(comm_, "observe_no_result", where);
+        require_ranks_apart(who);
+        next_observed(who);
+        end_observed(nullptr, 0, stream, who);
     }
 
     /// Has the statistics, or the part P, look at the next step that is not captured, beside those of `every`. On all
@@ -616,6 +597,65 @@ private:
         told_.clear();
     }
 
+    /// Of calls in which ranks send or get nothing.
+    void require_ranks_apart(const caller& who) const
+    {
+        if (options_.mode == report_mode::gather && options_.direction != direction_mode::exact
+            && detail::quantisation_calls_of(comm_) == nullptr) return;
+        who.fail(status::unsupported, "needs the mode gather, without exact direction and without quantised calls");
+    }
+    /// `count`: of the elements that a rank sends, if it sends any.
+    template <element T>
+    void observe(const caller& who, view<const T> input, std::uint64_t count, stream_ref stream, collective what,
+        reduction operation)
+    {
+        require_immediate(who);
+        if (what == collective::broadcast || what == collective::barrier || what == collective::split) {
+            who.fail(status::unsupported, std::string(name(what)) + " has no input of each rank");
+        }
+        who.require_readable(input, "input");
+        const auto scope = detail::enter_device(comm_);
+        const auto ranks = static_cast<std::uint64_t>(size());
+        detail::probed_call call{.call = what,
+            .type = element_traits<T>::type,
+            .operation = operation,
+            .count = count,
+            .site = who.where(),
+            .result_count = count / (what == collective::reduce_scatter ? ranks : 1)
+                * (what == collective::all_gather ? ranks : 1)};
+        call.is_observed = true;
+        const bool seen = begin_call<T>(call, stream, who);
+        observed next{{0, 0, stream, nullptr, nullptr, 0, nullptr}, call, seen};
+        if (seen) {
+            half_probed& half = next.half;
+            half = half_of<T>(call, nullptr, view<const T>(), stream, who);
+            detail::enqueue_marked(lane_of(half).done, stream, [&, this] {
+                or_forget(half, [&, this] { probe_input<T>(half, call, input); });
+            });
+            open_->add(call);
+        }
+        observed_.push_back(next);
+    }
+    const detail::probed_call& next_observed(const caller& who)
+    {
+        require_immediate(who);
+        who.require(!observed_.empty(), "no observe_input before it");
+        return observed_.front().call;
+    }
+    void end_observed(const void* result, std::uint64_t count, stream_ref stream, const caller& who)
+    {
+        observed next = observed_.front();
+        const auto scope = detail::enter_device(comm_);
+        if (next.seen) {
+            next.half.result = result;
+            next.half.result_count = count;
+            next.half.stream = stream;
+            next.half.lane = enter_lane(stream, who);
+            probe_late(next.half);
+        }
+        observed_.erase(observed_.begin());
+    }
+
     static bool is_capturing([[maybe_unused]] stream_ref stream, [[maybe_unused]] call_site where)
     {
         if constexpr (detail::can_capture<stream_ref>) return stream.capturing(where);
@@ -769,7 +809,9 @@ private:
             return false;
         }
         call.has_input = takes_statistics;
-        call.has_result = takes_statistics && options_.results && !is_read_by_part(open.due, call.call);
+        // Of an observed call it must be known which ranks have a result.
+        call.has_result = takes_statistics && options_.results
+            && (call.is_observed || !is_read_by_part(open.due, call.call));
         if (open.call_count < open.calls.size()) return true;
         if (capture_ == nullptr && open.call_count < most_calls) return true;
         ++open.unprobed_calls;

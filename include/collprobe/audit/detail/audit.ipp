@@ -19,17 +19,27 @@ COLLPROBE_COLD_INLINE void audit::judge(const part_entries<entry>& entries, step
     for (int c = 0; c < entries.calls(); ++c) {
         const call_record& call = record.calls[static_cast<std::size_t>(c)];
         if (!detail::is_audited(call)) continue;
+        const bool by_shards = is_by_shards(call.call, record.mode) && entries(c, 0).digest == 0;
+        const bool is_partial = call.is_on_some_ranks();
         // A gather with a digest was one of codes.
-        if (is_by_shards(call.call, record.mode) && entries(c, 0).digest == 0) {
+        if (by_shards && !is_partial) {
             for (std::size_t r = 0; r < ranks; ++r) reports_[r].word = entries(c, static_cast<int>(r)).shards;
             judge_->judge_shards(reports_, c, record);
             continue;
         }
         const bool known = entries.has_result_digest(c) && is_replicated(call.call);
+        const bool has_sum = !is_partial || (call.call == collective::all_reduce && call.without_input == 0);
+        int holder = -1; // a rank without a result stands for none: it is given that of another rank
         for (std::size_t r = 0; r < ranks; ++r) {
             const int rank = static_cast<int>(r);
             const entry& of = entries(c, rank);
-            findings_[r] = {known ? entries.result_digest(c, rank) : of.digest, of.sum};
+            findings_[r] = {known ? entries.result_digest(c, rank) : of.digest, {}};
+            if (has_sum) findings_[r].sum = of.sum;
+            if (holder < 0 && findings_[r].digest != detail::digest_of_nothing) holder = rank;
+        }
+        for (detail::audit_finding& each : findings_) {
+            if (call.result_count != 0 && holder >= 0 && each.digest == detail::digest_of_nothing)
+                each = findings_[static_cast<std::size_t>(holder)];
         }
         judge_->judge_results(findings_, bins_of(call), c, record);
         detail::settle_observed(record.calls[static_cast<std::size_t>(c)]);

@@ -195,7 +195,7 @@ COLLPROBE_COLD_INLINE void weight_probe::judge(const part_entries<entry>& entrie
     double tests = 0;
     for (int c = 0; c < entries.calls(); ++c) {
         call_record& call = record.calls[static_cast<std::size_t>(c)];
-        if (entries(c, 0).state == 0) continue;
+        if (entries(c, 0).state == 0 || call.is_on_some_ranks()) continue;
         const detail::distinct_results results(entries, c, call.is_observed);
         call.weights.others.resize(static_cast<std::size_t>(results.count) - 1);
         for (int k = 0; k < results.count; ++k) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <collprobe/comm/collective_arguments.hpp>
+#include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/detail/overlap.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -18,6 +19,19 @@ COLLPROBE_INLINE std::string flaw_of_buffer(const void* data, std::uint64_t coun
         return " has the impossible count " + std::to_string(count);
     }
     return {};
+}
+
+COLLPROBE_COLD_INLINE std::string flaw_of_place(const char* part_name, const void* part, const char* whole_name,
+    const void* whole, std::uint64_t elements, std::uint64_t element_bytes)
+{
+    const auto is = reinterpret_cast<std::uintptr_t>(part);
+    const auto begin = reinterpret_cast<std::uintptr_t>(whole);
+    const auto offset = [&](bool behind, std::uint64_t count) {
+        return std::string(whole_name) + (behind ? " + " : " - ") + std::to_string(count) + " elements";
+    };
+    return std::string("send and receive overlap: in place ") + part_name + " is " + offset(true, elements) + ", "
+        + hexadecimal(begin + elements * element_bytes) + ", and it is " + hexadecimal(is) + ", "
+        + offset(is >= begin, (is >= begin ? is - begin : begin - is) / element_bytes);
 }
 
 COLLPROBE_INLINE std::string flaw_of_arguments(const collective_arguments& with, int rank, int size)
@@ -48,14 +62,16 @@ COLLPROBE_INLINE std::string flaw_of_arguments(const collective_arguments& with,
             + ", receive.count() is " + std::to_string(with.receive_count) + ", size() is " + std::to_string(size);
     }
     // In place: this rank's part of the one buffer is the other.
-    const std::uint64_t own_part = with.send_count / send_parts * bytes * static_cast<std::uint64_t>(rank);
+    const std::uint64_t own_part = with.send_count / send_parts * static_cast<std::uint64_t>(rank);
     const auto* const send = static_cast<const unsigned char*>(with.send);
     const auto* const receive = static_cast<const unsigned char*>(with.receive);
     const bool in_place = with.call != collective::all_to_all
-        && send + (shape.send_has_parts ? own_part : 0) == receive + (shape.receive_has_parts ? own_part : 0);
+        && send + (shape.send_has_parts ? own_part * bytes : 0)
+            == receive + (shape.receive_has_parts ? own_part * bytes : 0);
     if (in_place || !overlap(send, with.send_count * bytes, receive, with.receive_count * bytes)) return {};
-    return with.call == collective::all_to_all ? "send and receive overlap"
-                                               : "send and receive overlap, but not as they do in place";
+    if (with.call == collective::all_to_all) return "send and receive overlap, and all_to_all has no form in place";
+    if (shape.send_has_parts) return flaw_of_place("receive", receive, "send", send, own_part, bytes);
+    return flaw_of_place("send", send, "receive", receive, shape.receive_has_parts ? own_part : 0, bytes);
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -25,12 +25,12 @@
 /// initialised for calls from any thread (`environment` does that), because streams call MPI.
 /// Errors. Every error is a `collprobe::error`. comm/mpi/README.md says what happens if a process dies, throws or
 /// hangs.
-/// - `invalid_argument`, at the call: nothing is enqueued and the communicator stays usable. The peers wait until
-///   this rank makes the right call.
-/// - With `options::verify_calls` the ranks meet before each collective. All fail alike and write nothing: `mismatch`
-///   for different calls, types, counts, operations or roots, with culprits as in `local`; `timeout` with the missing
-///   ranks; `peer_failure` for a rank with a bad argument or a failed stream. Without it MPI compares nothing and
-///   waits for ever.
+/// - `invalid_argument`, at the call: nothing is written. Without `verify_calls` the communicator stays usable, and the
+///   peers wait until this rank makes the right call.
+/// - The ranks meet before each collective. All fail alike and write nothing: `mismatch` for different calls, types,
+///   counts, operations or roots, with culprits as in `local`; `timeout` with the missing ranks; `peer_failure` for a
+///   rank with a bad argument or a failed stream. If `options::verify_calls` is false, MPI compares nothing and waits
+///   for ever.
 /// - What MPI refuses, with MPI's text: `mismatch` for a message longer than expected, `device_failure` for a lack of
 ///   memory, else `peer_failure`. On a borrowed `MPI_Comm` the lender's error handler runs first; MPI's default one
 ///   ends the job.
@@ -60,8 +60,8 @@ class communicator_ref : public collprobe::detail::collective_calls<communicator
     friend calls;
 
 public:
-    /// Reads rank and size. With `verify_calls` it is collective: it duplicates the `MPI_Comm` for its own messages.
-    /// Make it once, not for each call.
+    /// Reads rank and size, and duplicates the `MPI_Comm` for the messages of `verify_calls`: all ranks make one, and
+    /// make it once, not for each call. Without `verify_calls` it is not collective.
     /// \throws error `invalid_argument`: MPI not initialised, MPI_COMM_NULL, an inter-communicator, a time-out of 0;
     ///   `unsupported`: MPI without MPI_THREAD_MULTIPLE; MPI's errors.
     explicit communicator_ref(MPI_Comm borrowed, options settings = {}, call_site where = call_site::current())
@@ -100,19 +100,20 @@ public:
     void check(call_site where = call_site::current()) const { handle_->require_usable("check", where); }
 
     /// Blocks the caller until the work on `on` is done, as the stream's own `synchronize` does, but at most for
-    /// `options::timeout_ms`.
+    /// `options::timeout_ms`; with `verify_calls` for a second more, in which a waiting call finds the missing ranks.
     /// \throws error `timeout` if work is left then; the stream's error.
     void synchronize(stream_ref on, call_site where = call_site::current()) const
     {
         const std::int64_t timeout_ms = handle_->settings().timeout_ms;
+        const bool verifies = handle_->verifies();
         try {
-            on.synchronize(timeout_ms, where);
+            on.synchronize(timeout_ms < 0 || !verifies ? timeout_ms : timeout_ms + 1000, where);
         } catch (const error& known) {
             // A time-out that names no rank is the stream's.
             if (known.code() != status::timeout || known.rank() >= 0) throw;
             throw error(status::timeout,
-                "work on the stream did not finish within " + std::to_string(timeout_ms)
-                    + " ms: a peer is late, dead or made another call (verify_calls tells which)",
+                "work on the stream did not finish within " + std::to_string(timeout_ms) + " ms: a peer is late"
+                    + (verifies ? " or dead" : ", dead or made another call (verify_calls tells which)"),
                 handle_->origin("synchronize", where));
         }
     }
@@ -189,7 +190,8 @@ public:
     /// \throws error as `communicator_ref`'s constructor.
     static communicator duplicate(MPI_Comm original, options settings = {}, call_site where = call_site::current())
     {
-        const communicator_ref borrowed(original, {.timeout_ms = settings.timeout_ms, .name = settings.name}, where);
+        const communicator_ref borrowed(
+            original, {.timeout_ms = settings.timeout_ms, .name = settings.name, .verify_calls = false}, where);
         MPI_Comm created = MPI_COMM_NULL;
         if (const int code = MPI_Comm_dup(original, &created); code != MPI_SUCCESS) {
             throw error(detail::status_of(code), detail::describe({code, "MPI_Comm_dup"}),

@@ -134,6 +134,11 @@ struct call_record {
     /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
     bool results_agree = true;
+    /// Of an observed call: the ranks that send nothing, and those that get nothing (`probed::observe_no_input`,
+    /// `observe_no_result`). The results of the others are compared.
+    int without_input = 0;
+    int without_result = 0;
+    bool is_on_some_ranks() const noexcept { return without_input + without_result != 0; }
     /// The digest (scan/digest.hpp) of the result that most ranks have. A reduce-scatter gives each rank a result of
     /// its own: there it is a digest of the ranks' digests in their order, which depends on the number of ranks.
     std::uint64_t result_digest = 0;
@@ -199,8 +204,8 @@ struct expectation_record {
     bool holds = true;
     std::uint64_t since = 0; ///< the step from which on it has not held, each time that it was told; if not `holds`
     std::vector<int> groups; ///< per rank: the lowest rank with the same value; empty in `summary` mode
-    /// Per rank: the number; of a buffer its L2 norm, NaN by bits if it is not finite; of a partition the samples. In `summary` mode the smallest
-    /// and the largest, to 9 digits.
+    /// Per rank: the number; of a buffer its L2 norm, NaN by bits if it is not finite; of a partition the samples. In
+    /// `summary` mode the smallest and the largest, to 9 digits.
     std::vector<double> values;
 
     /// As new. The memory of lists is kept.
@@ -227,7 +232,7 @@ struct step_record {
     /// numbers are compared with no other's. `finding::zeros` is told where it lasts and the rank has not told it.
     std::vector<zero_rank> zero_ranks;
     std::vector<call_record> calls;
-    std::vector<expectation_record> expectations; ///< buffers first, then numbers, each in the order in which they were told
+    std::vector<expectation_record> expectations; ///< buffers, then numbers, each in the order of their calls
     /// The L2 norm of the results of all calls that sum or average gradients, together. NaN by bits if it is not known.
     double result_norm = detail::not_a_number();
     step_lateness lateness; ///< the calls whose lateness is known, together; nothing in `summary` mode

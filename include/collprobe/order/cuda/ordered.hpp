@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include <collprobe/device/cuda/stream.hpp>
+#include <collprobe/order/ordered.hpp>
 #include <collprobe/order/stream_order.hpp>
 
 /// CUDA's own calls on raw handles, for programs that report them to the checker of stream order. Each function makes
@@ -26,11 +27,6 @@ namespace collprobe::inline COLLPROBE_ABI::ordered {
 
 namespace detail {
 
-template <class Tell>
-void tell(const Tell& tell_it)
-{
-    stream_order::tell_installed(tell_it);
-}
 inline order_stream stream_of([[maybe_unused]] cudaStream_t handle)
 {
 #if COLLPROBE_STREAM_ORDER
@@ -80,11 +76,6 @@ inline void touch(cudaStream_t stream, const memory_ranges& reads, const memory_
     const char* what = "kernel", call_site where = call_site::current())
 {
     detail::tell([&](stream_order& to) { to.launch(detail::stream_of(stream), reads, writes, what, where); });
-}
-/// Reports an access by the calling thread.
-inline void touch_host(memory_range bytes, memory_access mode, call_site where = call_site::current())
-{
-    detail::tell([&](stream_order& to) { to.touch_host(bytes, mode, "host access", where); });
 }
 /// Gives a stream a name for messages.
 inline void name(cudaStream_t stream, const char* text)

@@ -130,7 +130,8 @@ public:
         : comm_(comm),
           nodes_(nodes),
           memory_(memory),
-          within_(within),
+          within_(each_is_a_node(nodes) ? across : within),
+          feeds_inputs_(within.feedback == error_feedback::all),
           across_(across),
           wide_(wide),
           call_(call),
@@ -153,7 +154,7 @@ public:
     template <class Caller>
     feedback_state find_feedback(const collective_arguments& what, const Caller& who)
     {
-        const bool input = within_.feedback == error_feedback::all;
+        const bool input = feeds_inputs_;
         const bool sums = across_.feedback != error_feedback::none;
         if (!input && !sums) return feedback_state::none;
         const quantised_plan plan = plan_of(what);
@@ -245,6 +246,8 @@ public:
 
     void tell(quantised_outcome& outcome) const noexcept
     {
+        outcome.within = within_.format;
+        outcome.rule = within_.rule;
         outcome.levels = two_level() ? 2 : 1;
         outcome.ranks_per_node = two_level() ? static_cast<std::uint32_t>(locals_) : 0;
         outcome.bytes_sent = bytes_sent_;
@@ -255,8 +258,13 @@ public:
 
 private:
     bool two_level() const noexcept { return locals_ > 1 && nodes_count_ > 1; }
-    /// Whether each rank is a node of its own.
-    bool flat_is_across() const noexcept { return locals_ == 1 && nodes_count_ > 1; }
+    bool flat_is_across() const noexcept { return each_is_a_node(nodes_); }
+    /// Whether each rank is a node of its own, so that all messages go between nodes.
+    static bool each_is_a_node([[maybe_unused]] const Groups* nodes) noexcept
+    {
+        if constexpr (has_groups) return nodes->ranks_per_node() == 1 && nodes->nodes() > 1;
+        else return false;
+    }
     std::uint64_t local() const noexcept
     {
         if constexpr (has_groups) return static_cast<std::uint64_t>(nodes_->local_rank());
@@ -580,7 +588,8 @@ private:
     Comm& comm_;
     Groups* nodes_;
     memory_type& memory_;
-    const quantisation& within_;
+    const quantisation& within_; ///< of the first messages: `across`, if these go between nodes
+    bool feeds_inputs_;
     const quantisation& across_;
     bool wide_;
     std::uint32_t call_;

@@ -3,34 +3,27 @@
 #pragma once
 
 #include <collprobe/report/alarm.hpp>
+#include <collprobe/report/detail/suspect_rows.ipp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::report {
 COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
 {
+    const bool has_ranks = !raised.ranks.empty();
     std::string text = "step " + std::to_string(raised.step);
     text += ", " + detail::describe_place(raised.call, raised.site) + ": ";
-    text += std::string(name(raised.what)) + ": " + detail::list_named(raised);
-    if (is_of_number(raised.what)) {
-        text += ", " + describe(raised.number, raised.what, raised.call, !raised.ranks.empty());
-    } else if (detail::is_of_spread(raised)) {
-        text += ", " + detail::spread_text(raised.statistic, raised.number.since);
-    } else if (raised.what == finding::unlike) {
-        text += ", " + describe(raised.evidence);
-    } else if (const std::string fact = detail::fact_text(raised); !fact.empty()) {
-        text += ", " + fact;
-    } else if (raised.by_length) {
-        text += ", " + detail::length_text(raised.what, raised.statistic, raised.threshold);
-    } else if (raised.threshold > 0) {
-        text += ", " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
-    }
+    text += has_ranks ? detail::list_named(raised) : detail::is_of_spread(raised) ? "most ranks" : "some rank";
+    text += std::string(" ") + phrase(raised.what) + " (" + name(raised.what) + ")";
+    if (const std::string evidence = detail::evidence_of(raised, has_ranks); evidence != detail::only_bits)
+        text += ": " + evidence;
     if (raised.false_alarms_per_step > 0 && !detail::is_by_odds(raised)) { // the odds say it of a run
         // The rounding that a sum is judged by is a model's.
         text += raised.what == finding::sum_differs ? "; about " : "; at most ";
         text += short_number(raised.false_alarms_per_step) + " false alarms a step";
     }
-    return text + "; damage: " + name(raised.where) + "; advice: " + detail::advise(raised);
+    if (const std::string where = detail::place_in_words(raised.where); !where.empty()) text += "; " + where;
+    return text + "; what to do: " + detail::advise(raised);
 }
 
 COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const alarm_record& raised)

@@ -88,8 +88,7 @@ COLLPROBE_COLD_INLINE std::string run_findings::verdict() const
         std::string text = raised.ranks.empty() ? std::string("some rank") : detail::list_named(raised);
         text[0] = static_cast<char>(text[0] - 'a' + 'A');
         if (raised.what == finding::call_missing) {
-            text = 'S' + detail::fact_text(raised.what, raised.statistic, 0, no_index, raised.number, raised.other)
-                .substr(1);
+            text = 'S' + detail::fact_text(raised).substr(1);
         } else {
             text += std::string(" ") + phrase(raised.what)
                 + detail::where_in_run(gravest->steps, steps_, gravest->first_step, raised.call, raised.site);

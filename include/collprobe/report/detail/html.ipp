@@ -91,6 +91,9 @@ COLLPROBE_COLD_INLINE void html_page::add(const step_record& record)
     last_step_ = std::max(last_step_, record.step);
     mode_ = record.mode;
     found_.add(record);
+    if (const std::string losses = detail::loss_text(record); !losses.empty())
+        unequal_losses_
+            = "In step " + std::to_string(record.step) + ' ' + losses + ". The chart has the mean over ranks.";
     series_.add(record);
     ranks_.add(record);
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
@@ -410,7 +413,7 @@ COLLPROBE_COLD_INLINE void html_page::write_facts(std::string& out, const record
         row("calls not looked at: no room", unprobed,
             unprobed == 0 ? "" : "a captured step cannot grow: raise probe_options::calls");
         row("calls not looked at: not read", unread,
-            unread == 0 ? "" : "they have integers, which only parts read, or the step has no statistics");
+            unread == 0 ? "" : "they carry integers, which are not read, or the step takes no statistics");
         row("records dropped", at.dropped,
             at.dropped == 0
                 ? ""
@@ -445,7 +448,7 @@ COLLPROBE_COLD_INLINE std::string html_page::text(const record_context& at, bool
     write_title(out, at, finished);
     out += "<main>\n";
     write_suspects(out, at.run);
-    detail::write_charts(out, series_);
+    detail::write_charts(out, series_, unequal_losses_);
     detail::write_ranks(out, ranks_, mode_);
     write_calls(out);
     write_facts(out, at);

@@ -11,7 +11,8 @@
 /// The sections of a page with drawings: each with its numbers in a table below.
 namespace collprobe::inline COLLPROBE_ABI::report::detail {
 
-void write_charts(std::string& out, const step_series& series);
+/// `note`: what belongs below the charts; may be empty.
+void write_charts(std::string& out, const step_series& series, const std::string& note);
 void write_ranks(std::string& out, const rank_steps& ranks, report_mode mode);
 
 /// "17", "17 to 93"

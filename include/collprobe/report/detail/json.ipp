@@ -22,6 +22,8 @@ void write_metrics(json_writer& json, const Value& value, const std::vector<doub
 {
     json.key("loss").open('{');
     json.key("mean").number(value(metric::loss_mean));
+    const double of_tokens = value(metric::loss_of_tokens);
+    if (!is_nan(of_tokens)) json.key("mean_of_tokens").number(of_tokens);
     json.key("std").number(value(metric::loss_std));
     json.key("std_sample").number(value(metric::loss_std_sample));
     json.key("range").number(value(metric::loss_range));

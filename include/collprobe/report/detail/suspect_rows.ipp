@@ -25,6 +25,9 @@ COLLPROBE_COLD_INLINE run_level level_of(const run_findings& found) noexcept
     return is_clean && !is_blind ? run_level::fine : run_level::look;
 }
 
+/// The evidence of what is exact and has no number.
+inline constexpr const char* only_bits = "bits compared";
+
 /// Of a suspect or an alarm.
 template <class Found>
 std::string evidence_of(const Found& found, bool has_rank)
@@ -36,12 +39,14 @@ std::string evidence_of(const Found& found, bool has_rank)
     if (found.by_length) return length_text(what, statistic, threshold);
     if (is_of_number(what)) return describe(found.number, what, found.call, has_rank);
     if (is_of_spread(found)) return spread_text(statistic, found.number.since);
-    if (what == finding::non_finite) return short_number(statistic) + " NaN or infinite";
+    if (what == finding::non_finite)
+        return with_commas(static_cast<std::uint64_t>(statistic)) + (statistic > 1 ? " elements are" : " element is")
+            + " NaN or infinite";
     if (what == finding::weights)
         return weight_text(statistic, threshold) + " times the mean's weight, within " + short_number(threshold);
     if (std::string fact = fact_text(found, no_index); !fact.empty()) return fact;
     if (!(threshold > 0))
-        return what == finding::quantisation ? "value " + short_number(statistic) : "bits compared";
+        return what == finding::quantisation ? "value " + short_number(statistic) : only_bits;
     return "residual " + short_number(statistic) + ", limit " + short_number(threshold);
 }
 

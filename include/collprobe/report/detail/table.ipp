@@ -39,8 +39,7 @@ COLLPROBE_COLD_INLINE std::string text_table::text() const
 
 COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
 {
-    const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
-    std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
+    std::string text = named.rank < 0 ? std::string("no rank named") : "rank " + std::to_string(named.rank);
     if (detail::is_of_spread(named)) return "whole step: " + detail::spread_text(named.statistic, named.number.since);
     if (named.what == finding::call_missing && named.rank < 0) text = "all ranks";
     text += ", " + detail::describe_place(named.call, named.site) + ": ";
@@ -57,8 +56,11 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
         text += std::string(named.call < 0 ? "the same samples as " : "the same bits as ")
             + (named.other_rank < 0 ? "another rank" : "rank " + std::to_string(named.other_rank));
         break;
-    case finding::stale: text += "sent the very bits that it sent last"; break;
-    case finding::result_differs: text += "holds other bits of the result than " + others; break;
+    case finding::stale: text += "sent the same bits as in the last step that had this call"; break;
+    case finding::result_differs:
+        text += named.rank < 0 ? "the ranks hold different bits of the result; which are right is not known"
+                               : "holds other bits of the result than most ranks";
+        break;
     case finding::shard_differs:
         text += named.by_length ? "the results are not what was sent: "
                                     + detail::length_text(named.what, named.statistic, named.threshold)
@@ -71,7 +73,7 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
             break;
         }
         text += "the result is not the sum of the inputs, residual " + short_number(named.statistic)
-            + " against " + short_number(named.threshold);
+            + ", limit " + short_number(named.threshold);
         break;
     case finding::loss:
     case finding::gradient_norm:
@@ -79,8 +81,8 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
     case finding::cosine:
     case finding::late: text += describe(named.number, named.what, named.call, named.rank >= 0); break;
     case finding::quantisation:
-        text += "quantisation: " + short_number(named.statistic);
-        if (named.threshold > 0) text += " against " + short_number(named.threshold);
+        text += "lost too much by quantisation: " + short_number(named.statistic);
+        if (named.threshold > 0) text += ", limit " + short_number(named.threshold);
         if (named.index != no_index) text += ", worst in the block at index " + std::to_string(named.index);
         break;
     case finding::codes_differ:
@@ -88,7 +90,7 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
             text += "received other codes than rank " + std::to_string(named.other_rank) + " sent";
         } else {
             text += named.rank < 0 ? "the result" : "its result";
-            text += " is not the sum of the codes, residual " + short_number(named.statistic) + " against "
+            text += " is not the sum of the codes, residual " + short_number(named.statistic) + ", limit "
                 + short_number(named.threshold);
         }
         break;
@@ -127,8 +129,12 @@ COLLPROBE_COLD_INLINE text_table comparison_table(const std::vector<run_summary>
     table.row("median over steps");
     for (const run_summary& run : runs) table.cell(run.run);
     for (int which = 0; which < detail::metric_count; ++which) {
-        table.row(name(static_cast<metric>(which)));
-        for (const run_summary& run : runs) table.cell(short_number(run[static_cast<metric>(which)]));
+        const auto each = static_cast<metric>(which);
+        const bool is_known = std::any_of(
+            runs.begin(), runs.end(), [each](const run_summary& run) { return !is_nan(run[each]); });
+        if (each == metric::loss_of_tokens && !is_known) continue;
+        table.row(name(each));
+        for (const run_summary& run : runs) table.cell(short_number(run[each]));
     }
     table.row("steps that name a suspect");
     for (const run_summary& run : runs) {
@@ -147,7 +153,7 @@ COLLPROBE_COLD_INLINE std::string coverage(const step_record& record)
             + " calls, because " + why + '\n';
     };
     say(record.unprobed_calls, "a captured step cannot grow: raise probe_options::calls");
-    say(record.unread_calls, "they have integers, which only parts read, or this step has no statistics");
+    say(record.unread_calls, "they carry integers, which are not read, or this step takes no statistics");
     return text;
 }
 
@@ -370,6 +376,7 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         }
         text += table.text();
     }
+    if (const std::string losses = detail::loss_text(record); !losses.empty()) text += losses + '\n';
     if (record.cosine.leave_one_out.empty() && is_finite(record.cosine.pooled)) {
         text += "pooled cosine of all ranks: " + short_number(record.cosine.pooled) + '\n';
     }
@@ -402,6 +409,13 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             return each.call == static_cast<int>(c)
                 && (each.what == finding::sum_differs || each.what == finding::shard_differs);
         });
+        const bool is_suspect = std::any_of(record.suspects.begin(), record.suspects.end(),
+            [c](const suspect& each) { return each.call == static_cast<int>(c); });
+        if (call.is_on_some_ranks() && is_suspect) {
+            text += "note: " + describe_call(static_cast<int>(c), call.site) + ": "
+                + detail::counted(static_cast<std::uint64_t>(call.without_input), "rank") + " sent nothing, "
+                + detail::counted(static_cast<std::uint64_t>(call.without_result), "rank") + " got no result\n";
+        }
         if (!call.has_excess() || is_told) continue;
         text += "note: " + describe_call(static_cast<int>(c), call.site)
             + ": its result is too long for its inputs, or holds other elements, unless it is scaled on purpose\n";
@@ -437,15 +451,15 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         if (of.expected && of.how != averaging::unknown && of.others.empty() && !has_zeros) ++expected;
         else text += "weights: " + describe(static_cast<int>(c), call.site, call.weights) + '\n';
     }
-    if (expected != 0) text += "weights: as expected in " + std::to_string(expected) + " call(s)\n";
+    if (expected != 0) text += "weights: as expected in " + detail::counted(expected, "call") + '\n';
     if (record.lateness.stands_out) {
-        text += "last to the calls: rank " + std::to_string(record.lateness.last) + ", "
-            + milliseconds(record.lateness.behind) + " after the median of the others\n";
+        text += "last to the calls: rank " + std::to_string(record.lateness.last) + " came "
+            + milliseconds(record.lateness.behind) + " after the median of the other ranks; they waited for it\n";
     }
     if (record.silent_evidence > 0) {
-        const auto numbers = static_cast<std::uint64_t>(record.silent_evidence);
-        text += "evidence over the run: " + detail::counted(numbers, "number")
-            + " (loss, norms, ...) left out, because the order of the ranks stays the same from step to step\n";
+        text += "no evidence over the run from "
+            + detail::counted(static_cast<std::uint64_t>(record.silent_evidence), "number")
+            + " (losses, norms): ranks keep their places in them from step to step, as if they differed on purpose\n";
     }
     for (std::size_t rank = 0; rank < record.evidence_by_rank.size(); ++rank) {
         const rank_evidence& each = record.evidence_by_rank[rank];
@@ -479,7 +493,7 @@ COLLPROBE_COLD_INLINE std::string finding_list(const run_summary& run, std::size
         }
         text += "step " + std::to_string(found.first_step) + ": " + describe(found.first);
         if (found.steps > 1) {
-            text += " (and " + std::to_string(found.steps - 1) + " more step(s), up to "
+            text += " (and " + detail::counted(found.steps - 1, "more step") + ", up to step "
                 + std::to_string(found.last_step) + ")";
         }
         text += '\n';

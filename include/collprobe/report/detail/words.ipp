@@ -7,6 +7,7 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/report/metric.hpp>
 #include <collprobe/report/words.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::report {
@@ -17,7 +18,8 @@ COLLPROBE_COLD_INLINE std::string short_number(double value)
     // snprintf is not used here: under -ffast-math only the bits show reliably whether a number is infinite.
     if (!is_finite(value)) return (to_bits(value) >> 63) != 0 ? "-inf" : "inf";
     char text[32];
-    std::snprintf(text, sizeof text, "%.4g", value);
+    const double size = collprobe::detail::absolute(value);
+    std::snprintf(text, sizeof text, size >= 9999.5 && size < 1e7 ? "%.0f" : "%.4g", value);
     return text;
 }
 
@@ -118,7 +120,7 @@ COLLPROBE_COLD_INLINE std::string describe(const unusual_number& of, finding wha
     const double difference = of.value - of.expected;
     text += ", " + shown(of.value) + ", is " + shown(collprobe::detail::absolute(difference));
     text += std::string(difference < 0 ? " below" : " above") + " the " + shown(of.expected)
-        + " that the others let expect; the largest such difference in the last "
+        + " expected from the other ranks; the largest such difference in the last "
         + detail::counted(of.steps, "step") + " was " + shown(of.usual_difference);
     if (of.is_new_level)
         text += "; so since step " + detail::with_commas(of.since) + ", and not told again while it stays there";
@@ -273,9 +275,18 @@ COLLPROBE_COLD_INLINE std::string length_text(finding what, double statistic, do
     return "a length of " + short_number(statistic) + ", and the inputs together at most " + short_number(threshold);
 }
 
+COLLPROBE_COLD_INLINE std::string loss_text(const step_record& record)
+{
+    const double weighted = loss_of_tokens(record);
+    if (is_nan(weighted)) return "";
+    return "the mean loss over ranks is " + short_number(record.loss.mean) + ", over tokens " + short_number(weighted)
+        + ": the ranks have unequal tokens";
+}
+
 COLLPROBE_COLD_INLINE std::string spread_text(double ranks, std::uint64_t since)
 {
-    return short_number(ranks) + " ranks have NaN or infinity; most ranks have had it since step " + with_commas(since)
+    return with_commas(static_cast<std::uint64_t>(ranks))
+        + " ranks have NaN or infinity; most ranks have had it since step " + with_commas(since)
         + ", so the weights have it";
 }
 

@@ -172,13 +172,16 @@ private:
     void judge_copy(std::uint64_t digest, int rank, int call_index, step_record& out);
 
     /// Names the ranks whose result differs from that of most ranks; names none if no result has a majority.
-    void judge_replicas(const gathered_step& step, std::size_t b, step_record& out);
-    bool all_have_result_of_first(const gathered_step& step, std::size_t b) const;
+    void judge_replicas(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
+    bool all_have_same_result(const gathered_step& step, std::size_t b, const probed_call& call) const;
     /// Groups the ranks by the result of a call. Returns the group of the majority, or null if there is no majority.
-    const digest_index::group* result_of_most(const gathered_step& step, std::size_t b);
+    const digest_index::group* result_of_most(
+        const gathered_step& step, std::size_t b, const probed_call& call);
+    /// The first rank that has a result; -1: none.
+    int first_with_result(const gathered_step& step, std::size_t b, const probed_call& call) const;
 
     /// The lowest rank with the result that most ranks received; -1 if there is no majority.
-    int holder_of_result(const gathered_step& step, std::size_t b);
+    int holder_of_result(const gathered_step& step, std::size_t b, const probed_call& call);
     static bool differs_from(
         int holder, const gathered_step& step, std::size_t b, const probed_call& call, int rank);
 

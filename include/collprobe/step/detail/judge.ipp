@@ -292,8 +292,9 @@ COLLPROBE_INLINE void step_judge::judge(
     bool has_zeros = false;
     for (std::size_t b = 0; b < calls.size(); ++b) {
         const bool promises_equal = calls[b].is_replicated() && calls[b].has_result;
-        out.calls[b].results_agree = !promises_equal || all_have_result_of_first(step, b);
-        const int holder = out.calls[b].results_agree ? 0 : holder_of_result(step, b);
+        out.calls[b].results_agree = !promises_equal || all_have_same_result(step, b, calls[b]);
+        const int holder = out.calls[b].results_agree ? first_with_result(step, b, calls[b])
+                                                      : holder_of_result(step, b, calls[b]);
         describe_call(step, b, calls[b], holder, out.calls[b]);
         judge_call(step, b, calls[b], holder, out);
         judge_lengths_of(step, b, calls[b], holder, out);
@@ -643,7 +644,7 @@ COLLPROBE_INLINE void step_judge::measure_lateness(
     const view<double> before = weights_;
     bool is_first = true; // the calls of a step may overlap, as in a group; steps do not
     for (std::size_t b = 0; b < calls.size(); ++b) {
-        if (!calls[b].has_result) continue;
+        if (!calls[b].has_result || out.calls[b].is_on_some_ranks()) continue; // ranks without it wait for nobody
         for (int r = 0; r < ranks_; ++r) {
             const call_times& noted = step.times(r, b);
             clock_stamp& end = left_[index(r)];
@@ -682,7 +683,9 @@ COLLPROBE_INLINE void step_judge::describe_call(
         const statistics& input = step.entry(r, b).input;
         described.inputs.push_back(input);
         described.nonfinite += input.nonfinite();
-        lengths_[index(r)] = input.l2();
+        const bool has_none = has_no_input(call, input);
+        described.without_input += has_none ? 1 : 0;
+        lengths_[index(r)] = has_none ? not_a_number() : input.l2();
     }
     described.gradient_norm = dispersion(lengths_);
     if (call.is_gradient() && !call.has_codes && described.nonfinite == 0)
@@ -701,6 +704,8 @@ COLLPROBE_INLINE void step_judge::describe_result(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, call_record& described) const
 {
     described.has_result_digest = call.has_result && holder >= 0;
+    for (int r = 0; call.is_observed && call.has_result && r < ranks_; ++r)
+        described.without_result += has_no_result(call, step.entry(r, b).result) ? 1 : 0;
     if (step.layout().times && call.has_result) {
         described.intervals.reserve(index(ranks_));
         for (int r = 0; r < ranks_; ++r)
@@ -725,9 +730,9 @@ COLLPROBE_INLINE void step_judge::judge_call(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out)
 {
     const int call_index = static_cast<int>(b);
-    for (bool& left_out : is_left_out_of_call_) left_out = false;
     for (int r = 0; r < ranks_; ++r) {
         const statistics& input = step.entry(r, b).input;
+        is_left_out_of_call_[index(r)] = has_no_input(call, input);
         if (input.nonfinite() == 0) continue;
         leave_out(r);
         is_left_out_of_call_[index(r)] = true;
@@ -746,7 +751,7 @@ COLLPROBE_INLINE void step_judge::judge_call(
     }
     if (call.is_gradient()) judge_copies(step, b, out);
     if (call.is_gradient() || (call.call == collective::all_gather && call.has_input)) judge_repeats(step, b, out);
-    if (!out.calls[b].results_agree) judge_replicas(step, b, out);
+    if (!out.calls[b].results_agree) judge_replicas(step, b, call, out);
     if (!call.is_gradient()) return; // shards and parameters may differ between ranks
     const std::size_t slot = series_[b].slot;
     const auto take = [&, this](const auto& number_of) {
@@ -951,9 +956,10 @@ COLLPROBE_COLD_INLINE void step_judge::judge_copy(
         {.rank = rank, .other_rank = other, .call = call_index, .what = finding::duplicate, .statistic = 1});
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_replicas(const gathered_step& step, std::size_t b, step_record& out)
+COLLPROBE_COLD_INLINE void step_judge::judge_replicas(
+    const gathered_step& step, std::size_t b, const probed_call& call, step_record& out)
 {
-    const digest_index::group* const most = result_of_most(step, b);
+    const digest_index::group* const most = result_of_most(step, b, call);
     const int call_index = static_cast<int>(b);
     if (most == nullptr) {
         out.suspects.push_back({.call = call_index,
@@ -962,29 +968,49 @@ COLLPROBE_COLD_INLINE void step_judge::judge_replicas(const gathered_step& step,
         return;
     }
     for (int r = 0; r < ranks_; ++r) {
-        if (step.entry(r, b).result.digest == most->digest) continue;
+        const result_record& result = step.entry(r, b).result;
+        if (result.digest == most->digest || has_no_result(call, result)) continue;
         out.suspects.push_back({.rank = r, .call = call_index, .what = finding::result_differs, .statistic = 1});
     }
 }
 
-COLLPROBE_INLINE bool step_judge::all_have_result_of_first(const gathered_step& step, std::size_t b) const
+COLLPROBE_INLINE bool step_judge::all_have_same_result(
+    const gathered_step& step, std::size_t b, const probed_call& call) const
 {
+    const int first = first_with_result(step, b, call);
+    if (first < 0) return true;
     bool all = true;
-    const std::uint64_t first = step.entry(0, b).result.digest;
-    for (int r = 1; r < ranks_; ++r) all = all && step.entry(r, b).result.digest == first;
+    const std::uint64_t digest = step.entry(first, b).result.digest;
+    for (int r = first + 1; r < ranks_; ++r) {
+        const result_record& result = step.entry(r, b).result;
+        all = all && (result.digest == digest || has_no_result(call, result));
+    }
     return all;
 }
 
-COLLPROBE_COLD_INLINE const digest_index::group* step_judge::result_of_most(const gathered_step& step, std::size_t b)
+COLLPROBE_INLINE int step_judge::first_with_result(
+    const gathered_step& step, std::size_t b, const probed_call& call) const
+{
+    for (int r = 0; r < ranks_; ++r)
+        if (!has_no_result(call, step.entry(r, b).result)) return r;
+    return -1;
+}
+
+COLLPROBE_COLD_INLINE const digest_index::group* step_judge::result_of_most(
+    const gathered_step& step, std::size_t b, const probed_call& call)
 {
     holders_.clear();
-    for (int r = 0; r < ranks_; ++r) holders_.add(step.entry(r, b).result.digest, r);
+    for (int r = 0; r < ranks_; ++r) {
+        const result_record& result = step.entry(r, b).result;
+        if (!has_no_result(call, result)) holders_.add(result.digest, r);
+    }
     return holders_.majority();
 }
 
-COLLPROBE_COLD_INLINE int step_judge::holder_of_result(const gathered_step& step, std::size_t b)
+COLLPROBE_COLD_INLINE int step_judge::holder_of_result(
+    const gathered_step& step, std::size_t b, const probed_call& call)
 {
-    const digest_index::group* const most = result_of_most(step, b);
+    const digest_index::group* const most = result_of_most(step, b, call);
     return most == nullptr ? -1 : most->first_rank;
 }
 
@@ -1002,7 +1028,7 @@ COLLPROBE_INLINE double step_judge::squares_of_result(
     double total = 0;
     for (int r = 0; r < ranks_; ++r) {
         const result_record& result = step.entry(call.is_replicated() ? holder : r, b).result;
-        if (result.nonfinite != 0) return not_a_number();
+        if (has_no_result(call, result) || result.nonfinite != 0) return not_a_number();
         total += unscaled(result.sum_of_squares, result.scale);
         if (call.is_replicated()) break;
     }

@@ -59,7 +59,7 @@ void measure_orders(order_meter& meter, const Step& step, view<const probed_call
 {
     if (step.layout().samples == 0) return;
     for (std::size_t b = 0; b < calls.size(); ++b) {
-        if (!calls[b].is_gradient()) continue;
+        if (!calls[b].is_gradient() || out.calls[b].is_on_some_ranks()) continue;
         with_floating_type(
             calls[b].type, [&]<class T>(T) {
                 call_record& of = out.calls[b];

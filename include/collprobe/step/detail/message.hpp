@@ -243,6 +243,19 @@ struct expected_value {
     sample_set whole = {}; ///< of a partition
 };
 
+/// Whether a rank that sent this takes no part in the sending of an observed call: nothing was read, of a call that has
+/// elements.
+inline bool has_no_input(const probed_call& call, const statistics& input) noexcept
+{
+    return call.is_observed && call.has_input && call.count != 0 && input.count == 0;
+}
+/// The digest of a result without elements.
+inline constexpr std::uint64_t digest_of_nothing = digest_state().finish();
+inline bool has_no_result(const probed_call& call, const result_record& result) noexcept
+{
+    return call.is_observed && call.result_count != 0 && result.digest == digest_of_nothing;
+}
+
 /// The messages of all ranks for one step, one after the other.
 class gathered_step {
 public:

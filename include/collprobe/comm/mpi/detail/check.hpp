@@ -14,9 +14,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
-/// Refuses bad arguments of one rank's call before MPI sees them. Nothing is enqueued then, and the communicator
-/// stays usable: the peers wait until the rank makes the right call. With `verify_calls` the peers are told when the
-/// stream reaches the call, and the communicator fails on all ranks.
+/// Refuses bad arguments of one rank's call before MPI sees them. The peers are told when the stream reaches the call,
+/// and the communicator fails on all ranks. Without `verify_calls` nothing is enqueued, the communicator stays usable,
+/// and the peers wait until the rank makes the right call.
 class argument_check {
 public:
     /// `on` is null for a call that has no stream.
