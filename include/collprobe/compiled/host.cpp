@@ -53,6 +53,7 @@
 #include <collprobe/report/detail/trace.ipp>
 #include <collprobe/report/detail/words.ipp>
 #include <collprobe/scan/detail/tensor_part.ipp>
+#include <collprobe/step/detail/call_roster.ipp>
 #include <collprobe/step/detail/call_series.ipp>
 #include <collprobe/step/detail/judge.ipp>
 #include <collprobe/step/detail/merged_steps.ipp>

@@ -104,7 +104,7 @@ struct call_interval {
 };
 
 /// A rank whose whole gradient is zero in a step, while that of another rank is not.
-struct zero_rank {
+struct rank_with_zeros {
     int rank = -1;
     bool has_no_weight = false; ///< it told so: its `step_observation::weight` is 0
     std::uint64_t since = 0; ///< the step in which it began
@@ -230,7 +230,7 @@ struct step_record {
     std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode, and if no gradient was read
     /// The ranks without a gradient, ascending; empty where all ranks have none, and in `summary` mode. Such a rank's
     /// numbers are compared with no other's. `finding::zeros` is told where it lasts and the rank has not told it.
-    std::vector<zero_rank> zero_ranks;
+    std::vector<rank_with_zeros> zero_ranks;
     std::vector<call_record> calls;
     std::vector<expectation_record> expectations; ///< buffers, then numbers, each in the order of their calls
     /// The L2 norm of the results of all calls that sum or average gradients, together. NaN by bits if it is not known.

@@ -318,7 +318,7 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
     }
     if (!record.zero_ranks.empty()) {
         json.key("zero_ranks").open('[');
-        for (const zero_rank& each : record.zero_ranks) {
+        for (const rank_with_zeros& each : record.zero_ranks) {
             json.element().open('{').key("rank").index(each.rank).key("since").integer(each.since);
             json.key("no_weight").boolean(each.has_no_weight).close('}');
         }

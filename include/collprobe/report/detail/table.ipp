@@ -391,7 +391,7 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         text += "order of the sum: " + std::to_string(order.nonfinite)
             + " sampled elements left out, not finite\n";
     }
-    for (const zero_rank& each : record.zero_ranks) {
+    for (const rank_with_zeros& each : record.zero_ranks) {
         text += "note: rank " + std::to_string(each.rank) + " sends zeros only, since step "
             + detail::with_commas(each.since)
             + (each.has_no_weight ? ", and tells that it has no data (weight 0)\n" : "\n");

@@ -8,7 +8,7 @@
 
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/step/detail/call_order.hpp>
+#include <collprobe/step/detail/sorted_calls.hpp>
 #include <collprobe/step/detail/message.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -88,7 +88,7 @@ private:
 
     bool counts(const member& each) const noexcept { return with_integers_ || is_floating(each.form.type); }
 
-    call_order order_;
+    sorted_calls order_;
     std::vector<sorted_call> sorted_; ///< of the step
     std::vector<kind> kinds_;
     std::vector<std::uint64_t> known_; ///< hashes of steps; the oldest one at `next_known_` once it is full

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <collprobe/core/view.hpp>
-#include <collprobe/step/detail/call_order.hpp>
+#include <collprobe/step/detail/sorted_calls.hpp>
 #include <collprobe/step/detail/message.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -57,7 +57,7 @@ private:
     std::vector<known> known_; ///< ascending by identity and order
     std::vector<std::uint64_t> used_; ///< by slot: the last step with it
     std::vector<std::uint32_t> unused_; ///< slots, the next one last
-    call_order order_;
+    sorted_calls order_;
     std::vector<known> fresh_;
     std::vector<std::uint32_t> fresh_calls_;
     std::vector<series_place> places_;

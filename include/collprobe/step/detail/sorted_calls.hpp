@@ -13,7 +13,7 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The calls of a step by `probed_call::identity`; equal ones in the order of the step.
-class call_order {
+class sorted_calls {
 public:
     /// True if the step has the calls of the last one, in their order.
     bool see(view<const probed_call> calls, bool has_places)
