@@ -355,7 +355,7 @@ TEST_CASE("programs of random periodic patterns have no suspect once each of the
             const bool is_named = random() % 2 == 0;
             const std::uint64_t count = 1 + random() % 2000;
             const std::uint64_t every = cycle[random() % 3 == 0 ? random() % 6 : 0];
-            patterns.push_back({is_named ? call_of(names[c].c_str(), count) : unnamed(count, 80 + random() % 3), every,
+            patterns.push_back({is_named ? call_of(names[c].c_str(), count) : unnamed(count, 80 + static_cast<unsigned>(random() % 3)), every,
                 random() % every, every > 1 && random() % 2 == 0});
         }
         const auto step = [&](std::uint64_t s) {
