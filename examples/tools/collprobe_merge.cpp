@@ -575,9 +575,11 @@ private:
                 + counted(counts.calls + counts.other_calls, "call") + " are there of all ranks");
         }
         if (counts.cut_steps != 0) {
-            text += "  " + std::to_string(counts.cut_steps) + " of the steps " + std::to_string(counts.first_cut) + " to "
-                + std::to_string(counts.last_cut)
-                + " were told apart by the calls of other steps; the ranks' own lines may have other numbers there\n";
+            const std::string first = std::to_string(counts.first_cut);
+            text += (counts.cut_steps == 1 ? "  step " + first + " was"
+                                           : "  " + std::to_string(counts.cut_steps) + " of the steps " + first + " to "
+                            + std::to_string(counts.last_cut) + " were")
+                + " told apart by the calls of other steps; the ranks' own lines may have other numbers there\n";
         }
         if (counts.uncut_steps != 0) {
             warn(std::to_string(counts.uncut_calls) + " of the calls " + std::to_string(counts.first_uncut) + " to "

@@ -76,13 +76,23 @@ public:
         raised.source = index_of(of, "source");
         if (const auto evidence = of.find("evidence"); evidence != of.end()) raised.evidence = evidence_of(*evidence);
         raised.by_length = of.contains("by_length");
-        raised.number.is_new_level = of.contains("new_level");
-        if (raised.number.is_new_level) raised.number.since = count_of(of, "since");
+        collprobe::unusual_number& number = raised.number;
+        number.is_new_level = of.contains("new_level");
+        if (of.contains("since")) number.since = count_of(of, "since");
+        if (of.contains("value")) {
+            number.value = number_of(of, "value");
+            number.expected = number_of(of, "expected");
+        }
         if (of.contains("window")) {
-            raised.number.steps = static_cast<std::uint32_t>(count_of(of, "window"));
-            raised.number.value = number_of(of, "value");
-            raised.number.expected = number_of(of, "expected");
-            raised.number.usual_difference = number_of(of, "usual_difference");
+            number.steps = static_cast<std::uint32_t>(count_of(of, "window"));
+            number.usual_difference = number_of(of, "usual_difference");
+        }
+        if (of.contains("steps_before")) number.steps = static_cast<std::uint32_t>(count_of(of, "steps_before"));
+        if (const auto other = of.find("other_call"); other != of.end()) {
+            raised.other.call = named<collprobe::collective>(*other, "call");
+            raised.other.type = named<collprobe::element_type>(*other, "type");
+            raised.other.count = count_of(*other, "count");
+            raised.other.site = site_of(*other);
         }
         return raised;
     }

@@ -135,7 +135,7 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
         {finding::result_differs, -1, damage::unknown, advice::skip, -1}, // no majority
         {finding::shard_differs, 0, damage::broadcast, advice::resync, 1},
         {finding::shard_differs, -1, damage::unknown, advice::skip, -1},
-        {finding::value_differs, 0, damage::broadcast, advice::resync, 1},
+        {finding::value_differs, 0, damage::unknown, advice::resync, 1},
         {finding::value_differs, -1, damage::unknown, advice::resync, -1}, // restore from elsewhere
         {finding::sum_differs, -1, damage::unknown, advice::skip, -1},
         {finding::codes_differ, -1, damage::reduce, advice::skip, -1},
@@ -145,10 +145,10 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
         {finding::weights, 3, damage::reduce, advice::recheck, -1},
         {finding::overflow, -1, damage::reduce, advice::skip, -1},
         {finding::zeros, 3, damage::input, advice::recheck, -1},
-        {finding::call_missing, -1, damage::unknown, advice::recheck, -1},
+        {finding::call_missing, -1, damage::none, advice::recheck, -1},
         {finding::other_call, 3, damage::input, advice::skip, -1},
         {finding::value_repeats, 3, damage::duplicated_data, advice::recheck, -1},
-        {finding::norm_differs, -1, damage::unknown, advice::recheck, -1},
+        {finding::norm_differs, -1, damage::none, advice::recheck, -1},
         {finding::unexplained, -1, damage::reduce, advice::recheck, -1},
     };
     for (const expectation& each : cases) {

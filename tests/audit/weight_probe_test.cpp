@@ -146,7 +146,7 @@ TEST_CASE("texts and JSON lines tell the form, the weights and the rank")
         stream.synchronize(testing::soon_ms);
     }, weights());
     CHECK(same_inputs.calls[0].weights.why_not == weights_refusal::collinear);
-    CHECK(has(report::step_table(same_inputs), "unknown, because of: the inputs are alike, or combinations of each other\n"));
+    CHECK(has(report::step_table(same_inputs), "unknown: the inputs are alike, or combinations of each other\n"));
     CHECK(has(report::json_line("run", same_inputs), "\"weights\":{\"form\":\"unknown\",\"expected\":true,\"why_not\":\"collinear\"}"));
 }
 

@@ -4,6 +4,7 @@
 
 collprobe_merge: its files as other programs read them, files that are cut anywhere, and files that grow.
 """
+import atexit
 import json
 import os
 import pathlib
@@ -115,6 +116,7 @@ for turn in range(20):
 class follower:
     def __init__(self, *arguments):
         self.process = subprocess.Popen([merge, "--follow", *arguments], stdout=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)
 
     def end(self, code):
         out = self.process.communicate(timeout=60)[0]
@@ -136,7 +138,7 @@ middle = {name: text.index("\n", text.index('"step":50,')) + 1 for name, text in
 for name, text in ran.items():
     pathlib.Path("live", name).write_text(text[:middle[name]], encoding="utf-8")
 first = live.process.stdout.readline()
-assert first.startswith("communicator 'comm0': alarm: step 40, bucket 1 'all_reduce#1 1200 bfloat16': rank 2 received other bits than the other ranks (result_differs)"), first
+assert first.startswith("communicator 'comm0': alarm: step 40, bucket 1 'all_reduce#1 1200 bfloat16': rank 2 held other bits of a result than the other ranks (result_differs)"), first
 await_text("live.jsonl", '"kind":"step"')  # once a second
 for name, text in ran.items():
     with open(os.path.join("live", name), "a", encoding="utf-8") as file:

@@ -157,6 +157,22 @@ assert re.search(r"^0 +0.25 +0.25 +0.5 +0$", out, re.M) and re.search(r"^1 +0.75
 assert re.search(r"^last line [0-9.]+ s ago$", out, re.M), out
 assert "\nrank " not in once(*[write("watch_many.jsonl", step(0, ranks=33)) or "watch_many.jsonl"])
 
+# What an alarm of a call or of a value says beside the call.
+def found(check, **more):
+    return line("alarm", step=30, bucket=None, check=check, damage="unknown", statistic=1, threshold=0,
+        false_alarms_per_step=0, advice="recheck", source=None, **more)
+
+
+write("watch_found.jsonl", step(30)
+    + found("call_missing", ranks=[], since=30, steps_before=28,
+        other_call={"call": "all_reduce", "type": "float", "count": 1024, "name": "head", "line": "train.cpp:8"})
+    + found("value_differs", ranks=[1], name="lr", value=0.5, expected=0.25, since=12)
+    + found("zeros", ranks=[1], since=14))
+out = once("watch_found.jsonl")
+assert "since step 30 without all_reduce 'head' (1,024 elements of float, train.cpp:8), made in all 28 steps before" in out, out
+assert "'lr': rank 1 held another value" in out and "has 0.5, most ranks have 0.25, since step 12" in out, out
+assert "sent zeros only, where others have not, since step 14" in out, out
+
 # A run that starts again in the same file, and a line that is none.
 shown = terminal("watch_again.jsonl")
 write("watch_again.jsonl", line("run", comm_id="", global_rank=0, ranks=2, started_us=1) + step(7) + alarm(7))

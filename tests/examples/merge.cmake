@@ -37,8 +37,8 @@ collprobe_add_merge_test(wrong_sum wrong_sum CODE 1
     OUT "1 of 180 sums are wrong" "\nSome rank received a result that is not the sum of the inputs in 1 of 60 steps, ${in_step_40}: ")
 collprobe_add_merge_test(overflow overflow CODE 1 NOT_OUT "wrong|rank [0-3]:"
     OUT "same result in 180 calls. 160 of 180 sums are right, 20 were not checked: their results have NaN or infinity\n"
-        "alarm: step 40, bucket 0 'all_reduce#0 1200 float': overflow: nobody is named, the inputs are finite, and 1 element of the result is NaN or infinite: the reduction leaves the range of its type. scale the inputs down, or reduce in a wider type. damage: reduce. advice: drop the step's update. in 20 steps, the last 59\n"
-        "\nSome rank received NaN or infinity as the result of finite inputs in 20 of 60 steps, first in step 40, bucket 0 'all_reduce#0 1200 float': drop the step's update. Of 180 sums 20 were not checked: their results have NaN or infinity.\n$")
+        "alarm: step 40, bucket 0 'all_reduce#0 1200 float': the ranks received NaN or infinity as the result of finite inputs .overflow.: the inputs are finite, and 1 element of the result is NaN or infinite: the reduction leaves the range of its type. scale the inputs down, or reduce in a wider type. damage: in the sum, alike for all ranks. what to do: drop the step's update. in 20 steps, the last 59\n"
+        "\nThe ranks received NaN or infinity as the result of finite inputs in 20 of 60 steps, first in step 40, bucket 0 'all_reduce#0 1200 float': drop the step's update. Of 180 sums 20 were not checked: their results have NaN or infinity.\n$")
 collprobe_add_merge_test(sums_without_sketches "wrong_sum;plain" CODE 1 NOT_OUT "sums" # it is longer than it can be
     OUT "\nSome rank received a result that is not the sum of the inputs in 1 of 60 steps, ${in_step_40}: ")
 collprobe_add_merge_test(other_call other_call CODE 1
@@ -73,7 +73,7 @@ collprobe_add_merge_test(rollback rollback CODE 0 OUT "63 steps judged")
 collprobe_add_merge_test(found found CODE 0 NOT_OUT "!|note|told apart" OUT "60 steps judged .0 to 59." "Nothing was found in 60 steps")
 set(since_30 "ince step 30 without all_reduce#1 1200 bfloat16, made in all 30 steps before")
 collprobe_add_merge_test(without_30 "without=30" CODE 1 NOT_OUT "!"
-    OUT "60 steps judged .0 to 59." "alarm: step 30, whole step: call_missing: nobody is named, s${since_30}" "\nS${since_30}: look closer")
+    OUT "60 steps judged .0 to 59." "alarm: step 30, whole step: the ranks left out calls that all steps before had .call_missing.: s${since_30}. what to do: look closer" "\nS${since_30}: look closer")
 collprobe_add_merge_test(found_without_30 "found;without=30" CODE 1 NOT_OUT "!"
     OUT "60 steps judged .0 to 59." "30 of the steps 30 to 59 were told apart" "\nS${since_30}: look closer")
 collprobe_add_merge_test(found_without_30_every_4 "found;without=30;every=4" CODE 1
@@ -87,7 +87,7 @@ collprobe_add_merge_test(evaluates evaluates CODE 0 NOT_OUT "!|note" OUT "60 ste
 collprobe_add_merge_test(found_evaluates "found;evaluates" CODE 0 NOT_OUT "note"
     OUT "! [0-9]+ of the calls [0-9]+ to [0-9]+ count as [0-9]+ steps, because they have no period" "Nothing was found")
 collprobe_add_merge_test(found_late "found;steps=4;nan;fault=0;lasting" CODE 1
-    OUT "! 16 of the calls 0 to 15 count as 1 step, because" "alarm: step 0, bucket 1 [^\n]+non_finite: rank 2[^\n]+\n\n" "\nRank 2 sent NaN")
+    OUT "! 16 of the calls 0 to 15 count as 1 step, because" "alarm: step 0, bucket 1 [^\n]+: rank 2 sent NaN or infinity .non_finite.[^\n]+\n\n" "\nRank 2 sent NaN")
 collprobe_add_run_test(tools.merge_help RUN $<TARGET_FILE:collprobe_merge> --help CODE 0 OUT "--follow" "Exit status: 0 nothing")
 collprobe_add_run_test(tools.merge_no_files RUN $<TARGET_FILE:collprobe_merge> ${logs}/no_files CODE 2 ERR "has no file")
 collprobe_add_run_test(tools.merge_no_ranks RUN $<TARGET_FILE:collprobe_merge> ${logs}/clean.jsonl CODE 2

@@ -56,8 +56,8 @@ TEST_CASE("an alarm in words says who, where, on what evidence and what to do")
     nobody.ranks.clear();
     nobody.source = -1;
     CHECK(report::describe(nobody)
-        == "step 17, bucket 1: some rank held another value than the other ranks of what must be equal (value_differs); "
-           "the evidence does not show where the damage happened; what to do: resync from elsewhere: no rank is known "
+        == "step 17, bucket 1: some rank held another value than the other ranks, where all must have the same (value_differs): "
+           "the ranks have 2 different values, since step 0; the evidence does not show where the damage happened; what to do: resync from elsewhere: no rank is known "
            "to hold what is right");
     alarm_record sum = nobody;
     sum.what = finding::sum_differs;
@@ -125,13 +125,33 @@ TEST_CASE("each advice has words of its own")
     }
 }
 
+TEST_CASE("what all ranks have is not told of some rank")
+{
+    alarm_record raised = differing();
+    raised.ranks.clear();
+    const auto says = [&](finding what, const std::string& text) {
+        raised.what = what;
+        CAPTURE(report::describe(raised));
+        CHECK(report::describe(raised).find("bucket 1: " + text) != std::string::npos);
+    };
+    says(finding::overflow, "the ranks received NaN or infinity");
+    says(finding::call_missing, "the ranks left out calls that all steps before had (call_missing): since step 0 without ");
+    says(finding::norm_differs, "the ranks computed a gradient norm that is not that of the reduced gradient");
+    says(finding::unexplained, "the ranks received a result, a part of which comes from no rank's input");
+    says(finding::value_repeats, "the ranks together did not draw the samples that are expected");
+    says(finding::weights, "some rank entered the average");
+    says(finding::non_finite, "some rank sent NaN");
+    raised.number.is_new_level = true;
+    says(finding::non_finite, "most ranks sent NaN");
+}
+
 TEST_CASE("ten ranks are listed and the others counted")
 {
     alarm_record raised = differing();
     raised.ranks.clear();
     for (int rank = 0; rank < 10; ++rank) raised.ranks.push_back(rank);
     const auto names = [&](const char* ranks) {
-        return report::describe(raised).find(": " + std::string(ranks) + " received") != std::string::npos;
+        return report::describe(raised).find(": " + std::string(ranks) + " held") != std::string::npos;
     };
     CHECK(names("ranks 0, 1, 2, 3, 4, 5, 6, 7, 8 and 9"));
     for (int rank = 10; rank < 100; ++rank) raised.ranks.push_back(rank);

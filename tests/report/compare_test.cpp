@@ -455,6 +455,20 @@ TEST_CASE("alarms that one run alone has are listed, and count unless they are o
     CHECK(contains(describe(found), "alarm only in B: step 5 and 1 more step, bucket 2 'wte': result_differs: rank 3\n"));
     CHECK(contains(describe(found), "alarm only in A: step 3, bucket 1 'wte': non_finite: ranks 0 and 2\n"));
 
+    const auto of_value = [](const char* value) {
+        alarm_record raised = make_alarm(3, finding::value_differs, -1, {2});
+        raised.site = call_site::named(value);
+        return raised;
+    };
+    const std::string values = describe(compare(with({of_value("lr")}), with({of_value("lr"), of_value("seed")})));
+    CHECK(contains(values, "alarm only in B: step 3, 'seed': value_differs: rank 2\n"));
+    CHECK(!contains(values, "'lr'"));
+    alarm_record missing = make_alarm(3, finding::call_missing, -1, {});
+    missing.site = {};
+    missing.other.site.name = "wte";
+    const std::string without = describe(compare(with({}), with({missing})));
+    CHECK(contains(without, "alarm only in B: step 3, 'wte': call_missing: the ranks\n"));
+
     const run_comparison late = compare(with({}), with({make_alarm(3, finding::late, -1, {2})}));
     CHECK(late.outcome == comparison_outcome::identical);
     CHECK(late.new_alarms.size() == 1);

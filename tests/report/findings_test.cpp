@@ -107,6 +107,27 @@ TEST_CASE("where the gravest alarm names nobody, the verdict says with whom it b
            "It began with rank 2 in step 3, bucket 1 'wte'. 2 other alarms in the run.");
 }
 
+TEST_CASE("the verdict of what is told once says since when it lasts")
+{
+    report::run_findings found;
+    for (std::uint64_t step = 0; step < 40; ++step) found.add(step_of(step));
+    alarm_record raised = alarm_of(19, finding::zeros, {2}, advice::recheck);
+    raised.number.since = 4;
+    found.add(raised);
+    CHECK(found.verdict() == "Rank 2 sent zeros only, where others did not, since step 4, bucket 1 'wte': look closer, or repeat the step.");
+    report::run_findings missing;
+    missing.add(step_of(30));
+    raised = alarm_of(30, finding::call_missing, {}, advice::recheck);
+    raised.call = -1;
+    raised.number = {.steps = 30, .since = 30};
+    raised.statistic = 1;
+    raised.other = {.count = 1024, .site = call_site::named("head", "", "", 0)};
+    missing.add(raised);
+    CHECK(missing.verdict()
+        == "Since step 30 without all_reduce 'head' (1,024 elements of float), made in all 30 steps before: "
+           "look closer, or repeat the step.");
+}
+
 TEST_CASE("what came behind the gravest alarm did not begin it")
 {
     report::run_findings found;

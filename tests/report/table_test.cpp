@@ -295,7 +295,7 @@ TEST_CASE("ranks that hold the same bits have one line for a group of ranks and 
         "suspect: ranks 1, 6, bucket 0: the same bits as each other\n"
         "suspect: ranks 2, 4, bucket 0 and 1 more all_reduce: the same bits as each other\n"
         "suspect: ranks 1, 4, bucket 3: the same bits as each other\n"
-        "suspect: rank 7, bucket 3: sent the very bits that it sent last\n"
+        "suspect: rank 7, bucket 3: sent the same bits as in the last step that had this call\n"
         "suspect: ranks 5, 6, whole step: the same samples as each other\n");
     CHECK(record.suspects.size() == 12);
 }

@@ -407,7 +407,7 @@ TEST_CASE("an alarm is a slice, an instant and an arrow from the call of the fir
     const auto alarms = out.with("\"cat\":\"alarm\",\"dur\"");
     REQUIRE(alarms.size() == 3);
     REQUIRE(out.with("\"s\":\"g\"").size() == 3);
-    CHECK(alarms[0].find("\"text\":\"step 1, bucket 0: ranks 2 and 3 received other bits than the other ranks (result_differs)") != std::string::npos);
+    CHECK(alarms[0].find("\"text\":\"step 1, bucket 0: ranks 2 and 3 held other bits of a result than the other ranks (result_differs)") != std::string::npos);
     CHECK(alarms[0].find("\"advice\":\"resync from rank 0\",\"record\":{\"schema\":1,\"kind\":\"alarm\"")
         != std::string::npos);
     CHECK(begins[0].find(process(2)) != std::string::npos);

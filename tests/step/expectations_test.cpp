@@ -166,7 +166,7 @@ TEST_CASE("ranks with one seed are all named, each with the lowest other one")
     CHECK(found[0].other_rank == 3);
     CHECK(found[1].rank == 3);
     CHECK(found[1].other_rank == 1);
-    CHECK(report::describe(found[1]) == "rank 3, 'seed': has 1, as another rank has; each rank must have its own, since step 0");
+    CHECK(report::describe(found[1]) == "rank 3, 'seed': has had 1 since step 0, as another rank has; each must have its own");
 }
 
 TEST_CASE("samples that the ranks have not drawn each once are told at the end of the epoch")
@@ -190,8 +190,8 @@ TEST_CASE("samples that the ranks have not drawn each once are told at the end o
             CHECK(record.expectations[0].values == std::vector<double>(ranks, 64));
             if (one_seed) continue;
             CHECK(report::describe(found[0])
-                == "some rank, 'samples of the epoch': the ranks together have 512 samples, and not each of the 512 once, "
-                   "since step 0");
+                == "no rank named, 'samples of the epoch': the ranks together have 512 samples, which are not the 512 "
+                   "that are expected, since step 0");
         }
     }
     // A rank that draws less, and one that means another epoch.

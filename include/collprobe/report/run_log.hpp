@@ -50,11 +50,24 @@ struct logged_alarm {
     finding what = finding::non_finite;
     damage where = damage::unknown;
     int call = -1;
-    std::string name; ///< of the call
+    std::string name; ///< of the call or the value; of `call_missing` that of the missing call
     std::string line;
     std::vector<int> ranks;
     std::vector<std::uint64_t> steps; ///< ascending
 };
+
+namespace detail {
+
+/// Whether both tell the same. Without a call they do so of a value, or of a missing call, by its name.
+inline bool is_same_alarm(const logged_alarm& a, const logged_alarm& b)
+{
+    return a.what == b.what && a.call == b.call && (a.call >= 0 || a.name == b.name) && a.ranks == b.ranks;
+}
+
+/// "bucket 1 'wte'"; without a call the name of the value, of the missing call, or "whole step"
+std::string describe_place(const logged_alarm& raised);
+
+} // namespace detail
 
 /// A rank whose records are in the log.
 struct log_writer {

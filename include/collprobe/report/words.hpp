@@ -37,8 +37,8 @@ std::string describe(const rank_evidence& of);
 /// the other ranks; the largest such difference in the last 384 steps was 0.2". `has_rank`: it is known whose it is.
 std::string describe(const unusual_number& of, finding what, int call, bool has_rank);
 
-/// What a finding says of the ranks that it names: "held other bits of a result than the other ranks".
-const char* phrase(finding what) noexcept;
+/// What a finding says of the ranks that it names, or of all: "held other bits of a result than the other ranks".
+const char* phrase(finding what, bool has_ranks = true) noexcept;
 
 namespace detail {
 
@@ -86,7 +86,20 @@ bool is_of_spread(const Found& found) noexcept
 {
     return found.what == finding::non_finite && found.number.is_new_level;
 }
-/// "rank 3", "ranks 1, 2 and 5" or "nobody is named", of more than ten ranks the first ten and the number of all.
+/// The subject of a finding without a rank: "some rank"; "the ranks" or "most ranks" where it is of all or most.
+template <class Found>
+const char* unnamed(const Found& found) noexcept
+{
+    switch (found.what) {
+    case finding::overflow:
+    case finding::call_missing:
+    case finding::value_repeats:
+    case finding::norm_differs:
+    case finding::unexplained: return "the ranks";
+    default: return is_of_spread(found) ? "most ranks" : "some rank";
+    }
+}
+/// "rank 3", "ranks 1, 2 and 5", of more than ten ranks the first ten and the number of the others; or `unnamed`.
 std::string list_named(const alarm_record& raised);
 /// The advice in words: "resync from rank 0".
 std::string advise(const alarm_record& raised);

@@ -28,7 +28,7 @@ constexpr interpretation interpret(const suspect& found, damage audited) noexcep
         return {of_result, is_named ? advice::resync : advice::skip};
     case finding::shard_differs: // a shard that its owner sent wrong is right on no rank
         return {of_result, is_named && found.rank != found.other_rank ? advice::resync : advice::skip};
-    case finding::value_differs: return {is_named ? damage::broadcast : damage::unknown, advice::resync};
+    case finding::value_differs: return {damage::unknown, advice::resync};
     case finding::codes_differ:
         if (found.other_rank >= 0) return {damage::unknown, advice::skip}; // a message of terms or of results
         if (!is_named) return {damage::reduce, advice::skip};
@@ -38,10 +38,10 @@ constexpr interpretation interpret(const suspect& found, damage audited) noexcep
     case finding::late: return {damage::none, advice::none}; // the data are right
     case finding::overflow: return {damage::reduce, advice::skip};
     case finding::zeros: return {damage::input, advice::recheck};
-    case finding::call_missing: return {damage::unknown, advice::recheck};
+    case finding::call_missing: return {damage::none, advice::recheck}; // the calls that are there are right
     case finding::other_call: return {damage::input, advice::skip};
     case finding::value_repeats: return {damage::duplicated_data, advice::recheck};
-    case finding::norm_differs: return {damage::unknown, advice::recheck};
+    case finding::norm_differs: return {damage::none, advice::recheck};
     case finding::unexplained: return {damage::reduce, advice::recheck};
     case finding::unlike:
         if (found.evidence.metric == finding::late) return {damage::none, advice::recheck};
@@ -55,8 +55,8 @@ constexpr interpretation interpret(const suspect& found, damage audited) noexcep
 }
 
 /// Whether a rank with such findings in many steps is to be taken out. (Equal data do not tell which rank owns them,
-/// codes are as coarse as the caller has
-/// them, a rank does not choose its weight, and a value that differs does so until somebody sets it.)
+/// codes are as coarse as the caller has them, a rank does not choose its weight, and a value that differs does so
+/// until somebody sets it.)
 constexpr bool is_blame(const suspect& found) noexcept
 {
     return found.exact

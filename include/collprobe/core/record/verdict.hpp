@@ -240,7 +240,7 @@ constexpr int blame_limit(int ranks) noexcept { return ranks < 8 ? 1 : ranks < 4
 
 /// The place between inputs and results where the damage happened, as far as the checks show it.
 enum class damage : std::uint8_t {
-    none, ///< no check has fired
+    none, ///< no check has fired, or none of data
     input, ///< a rank's own data, before the collective
     reduce, ///< the sum, alike for all ranks
     broadcast, ///< the result on its way to some ranks, or in their memory

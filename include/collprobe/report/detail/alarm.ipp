@@ -13,8 +13,7 @@ COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
     const bool has_ranks = !raised.ranks.empty();
     std::string text = "step " + std::to_string(raised.step);
     text += ", " + detail::describe_place(raised.call, raised.site) + ": ";
-    text += has_ranks ? detail::list_named(raised) : detail::is_of_spread(raised) ? "most ranks" : "some rank";
-    text += std::string(" ") + phrase(raised.what) + " (" + name(raised.what) + ")";
+    text += detail::list_named(raised) + ' ' + phrase(raised.what, has_ranks) + " (" + name(raised.what) + ")";
     if (const std::string evidence = detail::evidence_of(raised, has_ranks); evidence != detail::only_bits)
         text += ": " + evidence;
     if (raised.false_alarms_per_step > 0 && !detail::is_by_odds(raised)) { // the odds say it of a run

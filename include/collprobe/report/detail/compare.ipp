@@ -300,9 +300,7 @@ COLLPROBE_COLD_INLINE std::vector<logged_alarm> alarms_missing_in(const run_log&
 {
     std::vector<logged_alarm> missing;
     for (const logged_alarm& each : of.alarms()) {
-        const auto is_same = [&](const logged_alarm& known) {
-            return known.what == each.what && known.call == each.call && known.ranks == each.ranks;
-        };
+        const auto is_same = [&](const logged_alarm& known) { return is_same_alarm(known, each); };
         if (std::any_of(other.alarms().begin(), other.alarms().end(), is_same)) continue;
         const auto at = std::upper_bound(missing.begin(), missing.end(), each,
             [](const logged_alarm& a, const logged_alarm& b) { return a.steps.front() < b.steps.front(); });
@@ -485,13 +483,11 @@ COLLPROBE_COLD_INLINE std::string describe_place(const compared_call& place)
 COLLPROBE_COLD_INLINE std::string describe_logged(const logged_alarm& raised)
 {
     alarm_record named;
+    named.what = raised.what;
     named.ranks = raised.ranks;
     std::string text = "step " + std::to_string(raised.steps.front());
     if (raised.steps.size() > 1) text += " and " + counted(raised.steps.size() - 1, "more step");
-    text += raised.call < 0 ? std::string(", whole step") : ", bucket " + std::to_string(raised.call);
-    if (!raised.name.empty()) text += " '" + raised.name + "'";
-    else if (!raised.line.empty()) text += " (" + raised.line + ")";
-    return text + ": " + name(raised.what) + ": " + list_named(named);
+    return text + ", " + describe_place(raised) + ": " + name(raised.what) + ": " + list_named(named);
 }
 
 COLLPROBE_COLD_INLINE std::string verdict_in_words(const metric_difference& of)

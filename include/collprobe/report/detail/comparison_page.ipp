@@ -116,12 +116,11 @@ COLLPROBE_COLD_INLINE void write_alarm_table(
     for (std::size_t i = 0; i < alarms.size() && i < most; ++i) {
         const logged_alarm& each = alarms[i];
         alarm_record named;
+        named.what = each.what;
         named.ranks = each.ranks;
         table.cell(list_named(named));
-        table.cell(phrase(each.what));
-        std::string where = each.call < 0 ? std::string("whole step") : "bucket " + std::to_string(each.call);
-        if (!each.name.empty()) where += " '" + each.name + "'";
-        table.cell(where);
+        table.cell(phrase(each.what, !each.ranks.empty()));
+        table.cell(describe_place(each));
         table.cell(std::to_string(each.steps.size()));
         table.cell(std::to_string(each.steps.front()));
     }

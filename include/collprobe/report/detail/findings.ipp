@@ -9,13 +9,17 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 
 namespace detail {
 
-/// " in 2 of 300 steps, first in step 17, bucket 0 'wte'"
-COLLPROBE_COLD_INLINE std::string where_in_run(
-    std::uint64_t steps, std::uint64_t of_steps, std::uint64_t first_step, int call, const call_site& site)
+/// " in 2 of 300 steps, first in step 17, bucket 0 'wte'"; ", since step 17, bucket 0 'wte'" of what is told once.
+template <class Found>
+std::string where_in_run(
+    const Found& found, std::uint64_t steps, std::uint64_t of_steps, std::uint64_t first_step)
 {
+    const call_site& site = found.site;
     std::string text = " in " + std::to_string(steps) + " of " + counted(of_steps, "step");
     text += (steps > 1 ? ", first in step " : ", step ") + std::to_string(first_step);
-    if (call >= 0) text += ", " + describe_call(call, site);
+    if (found.what == finding::zeros) text = ", since step " + std::to_string(found.number.since);
+    if (found.what == finding::unlike) text = ", since step " + std::to_string(found.evidence.since);
+    if (found.call >= 0) text += ", " + describe_call(found.call, site);
     else if (site.name[0] != '\0') text += ", " + quoted_name(site);
     return text;
 }
@@ -85,13 +89,13 @@ COLLPROBE_COLD_INLINE std::string run_findings::verdict() const
             if (action > best || (action == best && each.steps > gravest->steps)) gravest = &each;
         }
         const alarm_record& raised = gravest->first;
-        std::string text = raised.ranks.empty() ? std::string("some rank") : detail::list_named(raised);
+        std::string text = detail::list_named(raised);
         text[0] = static_cast<char>(text[0] - 'a' + 'A');
         if (raised.what == finding::call_missing) {
             text = 'S' + detail::fact_text(raised).substr(1);
         } else {
-            text += std::string(" ") + phrase(raised.what)
-                + detail::where_in_run(gravest->steps, steps_, gravest->first_step, raised.call, raised.site);
+            text += std::string(" ") + phrase(raised.what, !raised.ranks.empty())
+                + detail::where_in_run(raised, gravest->steps, steps_, gravest->first_step);
         }
         text += ": " + detail::advise(raised) + '.';
         std::size_t others = alarms_.size() - 1;
@@ -117,9 +121,10 @@ COLLPROBE_COLD_INLINE std::string run_findings::verdict() const
             }
         }
         const suspect& named = most_often->first;
-        std::string text = named.rank < 0 ? std::string("Some rank") : "Rank " + std::to_string(named.rank);
-        text += std::string(" ") + phrase(named.what)
-            + detail::where_in_run(most_often->steps, steps_, most_often->first_step, named.call, named.site) + '.';
+        std::string text = named.rank < 0 ? detail::unnamed(named) : "rank " + std::to_string(named.rank);
+        text[0] = static_cast<char>(text[0] - 'a' + 'A');
+        text += std::string(" ") + phrase(named.what, named.rank >= 0)
+            + detail::where_in_run(named, most_often->steps, steps_, most_often->first_step) + '.';
         if (findings_.size() > 1) {
             text += " " + detail::counted(findings_.size() - 1, "other finding") + " in the run.";
         }

@@ -272,7 +272,8 @@ COLLPROBE_COLD_INLINE void html_page::write_suspects(std::string& out, const run
             const std::string host = detail::host_of(row, run);
             table.raw(html_text(row.ranks)
                 + (host.empty() ? std::string() : " <span class=\"note\">on " + html_text(host) + "</span>"));
-            table.raw(html_text(phrase(row.what)) + " <span class=\"note\">(" + name(row.what) + ")</span>");
+            table.raw(html_text(phrase(row.what, !row.rank_list.empty())) + " <span class=\"note\">("
+                + name(row.what) + ")</span>");
             table.cell(row.advice);
             table.cell(detail::describe_place(row.call, row.site));
             table.cell(row.evidence);

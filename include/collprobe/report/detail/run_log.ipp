@@ -162,11 +162,24 @@ COLLPROBE_COLD_INLINE void run_log::add(const step_record& record, int writer)
     steps_.insert(place, added);
 }
 
+COLLPROBE_COLD_INLINE std::string detail::describe_place(const logged_alarm& raised)
+{
+    const std::string name = raised.name.empty() ? std::string() : '\'' + raised.name + '\'';
+    if (raised.call < 0) return name.empty() ? "whole step" : name;
+    std::string text = "bucket " + std::to_string(raised.call);
+    if (!name.empty()) text += ' ' + name;
+    else if (!raised.line.empty()) text += " (" + raised.line + ")";
+    return text;
+}
+
 COLLPROBE_COLD_INLINE void run_log::add(const alarm_record& raised, int writer)
 {
     writer_of(writer);
+    const call_site& site = raised.what == finding::call_missing ? raised.other.site : raised.site;
+    logged_alarm added{raised.what, raised.where, raised.call, site.name,
+        site.line == 0 ? std::string() : detail::short_line(site), raised.ranks, {raised.step}};
     for (logged_alarm& known : alarms_) {
-        if (known.what != raised.what || known.call != raised.call || known.ranks != raised.ranks) continue;
+        if (!detail::is_same_alarm(known, added)) continue;
         const auto place = std::lower_bound(known.steps.begin(), known.steps.end(), raised.step);
         if (place == known.steps.end() || *place != raised.step) known.steps.insert(place, raised.step);
         return;
@@ -175,8 +188,7 @@ COLLPROBE_COLD_INLINE void run_log::add(const alarm_record& raised, int writer)
         ++alarms_left_out_;
         return;
     }
-    alarms_.push_back({raised.what, raised.where, raised.call, raised.site.name,
-        raised.site.line == 0 ? std::string() : detail::short_line(raised.site), raised.ranks, {raised.step}});
+    alarms_.push_back(std::move(added));
 }
 
 COLLPROBE_COLD_INLINE void run_log::add_dropped(std::uint64_t records, int writer)

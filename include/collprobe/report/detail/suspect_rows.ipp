@@ -80,7 +80,7 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_alarm& each, const run_f
     const alarm_record& raised = each.first;
     suspect_row row;
     row.rank_list = raised.ranks;
-    row.ranks = raised.ranks.empty() ? "none named" : list_named(raised);
+    row.ranks = list_named(raised);
     row.what = raised.what;
     row.call = raised.call;
     row.site = raised.site;
@@ -103,7 +103,7 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_finding& each)
     const suspect& named = each.first;
     suspect_row row;
     if (named.rank >= 0) row.rank_list.push_back(named.rank);
-    row.ranks = named.rank < 0 ? std::string("none named") : "rank " + std::to_string(named.rank);
+    row.ranks = named.rank < 0 ? unnamed(named) : "rank " + std::to_string(named.rank);
     row.what = named.what;
     row.call = named.call;
     row.site = named.site;

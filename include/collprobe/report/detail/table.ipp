@@ -222,7 +222,7 @@ COLLPROBE_COLD_INLINE const char* why_in_words(weights_refusal why) noexcept
     case weights_refusal::imprecise: return "the bounds are too wide: more bins, or inputs that are less alike";
     case weights_refusal::results_differ: return "the ranks hold different results";
     case weights_refusal::scales_differ: return "the ranks were told different scales";
-    case weights_refusal::unexplained: return "a part of the result is of no rank";
+    case weights_refusal::unexplained: return "a part of the result comes from no rank's input";
     case weights_refusal::ambiguous: return "several forms fit";
     }
     return "";
@@ -312,7 +312,7 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
     if (!of.holders.empty())
         text += detail::counted_ranks(of.holders) + (of.holders.size() == 1 ? " holds: " : " hold: ");
     if (of.how == averaging::unknown) {
-        text += std::string("the weights of the average are unknown, because of: ") + detail::why_in_words(of.why_not);
+        text += std::string("the weights of the average are unknown: ") + detail::why_in_words(of.why_not);
         if (of.why_not == weights_refusal::unexplained) text += ", " + short_number(100 * of.residual) + " % of it";
         return text;
     }

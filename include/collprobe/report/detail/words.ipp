@@ -127,7 +127,7 @@ COLLPROBE_COLD_INLINE std::string describe(const unusual_number& of, finding wha
     return text;
 }
 
-COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
+COLLPROBE_COLD_INLINE const char* phrase(finding what, bool has_ranks) noexcept
 {
     switch (what) {
     case finding::non_finite: return "sent NaN or infinity";
@@ -135,7 +135,7 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
     case finding::stale: return "sent the data that it had sent last";
     case finding::result_differs: return "held other bits of a result than the other ranks";
     case finding::shard_differs: return "held other bits of a shard than its owner sent";
-    case finding::value_differs: return "held another value than the other ranks of what must be equal";
+    case finding::value_differs: return "held another value than the other ranks, where all must have the same";
     case finding::sum_differs: return "received a result that is not the sum of the inputs";
     case finding::loss: return "had a loss that stands out";
     case finding::gradient_norm: return "had a gradient norm that stands out";
@@ -148,11 +148,13 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
     case finding::largest_magnitude: return "had a gradient element whose size stands out";
     case finding::overflow: return "received NaN or infinity as the result of finite inputs";
     case finding::zeros: return "sent zeros only, where others did not";
-    case finding::call_missing: return "did not make a call that all steps before had";
+    case finding::call_missing: return "left out calls that all steps before had";
     case finding::other_call: return "made another call than the other ranks";
-    case finding::value_repeats: return "held the value of another rank where each must have its own";
-    case finding::norm_differs: return "computed a norm that is not that of the results";
-    case finding::unexplained: return "received a result of which a part is of no input";
+    case finding::value_repeats:
+        return has_ranks ? "held the value of another rank, where each must have its own"
+                         : "together did not draw the samples that are expected";
+    case finding::norm_differs: return "computed a gradient norm that is not that of the reduced gradient";
+    case finding::unexplained: return "received a result, a part of which comes from no rank's input";
     }
     return "was named";
 }
@@ -201,17 +203,21 @@ COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, doub
     case finding::value_repeats:
         if (!has_rank)
             return "the ranks together have " + counted(static_cast<std::uint64_t>(number.value), "sample")
-                + ", and not each of the " + with_commas(static_cast<std::uint64_t>(number.expected)) + " once, "
-                + since;
-        return "has " + short_number(number.value) + ", as another rank has; each rank must have its own, " + since;
+                + ", which are not the " + with_commas(static_cast<std::uint64_t>(number.expected))
+                + " that are expected, " + since;
+        return "has had " + short_number(number.value) + ' ' + since + ", as another rank has; each must have its own";
     case finding::zeros: return "has sent zeros only, where others have not, " + since;
     case finding::call_missing:
         return describe(missing_call{other, number.since, number.steps, static_cast<std::uint32_t>(statistic)});
     case finding::other_call: return "made the call " + describe(other) + " instead";
     case finding::norm_differs:
-        return "the trainer's norm of the gradient, " + short_number(statistic) + ", is not that of the results, "
-            + short_number(threshold);
-    case finding::unexplained: return short_number(100 * statistic) + " % of the result is of no rank's input";
+        return "the trainer's norm of the gradient, " + short_number(statistic)
+            + ", is not that of the reduced gradient, " + short_number(threshold)
+            + ": it may be of a shard alone, of the gradient before the reduction, or of a scaled one";
+    case finding::unexplained:
+        return short_number(100 * statistic)
+            + " % of the result comes from no rank's input: micro-batches that were not observed, another gradient, "
+              "or noise";
     default: return text;
     }
 }
@@ -299,7 +305,7 @@ COLLPROBE_COLD_INLINE std::string list_named(const alarm_record& raised)
 {
     constexpr std::size_t most = 10;
     const std::size_t count = raised.ranks.size();
-    if (count == 0) return "nobody is named";
+    if (count == 0) return unnamed(raised);
     std::string text = count == 1 ? "rank " : "ranks ";
     const std::size_t shown = count < most ? count : most;
     for (std::size_t i = 0; i < shown; ++i) {
