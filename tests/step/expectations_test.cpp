@@ -317,3 +317,90 @@ TEST_CASE("the trainer's norm is held against that of the results")
         if (mode == report_mode::gather) CHECK(of(records[1], finding::norm_differs)[0].rank == -1);
     }
 }
+
+TEST_CASE("values of one name, as in a loop over all weights, have each its own first step")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (int wrong = 0; wrong < 3; ++wrong) {
+            CAPTURE(wrong);
+            const auto records = run(4, 12, {.mode = mode}, [&](auto& comm, auto&, int s, auto&) {
+                for (int v = 0; v < 3; ++v)
+                    comm.expect_equal("weights", v == wrong && s >= 5 && comm.rank() == 2 ? -1 : v);
+            });
+            for (std::size_t s = 5; s < 12; ++s) {
+                REQUIRE(records[s].suspects.size() == 1);
+                CHECK(records[s].suspects[0].number.since == 5);
+                CHECK(records[s].expectations[static_cast<std::size_t>(wrong)].since == 5);
+            }
+        }
+    }
+}
+
+TEST_CASE("ranks that expect other things of a value, or tell other values, are told with the name")
+{
+    const auto records = run(4, 3, {}, [](auto& comm, auto&, int s, auto&) {
+        if (s == 0 && comm.rank() == 1) comm.expect_distinct("seed", 5);
+        else comm.expect_equal("seed", 5);
+        const bool is_swapped = s == 1 && comm.rank() == 3; // the rank whose record this is
+        comm.expect_equal(is_swapped ? "decay" : "lr", 1);
+        comm.expect_equal(is_swapped ? "lr" : "decay", 1);
+    });
+    const auto names_of = [&](std::size_t s) {
+        std::vector<std::string> names;
+        for (const suspect& each : records[s].suspects) {
+            CHECK(each.what == finding::other_call);
+            CHECK(report::describe(each).find(
+                      ": the names of calls or values, or their order, are not the same on all ranks")
+                != std::string::npos);
+            names.push_back(each.site.name);
+        }
+        return names;
+    };
+    CHECK(names_of(0) == std::vector<std::string>{"seed"});
+    CHECK_FALSE(records[0].expectations[0].holds);
+    CHECK(names_of(1) == std::vector<std::string>{"lr", "decay"});
+    CHECK(records[2].suspects.empty());
+}
+
+TEST_CASE("the other call of a rank has the form of the call that it made, whatever has the name elsewhere")
+{
+    for (const int last : {2, 3}) { // the record of another rank, and of the one itself
+        const auto records = run(last + 1, 1, {}, [&](auto& comm, auto& stream, int, auto&) {
+            static thread_local std::vector<float> data(640);
+            for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i * 7 % 64) + static_cast<float>(comm.rank());
+            const bool is_swapped = comm.rank() == (last == 2 ? 0 : 3);
+            const auto reduce = [&](std::size_t count, const char* name) {
+                comm.all_reduce(view<const float>(data).part(0, count), view(data).part(0, count), reduction::sum,
+                    stream, call_site::named(name));
+            };
+            reduce(640, is_swapped ? "h" : "g");
+            reduce(512, is_swapped ? "g" : "h");
+            reduce(100, "h");
+            stream.synchronize(60'000);
+        });
+        const auto found = of(records[0], finding::other_call);
+        REQUIRE(found.size() == 1);
+        CHECK(found[0].rank == (last == 2 ? 0 : 3));
+        CHECK(found[0].call == 0);
+        CHECK(std::string(found[0].site.name) == "g");
+        CHECK(std::string(found[0].other.site.name) == "h");
+        CHECK(found[0].other.count == 640);
+    }
+}
+
+TEST_CASE("in a summary a norm that all ranks tell wrong names none")
+{
+    for (const bool all : {true, false}) {
+        const auto records = run(4, 1, {.mode = report_mode::summary}, [&](auto& comm, auto& stream, int, auto& seen) {
+            static thread_local std::vector<float> data(64);
+            for (float& x : data) x = 1;
+            comm.all_reduce(view<const float>(data), view(data), reduction::average, stream);
+            seen.gradient_norm = all || comm.rank() == 2 ? 16 : 8;
+            stream.synchronize(60'000);
+        });
+        const auto found = of(records[0], finding::norm_differs);
+        REQUIRE(found.size() == 1);
+        CHECK(found[0].rank == (all ? -1 : 2));
+        CHECK(found[0].statistic == doctest::Approx(16));
+    }
+}

@@ -198,3 +198,39 @@ TEST_CASE("a run that goes on knows what came and went before")
         CHECK(named == 1); // the 40 steps before the restart; 80 are needed behind it
     }
 }
+
+TEST_CASE("ranks that send nothing have no zeros, and are not unlike the others")
+{
+    for (const bool is_expert : {false, true}) { // beside a gradient of all; or a rank has none in the whole step
+        CAPTURE(is_expert);
+        local::run(ranks, [&](local::communicator& world) {
+            probed comm{world, {.times = false}};
+            host::stream stream;
+            std::mt19937_64 random(static_cast<std::uint64_t>(world.rank()));
+            std::normal_distribution<float> normal;
+            std::vector<float> data(64), sum(64);
+            step_record record;
+            for (std::uint64_t step = 0; step < 400; ++step) {
+                const auto fill = [&](bool with_zeros) {
+                    for (float& x : data) x = with_zeros ? 0 : normal(random);
+                };
+                fill(false);
+                if (is_expert) comm.all_reduce(data, view(sum), reduction::average, stream);
+                stream.synchronize(60'000);
+                const bool sends = is_expert ? world.rank() < 2 : world.rank() != 1;
+                for (int c = 0; c < 2; ++c) {
+                    fill(is_expert || random() % 4 == 0); // a frozen expert of two ranks
+                    if (sends) comm.observe_input(view<const float>(data), stream);
+                    else comm.observe_no_input<float>(data.size(), stream);
+                    comm.observe_no_result(stream);
+                    stream.synchronize(60'000);
+                }
+                comm.end_step(step, stream);
+                stream.synchronize(60'000);
+                REQUIRE(comm.wait(record));
+                CHECK(record.suspects.empty());
+                for (const rank_with_zeros& each : record.zero_ranks) CHECK(each.rank != 1);
+            }
+        });
+    }
+}

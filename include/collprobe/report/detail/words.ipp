@@ -209,7 +209,9 @@ COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, doub
     case finding::zeros: return "has sent zeros only, where others have not, " + since;
     case finding::call_missing:
         return describe(missing_call{other, number.since, number.steps, static_cast<std::uint32_t>(statistic)});
-    case finding::other_call: return "made the call " + describe(other) + " instead";
+    case finding::other_call:
+        if (other.count == 0) return "the names of calls or values, or their order, are not the same on all ranks";
+        return (has_rank ? "made the call " : "a rank made the call ") + describe(other) + " instead";
     case finding::norm_differs:
         return "the trainer's norm of the gradient, " + short_number(statistic)
             + ", is not that of the reduced gradient, " + short_number(threshold)

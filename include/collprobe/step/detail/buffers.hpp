@@ -64,8 +64,7 @@ struct step_buffers {
     }
     void tell(const expected_value& of, write_values::source value) noexcept
     {
-        value.value.place = place_of(of.site);
-        if (of.whole.count != 0) value.value.place ^= mix64(of.whole.digest + of.whole.count) << 1; // part of the name
+        value.value.place = of.place();
         expected[value_count] = of;
         values[value_count] = value;
         ++value_count;

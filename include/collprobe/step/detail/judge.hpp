@@ -72,8 +72,9 @@ public:
     void judge(const gathered_step& step, view<const probed_call> calls, view<const expected_value> expected,
         view<const double> gram, step_record& out);
 
-    /// Completes a value's part of the record, of which `holds` is known.
-    void remember_since(std::uint64_t place, std::uint64_t step, expectation_record& of);
+    /// Completes a value's part of the record, of which `holds` is known. `place`: of the step's values.
+    void remember_since(
+        std::size_t value, function_ref<std::uint64_t(std::size_t)> place, std::uint64_t step, expectation_record& of);
 
     /// Puts calls that the step misses before the other findings. Of a judged step. Shapes: as `call_roster::judge`.
     void judge_missing(view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen,
@@ -281,6 +282,7 @@ private:
     fixed_array<bool> is_left_out_; // by rank: it has NaN in this step, or the data of a lower rank
     fixed_array<bool> is_left_out_of_call_;
     fixed_array<bool> is_zero_; // by rank: its whole gradient
+    fixed_array<bool> sends_; // by rank: elements of any gradient
     fixed_array<bool> has_no_direction_; // by rank: it is left out, or has a twin, of which alone its cosine tells
     bool losses_are_positive_ = true; // so far in the run
     bool nonfinite_has_spread_ = false; // most ranks had NaN or infinity in the last step
@@ -290,6 +292,7 @@ private:
     std::optional<exchangeability_watch> evidence_;
     struct broken_value {
         std::uint64_t place;
+        std::size_t order; // among the values at this place
         std::uint64_t since;
     };
     std::vector<broken_value> broken_values_; // those that did not hold when they were told last

@@ -141,6 +141,7 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
       is_left_out_(index(table_ranks_)),
       is_left_out_of_call_(index(table_ranks_)),
       is_zero_(index(table_ranks_)),
+      sends_(index(table_ranks_)),
       has_no_direction_(index(table_ranks_)),
       lateness_floor_(lateness_floor_ns),
       lateness_(times ? table_ranks_ : 1, {.floor_ns = lateness_floor_ns}),
@@ -230,6 +231,8 @@ COLLPROBE_COLD_INLINE void step_judge::restore_evidence(view<const std::uint64_t
     zeros_under_way_ = 0;
     longest_zeros_[0] = state[behind + 1];
     longest_zeros_[1] = state[behind + 2];
+    broken_values_.clear();
+    nonfinite_has_spread_ = false;
     detector_ = std::move(detector);
     losses_are_positive_ = state[behind] != 0;
 }
@@ -275,6 +278,7 @@ COLLPROBE_INLINE void step_judge::judge(
     for (bool& left_out : is_left_out_) left_out = false;
     for (bool& has_none : has_no_direction_) has_none = false;
     for (bool& is_zero : is_zero_) is_zero = true;
+    for (bool& sends : sends_) sends = false;
 
     judge_losses(step, out);
     if (!has_places) judge_places(step, calls, out);
@@ -305,7 +309,10 @@ COLLPROBE_INLINE void step_judge::judge(
             const call_entry& entry = step.entry(r, b);
             const bool zero = is_zero(entry.input);
             has_zeros = has_zeros || zero;
-            if (entry.input.count != 0) is_zero_[index(r)] = is_zero_[index(r)] && zero;
+            if (entry.input.count != 0) {
+                sends_[index(r)] = true;
+                is_zero_[index(r)] = is_zero_[index(r)] && zero;
+            }
             norms_squared_[index(r)] += unscaled(entry.input.sum_of_squares, entry.input.scale);
             if (differs_from(holder, step, b, calls[b], r)) {
                 differs_[index(r)] = true;
@@ -327,6 +334,8 @@ COLLPROBE_INLINE void step_judge::judge(
         if (differs_[index(r)] || !all_are_sums) dots_[index(r)] = not_a_number();
     }
     if (has_zeros || (elements != 0 && zeros_under_way_ != 0)) judge_zeros(step, calls, out);
+    for (int r = 0; r < ranks_; ++r)
+        if (elements != 0 && !sends_[index(r)]) leave_out(r);
     measure_lateness(step, calls, out);
     if (has_gradients) {
         out.result_norm = square_root(result_squares);
@@ -523,9 +532,6 @@ COLLPROBE_COLD_INLINE void step_judge::judge_places(
         const digest_index::group* const most = holders_.majority();
         return most != nullptr ? most->digest : 0;
     };
-    const auto form_of = [&calls](std::size_t b) {
-        return call_form{calls[b].call, calls[b].type, calls[b].count, calls[b].site};
-    };
     for (bool& is_named : is_left_out_of_call_) is_named = false; // each rank once
     for (std::size_t b = 0; b < calls.size(); ++b) {
         bool differ = false;
@@ -544,11 +550,12 @@ COLLPROBE_COLD_INLINE void step_judge::judge_places(
             if (!(is_named(own) && is_named(expected)) && other == calls.size()) continue;
             is_left_out_of_call_[index(r)] = true;
             suspect found{.rank = most != 0 ? r : -1, .call = static_cast<int>(b), .what = finding::other_call};
-            found.other = form_of(b);
-            found.other.site = {};
-            for (std::size_t c = 0; c < calls.size(); ++c) {
-                if (calls[c].place == own) found.other = form_of(c);
-                if (calls[c].place == expected) found.site = calls[c].site;
+            found.other = {calls[b].call, calls[b].type, calls[b].count};
+            found.site = calls[b].site;
+            found.site.name = ""; // it may be this rank that has another one
+            for (const probed_call& each : calls) {
+                if (each.place == own) found.other.site = each.site;
+                if (each.place == expected) found.site = each.site;
             }
             out.suspects.push_back(found);
             if (most == 0) break;
@@ -590,9 +597,13 @@ COLLPROBE_COLD_INLINE void step_judge::judge_values(
             of.holds = digests == whole.digest && absolute(samples - expected_samples) < 0.5;
             break;
         }
-        remember_since(step.values(0)[v].place, out.step, of);
+        of.holds = of.holds && same_names;
+        remember_since(v, [&step](std::size_t u) { return step.values(0)[u].place; }, out.step, of);
         if (!same_names) {
-            out.suspects.push_back({.what = finding::other_call, .site = of.site});
+            suspect found{.what = finding::other_call, .site = of.site};
+            for (const expected_value& each : expected)
+                if (each.place() == step.values(0)[v].place) found.site = each.site;
+            out.suspects.push_back(found);
             continue;
         }
         if (of.holds) continue;
@@ -618,10 +629,16 @@ COLLPROBE_COLD_INLINE void step_judge::judge_values(
 }
 
 COLLPROBE_COLD_INLINE void step_judge::remember_since(
-    std::uint64_t place, std::uint64_t step, expectation_record& of)
+    std::size_t value, function_ref<std::uint64_t(std::size_t)> place, std::uint64_t step, expectation_record& of)
 {
+    const std::uint64_t own = place(value);
+    bool is_known = !of.holds;
+    for (const broken_value& each : broken_values_) is_known = is_known || each.place == own;
+    if (!is_known) return;
+    std::size_t order = 0; // of the values with this name, as in a loop over all weights
+    for (std::size_t v = 0; v < value; ++v) order += place(v) == own ? 1 : 0;
     auto known = broken_values_.begin();
-    while (known != broken_values_.end() && known->place != place) ++known;
+    while (known != broken_values_.end() && (known->place != own || known->order != order)) ++known;
     if (of.holds) {
         if (known != broken_values_.end()) broken_values_.erase(known);
         return;
@@ -629,7 +646,7 @@ COLLPROBE_COLD_INLINE void step_judge::remember_since(
     constexpr std::size_t most = 1024;
     if (known == broken_values_.end()) {
         if (broken_values_.size() == most) broken_values_.clear();
-        broken_values_.push_back({place, step});
+        broken_values_.push_back({own, order, step});
         of.since = step;
         return;
     }
@@ -905,14 +922,19 @@ COLLPROBE_COLD_INLINE void step_judge::judge_zeros(
     const gathered_step& step, view<const probed_call> calls, step_record& out)
 {
     int having = 0;
-    for (const bool is_zero : is_zero_) having += is_zero ? 1 : 0;
-    const auto follow = [&, this](int r, std::size_t first, bool is_zero, bool is_excused, int number, int call) {
+    int sending = 0;
+    for (int r = 0; r < ranks_; ++r) {
+        is_zero_[index(r)] = is_zero_[index(r)] && sends_[index(r)];
+        having += is_zero_[index(r)] ? 1 : 0;
+        sending += sends_[index(r)] ? 1 : 0;
+    }
+    const auto follow = [&, this](int r, std::size_t first, bool is_zero, bool is_excused, bool are_most, int call) {
         zero_run& run = zeros_[first + index(r)];
         zeros_under_way_ -= run.is_under_way ? 1 : 0;
         const bool is_due = run.follow(out.step, is_zero, is_excused, longest_zeros_[call < 0 ? 0 : 1]);
         zeros_under_way_ += run.is_under_way ? 1 : 0;
         // What most ranks do is the program's doing.
-        if (!is_due || 2 * number > ranks_) return;
+        if (!is_due || are_most) return;
         run.is_told = true;
         out.suspects.push_back({.rank = r,
             .call = call,
@@ -921,10 +943,10 @@ COLLPROBE_COLD_INLINE void step_judge::judge_zeros(
             .threshold = zero_run::least_told,
             .number = {.steps = run.steps, .since = run.since}});
     };
-    if (having == ranks_) return; // as in a step without a backward pass
+    if (having == sending) return; // as in a step without a backward pass
     for (int r = 0; r < ranks_; ++r) {
         const bool has_no_weight = step.header(r).weight == 0;
-        follow(r, 0, is_zero_[index(r)], has_no_weight, having, -1);
+        follow(r, 0, is_zero_[index(r)], has_no_weight, 2 * having > sending, -1);
         if (!is_zero_[index(r)]) continue;
         leave_out(r);
         out.zero_ranks.push_back({r, has_no_weight, zeros_[index(r)].since});
@@ -932,12 +954,13 @@ COLLPROBE_COLD_INLINE void step_judge::judge_zeros(
     for (std::size_t b = 0; b < calls.size(); ++b) {
         if (!calls[b].is_gradient() || calls[b].count == 0) continue;
         int zeros = 0;
+        const int senders = ranks_ - out.calls[b].without_input;
         for (int r = 0; r < ranks_; ++r) zeros += is_zero(step.entry(r, b).input) ? 1 : 0;
-        if (zeros == ranks_) continue; // a frozen layer
+        if (zeros == senders) continue; // a frozen layer
         for (int r = 0; r < ranks_; ++r) {
             if (is_zero_[index(r)]) continue; // said of the whole gradient
             follow(r, (1 + series_[b].slot) * index(ranks_), is_zero(step.entry(r, b).input),
-                step.header(r).weight == 0, zeros, static_cast<int>(b));
+                step.header(r).weight == 0, 2 * zeros > senders, static_cast<int>(b));
         }
     }
 }

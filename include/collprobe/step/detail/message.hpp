@@ -241,6 +241,13 @@ struct expected_value {
     call_site site = {}; ///< its name
     expectation what = expectation::equal;
     sample_set whole = {}; ///< of a partition
+
+    /// `place_of` its name; another one for other expectations, and other wholes.
+    std::uint64_t place() const noexcept
+    {
+        const std::uint64_t form = whole.digest + whole.count + static_cast<std::uint64_t>(what);
+        return what == expectation::equal ? place_of(site) : place_of(site) ^ mix64(form) << 1;
+    }
 };
 
 /// Whether a rank that sent this takes no part in the sending of an observed call: nothing was read, of a call that has

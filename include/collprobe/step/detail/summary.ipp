@@ -93,14 +93,17 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
             {.rank = extremum_rank(step.keys->state), .what = finding::non_finite, .statistic = 1});
     }
 
-    if (step.keys->names != ~step.keys->names_complement) out.suspects.push_back({.what = finding::other_call});
+    const bool same_names = step.keys->names == ~step.keys->names_complement;
+    if (!same_names) out.suspects.push_back({.what = finding::other_call});
     for (std::size_t v = 0; v < expected.size(); ++v) {
         expectation_record& of = out.expectations[v];
         of.site = expected[v].site;
         of.holds = values[v].digest == ~values[v].digest_complement;
         if (values[v].value.largest != 0)
             of.values = {-extremum_value(values[v].value.smallest), extremum_value(values[v].value.largest)};
-        judge.remember_since(place_of(of.site), out.step, of);
+        of.since = of.holds ? 0 : out.step; // ranks with other names would remember other values
+        if (same_names)
+            judge.remember_since(v, [&expected](std::size_t u) { return expected[u].place(); }, out.step, of);
         if (of.holds) continue;
         out.suspects.push_back({.what = finding::value_differs, .statistic = 2, .site = of.site});
         out.suspects.back().number.since = of.since;
@@ -187,9 +190,13 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
     out.result_norm = square_root(result_squares);
     const extremum_keys& told = step.keys->told_norm;
     if (told.largest != 0) {
+        const std::size_t before = out.suspects.size();
         judge_told_norm(extremum_value(told.largest), extremum_rank(told.largest), out);
-        if (extremum_rank(told.smallest) != extremum_rank(told.largest))
-            judge_told_norm(-extremum_value(told.smallest), extremum_rank(told.smallest), out);
+        judge_told_norm(-extremum_value(told.smallest), extremum_rank(told.smallest), out);
+        if (out.suspects.size() == before + 2) { // all ranks' are wrong, as far as is known
+            out.suspects.pop_back();
+            out.suspects.back().rank = -1;
+        }
     }
     align_from_totals(sums.gradient_norm, reference.gradient_norm, sums.gradient_norm_squared,
         sum_norm_squared, ranks, out.cosine);
