@@ -88,7 +88,8 @@ public:
             *reinterpret_cast<detail::step_header*>(message) = {step_, 2 + 0.1 * normal_(random_), 1, detail::not_given(), 0};
             for (std::size_t b = 0; b < calls_.size(); ++b) {
                 detail::call_entry entry{};
-                entry.input.count = entry.input.zero = calls_[b].count;
+                entry.input.count = calls_[b].count;
+                entry.input.zero = entry.input.count - 1; // too few others for the bits to tell anything
                 entry.input.sum_of_squares = std::exp(0.1 * normal_(random_));
                 entry.result.digest = b;
                 layout.entry(message, b) = entry;

@@ -76,7 +76,8 @@ struct write_marks {
     {
         of.resize(3);
         if constexpr (std::is_trivially_copyable_v<T>) std::memset(static_cast<void*>(of.data()), mark, 3 * sizeof(T));
-        else for (T& each : of) each_member(each, *this);
+        else if constexpr (!std::is_same_v<T, call_weights>) // which have such a list themselves
+            for (T& each : of) each_member(each, *this);
     }
 };
 
