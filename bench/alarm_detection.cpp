@@ -134,7 +134,7 @@ public:
         }
         for (std::size_t r = 0; r < n_; ++r) write(t, r, faulty && r == bad && with.kind == fault_kind::result_noise ? with.size : 0);
         judge_.judge(detail::gathered_step(reinterpret_cast<const unsigned char*>(messages_.data()), static_cast<int>(n_), buckets),
-            calls_, {}, record);
+            calls_, {}, {}, record);
     }
 
     vector local_norms;
