@@ -23,7 +23,7 @@ except ImportError:
 
 FOLDER, SOURCE = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 PARSERS = {"prometheus": parse_classic, "openmetrics": parse_openmetrics}
-RANKS, STEPS, FINDINGS, LIMIT = 8, 10, 16, 40
+RANKS, STEPS, FINDINGS, LIMIT = 8, 10, 23, 40
 COMMON = {"job", "comm", "rank", "node"}
 KIND = {"_total": "counter", "_info": "info"}
 
