@@ -148,6 +148,7 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
         {finding::call_missing, -1, damage::none, advice::recheck, -1},
         {finding::other_call, 3, damage::input, advice::skip, -1},
         {finding::value_repeats, 3, damage::duplicated_data, advice::recheck, -1},
+        {finding::value_repeats, -1, damage::none, advice::recheck, -1}, // samples that are not drawn
         {finding::norm_differs, -1, damage::none, advice::recheck, -1},
         {finding::unexplained, -1, damage::reduce, advice::recheck, -1},
     };

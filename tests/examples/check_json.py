@@ -71,7 +71,14 @@ def check_trainer(path, ranks, steps, runs):
         calls = 0
         for step, line in enumerate(own):
             if step < steps:
-                check_object(line, FROM_A_FILE | {"calls"} | ({"lateness", "evidence", "silent_evidence"} & set(line)))
+                often = {"lateness", "evidence", "silent_evidence"} & set(line)
+                check_object(line, FROM_A_FILE | {"calls", "expectations", "result_norm"} | often)
+                squares = sum(call["result_norm"] ** 2 for call in line["calls"])
+                assert abs(line["result_norm"] ** 2 - squares) <= 1e-12 * squares
+                (samples,) = line["expectations"]
+                assert set(samples) == {"name", "line", "expected", "holds", "values", "groups"}, samples
+                assert samples["name"] == "samples" and samples["expected"] == "distinct" and samples["holds"]
+                assert samples["groups"] == list(range(ranks)) and len(samples["values"]) == ranks
                 assert len(line["loss"]["by_rank"]) == len(line["grad_norm"]["by_rank"]) == ranks
                 for call in line["calls"]:
                     assert set(call) - {"lateness", "headroom"} == CALL, sorted(call)

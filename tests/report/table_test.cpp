@@ -97,14 +97,14 @@ TEST_CASE("a step shows every rank and says what the suspects did")
 {
     step_record record = sample_step(17);
     record.suspects = {{.rank = 2, .call = 1, .what = finding::non_finite, .statistic = 3, .index = 41},
-        {.rank = 1, .other_rank = 2, .call = -1, .what = finding::duplicate, .statistic = 1},
+        {.rank = 1, .other_rank = 2, .call = 0, .what = finding::duplicate, .statistic = 1},
         {.rank = 0, .call = 0, .what = finding::gradient_norm,
             .number = {.value = 3.1, .expected = 2, .usual_difference = 0.2, .steps = 384}}};
     const std::string text = report::step_table(record);
     CHECK(contains(text, "step 17\n"));
     CHECK(contains(line_with(text, "0.25"), "0     0.25"));
     CHECK(contains(text, "rank 2, bucket 1: 3 elements are NaN or infinite, the first at index 41"));
-    CHECK(contains(text, "rank 1, whole step: the same samples as rank 2"));
+    CHECK(contains(text, "rank 1, bucket 0: the same bits as rank 2"));
     CHECK(contains(text, "rank 0, bucket 0: the norm of its gradient, 3.1, is 1.1 above the 2 expected"));
 
     CHECK_FALSE(contains(text, "not looked at"));
@@ -167,6 +167,15 @@ TEST_CASE("a call that some ranks have no part in is told where a check names it
     CHECK(!contains(report::step_table(record), "got no result"));
     record.suspects = {{.rank = 1, .call = 1, .what = finding::result_differs}};
     CHECK(contains(report::step_table(record), "\nnote: bucket 1: 1 rank sent nothing, 2 ranks got no result\n"));
+}
+
+TEST_CASE("of values that are digests no number is told")
+{
+    suspect found{.rank = 7, .other_rank = 0, .what = finding::value_repeats, .site = call_site::named("samples"),
+        .number = {.value = 4.5e18, .expected = 4.5e18, .since = 4}};
+    CHECK(report::describe(found) == "rank 7, 'samples': has had the value of rank 0 since step 4; each must have its own");
+    found.what = finding::value_differs;
+    CHECK(report::describe(found) == "rank 7, 'samples': has another value than most ranks, since step 4");
 }
 
 TEST_CASE("a finding without a rank says so")
@@ -290,14 +299,12 @@ TEST_CASE("ranks that hold the same bits have one line for a group of ranks and 
     add(1, {2, 4});
     add(3, {1, 4});
     record.suspects.push_back({.rank = 7, .call = 3, .what = finding::stale, .statistic = 1});
-    add(-1, {5, 6});
     CHECK(suspects() == "suspect: rank 1, bucket 0: 1 element is NaN or infinite\n"
         "suspect: ranks 1, 6, bucket 0: the same bits as each other\n"
         "suspect: ranks 2, 4, bucket 0 and 1 more all_reduce: the same bits as each other\n"
         "suspect: ranks 1, 4, bucket 3: the same bits as each other\n"
-        "suspect: rank 7, bucket 3: sent the same bits as in the last step that had this call\n"
-        "suspect: ranks 5, 6, whole step: the same samples as each other\n");
-    CHECK(record.suspects.size() == 12);
+        "suspect: rank 7, bucket 3: sent the same bits as in the last step that had this call\n");
+    CHECK(record.suspects.size() == 10);
 }
 
 TEST_CASE("a rank that is unlike by its lateness is told with its median, and no other rank is")

@@ -166,7 +166,7 @@ TEST_CASE("ranks with one seed are all named, each with the lowest other one")
     CHECK(found[0].other_rank == 3);
     CHECK(found[1].rank == 3);
     CHECK(found[1].other_rank == 1);
-    CHECK(report::describe(found[1]) == "rank 3, 'seed': has had 1 since step 0, as another rank has; each must have its own");
+    CHECK(report::describe(found[1]) == "rank 3, 'seed': has had 1 since step 0, as rank 1 has; each must have its own");
 }
 
 TEST_CASE("samples that the ranks have not drawn each once are told at the end of the epoch")

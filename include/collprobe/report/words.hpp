@@ -71,10 +71,10 @@ std::string loss_text(const step_record& record);
 std::string spread_text(double ranks, std::uint64_t since);
 /// What was seen, of a finding that has no number to compare with those of other ranks; else empty.
 std::string fact_text(finding what, double statistic, double threshold, std::uint64_t index, bool has_rank,
-    const unusual_number& number, const call_form& other);
+    const unusual_number& number, const call_form& other, int other_rank = -1);
 inline std::string fact_text(const suspect& of, std::uint64_t index)
 {
-    return fact_text(of.what, of.statistic, of.threshold, index, of.rank >= 0, of.number, of.other);
+    return fact_text(of.what, of.statistic, of.threshold, index, of.rank >= 0, of.number, of.other, of.other_rank);
 }
 inline std::string fact_text(const alarm_record& of, std::uint64_t index = no_index)
 {

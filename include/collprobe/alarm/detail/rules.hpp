@@ -40,7 +40,7 @@ constexpr interpretation interpret(const suspect& found, damage audited) noexcep
     case finding::zeros: return {damage::input, advice::recheck};
     case finding::call_missing: return {damage::none, advice::recheck}; // the calls that are there are right
     case finding::other_call: return {damage::input, advice::skip};
-    case finding::value_repeats: return {damage::duplicated_data, advice::recheck};
+    case finding::value_repeats: return {is_named ? damage::duplicated_data : damage::none, advice::recheck};
     case finding::norm_differs: return {damage::none, advice::recheck};
     case finding::unexplained: return {damage::reduce, advice::recheck};
     case finding::unlike:

@@ -15,8 +15,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// The question a verdict answers.
 enum class finding : std::uint8_t {
     non_finite, ///< NaN or infinity in the rank's buffer: exact
-    /// The rank holds the same bits as another rank, in a call or as sample ids: exact. All ranks that hold them are
-    /// named, because equal bits do not show which rank they belong to.
+    /// The rank sends the same bits as another rank: exact. All ranks that do are named, because equal bits do not show
+    /// which rank they belong to.
     duplicate,
     /// The rank's buffer has the same bits as when it made this call last, and those of at least half of the ranks have
     /// not: exact.

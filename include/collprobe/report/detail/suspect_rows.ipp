@@ -108,7 +108,8 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_finding& each)
     row.call = named.call;
     row.site = named.site;
     row.evidence = evidence_of(named, named.rank >= 0);
-    if (named.other_rank >= 0) row.evidence += "; other rank: " + std::to_string(named.other_rank);
+    if (named.other_rank >= 0 && !is_of_value(named.what))
+        row.evidence += "; other rank: " + std::to_string(named.other_rank);
     if (named.index != no_index) row.evidence += "; first at element " + std::to_string(named.index);
     row.first_step = each.first_step;
     row.last_step = each.last_step;

@@ -53,7 +53,7 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
         if (named.index != no_index) text += ", the first at index " + std::to_string(named.index);
         break;
     case finding::duplicate:
-        text += std::string(named.call < 0 ? "the same samples as " : "the same bits as ")
+        text += std::string("the same bits as ")
             + (named.other_rank < 0 ? "another rank" : "rank " + std::to_string(named.other_rank));
         break;
     case finding::stale: text += "sent the same bits as in the last step that had this call"; break;
@@ -237,15 +237,13 @@ struct copies {
 
 inline bool is_copy(const suspect& named) noexcept
 {
-    return named.what == finding::duplicate && named.other_rank >= 0;
+    return named.what == finding::duplicate && named.other_rank >= 0 && named.call >= 0;
 }
 
 COLLPROBE_COLD_INLINE std::vector<copies> find_copies(const step_record& record)
 {
     const auto lowest = [](const suspect& of) { return of.rank < of.other_rank ? of.rank : of.other_rank; };
-    const auto kind = [&](const suspect& of) {
-        return of.call < 0 ? -1 : static_cast<int>(record.calls[static_cast<std::size_t>(of.call)].call);
-    };
+    const auto kind = [&](const suspect& of) { return record.calls[static_cast<std::size_t>(of.call)].call; };
     std::vector<copies> found;
     std::size_t first_of_call = 0;
     const auto merge = [&] {
@@ -287,7 +285,6 @@ COLLPROBE_COLD_INLINE std::string copies_text(const copies& of, const step_recor
     const suspect& named = *of.first;
     if (of.ranks.size() == 1) return report::describe(named); // the others are not named
     std::string text = counted_ranks(of.ranks);
-    if (named.call < 0) return text + ", whole step: the same samples as each other";
     text += ", " + describe_call(named.call, named.site);
     if (of.calls > 1) {
         text += " and " + std::to_string(of.calls - 1) + " more "

@@ -181,8 +181,9 @@ COLLPROBE_COLD_INLINE std::string html_text(std::string_view bytes)
 }
 
 COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, double threshold, std::uint64_t index,
-    bool has_rank, const unusual_number& number, const call_form& other)
+    bool has_rank, const unusual_number& number, const call_form& other, int other_rank)
 {
+    const bool is_digest = collprobe::detail::absolute(number.value) >= 0x1p53; // its digits say nothing to people
     const std::string since = "since step " + with_commas(number.since);
     std::string text;
     switch (what) {
@@ -197,6 +198,7 @@ COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, doub
     case finding::value_differs:
         if (!has_rank)
             return "the ranks have " + counted(static_cast<std::uint64_t>(statistic), "different value") + ", " + since;
+        if (is_digest) return "has another value than most ranks, " + since;
         if (const std::string own = short_number(number.value), most = short_number(number.expected); own != most)
             return "has " + own + ", most ranks have " + most + ", " + since;
         return "has other bits than most ranks, " + since;
@@ -205,7 +207,9 @@ COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, doub
             return "the ranks together have " + counted(static_cast<std::uint64_t>(number.value), "sample")
                 + ", which are not the " + with_commas(static_cast<std::uint64_t>(number.expected))
                 + " that are expected, " + since;
-        return "has had " + short_number(number.value) + ' ' + since + ", as another rank has; each must have its own";
+        text = other_rank < 0 ? std::string("another rank") : "rank " + std::to_string(other_rank);
+        if (is_digest) return "has had the value of " + text + ' ' + since + "; each must have its own";
+        return "has had " + short_number(number.value) + ' ' + since + ", as " + text + " has; each must have its own";
     case finding::zeros: return "has sent zeros only, where others have not, " + since;
     case finding::call_missing:
         return describe(missing_call{other, number.since, number.steps, static_cast<std::uint32_t>(statistic)});
