@@ -299,3 +299,42 @@ TEST_CASE("healthy averages of one or two magnitudes, and of tokens, make no sus
         }
     });
 }
+
+TEST_CASE("the part of a result that is of no input is told as its share of the norm")
+{
+    for (const double foreign : {0.01, 0.3}) {
+        std::size_t told = 0;
+        local::run(2, [&](local::communicator& world) {
+            probed comm{world, {.times = false}, weight_probe({.every = 1})};
+            host::stream stream;
+            step_record record;
+            std::vector<float> gradient(256), sum(256);
+            for (std::uint64_t step = 0; step < 100; ++step) {
+                double squares = 0;
+                for (std::size_t i = 0; i < gradient.size(); ++i) {
+                    const auto of = [&](std::uint64_t rank) {
+                        const std::uint64_t bits = detail::mix64(detail::mix64(2 * step + rank) + i);
+                        return static_cast<float>(static_cast<double>(bits >> 11) * 0x1p-52 - 1);
+                    };
+                    gradient[i] = of(static_cast<std::uint64_t>(world.rank()));
+                    sum[i] = (of(0) + of(1)) / 2;
+                    squares += static_cast<double>(sum[i]) * static_cast<double>(sum[i]);
+                }
+                const auto size = static_cast<float>(foreign * detail::square_root(squares / 256));
+                for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += detail::mix64(step * 999 + i) % 2 == 0 ? size : -size;
+                comm.observe_input(view<const float>(gradient), stream);
+                comm.observe_result(view<const float>(sum), stream);
+                comm.end_step(step, stream);
+                stream.synchronize(60'000);
+                REQUIRE(comm.wait(record));
+                for (const suspect& each : record.suspects) {
+                    if (each.what != finding::unexplained || world.rank() != 0) continue;
+                    ++told;
+                    CHECK(each.statistic > foreign / 2);
+                    CHECK(each.statistic < foreign * 2);
+                }
+            }
+        });
+        CHECK(told == (foreign > 0.1 ? 100 : 0));
+    }
+}

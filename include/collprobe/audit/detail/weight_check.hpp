@@ -323,6 +323,7 @@ struct write_weight {
     {
         const std::uint64_t bins = system.bins;
         double rows = 0, residual = 0, single = 0, limit = 0, moved = 0, squared_shares = 0;
+        double distances = 0, results = 0; // squares, without the weights of the rows
         to->scale = scale;
         to->bins = static_cast<std::uint32_t>(bins);
         to->result = digest_of_sketch(system.of_result, bins);
@@ -330,6 +331,8 @@ struct write_weight {
             if (!(system.row_weights[bin] > 0)) continue;
             rows += 1;
             residual += system.squares[bin];
+            distances += system.squares[bin] / system.row_weights[bin];
+            results += system.of_result[bin] * system.of_result[bin];
             single += system.squares[bins + bin];
             limit += system.squares[2 * bins + bin];
             const double share = system.squares[3 * bins + bin];
@@ -360,6 +363,11 @@ struct write_weight {
         to->residual_limit = 4 * square_root(limit / square) + of_solver + 0x1p-40; // what sketches in double lose
         if (to->residual > to->residual_limit && squared_shares * (1 + least_weight_degrees) > 1)
             to->state = 1 + static_cast<std::uint64_t>(weights_refusal::unexplained);
+        if (to->residual > to->residual_limit && results > 0) {
+            // The rows are weighted by what rounding does to them. The share of the norm is of all alike.
+            const double share = square_root(distances / results);
+            to->residual = share > to->residual_limit ? share : to->residual_limit * (1 + 0x1p-20);
+        }
         if (!system.has_input(system.rank)) to->deviation = to->systematic = 0;
         else if (!is_finite(to->weight) || !is_finite(to->deviation) || !is_finite(to->systematic))
             to->state = 1 + static_cast<std::uint64_t>(weights_refusal::not_finite);

@@ -58,7 +58,8 @@ struct step_keys {
     /// A digest of the names of the step's calls and values; equal on all ranks, or some rank makes others.
     std::uint64_t names;
     std::uint64_t names_complement;
-    std::uint64_t state; ///< `state_key` of the ranks
+    std::uint64_t bad_loss; ///< `count_key` of the ranks
+    std::uint64_t last_lost; ///< `step_header::last_lost`
     arrival_keys arrival;
 };
 
@@ -78,7 +79,7 @@ struct value_keys {
 };
 
 static_assert(sizeof(step_sums) == 10 * sizeof(double) && sizeof(call_sums) == 6 * sizeof(double));
-static_assert(sizeof(step_keys) == 13 * sizeof(std::uint64_t) && sizeof(call_keys) == 7 * sizeof(std::uint64_t));
+static_assert(sizeof(step_keys) == 14 * sizeof(std::uint64_t) && sizeof(call_keys) == 7 * sizeof(std::uint64_t));
 
 /// The reference means of the step. The references of the calls follow as a run of doubles.
 struct step_reference {
@@ -146,13 +147,6 @@ COLLPROBE_HD inline std::uint64_t nonfinite_key(std::uint64_t of_input, std::uin
     return count_key(nonfinite_input + (of_input < nonfinite_input ? of_input : nonfinite_input - 1), rank);
 }
 
-/// Whether a rank's loss is bad, the serial number of the last step that it could not judge, and the rank. Of several
-/// ranks one with a bad loss wins: another's lost step is then told by the next step.
-COLLPROBE_HD inline std::uint64_t state_key(bool loss_is_bad, std::uint32_t last_lost, int rank) noexcept
-{
-    return count_key(static_cast<std::uint64_t>(loss_is_bad ? 1 : 0) << 32 | last_lost, rank);
-}
-
 COLLPROBE_HD inline moment_sums moments_of(double value, double reference) noexcept
 {
     if (!is_finite(value)) return {0, 0, 0};
@@ -196,7 +190,7 @@ struct pack_summary {
                 weight * loss.distance, weight * loss.distance_squared, norm_squared};
             *to.keys = {header.step, ~header.step, extrema_of(header.loss, rank), extrema_of(norm, rank),
                 extrema_of(header.gradient_norm, rank), names, ~names,
-                state_key(header.loss_is_bad(), header.last_lost(), rank),
+                count_key(header.loss_is_bad() ? 1 : 0, rank), header.last_lost(),
                 arrival_keys::of(header.serial, rank, ranks)};
             return;
         }

@@ -77,7 +77,7 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
     view<const double> gram, step_record& out)
 {
     out.begin(step.keys->step, ranks, report_mode::summary, calls.size(), expected.size());
-    out.forgot = judge.forget_after_loss(static_cast<std::uint32_t>(key_count(step.keys->state)));
+    out.forgot = judge.forget_after_loss(static_cast<std::uint32_t>(step.keys->last_lost));
     out.false_alarms_per_step = 0;
 
     const step_sums& sums = *step.sums;
@@ -88,9 +88,9 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         sums.weight > 0 ? finite : 0, reference.loss, step.keys->loss);
     out.gradient_norm = summed_spread(sums.gradient_norm, static_cast<int>(sums.gradient_norm.count),
         reference.gradient_norm, step.keys->gradient_norm);
-    if (key_count(step.keys->state) >> 32 != 0) {
+    if (step.keys->bad_loss != 0) {
         out.suspects.push_back(
-            {.rank = extremum_rank(step.keys->state), .what = finding::non_finite, .statistic = 1});
+            {.rank = extremum_rank(step.keys->bad_loss), .what = finding::non_finite, .statistic = 1});
     }
 
     const bool same_names = step.keys->names == ~step.keys->names_complement;
