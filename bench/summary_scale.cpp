@@ -102,7 +102,7 @@ double gather_time(int ranks, std::uint64_t buckets)
             std::copy(message.begin(), message.end(), all.begin() + static_cast<std::ptrdiff_t>(words) * rank);
         }
         times.push_back(microseconds(1, [&](int) {
-            judge.judge(detail::gathered_step(reinterpret_cast<const unsigned char*>(all.data()), ranks, buckets), calls, {},
+            judge.judge(detail::gathered_step(reinterpret_cast<const unsigned char*>(all.data()), ranks, buckets), calls, {}, {},
                 record);
         }));
     }
