@@ -41,7 +41,7 @@ struct call_site {
     const char* file = "";
     const char* function = "";
     unsigned line = 0;
-    const char* name = ""; ///< not copied: it must stay valid while records are read, as a literal does
+    const char* name = ""; ///< not copied: it must stay valid as long as probe and records, as a literal does
 
     COLLPROBE_HD static constexpr call_site current(const char* file = __builtin_FILE(),
         const char* function = __builtin_FUNCTION(), unsigned line = __builtin_LINE()) noexcept

@@ -19,7 +19,8 @@ struct step_observation {
     double loss = detail::not_given(); ///< mean loss of the rank's batch; if not given, the record has none (NaN)
     double weight = 1; ///< number of samples or tokens in that mean
     /// The L2 norm of the gradient as the trainer computed it behind the collectives, before clipping, of exactly the
-    /// tensors that this step sums or averages. A norm that is not that of their results is a suspect. If not given:
+    /// tensors that this step sums or averages, as they are there: times the loss scale, if the trainer takes that out
+    /// later. A norm that is not that of their results is a suspect. If not given:
     /// none.
     double gradient_norm = detail::not_given();
     bool loss_is_sum = false; ///< `loss` is the sum over the batch: the record has it divided by `weight`; 0 of 0: none
