@@ -151,8 +151,8 @@ TEST_CASE("of calls that only their order tells apart, the one where the sequenc
         for (int s = 0; s < 30; ++s) of.make(step(true));
         const told found = of.make(step(false));
         REQUIRE(found.suspects.size() == 1);
-        CHECK(found.suspects[0].find(std::string("without all_reduce '") + names[lost] + "' of "
-                  + std::to_string(counts[lost]) + " float,")
+        CHECK(found.suspects[0].find(std::string("without all_reduce '") + names[lost] + "' ("
+                  + std::to_string(counts[lost]) + " elements of float)")
             != std::string::npos);
     }
 }
