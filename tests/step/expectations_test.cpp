@@ -205,6 +205,25 @@ TEST_CASE("samples that the ranks have not drawn each once are told at the end o
     CHECK(of(other[0], finding::other_call).size() == 1);
 }
 
+TEST_CASE("a step that grows to its last call has room for all values")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        const auto records = run(3, 6, {.mode = mode, .calls = 1}, [](auto& comm, auto& stream, int s, auto&) {
+            static thread_local std::vector<float> gradient(100), sum(100);
+            for (float& x : gradient) x = static_cast<float>(comm.rank() + s);
+            comm.expect_equal("sum", view<const float>(sum), stream); // before the step grows
+            for (int c = 0; c < 1 << s; ++c) comm.all_reduce(gradient, view(sum), reduction::sum, stream);
+            for (int v = 1; v < 32; ++v) comm.expect_equal("number", comm.rank() == 1 && v == 31 ? -1 : v);
+            stream.synchronize(60'000);
+        });
+        for (const step_record& record : records) {
+            REQUIRE(record.expectations.size() == 32);
+            for (int v = 0; v < 32; ++v) CHECK(record.expectations[static_cast<std::size_t>(v)].holds == (v != 31));
+        }
+    }
+}
+
 TEST_CASE("what cannot be told is refused, and the step goes on")
 {
     local::run(2, [](local::communicator& world) {

@@ -918,7 +918,7 @@ private:
         const typename device::stream fresh;
         larger.initialise(fresh, where);
         fresh.synchronize(where);
-        auto host = typename device::template host_buffer<unsigned char>(detail::step_report::bytes(form_, room));
+        auto host = typename device::template host_buffer<unsigned char>(detail::step_report::room_bytes(form_, room));
         slot.outgrown.reserve(slot.outgrown.size() + 1);
         detail::enqueue_marked(on.done, stream, [&, this] {
             memory_->tools.lanes.join(stream, where);

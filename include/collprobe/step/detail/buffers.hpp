@@ -34,7 +34,7 @@ struct step_buffers {
           gradients((room + 63) / 64),
           places(room),
           message(form.with_values(form.room_for_values).layout.bytes(room)),
-          report(step_report::bytes(form.with_values(form.room_for_values), room))
+          report(step_report::room_bytes(form, room))
     {
     }
 
@@ -194,7 +194,7 @@ struct captured_work {
 template <class Device, class... Parts>
 struct step_in_flight {
     step_in_flight(const step_report::shape& form, std::uint64_t room)
-        : own(form, room), host(step_report::bytes(form.with_values(form.room_for_values), room))
+        : own(form, room), host(step_report::room_bytes(form, room))
     {
         clear_host();
     }

@@ -47,6 +47,11 @@ public:
                     ? form.ranks * form.layout.bytes(call_count)
                     : reference_bytes(call_count) + sums_bytes(call_count) + keys_bytes(form, call_count));
     }
+    /// Of a report that has room for so many calls, and for all values.
+    static std::uint64_t room_bytes(const shape& form, std::uint64_t call_count) noexcept
+    {
+        return bytes(form.with_values(form.room_for_values), call_count);
+    }
     static std::uint64_t reference_bytes(std::uint64_t call_count) noexcept
     {
         return sizeof(step_reference) + call_count * sizeof(double);
