@@ -1284,7 +1284,7 @@ private:
             require_arrived(step.has_arrived(serial), finished);
             judge_.require_same_step(step, origin);
             judge_.judge(step, calls, expected, gram, out);
-            has_places = step.has_places();
+            has_places = judge_.has_places();
             detail::measure_orders(meter_, step, calls, out);
             for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
                 if (!is_due<I>(seen.due)) return;

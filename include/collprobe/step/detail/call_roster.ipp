@@ -116,10 +116,6 @@ COLLPROBE_COLD_INLINE call_roster::member call_roster::member_of(
 COLLPROBE_COLD_INLINE void call_roster::find_differences(kind& of, view<const probed_call> calls, bool has_places)
 {
     differences_.clear();
-    const auto form_of = [](collective call, element_type type, reduction operation) {
-        return static_cast<std::uint64_t>(call) << 16 | static_cast<std::uint64_t>(type) << 8
-            | static_cast<std::uint64_t>(operation);
-    };
     walk(of, [](std::uint32_t, std::uint32_t) {},
         [&, this](std::uint32_t m) {
             member& gone = of.members[m];
@@ -128,13 +124,13 @@ COLLPROBE_COLD_INLINE void call_roster::find_differences(kind& of, view<const pr
                 gone.is_optional = true;
                 return;
             }
-            differences_.push_back({form_of(gone.form.call, gone.form.type, gone.operation), gone.place,
+            differences_.push_back({probed_call::form_of(gone.form.call, gone.form.type, gone.operation), gone.place,
                 gone.form.count, m, false});
         },
         [&, this](std::uint32_t s) {
             const probed_call& call = calls[sorted_[s].call];
-            differences_.push_back({form_of(call.call, call.type, call.operation), has_places ? call.place : 0,
-                call.count, s, true});
+            differences_.push_back({probed_call::form_of(call.call, call.type, call.operation),
+                has_places ? call.place : 0, call.count, s, true});
         });
     std::sort(differences_.begin(), differences_.end(), [](const difference& a, const difference& b) {
         if (a.form != b.form) return a.form < b.form;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/element.hpp>
@@ -76,6 +77,8 @@ public:
     void remember_since(
         std::size_t value, function_ref<std::uint64_t(std::size_t)> place, std::uint64_t step, expectation_record& of);
 
+    /// Whether all ranks made the calls of the step that was judged last at the same places. Precondition: `gather`.
+    bool has_places() const noexcept { return has_places_; }
     /// Puts calls that the step misses before the other findings. Of a judged step. Shapes: as `call_roster::judge`.
     void judge_missing(view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen,
         step_record& out);
@@ -295,6 +298,9 @@ private:
         std::size_t order; // among the values at this place
         std::uint64_t since;
     };
+    bool has_places_ = false;
+    std::vector<std::pair<std::uint64_t, std::size_t>> places_; // of most ranks, 0 without a majority; and the call
+    std::vector<std::pair<std::uint64_t, std::size_t>> sorted_places_;
     std::vector<broken_value> broken_values_; // those that did not hold when they were told last
     fixed_array<clock_stamp> left_; // by rank: when the last of its calls ended
     bool has_left_ = false; // there was a call before

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -271,8 +272,8 @@ COLLPROBE_INLINE void step_judge::judge(
     out.begin(step.header(0).step, ranks_, report_mode::gather, calls.size(), expected.size());
     out.forgot = forget_after_loss(step.last_lost());
     out.false_alarms_per_step = detector_.options().false_alarms_per_step;
-    const bool has_places = step.has_places();
-    find_series(calls, has_places);
+    has_places_ = step.has_places();
+    find_series(calls, has_places_);
     if (evidence_) evidence_->begin_step(out.step);
     detector_.begin_step(out.step);
     for (bool& left_out : is_left_out_) left_out = false;
@@ -281,7 +282,7 @@ COLLPROBE_INLINE void step_judge::judge(
     for (bool& sends : sends_) sends = false;
 
     judge_losses(step, out);
-    if (!has_places) judge_places(step, calls, out);
+    if (!has_places_) judge_places(step, calls, out);
     judge_values(step, expected, out);
     for (double& value : norms_squared_) value = 0;
     for (double& value : dots_) value = 0;
@@ -324,8 +325,9 @@ COLLPROBE_INLINE void step_judge::judge(
                 && is_finite(entry.result.dot);
         }
         elements += calls[b].count;
-        const double of_call = sum_norm_squared_of(step, b, calls[b], holder);
-        result_squares += squares_of_result(step, b, calls[b], holder);
+        const double squares = squares_of_result(step, b, calls[b], holder);
+        const double of_call = sum_factor(calls[b]) * sum_factor(calls[b]) * squares;
+        result_squares += squares;
         all_are_sums = all_are_sums && !is_no_sum(step, b, calls[b], of_call);
         sum_norm_squared += of_call;
     }
@@ -526,28 +528,33 @@ COLLPROBE_COLD_INLINE void judge_told_norm(double told, int rank, step_record& o
 COLLPROBE_COLD_INLINE void step_judge::judge_places(
     const gathered_step& step, view<const probed_call> calls, step_record& out)
 {
-    const auto most_at = [&, this](std::size_t b) {
+    places_.clear();
+    for (std::size_t b = 0; b < calls.size(); ++b) {
         holders_.clear();
         for (int r = 0; r < ranks_; ++r) holders_.add(step.place(r, b), r);
         const digest_index::group* const most = holders_.majority();
-        return most != nullptr ? most->digest : 0;
+        places_.push_back({most != nullptr ? most->digest : 0, b});
+    }
+    sorted_places_ = places_;
+    std::sort(sorted_places_.begin(), sorted_places_.end());
+    // Whether most ranks make, at another place in the step, the call that the rank makes here.
+    const auto is_of_another_call = [&, this](int r, std::uint64_t own) {
+        auto at = std::lower_bound(sorted_places_.begin(), sorted_places_.end(), std::pair{own, std::size_t{0}});
+        while (at != sorted_places_.end() && at->first == own && step.place(r, at->second) == own) ++at;
+        return at != sorted_places_.end() && at->first == own;
     };
     for (bool& is_named : is_left_out_of_call_) is_named = false; // each rank once
     for (std::size_t b = 0; b < calls.size(); ++b) {
         bool differ = false;
         for (int r = 1; r < ranks_; ++r) differ = differ || step.place(r, b) != step.place(0, b);
         if (!differ) continue;
-        const std::uint64_t most = most_at(b);
+        const std::uint64_t most = places_[b].first;
         const std::uint64_t expected = most != 0 ? most : step.place(0, b);
         for (int r = 0; r < ranks_; ++r) {
             const std::uint64_t own = step.place(r, b);
             if (own == expected || is_left_out_of_call_[index(r)]) continue;
             // Other names are other calls. At another line the same call may be made, unless it is another call's line.
-            std::size_t other = calls.size();
-            for (std::size_t c = 0; c < calls.size() && other == calls.size(); ++c) {
-                if (c != b && step.place(r, c) != own && most_at(c) == own) other = c;
-            }
-            if (!(is_named(own) && is_named(expected)) && other == calls.size()) continue;
+            if (!(is_named(own) && is_named(expected)) && !is_of_another_call(r, own)) continue;
             is_left_out_of_call_[index(r)] = true;
             suspect found{.rank = most != 0 ? r : -1, .call = static_cast<int>(b), .what = finding::other_call};
             found.other = {calls[b].call, calls[b].type, calls[b].count};

@@ -212,9 +212,13 @@ struct probed_call {
     /// Equal for calls that may be the same one in several steps. Without places they tell nothing.
     std::uint64_t identity(bool has_places) const noexcept
     {
-        const std::uint64_t form = static_cast<std::uint64_t>(call) << 16 | static_cast<std::uint64_t>(type) << 8
+        return mix64(mix64((has_places ? place : 0) + form_of(call, type, operation)) + count);
+    }
+    /// A number for kind, type and operation.
+    static constexpr std::uint64_t form_of(collective call, element_type type, reduction operation) noexcept
+    {
+        return static_cast<std::uint64_t>(call) << 16 | static_cast<std::uint64_t>(type) << 8
             | static_cast<std::uint64_t>(operation);
-        return mix64(mix64((has_places ? place : 0) + form) + count);
     }
 
     /// Whether the call sums one gradient of each rank, as far as the library can tell.
