@@ -1,11 +1,14 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include <doctest/doctest.h>
 
 #include <collprobe/detail/math.hpp>
+#include <collprobe/report/detail/suspect_rows.hpp>
+#include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 
 using namespace collprobe;
@@ -72,6 +75,25 @@ TEST_CASE("every finding has a phrase of its own")
         CHECK(std::string(report::phrase(static_cast<finding>(a))) != "was named");
         for (int b = 0; b < a; ++b) {
             CHECK(std::string(report::phrase(static_cast<finding>(a))) != report::phrase(static_cast<finding>(b)));
+        }
+    }
+}
+
+TEST_CASE("a record's counts are told as integers, whatever they are")
+{
+    const double infinity = std::numeric_limits<double>::infinity();
+    const double values[] = {detail::not_a_number(), -infinity, -1e300, -1, -0.0, 0, 0.5, 2, 0x1p63, 0x1p64, infinity};
+    const std::uint64_t counts[] = {0, 0, 0, 0, 0, 0, 0, 2, std::uint64_t{1} << 63, ~std::uint64_t{0}, ~std::uint64_t{0}};
+    for (std::size_t i = 0; i < 11; ++i) CHECK(report::detail::count_of(values[i]) == counts[i]);
+    for (int what = 0; what <= static_cast<int>(finding::unexplained); ++what) {
+        for (const double value : values) {
+            suspect named{.rank = 1, .call = 0, .what = static_cast<finding>(what), .statistic = value};
+            named.number = {.value = value, .expected = value};
+            CHECK(!report::describe(named).empty());
+            CHECK(!report::detail::evidence_of(named, true).empty());
+            CHECK(!report::detail::evidence_of(named, false).empty());
+            named.number.is_new_level = true;
+            CHECK(!report::describe(named).empty());
         }
     }
 }

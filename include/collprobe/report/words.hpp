@@ -53,6 +53,8 @@ std::uint64_t hash_of_text(std::string_view text) noexcept;
 /// A count with two significant digits, rounded down: "340,000", "12"; beyond 10^15 "1.2e+20".
 std::string round_count(double value);
 std::string with_commas(std::uint64_t value);
+/// A number of a record that is a count, as an integer: 0 where it is NaN or negative, the largest where it is beyond.
+std::uint64_t count_of(double number) noexcept;
 /// "1 step", "2 steps"
 std::string counted(std::uint64_t number, const char* thing);
 /// What lengths prove (`suspect::by_length`): "a length of 22.6, and the inputs together at most 8.1".

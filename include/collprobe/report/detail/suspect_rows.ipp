@@ -40,7 +40,7 @@ std::string evidence_of(const Found& found, bool has_rank)
     if (is_of_number(what)) return describe(found.number, what, found.call, has_rank);
     if (is_of_spread(found)) return spread_text(statistic, found.number.since);
     if (what == finding::non_finite)
-        return with_commas(static_cast<std::uint64_t>(statistic)) + (statistic > 1 ? " elements are" : " element is")
+        return with_commas(count_of(statistic)) + (statistic > 1 ? " elements are" : " element is")
             + " NaN or infinite";
     if (what == finding::weights)
         return weight_text(statistic, threshold) + " times the mean's weight, within " + short_number(threshold);

@@ -48,7 +48,7 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
     switch (named.what) {
     case finding::non_finite:
         if (named.call < 0 && named.rank >= 0) return text + "its loss is NaN or infinite";
-        text += detail::counted(static_cast<std::uint64_t>(named.statistic), "element")
+        text += detail::counted(detail::count_of(named.statistic), "element")
             + (named.statistic > 1 ? " are" : " is") + " NaN or infinite";
         if (named.index != no_index) text += ", the first at index " + std::to_string(named.index);
         break;

@@ -188,7 +188,7 @@ COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, doub
     std::string text;
     switch (what) {
     case finding::overflow:
-        text = "the inputs are finite, and " + counted(static_cast<std::uint64_t>(statistic), "element")
+        text = "the inputs are finite, and " + counted(count_of(statistic), "element")
             + " of the result" + (statistic > 1 ? " are" : " is") + " NaN or infinite";
         if (index != no_index) text += ", the first at index " + std::to_string(index);
         return text
@@ -197,22 +197,23 @@ COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, doub
                                "wider type");
     case finding::value_differs:
         if (!has_rank)
-            return "the ranks have " + counted(static_cast<std::uint64_t>(statistic), "different value") + ", " + since;
+            return "the ranks have " + counted(count_of(statistic), "different value") + ", " + since;
         if (is_digest) return "has another value than most ranks, " + since;
         if (const std::string own = short_number(number.value), most = short_number(number.expected); own != most)
             return "has " + own + ", most ranks have " + most + ", " + since;
         return "has other bits than most ranks, " + since;
     case finding::value_repeats:
         if (!has_rank)
-            return "the ranks together have " + counted(static_cast<std::uint64_t>(number.value), "sample")
-                + ", which are not the " + with_commas(static_cast<std::uint64_t>(number.expected))
+            return "the ranks together have " + counted(count_of(number.value), "sample")
+                + ", which are not the " + with_commas(count_of(number.expected))
                 + " that are expected, " + since;
         text = other_rank < 0 ? std::string("another rank") : "rank " + std::to_string(other_rank);
         if (is_digest) return "has had the value of " + text + ' ' + since + "; each must have its own";
         return "has had " + short_number(number.value) + ' ' + since + ", as " + text + " has; each must have its own";
     case finding::zeros: return "has sent zeros only, where others have not, " + since;
     case finding::call_missing:
-        return describe(missing_call{other, number.since, number.steps, static_cast<std::uint32_t>(statistic)});
+        return describe(
+            missing_call{other, number.since, number.steps, static_cast<std::uint32_t>(count_of(statistic))});
     case finding::other_call:
         if (other.count == 0) return "the names of calls or values, or their order, are not the same on all ranks";
         return (has_rank ? "made the call " : "a rank made the call ") + describe(other) + " instead";
@@ -267,6 +268,12 @@ COLLPROBE_COLD_INLINE std::string with_commas(std::uint64_t value)
     return text;
 }
 
+COLLPROBE_COLD_INLINE std::uint64_t count_of(double number) noexcept
+{
+    if (is_nan(number) || !(number > 0)) return 0;
+    return number < 0x1p64 ? static_cast<std::uint64_t>(number) : ~std::uint64_t{0};
+}
+
 COLLPROBE_COLD_INLINE std::string round_count(double value)
 {
     if (!(value < 1e15)) {
@@ -274,7 +281,7 @@ COLLPROBE_COLD_INLINE std::string round_count(double value)
         std::snprintf(text, sizeof text, "%.1e", value);
         return is_finite(value) ? text : short_number(value);
     }
-    auto whole = static_cast<std::uint64_t>(value > 0 ? value : 0);
+    std::uint64_t whole = count_of(value);
     std::uint64_t unit = 1;
     while (whole / unit >= 100) unit *= 10;
     return with_commas(whole / unit * unit);
@@ -297,7 +304,7 @@ COLLPROBE_COLD_INLINE std::string loss_text(const step_record& record)
 
 COLLPROBE_COLD_INLINE std::string spread_text(double ranks, std::uint64_t since)
 {
-    return with_commas(static_cast<std::uint64_t>(ranks))
+    return with_commas(count_of(ranks))
         + " ranks have NaN or infinity; most ranks have had it since step " + with_commas(since)
         + ", so the weights have it";
 }
