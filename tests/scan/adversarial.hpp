@@ -104,6 +104,7 @@ void for_each_input(Body body)
             body(std::vector<T>(count, x));
             for (const std::size_t at : {std::size_t{0}, std::size_t{4097}, 2 * 4096 / sizeof(T) - 1,
                      2 * 4096 / sizeof(T), count - 8, count - 1}) {
+                if (COLLPROBE_TEST_UNLESS_SANITIZED(false, at != 4097 && at != count - 1)) continue;
                 std::vector<T> data = random_elements<T>(count, 0.5, 1, 11);
                 data[at] = x;
                 body(data);
@@ -131,7 +132,8 @@ void for_each_input(Body body)
         body(wide);
 
         for (const double mean : {-1e3, 1.0, 1e4})
-            for (const double deviation : {0.0, 1e-3, 1.0, 100.0}) body(random_elements<T>(count, mean, deviation, 13));
+            for (const double deviation : {0.0, 1e-3, 1.0, 100.0})
+                if (COLLPROBE_TEST_UNLESS_SANITIZED(true, mean == 1.0)) body(random_elements<T>(count, mean, deviation, 13));
         std::vector<T> negative = random_elements<T>(count, 0, 1, 14);
         for (T& x : negative) x = of(to_bits(x) | traits::sign_mask);
         body(negative);

@@ -17,6 +17,8 @@
 #include <collprobe/report/words.hpp>
 #include <collprobe/step/detail/call_roster.hpp>
 
+#include "support/element_types.hpp"
+
 using namespace collprobe;
 using detail::probed_call;
 
@@ -69,7 +71,7 @@ public:
         std::size_t most_notes = 0)
     {
         std::size_t notes = 0;
-        for (std::uint64_t s = 0; s < steps; ++s) {
+        for (std::uint64_t s = 0; s < steps / COLLPROBE_TEST_UNLESS_SANITIZED(1, 10); ++s) {
             const told found = make(calls(s));
             CAPTURE(s);
             REQUIRE(found.suspects == std::vector<std::string>{});
@@ -343,7 +345,7 @@ TEST_CASE("programs of random periodic patterns have no suspect once each of the
     for (int e = 0; e < 40; ++e) names.push_back("t" + std::to_string(e));
     std::uint64_t missed = 0;
 #if COLLPROBE_TEST_BRIEF
-    constexpr int trials = 60;
+    constexpr int trials = COLLPROBE_TEST_UNLESS_SANITIZED(60, 12);
 #else
     constexpr int trials = 300;
 #endif

@@ -29,7 +29,7 @@ using namespace collprobe;
 namespace {
 
 #if COLLPROBE_TEST_BRIEF
-constexpr int clean_steps = 2'000;
+constexpr int clean_steps = COLLPROBE_TEST_UNLESS_SANITIZED(2'000, 200);
 #else
 constexpr int clean_steps = 20'000;
 #endif

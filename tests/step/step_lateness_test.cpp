@@ -24,6 +24,7 @@
 #include <collprobe/report/table.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "support/element_types.hpp"
 #include "support/rank_clocks.hpp"
 
 using namespace collprobe;
@@ -297,7 +298,7 @@ TEST_CASE("a rank that is late in each step is named once, with the odds, and th
 TEST_CASE("another rank is late in each step: each step says which, and the run names none")
 {
     job ranks(8, 1e-4, 10000, usual_evidence);
-    for (int step = 0; step < 2000; ++step) {
+    for (int step = 0; step < COLLPROBE_TEST_UNLESS_SANITIZED(2000, 200); ++step) {
         for (double& work : ranks.arrival) work = ticks(std::max(0.0, 5 * ms + 20000 * ranks.normal()));
         const std::size_t late = ranks.random()() % 8;
         ranks.arrival[late] += ticks(0.5 * ms);
@@ -318,7 +319,7 @@ TEST_CASE("another rank is late in each step: each step says which, and the run 
 TEST_CASE("all statistical checks of a step with times alarm no more often than stated")
 {
     const double rate = 1e-2;
-    const int steps = 20'000;
+    const int steps = COLLPROBE_TEST_UNLESS_SANITIZED(20'000, 3'000);
     job ranks(8, rate, 0);
     int suspicious = 0;
     for (int step = 0; step < steps; ++step) {
@@ -335,7 +336,7 @@ TEST_CASE("all statistical checks of a step with times alarm no more often than 
 
 TEST_CASE("even ranks, even without a floor, are not unlike by their lateness")
 {
-    const int steps = 10'000;
+    const int steps = COLLPROBE_TEST_UNLESS_SANITIZED(10'000, 1'000);
     job ranks(8, 1e-4, 0, usual_evidence);
     for (int step = 0; step < steps; ++step) {
         for (double& work : ranks.arrival) work = ticks(std::max(0.0, 5 * ms + 20000 * ranks.normal()));

@@ -17,6 +17,7 @@
 #include <collprobe/report/table.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "support/element_types.hpp"
 #include "support/errors.hpp"
 
 using namespace collprobe;
@@ -210,7 +211,7 @@ TEST_CASE("ranks that send nothing have no zeros, and are not unlike the others"
             std::normal_distribution<float> normal;
             std::vector<float> data(64), sum(64);
             step_record record;
-            for (std::uint64_t step = 0; step < 400; ++step) {
+            for (std::uint64_t step = 0; step < COLLPROBE_TEST_UNLESS_SANITIZED(400, 100); ++step) {
                 const auto fill = [&](bool with_zeros) {
                     for (float& x : data) x = with_zeros ? 0 : normal(random);
                 };

@@ -39,6 +39,13 @@
 #define COLLPROBE_TEST_FLOATING_TYPES COLLPROBE_TEST_WIDER_FLOATING_TYPES, COLLPROBE_TEST_FLOAT8_TYPES
 #define COLLPROBE_TEST_UNLESS_BRIEF(full, brief) full
 #endif
+/// Sanitizers make a run tens of times longer: what is looked at there is memory, threads and undefined behaviour, and
+/// long runs, whose statistics are the point, are whole in the preset host.
+#if COLLPROBE_TEST_SANITIZED
+#define COLLPROBE_TEST_UNLESS_SANITIZED(whole, part) part
+#else
+#define COLLPROBE_TEST_UNLESS_SANITIZED(whole, part) whole
+#endif
 
 namespace collprobe::testing {
 
