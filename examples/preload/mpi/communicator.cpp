@@ -25,7 +25,8 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 constexpr std::chrono::microseconds pause{20};
-constexpr std::uint64_t most_steps_under_way = 3; // the library's own limit, where it would wait, is beyond
+/// Before a further one ends. With a fifth step the library would wait, without this thread's help.
+constexpr std::uint64_t most_steps_under_way = 2;
 /// A communicator that the program makes for a moment costs no probe.
 constexpr std::uint64_t calls_before_probe = 16;
 
@@ -136,8 +137,9 @@ void communicator::count_step(const collective_call& call, bool is_seen, std::un
     if (const std::uint64_t calls = wishes().calls_of_step; calls != 0) {
         if (is_seen) step = (calls_ - 1) / calls;
     } else {
-        // Not the type itself: it is a handle.
-        const unsigned type = static_cast<unsigned>(type_of(call.type).value_or(collprobeInt8));
+        // Not the handle of the type. Of a broadcast each rank may describe the same bytes by another type.
+        const bool has_type = call.what != operation::broadcast;
+        const unsigned type = has_type ? static_cast<unsigned>(type_of(call.type).value_or(collprobeInt8)) : 0;
         const std::uint64_t bytes = bytes_of(call);
         step = period_.add(
             collprobe::call_signature(static_cast<unsigned>(call.what), type, bytes, number_of(call),
@@ -179,6 +181,7 @@ void communicator::end(const open_call& call, bool is_there)
     if (is_given_up_) return;
     succeeded(collprobeObserveResult(probe_, call.token, is_there ? call.result : COLLPROBE_NO_BUFFER,
         is_there ? call.result_count : 0, nullptr));
+    progress();
 }
 
 void communicator::open(MPI_Comm comm)
@@ -209,8 +212,8 @@ void communicator::end_step(std::unique_lock<std::mutex>& lock)
     if (!succeeded(collprobeEndStep(probe_, step_, &seen, nullptr))) return;
     ++steps_ended_;
     exchange_->progress();
-    // A message that the step before left behind goes out before this rank may be gone for long: a rank that waits above
-    // has then only to wait for MPI. The probe's thread hands it over without any other rank's help.
+    // A message that the step before left behind goes out before this rank may be gone for long, so that ranks which wait
+    // above have only to wait for MPI. The probe's thread hands it over without any other rank's help.
     const auto until = clock::now() + std::chrono::seconds(1);
     while (steps_ended_ - steps_told_ > 1 && !exchange_->is_busy() && !is_given_up_ && clock::now() < until) {
         std::this_thread::sleep_for(pause);
@@ -241,9 +244,29 @@ void communicator::progress()
     if (!exchange_) return;
     exchange_->progress();
     if (!is_given_up_) take_records();
-    if (is_given_up_ || !exchange_->has_ended() || is_finished_) return;
+    if (!is_given_up_ && !is_finished_ && exchange_->has_ended()) stop(exchange_->why_it_ended().c_str());
+}
+
+/// Looks at nothing any more, for a reason that all ranks have.
+void communicator::stop(const char* reason)
+{
     is_given_up_ = true;
-    if (rank_ == 0) say("%s: nothing is looked at from here on: %s", name_.c_str(), exchange_->why_it_ended().c_str());
+    exchange_->leave();
+    if (rank_ == 0) say("%s: nothing is looked at from here on: %s", name_.c_str(), reason);
+}
+
+/// The same for a reason of this rank's own.
+void communicator::give_up(const char* format, ...)
+{
+    if (is_given_up_) return;
+    is_given_up_ = true;
+    if (exchange_) exchange_->leave();
+    char reason[1024];
+    std::va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(reason, sizeof reason, format, arguments);
+    va_end(arguments);
+    say("%s: rank %d looks at nothing from here on: %s", name_.c_str(), rank_, reason);
 }
 
 void communicator::finish(std::unique_lock<std::mutex>& lock)
@@ -281,21 +304,28 @@ void communicator::take_records()
     while (steps_told_ != steps_ended_) {
         const collprobeResult_t result = collprobePoll(probe_, 0);
         if (result == collprobeNotReady || exchange_->has_ended()) return;
+        if (result == collprobeMismatch) {
+            // All ranks know it. Their steps may differ from here on, so none goes on.
+            stop(collprobeGetLastError());
+            return;
+        }
         if (!succeeded(result)) return;
-        ++steps_told_;
         take_record();
     }
 }
 
 void communicator::take_record()
 {
+    ++steps_told_;
     collprobeFinding_t finding = COLLPROBE_FINDING_INIT;
+    news_.clear();
     for (std::uint64_t at = 0; collprobeGetFinding(probe_, at, &finding) == collprobeSuccess; ++at) {
         // The program may end within a step.
         if (is_finished_ && finding.step == step_ && std::strcmp(finding.kind, "call_missing") == 0) continue;
         ++findings_;
-        if (rank_ == 0) say_finding(finding);
+        if (rank_ == 0) add_to_news(finding);
     }
+    for (const news& each : news_) say_news(each);
     if (file_ < 0) return;
     const char* text = nullptr;
     if (collprobeGetText(probe_, collprobeJson, wishes().run.c_str(), &text) != collprobeSuccess) return;
@@ -304,25 +334,33 @@ void communicator::take_record()
     [[maybe_unused]] const ssize_t written = ::write(file_, line.data(), line.size());
 }
 
-/// Says once what comes step by step, and again where it has paused.
-void communicator::say_finding(const collprobeFinding_t& finding)
+/// One line for what a step has found in several calls of a rank.
+void communicator::add_to_news(const collprobeFinding_t& finding)
 {
-    const auto at = std::find_if(said_.begin(), said_.end(), [&](const said_finding& each) {
-        return each.rank == finding.rank && each.call == finding.callIndex && each.kind == finding.kind;
-    });
+    const auto is_alike = [&](const auto& each) { return each.rank == finding.rank && each.kind == finding.kind; };
+    if (const auto at = std::find_if(news_.begin(), news_.end(), is_alike); at != news_.end()) {
+        ++at->more;
+        return;
+    }
+    // What comes step by step is said once, and again where it has paused.
+    const auto at = std::find_if(said_.begin(), said_.end(), is_alike);
     const bool goes_on = at != said_.end() && at->last_step + 1 >= steps_told_;
     if (at != said_.end()) at->last_step = steps_told_;
-    else said_.push_back({finding.kind, finding.rank, finding.callIndex, steps_told_});
-    if (goes_on) return;
-    const auto step = static_cast<unsigned long long>(finding.step);
-    if (is_world_) {
-        say("step %llu: %s", step, finding.text);
-    } else if (finding.rank < 0 || finding.rank >= ranks_) {
-        say("step %llu of %s: %s", step, name_.c_str(), finding.text);
-    } else {
-        say("step %llu of %s: %s; its rank %d is rank %d of the world", step, name_.c_str(), finding.text, finding.rank,
-            world_ranks_[static_cast<std::size_t>(finding.rank)]);
+    else said_.push_back({finding.kind, finding.rank, steps_told_});
+    news_.push_back({finding.kind, finding.rank, finding.step, finding.text, 0, goes_on});
+}
+
+void communicator::say_news(const news& of) const
+{
+    if (of.is_known) return;
+    std::string text = "step " + std::to_string(of.step);
+    if (!is_world_) text += " of " + name_;
+    text += ": " + of.text;
+    if (of.more != 0) text += ", and " + std::to_string(of.more) + " more of its calls";
+    if (of.rank >= 0 && static_cast<std::size_t>(of.rank) < world_ranks_.size()) {
+        text += "; this is rank " + std::to_string(world_ranks_[static_cast<std::size_t>(of.rank)]) + " of the world";
     }
+    say("%s", text.c_str());
 }
 
 bool communicator::succeeded(collprobeResult_t result)
@@ -330,19 +368,6 @@ bool communicator::succeeded(collprobeResult_t result)
     if (result == collprobeSuccess) return true;
     give_up("%s", collprobeGetLastError());
     return false;
-}
-
-void communicator::give_up(const char* format, ...)
-{
-    if (is_given_up_) return;
-    is_given_up_ = true;
-    if (exchange_) exchange_->leave();
-    char reason[1024];
-    std::va_list arguments;
-    va_start(arguments, format);
-    std::vsnprintf(reason, sizeof reason, format, arguments);
-    va_end(arguments);
-    say("%s: rank %d looks at nothing from here on: %s", name_.c_str(), rank_, reason);
 }
 
 void communicator::summarize() const

@@ -73,11 +73,19 @@ public:
     void summarize() const;
 
 private:
+    /// What a step has found of a rank, or of none, in one call or several.
+    struct news {
+        std::string kind;
+        int rank;
+        std::uint64_t step;
+        std::string text;
+        std::uint64_t more; // calls
+        bool is_known; // the step before had it
+    };
     struct said_finding {
         std::string kind;
         int rank;
-        int call;
-        std::uint64_t last_step; // counted from the first one that was looked at
+        std::uint64_t last_step; // by `steps_told_`
     };
 
     void count_step(const collective_call& call, bool is_seen, std::unique_lock<std::mutex>& lock);
@@ -87,7 +95,9 @@ private:
     bool wait_for_steps(std::uint64_t most, std::unique_lock<std::mutex>& lock);
     void take_records();
     void take_record();
-    void say_finding(const collprobeFinding_t& finding);
+    void add_to_news(const collprobeFinding_t& finding);
+    void say_news(const news& of) const;
+    void stop(const char* reason);
     bool succeeded(collprobeResult_t result);
     [[gnu::format(printf, 2, 3)]] void give_up(const char* format, ...);
 
@@ -98,7 +108,7 @@ private:
     bool is_finished_ = false;
     bool is_given_up_ = false;
     std::string name_;
-    std::vector<int> world_ranks_; // of other communicators than the world; empty where it has all ranks in order
+    std::vector<int> world_ranks_; // empty where they are those of the world
 
     collprobe::call_period period_;
     std::uint64_t calls_ = 0; // that could be looked at
@@ -114,6 +124,7 @@ private:
     std::uint64_t steps_told_ = 0;
     std::uint64_t calls_seen_ = 0;
     std::uint64_t findings_ = 0;
+    std::vector<news> news_;
     std::vector<said_finding> said_;
     int file_ = -1;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 namespace collprobe_mpi {
 
@@ -79,19 +80,19 @@ void exchange::progress()
             break;
         case stage::message:
             if (!is_done()) return;
-            read_messages(all_.data(), inline_bytes_);
+            read_messages(all_.data(), last_bytes_);
             break;
         case stage::ended: return;
         }
     }
 }
 
-void exchange::start(const std::vector<unsigned char>& own, std::size_t bytes, stage next)
+void exchange::start(std::size_t bytes, stage next)
 {
     all_.resize(std::max(all_.size(), bytes * static_cast<std::size_t>(ranks_)));
     const int count = static_cast<int>(bytes);
     stage_ = next;
-    if (mpi().Iallgather(own.data(), count, mpi().byte, all_.data(), count, mpi().byte, channel_, &request_)
+    if (mpi().Iallgather(own_.data(), count, mpi().byte, all_.data(), count, mpi().byte, channel_, &request_)
         != MPI_SUCCESS) {
         abandon();
     }
@@ -100,21 +101,21 @@ void exchange::start(const std::vector<unsigned char>& own, std::size_t bytes, s
 void exchange::send_frame()
 {
     header own;
-    own_.resize(std::max(own_.size(), sizeof own + inline_bytes_));
+    own_.resize(std::max(own_.size(), sizeof own + room_));
     {
         const std::lock_guard lock(mutex_);
         if (send_ == nullptr) own.is_last = 1;
         else if (bytes_ > std::numeric_limits<int>::max() - sizeof own) own.is_last = 1;
         else own.bytes = bytes_;
-        if (own.bytes != 0 && own.bytes <= inline_bytes_) std::memcpy(own_.data() + sizeof own, send_, bytes_);
+        if (own.bytes != 0 && own.bytes <= room_) std::memcpy(own_.data() + sizeof own, send_, bytes_);
     }
     std::memcpy(own_.data(), &own, sizeof own);
-    start(own_, sizeof own + inline_bytes_, stage::frame);
+    start(sizeof own + room_, stage::frame);
 }
 
 void exchange::read_frame()
 {
-    const std::size_t apart = sizeof(header) + inline_bytes_;
+    const std::size_t apart = sizeof(header) + room_;
     std::uint64_t least = header_of(0, apart).bytes;
     std::uint64_t most = least;
     bool is_last = false;
@@ -128,17 +129,19 @@ void exchange::read_frame()
         say_why(apart);
         abandon();
         mpi().Comm_free(&channel_);
-    } else if (most <= inline_bytes_) {
-        inline_bytes_ = most;
+        return;
+    }
+    const bool is_inside = most <= room_;
+    room_ = std::exchange(last_bytes_, most);
+    if (is_inside) {
         read_messages(all_.data() + sizeof(header), apart);
     } else {
-        inline_bytes_ = most;
-        own_.resize(std::max(own_.size(), inline_bytes_));
+        own_.resize(std::max<std::size_t>(own_.size(), most));
         {
             const std::lock_guard lock(mutex_);
             if (send_ != nullptr) std::memcpy(own_.data(), send_, bytes_);
         }
-        start(own_, inline_bytes_, stage::message);
+        start(most, stage::message);
     }
 }
 

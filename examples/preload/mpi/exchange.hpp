@@ -17,10 +17,10 @@ namespace collprobe_mpi {
 /// for: the probe's thread hands its message over, and the program's thread sends it by non-blocking calls of MPI,
 /// within calls that the program makes anyway. A duplicate of the communicator carries the messages.
 ///
-/// The messages go in frames: all-gathers whose size every rank knows from the frame before. A frame has a header, and
-/// the message if that is not longer than the last one; a longer message follows in an all-gather of its own. The last
-/// frame of a rank has no message. So ranks that disagree about the number or the size of messages find that out from
-/// the same frame, and none waits for a message that does not come.
+/// The messages go in frames: all-gathers whose size every rank knows from the frames before. A probe sends two messages
+/// a step, so a frame has room for a message as long as the last but one; a longer message follows in an all-gather of
+/// its own. A rank's last frame has no message. So ranks that disagree about the number or the size of messages find that
+/// out from the same frame, and none waits for a message that does not come.
 class exchange {
 public:
     /// On the program's thread. Starts to duplicate `comm`: collective, but waits for no rank.
@@ -57,7 +57,7 @@ private:
     header header_of(int rank, std::size_t apart) const;
     void say_why(std::size_t apart);
     void read_messages(const unsigned char* messages, std::size_t apart);
-    void start(const std::vector<unsigned char>& own, std::size_t bytes, stage next);
+    void start(std::size_t bytes, stage next);
     void answer(bool succeeded);
 
     MPI_Comm channel_{};
@@ -67,7 +67,8 @@ private:
     int rank_ = 0;
     int ranks_ = 0;
     std::string why_ = "MPI has failed";
-    std::size_t inline_bytes_ = 0; // of the last message: a frame has room for so much
+    std::size_t room_ = 0; // of a frame, for a message
+    std::size_t last_bytes_ = 0; // of the last message: the room of the next frame but one
     std::vector<unsigned char> own_;
     std::vector<unsigned char> all_;
 

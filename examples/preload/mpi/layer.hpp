@@ -44,10 +44,12 @@ public:
     void end_kept(MPI_Request request, bool succeeded);
     bool has_kept() const noexcept { return kept_count_.load(std::memory_order_relaxed) != 0; }
     void mark(std::uint64_t step);
+    void progress();
 
     /// On behalf of a communicator: its step ends, and results that have not come do not count any more.
     void drop_kept(const communicator& of);
     void count_unseen(const collective_call& call, const char* reason);
+    std::uint64_t next_file() noexcept { return files_++; }
 
 private:
     struct kept_call {
@@ -63,20 +65,23 @@ private:
         std::uint64_t count;
     };
 
-    layer();
+    layer() = default;
+    void start();
     communicator* find(MPI_Comm comm);
-    void free_finished();
+    void end_freed(std::unique_lock<std::mutex>& lock);
     void finalize();
     void summarize() const;
     static int on_delete(MPI_Comm comm, int key, void* value, void* extra);
 
     std::mutex mutex_;
     int key_ = 0; // of the attribute that holds a communicator's object
+    bool is_started_ = false;
     bool is_over_ = false;
     std::vector<std::unique_ptr<communicator>> communicators_;
     std::vector<communicator*> freed_; // by the program
     std::vector<kept_call> kept_;
     std::atomic<std::size_t> kept_count_{0};
+    std::uint64_t files_ = 0;
     std::uint64_t late_results_ = 0;
     std::vector<unseen_calls> unseen_;
     bool has_mark_ = false;

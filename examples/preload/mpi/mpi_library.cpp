@@ -36,6 +36,19 @@ void* find_in(const char* const (&names)[N], const char* symbol) noexcept
     return nullptr;
 }
 
+/// The program may have the library's objects as its own, by copy relocations.
+[[maybe_unused]] void* find_object(const char* name) noexcept
+{
+    void* const found = dlsym(RTLD_DEFAULT, name);
+    return found != nullptr ? found : find_in(own_names, name);
+}
+
+void* find_symbol(const char* name) noexcept
+{
+    void* const found = find_in(own_names, name);
+    return found != nullptr ? found : dlsym(RTLD_DEFAULT, name);
+}
+
 bool is_own(const char* version) noexcept
 {
     for (const char* const own : own_versions) {
@@ -85,7 +98,7 @@ mpi_library find() noexcept
     COLLPROBE_MPI_CONVERSIONS(COLLPROBE_FIND)
 #undef COLLPROBE_FIND
 #if defined(OPEN_MPI)
-#define COLLPROBE_OBJECT(constant, symbol) static_cast<decltype(constant)>(find_symbol(symbol))
+#define COLLPROBE_OBJECT(constant, symbol) static_cast<decltype(constant)>(find_object(symbol))
 #else
 #define COLLPROBE_OBJECT(constant, symbol) constant
 #endif
@@ -109,12 +122,6 @@ mpi_library find() noexcept
 }
 
 } // namespace
-
-void* find_symbol(const char* name) noexcept
-{
-    void* const found = find_in(own_names, name);
-    return found != nullptr ? found : dlsym(RTLD_DEFAULT, name);
-}
 
 const mpi_library& mpi() noexcept
 {

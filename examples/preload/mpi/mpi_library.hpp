@@ -113,7 +113,4 @@ struct mpi_library {
 /// Found by the first call.
 const mpi_library& mpi() noexcept;
 
-/// An address in the program's MPI, or in the program; null: there is none.
-void* find_symbol(const char* name) noexcept;
-
 } // namespace collprobe_mpi
