@@ -135,10 +135,16 @@ collective_call all_gather_v(const char* function, MPI_Comm comm, MPI_Datatype t
     return counted(function, operation::all_gather_v, comm, type, elements);
 }
 
+/// Whether the program's MPI is known and has the call.
+template <class Call>
+bool has(Call call)
+{
+    return mpi().is_known && call != nullptr;
+}
+
 template <class Describe, class Call>
 int blocking(const Describe& describe, const Call& call)
 {
-    if (!mpi().is_known) return call();
     layer& own = layer::get();
     const open_call opened = own.begin(describe());
     const int status = call();
@@ -149,7 +155,6 @@ int blocking(const Describe& describe, const Call& call)
 template <class Describe, class Call>
 int non_blocking(MPI_Request* request, const Describe& describe, const Call& call)
 {
-    if (!mpi().is_known) return call();
     layer& own = layer::get();
     const open_call opened = own.begin(describe());
     const int status = call();
@@ -164,121 +169,159 @@ int non_blocking(MPI_Request* request, const Describe& describe, const Call& cal
 
 using namespace collprobe_mpi;
 
-// Each collective call as it is, with a count of MPI_Count, and both without a wait.
+// Each collective call as it is, with a count of MPI_Count, and both without a wait. The name in the object file keeps
+// the types of <mpi.h> away, which has another name for each of its own.
+#define COLLPROBE_CALL(name, parameters)                                                                               \
+    COLLPROBE_EXPORT int layer_##name parameters __asm__("MPI_" #name);                                                \
+    int layer_##name parameters
 #define COLLPROBE_CALLS(suffix, Count, Displacement)                                                                   \
-    COLLPROBE_EXPORT int MPI_Allreduce##suffix(                                                                        \
-        const void* send, void* receive, Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)                     \
+    COLLPROBE_CALL(Allreduce##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype> type,          \
+        wide<MPI_Op> op, wide<MPI_Comm> comm))                                                                         \
     {                                                                                                                  \
-        return blocking([&] { return all_reduce("MPI_Allreduce" #suffix, send, receive, count, type, op, comm); },     \
-            [&] { return mpi().Allreduce##suffix(send, receive, count, type, op, comm); });                            \
+        const auto describe = [&] {                                                                                    \
+            return all_reduce("MPI_Allreduce" #suffix, send, receive, count, type, op, comm);                          \
+        };                                                                                                             \
+        const auto call = [&] { return mpi().Allreduce##suffix(send, receive, count, type, op, comm); };               \
+        if (has(mpi().Allreduce##suffix)) return blocking(describe, call);                                             \
+        return pass_on<int>("MPI_Allreduce" #suffix, send, receive, count, type, op, comm);                            \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Iallreduce##suffix(const void* send, void* receive, Count count, MPI_Datatype type,       \
-        MPI_Op op, MPI_Comm comm, MPI_Request* request)                                                                \
+    COLLPROBE_CALL(Iallreduce##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype> type,         \
+        wide<MPI_Op> op, wide<MPI_Comm> comm, MPI_Request* request))                                                   \
     {                                                                                                                  \
-        return non_blocking(                                                                                           \
-            request, [&] { return all_reduce("MPI_Iallreduce" #suffix, send, receive, count, type, op, comm); },       \
-            [&] { return mpi().Iallreduce##suffix(send, receive, count, type, op, comm, request); });                  \
+        const auto describe = [&] {                                                                                    \
+            return all_reduce("MPI_Iallreduce" #suffix, send, receive, count, type, op, comm);                         \
+        };                                                                                                             \
+        const auto call = [&] { return mpi().Iallreduce##suffix(send, receive, count, type, op, comm, request); };     \
+        if (has(mpi().Iallreduce##suffix)) return non_blocking(request, describe, call);                               \
+        return pass_on<int>("MPI_Iallreduce" #suffix, send, receive, count, type, op, comm, request);                  \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Reduce_scatter##suffix(                                                                   \
-        const void* send, void* receive, const Count counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm)            \
+    COLLPROBE_CALL(Reduce_scatter##suffix, (const void* send, void* receive, const Count* counts, wide<MPI_Datatype>   \
+        type, wide<MPI_Op> op, wide<MPI_Comm> comm))                                                                   \
     {                                                                                                                  \
-        return blocking(                                                                                               \
-            [&] { return reduce_scatter("MPI_Reduce_scatter" #suffix, send, receive, counts, type, op, comm); },       \
-            [&] { return mpi().Reduce_scatter##suffix(send, receive, counts, type, op, comm); });                      \
+        const auto describe = [&] {                                                                                    \
+            return reduce_scatter("MPI_Reduce_scatter" #suffix, send, receive, counts, type, op, comm);                \
+        };                                                                                                             \
+        const auto call = [&] { return mpi().Reduce_scatter##suffix(send, receive, counts, type, op, comm); };         \
+        if (has(mpi().Reduce_scatter##suffix)) return blocking(describe, call);                                        \
+        return pass_on<int>("MPI_Reduce_scatter" #suffix, send, receive, counts, type, op, comm);                      \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Ireduce_scatter##suffix(const void* send, void* receive, const Count counts[],            \
-        MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Request* request)                                             \
+    COLLPROBE_CALL(Ireduce_scatter##suffix, (const void* send, void* receive, const Count* counts, wide<MPI_Datatype>  \
+        type, wide<MPI_Op> op, wide<MPI_Comm> comm, MPI_Request* request))                                             \
     {                                                                                                                  \
-        return non_blocking(                                                                                           \
-            request,                                                                                                   \
-            [&] { return reduce_scatter("MPI_Ireduce_scatter" #suffix, send, receive, counts, type, op, comm); },      \
-            [&] { return mpi().Ireduce_scatter##suffix(send, receive, counts, type, op, comm, request); });            \
+        const auto describe = [&] {                                                                                    \
+            return reduce_scatter("MPI_Ireduce_scatter" #suffix, send, receive, counts, type, op, comm);               \
+        };                                                                                                             \
+        const auto call = [&] {                                                                                        \
+            return mpi().Ireduce_scatter##suffix(send, receive, counts, type, op, comm, request);                      \
+        };                                                                                                             \
+        if (has(mpi().Ireduce_scatter##suffix)) return non_blocking(request, describe, call);                          \
+        return pass_on<int>("MPI_Ireduce_scatter" #suffix, send, receive, counts, type, op, comm, request);            \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Reduce_scatter_block##suffix(                                                             \
-        const void* send, void* receive, Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)                     \
+    COLLPROBE_CALL(Reduce_scatter_block##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype>     \
+        type, wide<MPI_Op> op, wide<MPI_Comm> comm))                                                                   \
     {                                                                                                                  \
-        return blocking(                                                                                               \
-            [&] {                                                                                                      \
-                return reduce_scatter_block("MPI_Reduce_scatter_block" #suffix, send, receive, count, type, op, comm); \
-            },                                                                                                         \
-            [&] { return mpi().Reduce_scatter_block##suffix(send, receive, count, type, op, comm); });                 \
+        const auto describe = [&] {                                                                                    \
+            return reduce_scatter_block("MPI_Reduce_scatter_block" #suffix, send, receive, count, type, op, comm);     \
+        };                                                                                                             \
+        const auto call = [&] { return mpi().Reduce_scatter_block##suffix(send, receive, count, type, op, comm); };    \
+        if (has(mpi().Reduce_scatter_block##suffix)) return blocking(describe, call);                                  \
+        return pass_on<int>("MPI_Reduce_scatter_block" #suffix, send, receive, count, type, op, comm);                 \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Ireduce_scatter_block##suffix(const void* send, void* receive, Count count,               \
-        MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Request* request)                                             \
+    COLLPROBE_CALL(Ireduce_scatter_block##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype>    \
+        type, wide<MPI_Op> op, wide<MPI_Comm> comm, MPI_Request* request))                                             \
     {                                                                                                                  \
-        return non_blocking(                                                                                           \
-            request,                                                                                                   \
-            [&] {                                                                                                      \
-                return reduce_scatter_block(                                                                           \
-                    "MPI_Ireduce_scatter_block" #suffix, send, receive, count, type, op, comm);                        \
-            },                                                                                                         \
-            [&] { return mpi().Ireduce_scatter_block##suffix(send, receive, count, type, op, comm, request); });       \
+        const auto describe = [&] {                                                                                    \
+            return reduce_scatter_block("MPI_Ireduce_scatter_block" #suffix, send, receive, count, type, op, comm);    \
+        };                                                                                                             \
+        const auto call = [&] {                                                                                        \
+            return mpi().Ireduce_scatter_block##suffix(send, receive, count, type, op, comm, request);                 \
+        };                                                                                                             \
+        if (has(mpi().Ireduce_scatter_block##suffix)) return non_blocking(request, describe, call);                    \
+        return pass_on<int>("MPI_Ireduce_scatter_block" #suffix, send, receive, count, type, op, comm, request);       \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Allgather##suffix(const void* send, Count send_count, MPI_Datatype send_type,             \
-        void* receive, Count count, MPI_Datatype type, MPI_Comm comm)                                                  \
+    COLLPROBE_CALL(Allgather##suffix, (const void* send, Count send_count, wide<MPI_Datatype> send_type, void*         \
+        receive, Count count, wide<MPI_Datatype> type, wide<MPI_Comm> comm))                                           \
     {                                                                                                                  \
-        return blocking(                                                                                               \
-            [&] {                                                                                                      \
-                return all_gather(                                                                                     \
-                    "MPI_Allgather" #suffix, send, send_count, send_type, receive, count, type, comm);                 \
-            },                                                                                                         \
-            [&] { return mpi().Allgather##suffix(send, send_count, send_type, receive, count, type, comm); });         \
+        const auto describe = [&] {                                                                                    \
+            return all_gather("MPI_Allgather" #suffix, send, send_count, send_type, receive, count, type, comm);       \
+        };                                                                                                             \
+        const auto call = [&] {                                                                                        \
+            return mpi().Allgather##suffix(send, send_count, send_type, receive, count, type, comm);                   \
+        };                                                                                                             \
+        if (has(mpi().Allgather##suffix)) return blocking(describe, call);                                             \
+        return pass_on<int>("MPI_Allgather" #suffix, send, send_count, send_type, receive, count, type, comm);         \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Iallgather##suffix(const void* send, Count send_count, MPI_Datatype send_type,            \
-        void* receive, Count count, MPI_Datatype type, MPI_Comm comm, MPI_Request* request)                            \
+    COLLPROBE_CALL(Iallgather##suffix, (const void* send, Count send_count, wide<MPI_Datatype> send_type, void*        \
+        receive, Count count, wide<MPI_Datatype> type, wide<MPI_Comm> comm, MPI_Request* request))                     \
     {                                                                                                                  \
-        return non_blocking(                                                                                           \
-            request,                                                                                                   \
-            [&] {                                                                                                      \
-                return all_gather(                                                                                     \
-                    "MPI_Iallgather" #suffix, send, send_count, send_type, receive, count, type, comm);                \
-            },                                                                                                         \
-            [&] {                                                                                                      \
-                return mpi().Iallgather##suffix(send, send_count, send_type, receive, count, type, comm, request);     \
-            });                                                                                                        \
+        const auto describe = [&] {                                                                                    \
+            return all_gather("MPI_Iallgather" #suffix, send, send_count, send_type, receive, count, type, comm);      \
+        };                                                                                                             \
+        const auto call = [&] {                                                                                        \
+            return mpi().Iallgather##suffix(send, send_count, send_type, receive, count, type, comm, request);         \
+        };                                                                                                             \
+        if (has(mpi().Iallgather##suffix)) return non_blocking(request, describe, call);                               \
+        return pass_on<int>("MPI_Iallgather" #suffix, send, send_count, send_type, receive, count, type, comm,         \
+            request);                                                                                                  \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Allgatherv##suffix(const void* send, Count send_count, MPI_Datatype send_type,            \
-        void* receive, const Count counts[], const Displacement places[], MPI_Datatype type, MPI_Comm comm)            \
+    COLLPROBE_CALL(Allgatherv##suffix, (const void* send, Count send_count, wide<MPI_Datatype> send_type, void*        \
+        receive, const Count* counts, const Displacement* places, wide<MPI_Datatype> type, wide<MPI_Comm> comm))       \
     {                                                                                                                  \
-        return blocking([&] { return all_gather_v("MPI_Allgatherv" #suffix, comm, type, counts); }, [&] {              \
+        const auto describe = [&] { return all_gather_v("MPI_Allgatherv" #suffix, comm, type, counts); };              \
+        const auto call = [&] {                                                                                        \
             return mpi().Allgatherv##suffix(send, send_count, send_type, receive, counts, places, type, comm);         \
-        });                                                                                                            \
+        };                                                                                                             \
+        if (has(mpi().Allgatherv##suffix)) return blocking(describe, call);                                            \
+        return pass_on<int>("MPI_Allgatherv" #suffix, send, send_count, send_type, receive, counts, places, type,      \
+            comm);                                                                                                     \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Iallgatherv##suffix(const void* send, Count send_count, MPI_Datatype send_type,           \
-        void* receive, const Count counts[], const Displacement places[], MPI_Datatype type, MPI_Comm comm,            \
-        MPI_Request* request)                                                                                          \
+    COLLPROBE_CALL(Iallgatherv##suffix, (const void* send, Count send_count, wide<MPI_Datatype> send_type, void*       \
+        receive, const Count* counts, const Displacement* places, wide<MPI_Datatype> type, wide<MPI_Comm> comm,        \
+        MPI_Request* request))                                                                                         \
     {                                                                                                                  \
-        return blocking([&] { return all_gather_v("MPI_Iallgatherv" #suffix, comm, type, counts); }, [&] {             \
-            return mpi().Iallgatherv##suffix(                                                                          \
-                send, send_count, send_type, receive, counts, places, type, comm, request);                            \
-        });                                                                                                            \
+        const auto describe = [&] { return all_gather_v("MPI_Iallgatherv" #suffix, comm, type, counts); };             \
+        const auto call = [&] {                                                                                        \
+            return mpi().Iallgatherv##suffix(send, send_count, send_type, receive, counts, places, type, comm,         \
+                request);                                                                                              \
+        };                                                                                                             \
+        if (has(mpi().Iallgatherv##suffix)) return blocking(describe, call);                                           \
+        return pass_on<int>("MPI_Iallgatherv" #suffix, send, send_count, send_type, receive, counts, places, type,     \
+            comm, request);                                                                                            \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Bcast##suffix(void* data, Count count, MPI_Datatype type, int root, MPI_Comm comm)        \
+    COLLPROBE_CALL(Bcast##suffix, (void* data, Count count, wide<MPI_Datatype> type, int root, wide<MPI_Comm> comm))   \
     {                                                                                                                  \
-        return blocking(                                                                                               \
-            [&] { return broadcast("MPI_Bcast" #suffix, comm, type, positive(count), root); },                         \
-            [&] { return mpi().Bcast##suffix(data, count, type, root, comm); });                                       \
+        const auto describe = [&] { return broadcast("MPI_Bcast" #suffix, comm, type, positive(count), root); };       \
+        const auto call = [&] { return mpi().Bcast##suffix(data, count, type, root, comm); };                          \
+        if (has(mpi().Bcast##suffix)) return blocking(describe, call);                                                 \
+        return pass_on<int>("MPI_Bcast" #suffix, data, count, type, root, comm);                                       \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Ibcast##suffix(                                                                           \
-        void* data, Count count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request* request)                     \
+    COLLPROBE_CALL(Ibcast##suffix, (void* data, Count count, wide<MPI_Datatype> type, int root, wide<MPI_Comm> comm,   \
+        MPI_Request* request))                                                                                         \
     {                                                                                                                  \
-        return blocking(                                                                                               \
-            [&] { return broadcast("MPI_Ibcast" #suffix, comm, type, positive(count), root); },                        \
-            [&] { return mpi().Ibcast##suffix(data, count, type, root, comm, request); });                             \
+        const auto describe = [&] { return broadcast("MPI_Ibcast" #suffix, comm, type, positive(count), root); };      \
+        const auto call = [&] { return mpi().Ibcast##suffix(data, count, type, root, comm, request); };                \
+        if (has(mpi().Ibcast##suffix)) return blocking(describe, call);                                                \
+        return pass_on<int>("MPI_Ibcast" #suffix, data, count, type, root, comm, request);                             \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Reduce##suffix(                                                                           \
-        const void* send, void* receive, Count count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm)           \
+    COLLPROBE_CALL(Reduce##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype> type,             \
+        wide<MPI_Op> op, int root, wide<MPI_Comm> comm))                                                               \
     {                                                                                                                  \
-        return blocking(                                                                                               \
-            [&] { return counted("MPI_Reduce" #suffix, operation::reduce, comm, type, positive(count), op, root); },   \
-            [&] { return mpi().Reduce##suffix(send, receive, count, type, op, root, comm); });                         \
+        const auto describe = [&] {                                                                                    \
+            return counted("MPI_Reduce" #suffix, operation::reduce, comm, type, positive(count), op, root);            \
+        };                                                                                                             \
+        const auto call = [&] { return mpi().Reduce##suffix(send, receive, count, type, op, root, comm); };            \
+        if (has(mpi().Reduce##suffix)) return blocking(describe, call);                                                \
+        return pass_on<int>("MPI_Reduce" #suffix, send, receive, count, type, op, root, comm);                         \
     }                                                                                                                  \
-    COLLPROBE_EXPORT int MPI_Ireduce##suffix(const void* send, void* receive, Count count, MPI_Datatype type,          \
-        MPI_Op op, int root, MPI_Comm comm, MPI_Request* request)                                                      \
+    COLLPROBE_CALL(Ireduce##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype> type,            \
+        wide<MPI_Op> op, int root, wide<MPI_Comm> comm, MPI_Request* request))                                         \
     {                                                                                                                  \
-        return blocking(                                                                                               \
-            [&] { return counted("MPI_Ireduce" #suffix, operation::reduce, comm, type, positive(count), op, root); },  \
-            [&] { return mpi().Ireduce##suffix(send, receive, count, type, op, root, comm, request); });               \
+        const auto describe = [&] {                                                                                    \
+            return counted("MPI_Ireduce" #suffix, operation::reduce, comm, type, positive(count), op, root);           \
+        };                                                                                                             \
+        const auto call = [&] { return mpi().Ireduce##suffix(send, receive, count, type, op, root, comm, request); };  \
+        if (has(mpi().Ireduce##suffix)) return blocking(describe, call);                                               \
+        return pass_on<int>("MPI_Ireduce" #suffix, send, receive, count, type, op, root, comm, request);               \
     }
 
 COLLPROBE_CALLS(, int, int)

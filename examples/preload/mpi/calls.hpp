@@ -29,7 +29,8 @@ int completing(std::size_t count, MPI_Request* requests, const Call& call, bool 
     for (const std::size_t at : places) before.push_back(requests[at]);
     const int status = call();
     for (std::size_t each = 0; each < places.size(); ++each) {
-        if (requests[places[each]] == mpi().no_request) own.end_kept(before[each], has_results && status == MPI_SUCCESS);
+        if (requests[places[each]] != mpi().no_request) continue;
+        own.end_kept(before[each], has_results && status == MPI_SUCCESS);
     }
     own.progress();
     return status;

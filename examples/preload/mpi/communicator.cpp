@@ -212,8 +212,8 @@ void communicator::end_step(std::unique_lock<std::mutex>& lock)
     if (!succeeded(collprobeEndStep(probe_, step_, &seen, nullptr))) return;
     ++steps_ended_;
     exchange_->progress();
-    // A message that the step before left behind goes out before this rank may be gone for long, so that ranks which wait
-    // above have only to wait for MPI. The probe's thread hands it over without any other rank's help.
+    // A message that the step before left behind goes out before this rank may be gone for long, so that ranks which
+    // wait above have only to wait for MPI. The probe's thread hands it over without any other rank's help.
     const auto until = clock::now() + std::chrono::seconds(1);
     while (steps_ended_ - steps_told_ > 1 && !exchange_->is_busy() && !is_given_up_ && clock::now() < until) {
         std::this_thread::sleep_for(pause);

@@ -13,14 +13,14 @@
 
 namespace collprobe_mpi {
 
-/// Gathers the messages of a probe over the ranks of a communicator, without a thread level that the program did not ask
-/// for: the probe's thread hands its message over, and the program's thread sends it by non-blocking calls of MPI,
+/// Gathers the messages of a probe over the ranks of a communicator, without a thread level that the program did not
+/// ask for: the probe's thread hands its message over, and the program's thread sends it by non-blocking calls of MPI,
 /// within calls that the program makes anyway. A duplicate of the communicator carries the messages.
 ///
-/// The messages go in frames: all-gathers whose size every rank knows from the frames before. A probe sends two messages
-/// a step, so a frame has room for a message as long as the last but one; a longer message follows in an all-gather of
-/// its own. A rank's last frame has no message. So ranks that disagree about the number or the size of messages find that
-/// out from the same frame, and none waits for a message that does not come.
+/// The messages go in frames: all-gathers whose size every rank knows from the frames before. A probe sends two
+/// messages a step, so a frame has room for a message as long as the last but one; a longer message follows in an
+/// all-gather of its own. A rank's last frame has no message. So ranks that disagree about the number or the size of
+/// messages find that out from the same frame, and none waits for a message that does not come.
 class exchange {
 public:
     /// On the program's thread. Starts to duplicate `comm`: collective, but waits for no rank.

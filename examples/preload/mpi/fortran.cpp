@@ -1,11 +1,9 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Fortran under Open MPI, whose bindings call its inner functions. mpif.h and the module mpi call mpi_allreduce_, the
-// module mpi_f08 ompi_allreduce_f. MPICH's bindings call the functions of C.
-#include "mpi_library.hpp"
-
-#if defined(OPEN_MPI)
+// What Fortran's bindings do not reach by the functions of C.
+// Open MPI: all. mpif.h and the module mpi call mpi_allreduce_, the module mpi_f08 ompi_allreduce_f and pmpi_test_.
+// MPICH: that requests are completed by the module mpi_f08, which calls PMPI_Wait.
 #include <cstddef>
 #include <vector>
 
@@ -13,11 +11,123 @@
 
 #include "calls.hpp"
 #include "layer.hpp"
+#include "mpi_library.hpp"
 
 using namespace collprobe_mpi;
 
 static_assert(sizeof(MPI_Fint) == sizeof(int));
 
+namespace {
+
+MPI_Request request_of(MPI_Fint handle)
+{
+#if defined(OPEN_MPI)
+    return mpi().Request_f2c(handle);
+#else
+    return handle;
+#endif
+}
+
+template <class Call>
+void complete(MPI_Fint count, MPI_Fint* requests, MPI_Fint* error, const Call& call, bool has_results = true)
+{
+    MPI_Fint own_error = MPI_SUCCESS; // the argument is optional in the module mpi_f08
+    MPI_Fint* const status = error != nullptr ? error : &own_error;
+    if (!mpi().is_known || count <= 0 || !layer::get().has_kept()) {
+        call(status);
+        return;
+    }
+    std::vector<MPI_Request> handles(static_cast<std::size_t>(count));
+    const auto convert = [&] {
+        for (std::size_t at = 0; at < handles.size(); ++at) handles[at] = request_of(requests[at]);
+    };
+    convert();
+    completing(
+        handles.size(), handles.data(),
+        [&] {
+            call(status);
+            convert();
+            return *status;
+        },
+        has_results);
+}
+
+} // namespace
+
+// A program of another MPI comes here, too, where both layers are preloaded.
+#if defined(OPEN_MPI)
+#define COLLPROBE_BEHIND(name) "mpi_" #name "_"
+#define COLLPROBE_FORTRAN(name, parameters)                                                                            \
+    COLLPROBE_EXPORT void mpi_##name##_ parameters __attribute__((alias("ompi_" #name "_f")));                         \
+    COLLPROBE_EXPORT void pmpi_##name##_ parameters __attribute__((alias("ompi_" #name "_f")));                        \
+    COLLPROBE_EXPORT void ompi_##name##_f parameters
+#else
+#define COLLPROBE_BEHIND(name) "mpi_" #name "_f08_"
+#define COLLPROBE_FORTRAN(name, parameters) COLLPROBE_EXPORT void mpi_##name##_f08_ parameters
+#endif
+
+COLLPROBE_FORTRAN(wait, (MPI_Fint* request, void* status, MPI_Fint* error))
+{
+    const auto call = [&](MPI_Fint* given) { pass_on<void>(COLLPROBE_BEHIND(wait), request, status, given); };
+    complete(1, request, error, call);
+}
+COLLPROBE_FORTRAN(test, (MPI_Fint* request, MPI_Fint* flag, void* status, MPI_Fint* error))
+{
+    const auto call = [&](MPI_Fint* given) { pass_on<void>(COLLPROBE_BEHIND(test), request, flag, status, given); };
+    complete(1, request, error, call);
+}
+COLLPROBE_FORTRAN(request_free, (MPI_Fint* request, MPI_Fint* error))
+{
+    const auto call = [&](MPI_Fint* given) { pass_on<void>(COLLPROBE_BEHIND(request_free), request, given); };
+    complete(1, request, error, call, false);
+}
+COLLPROBE_FORTRAN(waitall, (MPI_Fint* count, MPI_Fint* requests, void* statuses, MPI_Fint* error))
+{
+    const auto call = [&](MPI_Fint* given) {
+        pass_on<void>(COLLPROBE_BEHIND(waitall), count, requests, statuses, given);
+    };
+    complete(*count, requests, error, call);
+}
+COLLPROBE_FORTRAN(testall, (MPI_Fint* count, MPI_Fint* requests, MPI_Fint* flag, void* statuses, MPI_Fint* error))
+{
+    const auto call = [&](MPI_Fint* given) {
+        pass_on<void>(COLLPROBE_BEHIND(testall), count, requests, flag, statuses, given);
+    };
+    complete(*count, requests, error, call);
+}
+COLLPROBE_FORTRAN(waitany, (MPI_Fint* count, MPI_Fint* requests, MPI_Fint* place, void* status, MPI_Fint* error))
+{
+    const auto call = [&](MPI_Fint* given) {
+        pass_on<void>(COLLPROBE_BEHIND(waitany), count, requests, place, status, given);
+    };
+    complete(*count, requests, error, call);
+}
+COLLPROBE_FORTRAN(
+    testany, (MPI_Fint* count, MPI_Fint* requests, MPI_Fint* place, MPI_Fint* flag, void* status, MPI_Fint* error))
+{
+    const auto call = [&](MPI_Fint* given) {
+        pass_on<void>(COLLPROBE_BEHIND(testany), count, requests, place, flag, status, given);
+    };
+    complete(*count, requests, error, call);
+}
+COLLPROBE_FORTRAN(
+    waitsome, (MPI_Fint* count, MPI_Fint* requests, MPI_Fint* done, MPI_Fint* places, void* statuses, MPI_Fint* error))
+{
+    const auto call = [&](MPI_Fint* given) {
+        pass_on<void>(COLLPROBE_BEHIND(waitsome), count, requests, done, places, statuses, given);
+    };
+    complete(*count, requests, error, call);
+}
+COLLPROBE_FORTRAN(
+    testsome, (MPI_Fint* count, MPI_Fint* requests, MPI_Fint* done, MPI_Fint* places, void* statuses, MPI_Fint* error))
+{
+    const auto call = [&](MPI_Fint* given) {
+        pass_on<void>(COLLPROBE_BEHIND(testsome), count, requests, done, places, statuses, given);
+    };
+    complete(*count, requests, error, call);
+}
+
+#if defined(OPEN_MPI)
 namespace {
 
 MPI_Comm comm_of(const MPI_Fint* handle)
@@ -46,54 +156,18 @@ void give(MPI_Fint* error, int status)
     if (error != nullptr) *error = status;
 }
 
-/// Calls the function behind this layer.
-template <class... Arguments>
-void pass_on(const char* name, Arguments... arguments)
-{
-    reinterpret_cast<void (*)(Arguments...)>(dlsym(RTLD_NEXT, name))(arguments...);
-}
-
-template <class Call>
-void complete(MPI_Fint count, MPI_Fint* requests, MPI_Fint* error, const Call& call, bool has_results = true)
-{
-    MPI_Fint own_error = MPI_SUCCESS;
-    MPI_Fint* const status = error != nullptr ? error : &own_error;
-    if (!mpi().is_known || count <= 0 || !layer::get().has_kept()) {
-        call(status);
-        return;
-    }
-    std::vector<MPI_Request> handles(static_cast<std::size_t>(count));
-    const auto convert = [&] {
-        for (std::size_t at = 0; at < handles.size(); ++at) handles[at] = mpi().Request_f2c(requests[at]);
-    };
-    convert();
-    completing(
-        handles.size(), handles.data(),
-        [&] {
-            call(status);
-            convert();
-            return *status;
-        },
-        has_results);
-}
-
 } // namespace
 
-#define COLLPROBE_FORTRAN(name, parameters)                                                                            \
-    COLLPROBE_EXPORT void mpi_##name##_ parameters __attribute__((alias("ompi_" #name "_f")));                         \
-    COLLPROBE_EXPORT void ompi_##name##_f parameters
-
-// A program of another MPI comes here where both layers are preloaded.
 #define COLLPROBE_COLLECTIVE(name, Name, parameters, given, converted)                                                 \
     COLLPROBE_FORTRAN(name, parameters)                                                                                \
     {                                                                                                                  \
         if (mpi().is_known) give(error, MPI_##Name converted);                                                         \
-        else pass_on("mpi_" #name "_", COLLPROBE_LIST given);                                                          \
+        else pass_on<void>(COLLPROBE_BEHIND(name), COLLPROBE_LIST given);                                              \
     }
 #define COLLPROBE_STARTED(name, Name, parameters, given, converted)                                                    \
     COLLPROBE_FORTRAN(i##name, parameters)                                                                             \
     {                                                                                                                  \
-        if (!mpi().is_known) return pass_on("mpi_i" #name "_", COLLPROBE_LIST given);                                  \
+        if (!mpi().is_known) return pass_on<void>(COLLPROBE_BEHIND(i##name), COLLPROBE_LIST given);                    \
         MPI_Request started = mpi().no_request;                                                                        \
         give(error, MPI_I##name converted);                                                                            \
         *request = mpi().Request_c2f(started);                                                                         \
@@ -168,50 +242,4 @@ COLLPROBE_STARTED(reduce, Reduce,
     MPI_Fint* request, MPI_Fint* error),
     (send, receive, count, type, op, root, comm, request, error),
     (buffer(send), buffer(receive), *count, type_of(type), op_of(op), *root, comm_of(comm), &started))
-
-COLLPROBE_FORTRAN(wait, (MPI_Fint* request, void* status, MPI_Fint* error))
-{
-    complete(
-        1, request, error, [&](MPI_Fint* given) { pass_on("mpi_wait_", request, status, given); });
-}
-COLLPROBE_FORTRAN(test, (MPI_Fint* request, MPI_Fint* flag, void* status, MPI_Fint* error))
-{
-    complete(
-        1, request, error, [&](MPI_Fint* given) { pass_on("mpi_test_", request, flag, status, given); });
-}
-COLLPROBE_FORTRAN(request_free, (MPI_Fint* request, MPI_Fint* error))
-{
-    complete(
-        1, request, error, [&](MPI_Fint* given) { pass_on("mpi_request_free_", request, given); }, false);
-}
-COLLPROBE_FORTRAN(waitall, (MPI_Fint* count, MPI_Fint* requests, void* statuses, MPI_Fint* error))
-{
-    complete(
-        *count, requests, error, [&](MPI_Fint* given) { pass_on("mpi_waitall_", count, requests, statuses, given); });
-}
-COLLPROBE_FORTRAN(testall, (MPI_Fint* count, MPI_Fint* requests, MPI_Fint* flag, void* statuses, MPI_Fint* error))
-{
-    complete(
-        *count, requests, error, [&](MPI_Fint* given) { pass_on("mpi_testall_", count, requests, flag, statuses, given); });
-}
-COLLPROBE_FORTRAN(waitany, (MPI_Fint* count, MPI_Fint* requests, MPI_Fint* place, void* status, MPI_Fint* error))
-{
-    complete(
-        *count, requests, error, [&](MPI_Fint* given) { pass_on("mpi_waitany_", count, requests, place, status, given); });
-}
-COLLPROBE_FORTRAN(testany, (MPI_Fint* count, MPI_Fint* requests, MPI_Fint* place, MPI_Fint* flag, void* status, MPI_Fint* error))
-{
-    complete(
-        *count, requests, error, [&](MPI_Fint* given) { pass_on("mpi_testany_", count, requests, place, flag, status, given); });
-}
-COLLPROBE_FORTRAN(waitsome, (MPI_Fint* count, MPI_Fint* requests, MPI_Fint* done, MPI_Fint* places, void* statuses, MPI_Fint* error))
-{
-    complete(
-        *count, requests, error, [&](MPI_Fint* given) { pass_on("mpi_waitsome_", count, requests, done, places, statuses, given); });
-}
-COLLPROBE_FORTRAN(testsome, (MPI_Fint* count, MPI_Fint* requests, MPI_Fint* done, MPI_Fint* places, void* statuses, MPI_Fint* error))
-{
-    complete(
-        *count, requests, error, [&](MPI_Fint* given) { pass_on("mpi_testsome_", count, requests, done, places, statuses, given); });
-}
 #endif

@@ -246,7 +246,8 @@ void layer::summarize() const
 {
     std::vector<std::pair<std::string, std::uint64_t>> counts;
     const auto add = [&](const std::string& text, std::uint64_t count) {
-        const auto at = std::find_if(counts.begin(), counts.end(), [&](const auto& each) { return each.first == text; });
+        const auto at
+            = std::find_if(counts.begin(), counts.end(), [&](const auto& each) { return each.first == text; });
         if (at == counts.end()) counts.emplace_back(text, count);
         else at->second += count;
     };

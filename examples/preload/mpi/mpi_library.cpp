@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mpi_library.hpp"
 
-#include <cstdio>
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
@@ -57,11 +58,12 @@ bool is_own(const char* version) noexcept
     return false;
 }
 
-/// The next object's, which is the layer for another MPI where both are preloaded.
-void* find_next(const char* symbol) noexcept
+/// The next object's function, which is that of the layer for another MPI where both are preloaded.
+void* find_behind(const char* symbol) noexcept
 {
-    void* const found = dlsym(RTLD_NEXT, symbol);
-    return found != nullptr ? found : find_in(all_names, symbol);
+    void* found = dlsym(RTLD_NEXT, symbol);
+    if (found == nullptr) found = find_in(all_names, symbol);
+    return found;
 }
 
 void say_none_fits(const char* version) noexcept
@@ -78,18 +80,21 @@ void say_none_fits(const char* version) noexcept
 mpi_library find() noexcept
 {
     mpi_library found;
-    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "unknown";
+    char version[1 << 14] = "unknown"; // MPICH asks for 8192
     int length = 0;
-    const auto get_version = reinterpret_cast<decltype(&MPI_Get_library_version)>(find_symbol("PMPI_Get_library_version"));
-    if (get_version != nullptr) get_version(version, &length);
+    constexpr const char* symbol = "PMPI_Get_library_version";
+    void* get_version = find_symbol(symbol);
+    if (get_version == nullptr) get_version = find_in(all_names, symbol);
+    if (get_version != nullptr) reinterpret_cast<decltype(&MPI_Get_library_version)>(get_version)(version, &length);
     found.is_known = is_own(version);
-    const auto find_call = [&](const char* profiling_name) {
-        return found.is_known ? find_symbol(profiling_name) : find_next(profiling_name + 1);
+    const auto find_call = [&](const char* profiling_name) { // of another MPI: the next object's MPI_...
+        return found.is_known ? find_symbol(profiling_name) : find_behind(profiling_name + 1);
     };
 #define COLLPROBE_FIND(name) found.name = reinterpret_cast<decltype(found.name)>(find_call("PMPI_" #name));
     COLLPROBE_MPI_CALLS(COLLPROBE_FIND)
     COLLPROBE_MPI_LARGE_CALLS(COLLPROBE_FIND)
     if (!found.is_known) {
+        std::replace(version, version + sizeof version, '\t', ' ');
         version[std::strcspn(version, "\n,")] = '\0';
         say_none_fits(version);
         return found;
@@ -122,6 +127,13 @@ mpi_library find() noexcept
 }
 
 } // namespace
+
+void* require_behind(const char* symbol) noexcept
+{
+    if (void* const found = find_behind(symbol)) return found;
+    say("the program calls %s, which its MPI does not have: this layer was built for another MPI", symbol);
+    std::abort();
+}
 
 const mpi_library& mpi() noexcept
 {

@@ -7,7 +7,9 @@
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
-/// The program's MPI. The layer is not linked to one: an interpreter loads it later, and out of sight of other libraries.
+#include <cstdint>
+
+/// The program's MPI. The layer is not linked to one: an interpreter loads it later, out of sight of other libraries.
 namespace collprobe_mpi {
 
 /// Calls that the layer stands in for.
@@ -112,5 +114,27 @@ struct mpi_library {
 
 /// Found by the first call.
 const mpi_library& mpi() noexcept;
+
+/// The function behind this layer. Without one the process ends.
+void* require_behind(const char* symbol) noexcept;
+
+/// A handle in a register. A program of another MPI may come to this layer, and Open MPI's handles are addresses.
+#if defined(OPEN_MPI)
+template <class Handle>
+using wide = Handle;
+#else
+template <class Handle>
+struct wide {
+    std::intptr_t bits;
+    operator Handle() const noexcept { return static_cast<Handle>(bits); }
+};
+#endif
+
+/// Calls the function behind this layer.
+template <class Result, class... Arguments>
+Result pass_on(const char* name, Arguments... arguments)
+{
+    return reinterpret_cast<Result (*)(Arguments...)>(require_behind(name))(arguments...);
+}
 
 } // namespace collprobe_mpi
