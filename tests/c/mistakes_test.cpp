@@ -475,16 +475,15 @@ TEST_CASE("a probe that another thread uses is refused, and not waited for")
 {
     struct nested {
         collprobeProbe_t probe = nullptr;
-        int result = -1;
         std::string said;
+        /// Asks until the thread of the probe waits in collprobePoll.
         static int all_gather(void* context, const void* send, void* receive, std::size_t bytes)
         {
             auto& of = *static_cast<nested*>(context);
-            // The thread of the probe's user waits in collprobePoll, from some time on.
-            for (int ms = 0; of.result != collprobeInvalidArgument && ms < soon_ms; ++ms) {
-                of.result = collprobeEndStep(of.probe, 1, nullptr, nullptr);
+            for (int ms = 0; !contains(of.said, "another thread") && ms < soon_ms; ++ms) {
+                double value = 0;
+                (void)collprobeGetValue(of.probe, "step", -1, &value);
                 of.said = last_error();
-                if (of.result == collprobeSuccess) return 3;
                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
             }
             std::memcpy(receive, send, bytes);
@@ -495,15 +494,13 @@ TEST_CASE("a probe that another thread uses is refused, and not waited for")
     options.allGather = &nested::all_gather;
     options.context = &of;
     ok(collprobeCreate(&of.probe, 0, 1, &options));
-    (void)of; // from here on two threads use it
-    // The step is ended and waited for by one call of this thread: five steps are more than can be under way.
-    bool is_told = false;
-    for (std::uint64_t step = 0; step < 6 && !is_told; ++step) {
-        const int result = collprobeEndStep(of.probe, step, nullptr, nullptr);
-        is_told = result != collprobeSuccess;
-    }
-    (void)collprobePoll(of.probe, 1);
-    (void)collprobeDestroy(of.probe);
+    ok(collprobeEndStep(of.probe, 0, nullptr, nullptr));
+    int result = collprobeInvalidArgument; // as long as the other thread asks
+    while (result == collprobeInvalidArgument) result = collprobePoll(of.probe, 1);
+    ok(result);
+    CHECK(contains(of.said, "collprobeGetValue: "));
+    CHECK(contains(of.said, "another thread uses it"));
+    ok(collprobeDestroy(of.probe));
 }
 
 TEST_CASE("10,000 random misuses crash nothing")
@@ -519,40 +516,40 @@ TEST_CASE("10,000 random misuses crash nothing")
     for (int i = 0; i < 10'000; ++i) {
         const collprobeProbe_t probe = pick(20) == 0
             ? reinterpret_cast<collprobeProbe_t>(static_cast<std::uintptr_t>(random()))
-            : handles[static_cast<std::size_t>(pick(handles.size()))];
+            : handles[static_cast<std::size_t>(pick(2) * pick(handles.size()))];
         const int rank = static_cast<int>(pick(4)) - 1;
         const char* const name = pick(5) == 0 ? nullptr : pick(5) == 0 ? "" : "wte";
         const void* buffers[] = {data, data + 1, reinterpret_cast<char*>(data) + 3, nullptr, COLLPROBE_NO_BUFFER};
-        const void* const buffer = buffers[pick(5)];
-        const std::uint64_t elements = pick(10) == 0 ? random() : pick(8);
-        const auto type = static_cast<collprobeDataType_t>(static_cast<int>(pick(15)) - 1);
-        const auto operation = static_cast<collprobeRedOp_t>(static_cast<int>(pick(8)) - 1);
-        const auto call = static_cast<collprobeCall_t>(static_cast<int>(pick(7)) - 1);
-        const auto expectation = static_cast<collprobeExpectation_t>(static_cast<int>(pick(4)) - 1);
+        const void* const buffer = buffers[pick(2) * pick(5)];
+        const std::uint64_t elements = pick(10) == 0 ? random() : 4 * pick(3);
+        const auto type = static_cast<collprobeDataType_t>(static_cast<int>(pick(13)));
+        const auto operation = static_cast<collprobeRedOp_t>(static_cast<int>(pick(7)) - 1);
+        const auto call = static_cast<collprobeCall_t>(static_cast<int>(pick(5)));
+        const auto expectation = static_cast<collprobeExpectation_t>(static_cast<int>(pick(3)));
         std::uint64_t& token = tokens[static_cast<std::size_t>(pick(tokens.size()))];
         double value = 0;
         std::size_t bytes = pick(3) * 40;
         const char* text = nullptr;
         collprobeOptions_t options = own.options();
-        if (pick(4) == 0) options.allGather = nullptr;
-        if (pick(4) == 0) options.size = pick(100);
-        options.calls = static_cast<int>(pick(6)) - 1;
-        options.device = static_cast<collprobeDevice_t>(pick(8) == 0);
         collprobeStep_t step = COLLPROBE_STEP_INIT;
         if (pick(4) == 0) step.size = pick(100);
         if (pick(4) == 0) step.weight = -1.0 + static_cast<double>(pick(3));
         collprobeFinding_t finding = COLLPROBE_FINDING_INIT;
         if (pick(4) == 0) finding.size = pick(60);
         int result = 0;
-        switch (pick(20)) {
+        switch (pick(20) * (handles[0] == nullptr ? pick(2) : 1)) {
         case 0: {
             collprobeProbe_t& to = handles[static_cast<std::size_t>(pick(handles.size()))];
             if (pick(2) == 0) (void)collprobeDestroy(to);
-            result = collprobeCreate(pick(9) == 0 ? nullptr : &to, rank, static_cast<int>(pick(3)), &options);
+            if (pick(4) == 0) options.calls = -1;
+            if (pick(4) == 0) options.size = pick(100);
+            if (pick(4) == 0) options.allGather = nullptr;
+            if (pick(8) == 0) options.device = collprobeCuda;
+            result = collprobeCreate(pick(9) == 0 ? nullptr : &to, pick(4) == 0 ? rank : 0, 1, &options);
             if (result == collprobeSuccess && pick(2) == 0) handles[static_cast<std::size_t>(pick(handles.size()))] = to;
             break;
         }
-        case 1: result = pick(3) == 0 ? collprobeDestroy(probe) : 0; break;
+        case 1: result = pick(8) == 0 ? collprobeDestroy(probe) : 0; break;
         case 2: case 3: case 4: case 5: case 6:
             result = collprobeObserveInput(probe, call, type, operation, buffer, elements, name, nullptr,
                 pick(9) == 0 ? nullptr : &token);
@@ -585,8 +582,7 @@ TEST_CASE("10,000 random misuses crash nothing")
         if (result > collprobeNotReady) REQUIRE(!last_error().empty());
     }
     for (const collprobeProbe_t probe : handles) (void)collprobeDestroy(probe);
-    CHECK(seen[collprobeSuccess] > 1000);
+    CHECK(seen[collprobeSuccess] > 1000); // some of it is right
     CHECK(seen[collprobeInvalidArgument] > 1000);
     CHECK(seen[collprobeInternalError] == 0);
-    MESSAGE("successes ", seen[0], ", not ready ", seen[1], ", invalid ", seen[2]);
 }
