@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* from include/collprobe/c/README.md */
+/* include/collprobe/c/README.md has these lines: */
 #include <collprobe/c/collprobe.h>
 
 static void check(collprobeResult_t result)
@@ -92,7 +92,7 @@ static void* train(void* argument)
     int step;
     double loss;
 
-    /* from include/collprobe/c/README.md */
+    /* include/collprobe/c/README.md has these lines: */
     collprobeProbe_t probe;
     collprobeOptions_t options = COLLPROBE_OPTIONS_INIT;
     collprobeStep_t seen = COLLPROBE_STEP_INIT;

@@ -274,6 +274,9 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     room.back() ^= 1;
     restore(room.data(), bytes, "damaged");
     room.back() ^= 1;
+    ok(collprobeEndStep(probe, 1, nullptr, nullptr));
+    restore(room.data(), bytes, "under way");
+    ok(collprobePoll(probe, 1));
     ok(collprobeRestoreState(probe, room.data(), bytes));
 }
 

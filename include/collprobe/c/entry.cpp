@@ -676,6 +676,7 @@ collprobeResult_t collprobeRestoreState(collprobeProbe_t probe, const void* stat
                 words.size() * sizeof(std::uint64_t));
         }
         require(digest_of(words) == head.digest, "state is damaged");
+        require(at->probe->pending() == 0, "steps are under way: take their records by collprobePoll before");
         at->probe->restore(words);
     });
 }
