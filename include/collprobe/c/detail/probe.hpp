@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -47,6 +46,7 @@ public:
     virtual void end_step(
         std::uint64_t step, const step_observation& seen, const float* device_loss, collprobeStream_t on) = 0;
     virtual bool poll(step_record& out, bool wait) = 0;
+    virtual std::uint64_t pending() const noexcept = 0;
     virtual std::vector<std::uint64_t> state() const = 0;
     virtual void restore(view<const std::uint64_t> state) = 0;
 
@@ -58,7 +58,7 @@ public:
         view<const collprobeStream_t>, view<const collprobeStream_t>) {}
 };
 
-/// A number behind each function, because code for integers, which are not read, is the same for all.
+/// Integers are not read, so the code for one type of them serves all.
 template <class Use>
 void with_read_type(element_type type, const Use& use)
 {
@@ -116,6 +116,7 @@ public:
         else end_device_step(step, seen, device_loss, on);
     }
     bool poll(step_record& out, bool wait) override { return wait ? probe_.wait(out, call_site{}) : probe_.poll(out); }
+    std::uint64_t pending() const noexcept override { return probe_.pending_steps(); }
     std::vector<std::uint64_t> state() const override { return probe_.evidence_state(); }
     void restore(view<const std::uint64_t> state) override { probe_.restore_evidence(state, call_site{}); }
 
@@ -127,12 +128,13 @@ protected:
     probed<Comm> probe_;
 };
 
-std::unique_ptr<any_probe> make_host_probe(step_exchange& exchange, const probe_options& options);
+/// The caller owns it.
+any_probe* make_host_probe(step_exchange& exchange, const probe_options& options);
 #if defined(COLLPROBE_C_CUDA)
-std::unique_ptr<any_probe> make_cuda_probe(step_exchange& exchange, const probe_options& options);
+any_probe* make_cuda_probe(step_exchange& exchange, const probe_options& options);
 #endif
 #if defined(COLLPROBE_C_NCCL)
-std::unique_ptr<any_probe> make_nccl_probe(collprobeNcclComm_t comm, const char* name, const probe_options& options);
+any_probe* make_nccl_probe(collprobeNcclComm_t comm, const char* name, const probe_options& options);
 void start_group();
 void end_group();
 #endif
