@@ -201,7 +201,8 @@ def venv(job):
     """Makes the environment of the case `python`."""
     folder = job.paths.venv
     steps = [[sys.executable, "-m", "venv", folder],
-             [os.path.join(folder, "bin", "python"), "-m", "pip", "install", "--quiet", "--only-binary=:all:", "mpi4py"]]
+             [os.path.join(folder, "bin", "python"), "-m", "pip", "install", "--quiet", "--only-binary=:all:",
+              "mpi4py"]]
     for step in steps:
         try:
             done = subprocess.run(step, capture_output=True, text=True, timeout=240, check=False)
@@ -223,6 +224,26 @@ def other_mpi(job):
     require(len(lines) == 1 and "is none that the preloaded layer is built for" in lines[0], done)
 
 
+def launcher(job):
+    """Which MPI it is, is found out, or asked for; what cannot be reached is said."""
+    def start(*words, **variables):
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith(("COLLPROBE_", "LD_", "PMI", "OMPI_COMM_"))}
+        return subprocess.run([job.paths.launcher, *words], capture_output=True, text=True, timeout=60, check=False,
+                              env=dict(environment, **variables))
+    layer = f"libcollprobe_mpi_{job.paths.mpi}.so"
+    done = start(f"--mpi={job.paths.mpi}", "--step-calls", "3", "--print")
+    require(layer in done.stdout and "COLLPROBE_STEP_CALLS=3" in done.stdout, done)
+    told = {"OMPI_COMM_WORLD_SIZE" if job.paths.mpi == "openmpi" else "PMI_SIZE": "2"}
+    require(layer in start("--mpi", "sh", "-c", "echo $LD_PRELOAD", **told).stdout)
+    for words, text in ((["--mpi=other", "true"], "openmpi and mpich are known"),
+                        (["--mpi", "true"], "which MPI does true"), (["--mpi", "/absent"], "there is no program"), (["--mpi"], "usage")):
+        done = start(*words)
+        require(done.returncode == 2 and text in done.stderr, words, done)
+    before = start("--mpi", job.paths.mpiexec, "-n", "2", job.program(), "5", "nan")
+    require(before.returncode == 0 and summary(said(before))[1] == 30, before)
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("mpi", "mpiexec", "launcher", "programs", "venv", "other-layer"):
@@ -230,7 +251,7 @@ def main():
     parser.add_argument("case")
     paths = parser.parse_args()
     cases = {case.__name__: case for case in (same, healthy, faults, told_steps, ends, misuse, communicators, records,
-                                              fortran, fortran_f08, python, venv, other_mpi)}
+                                              fortran, fortran_f08, python, venv, other_mpi, launcher)}
     cases[paths.case](Job(paths))
 
 
