@@ -304,6 +304,9 @@ TEST_CASE("calls in another order: all ranks name both calls, and go on")
             show(own, other ? "wpe" : "mlp", collprobeReduceScatterCall);
             show(own, other ? "mlp" : "wpe", collprobeReduceScatterCall);
             end_step(own, step);
+            std::uint64_t token = 0; // a wrong call changes nothing of what the poll says
+            refused(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, nullptr, 1,
+                        "wte", nullptr, &token), collprobeInvalidArgument, "collprobeObserveInput", "null");
             const int result = collprobePoll(own.probe, 1);
             if (step != 2) {
                 ok(result);
