@@ -237,7 +237,8 @@ def launcher(job):
     told = {"OMPI_COMM_WORLD_SIZE" if job.paths.mpi == "openmpi" else "PMI_SIZE": "2"}
     require(layer in start("--mpi", "sh", "-c", "echo $LD_PRELOAD", **told).stdout)
     for words, text in ((["--mpi=other", "true"], "openmpi and mpich are known"),
-                        (["--mpi", "true"], "which MPI does true"), (["--mpi", "/absent"], "there is no program"), (["--mpi"], "usage")):
+                        (["--mpi", "true"], "which MPI does true"), (["--mpi", "/absent"], "there is no program"),
+                        (["--mpi"], "usage")):
         done = start(*words)
         require(done.returncode == 2 and text in done.stderr, words, done)
     before = start("--mpi", job.paths.mpiexec, "-n", "2", job.program(), "5", "nan")
