@@ -56,6 +56,7 @@ if [ "$purpose" = all ]; then
         need openmpi-bin command -v mpiexec.openmpi
         need libmpich-dev command -v mpicc.mpich
         need mpich command -v mpiexec.mpich
+        need gfortran command -v gfortran
     fi
 fi
 [ -n "$missing" ] || exit 0
