@@ -30,7 +30,6 @@ header() { # header <path below a system include folder>
 need g++ command -v g++
 need cmake command -v cmake
 need ninja-build command -v ninja
-need libcli11-dev header CLI/CLI.hpp
 if [ "$purpose" != demo ]; then
     need python3 command -v python3
     need nlohmann-json3-dev header nlohmann/json.hpp
