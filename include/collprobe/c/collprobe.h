@@ -14,13 +14,12 @@
  * exception leaves, no call ends the process. Null handles, wrong arguments and calls in the wrong order are answered
  * by `collprobeInvalidArgument`; a probe that was destroyed, too.
  * Threads. One thread at a time uses a probe; different probes are independent.
- * Growth. Functions and members are only ever added. A struct has its size as its first member: set it to sizeof, and
- * the others to 0 or, for a `double` that is not known, to NaN. `COLLPROBE_..._INIT` does both.
- * Strings are UTF-8 and are copied, unless it is said otherwise. Numbers that are not known are NaN. */
+ * Growth. Functions and members are only ever added. A struct has its size as its first member, which
+ * `COLLPROBE_..._INIT` sets; it makes all other members "none".
+ * Strings are UTF-8 and are copied, unless it is said otherwise. Numbers that the library does not know are NaN. */
 #ifndef COLLPROBE_C_COLLPROBE_H
 #define COLLPROBE_C_COLLPROBE_H
 
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -116,7 +115,10 @@ typedef struct {
     const char* name; /* of the communicator, in messages; null: none */
 } collprobeOptions_t;
 
-/* What a rank knows of its step. */
+/* A number that the caller does not know. (NaN is a number that it knows: a loss that is NaN is a finding.) */
+#define COLLPROBE_UNKNOWN (-1.7976931348623157e308)
+
+/* What a rank knows of its step. A loss and a norm that are not known are COLLPROBE_UNKNOWN. */
 typedef struct {
     size_t size; /* sizeof(collprobeStep_t) */
     double loss; /* mean over the rank's batch */
@@ -141,8 +143,8 @@ typedef struct {
 } collprobeFinding_t;
 
 #define COLLPROBE_OPTIONS_INIT {sizeof(collprobeOptions_t), NULL, NULL, collprobeHost, 0, 0, 0, 0.0, NULL}
-#define COLLPROBE_STEP_INIT {sizeof(collprobeStep_t), NAN, 1.0, NAN, NULL}
-#define COLLPROBE_FINDING_INIT {sizeof(collprobeFinding_t), 0, NULL, NULL, NULL, -1, -1, 0, 0, NAN, NAN}
+#define COLLPROBE_STEP_INIT {sizeof(collprobeStep_t), COLLPROBE_UNKNOWN, 1.0, COLLPROBE_UNKNOWN, NULL}
+#define COLLPROBE_FINDING_INIT {sizeof(collprobeFinding_t), 0, NULL, NULL, NULL, -1, -1, 0, 0, 0.0, 0.0}
 
 /* In place of a buffer: this rank sends, or gets, nothing in this call, as of an expert that it does not have. */
 #define COLLPROBE_NO_BUFFER ((const void*)-1)

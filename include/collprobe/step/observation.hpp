@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include <collprobe/comm/communicator.hpp>
@@ -27,7 +28,18 @@ struct step_observation {
     double loss_scale = 1; ///< a factor in `loss`, such as that of mixed precision: the record has it divided out
 };
 
+/// The input of a call that `probed::observe_input` has seen, for its result. No two of a process have the same number.
+enum class observed_call : std::uint64_t {
+    oldest = 0, ///< the first one in the step whose result has not come
+};
+
 namespace detail {
+
+inline observed_call next_observed_call() noexcept
+{
+    static std::atomic<std::uint64_t> last{0};
+    return observed_call{last.fetch_add(1, std::memory_order_relaxed) + 1};
+}
 
 COLLPROBE_HD inline double mean_loss(double loss, double weight, bool is_sum, double scale) noexcept
 {

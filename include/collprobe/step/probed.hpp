@@ -3,6 +3,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -148,30 +149,33 @@ public:
     /// behind it, on the same stream. The record has it as a call of the kind `what`, between ranks of this
     /// communicator. A rank that sends nothing, such as to the gradient of an expert that it does not have, calls
     /// `observe_no_input` with the elements that the others send; one that gets nothing `observe_no_result`.
-    /// Precondition: all ranks observe the same collectives, in the same order. With several at a time, their results
-    /// come in the order of their inputs.
+    /// With several at a time, a result says which input it belongs to by what `observe_input` returned; otherwise it is
+    /// that of the oldest one.
+    /// Precondition: all ranks observe the same inputs, in the same order. Results may come in any order.
     /// \throws error `invalid_argument` for a result whose type or count is not that of the collective, or without an
     ///   input; at `end_step` for an input without a result. `unsupported` for a broadcast and in a group; of
     ///   `observe_no_...` in the mode `summary`, with `exact` direction, and of calls that travel as codes.
     template <element T>
-    void observe_input(view<const T> input, stream_ref stream, collective what = collective::all_reduce,
+    observed_call observe_input(view<const T> input, stream_ref stream, collective what = collective::all_reduce,
         reduction operation = reduction::average, call_site where = call_site::current())
     {
-        observe<T>(caller(comm_, "observe_input", where), input, input.count(), stream, what, operation);
+        return observe<T>(caller(comm_, "observe_input", where), input, input.count(), stream, what, operation);
     }
     template <element T>
-    void observe_no_input(std::uint64_t count, stream_ref stream, collective what = collective::all_reduce,
+    observed_call observe_no_input(std::uint64_t count, stream_ref stream, collective what = collective::all_reduce,
         reduction operation = reduction::average, call_site where = call_site::current())
     {
         const caller who(comm_, "observe_no_input", where);
         require_ranks_apart(who);
-        observe<T>(who, view<const T>(), count, stream, what, operation);
+        return observe<T>(who, view<const T>(), count, stream, what, operation);
     }
     template <element T>
-    void observe_result(view<const T> result, stream_ref stream, call_site where = call_site::current())
+    void observe_result(view<const T> result, stream_ref stream, observed_call of = observed_call::oldest,
+        call_site where = call_site::current())
     {
         const caller who(comm_, "observe_result", where);
-        const detail::probed_call& call = next_observed(who);
+        const std::size_t at = find_observed(of, who);
+        const detail::probed_call& call = observed_[at].call;
         who.require(call.type == element_traits<T>::type, "result has another type than the input");
         who.require_readable(result, "result");
         const std::uint64_t ranks = static_cast<std::uint64_t>(size());
@@ -179,14 +183,14 @@ public:
         const bool scatters = call.call == collective::reduce_scatter;
         who.require(result.count() * (scatters ? ranks : 1) == call.count * (gathers ? ranks : 1),
             "result does not have the count that the collective makes of its input");
-        end_observed(result.data(), result.count(), stream, who);
+        end_observed(at, result.data(), result.count(), stream, who);
     }
-    void observe_no_result(stream_ref stream, call_site where = call_site::current())
+    void observe_no_result(stream_ref stream, observed_call of = observed_call::oldest,
+        call_site where = call_site::current())
     {
         const caller who(comm_, "observe_no_result", where);
         require_ranks_apart(who);
-        next_observed(who);
-        end_observed(nullptr, 0, stream, who);
+        end_observed(find_observed(of, who), nullptr, 0, stream, who);
     }
 
     /// Has the statistics, or the part P, look at the next step that is not captured, beside those of `every`. On all
@@ -470,6 +474,9 @@ private:
     using reader = detail::reading_part<Parts...>;
     static_assert((detail::sketches_as<Parts, reader> && ...), "parts with different sketches: one kind is read");
     static constexpr int most_calls = 1 << 20;
+    using innermost_type = std::remove_reference_t<decltype(detail::innermost(std::declval<Comm&>()))>;
+    static constexpr bool can_reduce
+        = has_all_reduce<innermost_type, double> && has_all_reduce<innermost_type, std::uint64_t>;
 
     double lateness_floor() const noexcept
     {
@@ -481,6 +488,12 @@ private:
     {
         const caller who(comm_, "probed", where);
         const auto check = [&](bool condition, const char* message) { who.require(condition, message); };
+        const auto need = [&](bool is_wanted, bool has_it, const char* message) {
+            if (is_wanted && !has_it) who.fail(status::unsupported, message);
+        };
+        need(options.mode == report_mode::summary, can_reduce, "the mode summary needs a communicator with all_reduce");
+        need(options.direction == direction_mode::exact, can_reduce && has_all_to_all<innermost_type, float>,
+            "exact direction needs a communicator with all_reduce and all_to_all");
         who.require_range("calls", options.calls, 1, most_calls);
         who.require_range("steps_in_flight", options.steps_in_flight, 2, 250); // `step_header::last_lost` tells of 255
         who.require_range("unread_steps", options.unread_steps, 1);
@@ -606,8 +619,8 @@ private:
     }
     /// `count`: of the elements that a rank sends, if it sends any.
     template <element T>
-    void observe(const caller& who, view<const T> input, std::uint64_t count, stream_ref stream, collective what,
-        reduction operation)
+    observed_call observe(const caller& who, view<const T> input, std::uint64_t count, stream_ref stream,
+        collective what, reduction operation)
     {
         require_immediate(who);
         if (what == collective::broadcast || what == collective::barrier || what == collective::split) {
@@ -625,7 +638,7 @@ private:
                 * (what == collective::all_gather ? ranks : 1)};
         call.is_observed = true;
         const bool seen = begin_call<T>(call, stream, who);
-        observed next{{0, 0, stream, nullptr, nullptr, 0, nullptr}, call, seen};
+        observed next{detail::next_observed_call(), {0, 0, stream, nullptr, nullptr, 0, nullptr}, call, seen};
         if (seen) {
             half_probed& half = next.half;
             half = half_of<T>(call, nullptr, view<const T>(), stream, who);
@@ -635,16 +648,22 @@ private:
             open_->add(call);
         }
         observed_.push_back(next);
+        return next.number;
     }
-    const detail::probed_call& next_observed(const caller& who)
+    /// Its place in `observed_`.
+    std::size_t find_observed(observed_call of, const caller& who)
     {
         require_immediate(who);
         who.require(!observed_.empty(), "no observe_input before it");
-        return observed_.front().call;
+        if (of == observed_call::oldest) return 0;
+        std::size_t at = 0;
+        while (at != observed_.size() && observed_[at].number != of) ++at;
+        who.require(at != observed_.size(), "its observe_input has a result, or is not of this communicator and step");
+        return at;
     }
-    void end_observed(const void* result, std::uint64_t count, stream_ref stream, const caller& who)
+    void end_observed(std::size_t at, const void* result, std::uint64_t count, stream_ref stream, const caller& who)
     {
-        observed next = observed_.front();
+        observed next = observed_[at];
         const auto scope = detail::enter_device(comm_);
         if (next.seen) {
             next.half.result = result;
@@ -653,7 +672,7 @@ private:
             next.half.lane = enter_lane(stream, who);
             probe_late(next.half);
         }
-        observed_.erase(observed_.begin());
+        observed_.erase(observed_.begin() + static_cast<std::ptrdiff_t>(at));
     }
 
     static bool is_capturing([[maybe_unused]] stream_ref stream, [[maybe_unused]] call_site where)
@@ -1088,13 +1107,18 @@ private:
                         form_.layout, offset, report.part_words() + words, form_.part_words});
                 }
             });
-            ranks.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
-            ranks.all_reduce(view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);
+            if constexpr (can_reduce) {
+                ranks.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
+                ranks.all_reduce(
+                    view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);
+            }
             device::for_each(
                 stream, open.call_count + 1, detail::advance_reference{report.summary(), with.reference()});
         }
-        if (open.has_gram) {
-            ranks.all_reduce(view<const double>(report.gram()), report.gram(), reduction::sum, stream, where);
+        if constexpr (can_reduce) {
+            if (open.has_gram) {
+                ranks.all_reduce(view<const double>(report.gram()), report.gram(), reduction::sum, stream, where);
+            }
         }
         if constexpr (has_parts) {
             device::zero(stream, own, where);
@@ -1330,6 +1354,7 @@ private:
     detail::order_meter meter_; ///< has no orders if nothing is sampled
     detail::record_queue<step_record> unread_;
     struct observed {
+        observed_call number;
         half_probed half;
         detail::probed_call call;
         bool seen;

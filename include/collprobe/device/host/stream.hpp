@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <utility>
@@ -32,6 +33,7 @@ public:
     collprobe::detail::task_queue queue;
     std::atomic<std::uint64_t> synchronizations{0};
     const std::uint64_t id = next_id();
+    bool is_at_once = false; ///< no thread serves it: `enqueue` runs the task
 
     /// The stream that the calling thread serves, if any. A wait for that stream on that thread would never end.
     static const stream_state*& served_here() noexcept
@@ -102,11 +104,14 @@ class stream_ref {
 public:
     /// Appends `task` (a callable without arguments) and returns at once. `task` may have a member `cancel(const
     /// std::exception_ptr&) noexcept`, which the stream calls instead of the task if earlier work failed.
+    /// On `stream::at_once` it runs the task before it returns, and throws what the task throws.
     /// Cost: captures up to 240 bytes are stored in place; larger ones allocate.
     template <class Task>
     void enqueue(Task&& task) const
     {
-        state("enqueue").queue.push([&](collprobe::detail::task& slot) { slot.emplace(std::forward<Task>(task)); });
+        detail::stream_state& to = state("enqueue");
+        if (to.is_at_once) task();
+        else to.queue.push([&](collprobe::detail::task& slot) { slot.emplace(std::forward<Task>(task)); });
     }
 
     /// Work enqueued from now on runs after the work that `awaited` captured. No host synchronisation.
@@ -145,6 +150,9 @@ private:
 class stream {
 public:
     stream();
+    /// A stream without a thread: the calling thread does the work before the call that enqueues it returns. A wait for
+    /// an event blocks that thread. One thread at a time.
+    static stream at_once() { return stream(nullptr); }
     stream(stream&&) = default;
     stream& operator=(stream&&) = delete;
     ~stream();
@@ -166,8 +174,10 @@ public:
     std::uint64_t synchronizations() const noexcept { return get().synchronizations(); }
 
 private:
+    explicit stream(std::nullptr_t);
+
     detail::ref<detail::stream_state> state_;
-    collprobe::detail::thread worker_;
+    collprobe::detail::thread worker_; ///< none at once
 };
 
 /// A point in a stream. A record captures the work enqueued so far and replaces the earlier record. It does not

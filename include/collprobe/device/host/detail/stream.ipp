@@ -134,11 +134,16 @@ COLLPROBE_INLINE stream::stream()
 {
 }
 
+COLLPROBE_INLINE stream::stream(std::nullptr_t) : state_(collprobe::detail::make_ref<detail::stream_state>())
+{
+    state_->is_at_once = true;
+}
+
 COLLPROBE_INLINE stream::~stream()
 {
     if (!state_) return;
     order_hooks::point last = order_hooks::now(get());
-    state_->queue.push([](collprobe::detail::task& slot) { slot.make_stop(); });
+    if (!state_->is_at_once) state_->queue.push([](collprobe::detail::task& slot) { slot.make_stop(); });
     worker_.join();
     if constexpr (order_hooks::active) order_hooks::reached(last);
     if constexpr (order_hooks::active) order_hooks::stream_ended(get());
