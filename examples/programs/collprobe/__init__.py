@@ -4,6 +4,13 @@
 
 `collprobe.torch` is for PyTorch. The commands, as collprobe-run and collprobe_merge, are installed beside Python's.
 """
-from importlib.metadata import version as _version
 
-__version__ = _version("collprobe")
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    if name != "__version__":
+        raise AttributeError(f"module 'collprobe' has no attribute '{name}'")
+    from importlib.metadata import version  # of the installed package: in a source tree there is none
+
+    return version("collprobe")
