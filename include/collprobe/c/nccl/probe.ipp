@@ -3,11 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <utility>
+#include <deque>
 #include <vector>
 
-#include <collprobe/c/detail/device_loss.hpp>
+#include <collprobe/c/cuda/device_loss.hpp>
 #include <collprobe/c/detail/probe.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/guard/copy_then_all_gather.hpp>
@@ -52,7 +51,8 @@ public:
     {
         const auto size = static_cast<std::uint64_t>(ranks());
         collprobe::detail::with_type(send.type, [&, this]<class T>(T) {
-            probe_.all_gather(send.as<T>(), view<T>(static_cast<T*>(receive), send.count * size), streams_.of(on), where);
+            const view<T> all(static_cast<T*>(receive), send.count * size);
+            probe_.all_gather(send.as<T>(), all, streams_.of(on), where);
         });
     }
     void copy_then_all_gather(const buffer& source, void* destination, std::uint64_t slot_count, call_site where,
@@ -83,28 +83,32 @@ private:
 };
 
 /// The groups that the calling thread has open.
-std::vector<std::unique_ptr<nccl::group>>& open_groups()
+std::deque<nccl::group>& open_groups()
 {
-    static thread_local std::vector<std::unique_ptr<nccl::group>> open;
+    static thread_local std::deque<nccl::group> open;
     return open;
 }
 
 } // namespace
+} // namespace collprobe::c
 
-any_probe* make_nccl_probe(collprobeNcclComm_t comm, const char* name, const probe_options& options)
+namespace collprobe::inline COLLPROBE_ABI {
+
+c::any_probe* c::make_nccl_probe(collprobeNcclComm_t comm, const char* name, const probe_options& options)
 {
     return new nccl_probe(comm, name, options);
 }
 
-void start_group() { open_groups().push_back(std::make_unique<nccl::group>(call_site{})); }
+void c::start_group() { open_groups().emplace_back(call_site{}); }
 
-void end_group()
+void c::end_group()
 {
-    auto& open = open_groups();
-    collprobe::detail::require(!open.empty(), "", "no collprobeGroupStart of this thread before it", call_site{});
-    const std::unique_ptr<nccl::group> last = std::move(open.back());
-    open.pop_back();
-    last->end(call_site{});
+    collprobe::detail::require(
+        !open_groups().empty(), "", "no collprobeGroupStart of this thread before it", call_site{});
+    struct forget_last {
+        ~forget_last() { open_groups().pop_back(); }
+    } const at_exit;
+    open_groups().back().end(call_site{});
 }
 
-} // namespace collprobe::c
+} // namespace collprobe

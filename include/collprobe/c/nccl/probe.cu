@@ -4,4 +4,4 @@
 #include <collprobe/scan/cuda/statistics.cuh>
 #include <collprobe/step/cuda/probed.cuh>
 
-#include <collprobe/c/detail/cuda_probe.ipp>
+#include <collprobe/c/nccl/probe.ipp>

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/c/detail/device_loss.hpp>
+#include <collprobe/c/cuda/device_loss.hpp>
 #include <collprobe/c/detail/probe.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/host/device.hpp>
@@ -163,8 +163,8 @@ public:
         step_heading own = by_->heading;
         own.bytes = send.size_bytes();
         on.enqueue([by = by_, calls = by_->shown, own, send, receive, lane = on.lane()](cuda::stream_ref stream) {
-            const view<const unsigned char> from(reinterpret_cast<const unsigned char*>(send.data()), send.size_bytes());
-            const view<unsigned char> to(reinterpret_cast<unsigned char*>(receive.data()), receive.size_bytes());
+            const view from(reinterpret_cast<const unsigned char*>(send.data()), send.size_bytes());
+            const view to(reinterpret_cast<unsigned char*>(receive.data()), receive.size_bytes());
             lane->sent.resize(from.size());
             lane->received.resize(to.size());
             cuda::device::copy(stream, from, view<unsigned char>(lane->sent), call_site{});
@@ -217,8 +217,11 @@ private:
 };
 
 } // namespace
+} // namespace collprobe::c
 
-any_probe* make_cuda_probe(step_exchange& exchange, const probe_options& options)
+namespace collprobe::inline COLLPROBE_ABI {
+
+c::any_probe* c::make_cuda_probe(step_exchange& exchange, const probe_options& options)
 {
     // Ranks on GPUs may be late, however many processors this machine has.
     probe_options timed = options;
@@ -226,4 +229,4 @@ any_probe* make_cuda_probe(step_exchange& exchange, const probe_options& options
     return new cuda_probe(exchange, timed);
 }
 
-} // namespace collprobe::c
+} // namespace collprobe
