@@ -7,8 +7,8 @@
 # Makes the wheel of examples/programs for any Linux with glibc 2.28 or newer, and checks it: contents, licences, no path
 # of this machine, manylinux_2_28 or older. It is put into FOLDER (build/wheel). The C++ compiler comes from PyPI's package
 # ziglang, so that the age of this machine's own does not matter; the C compiler is this machine's. The tools are
-# installed below build/wheel-tools (400 MB). The wheel has no CUDA parts: nvcc takes the C++ library of this machine
-# (examples/programs/README.md). Two cores take 4 minutes at the first time, since libc++ is compiled, then 2.
+# installed below build/wheel-tools (400 MB). The wheel has no CUDA parts: CUDA's headers refuse the C++ library that
+# zig has (examples/programs/README.md). Two cores take 4 minutes at the first time, since libc++ is compiled, then 2.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 folder=${1:-$root/build/wheel}
