@@ -160,6 +160,10 @@ def commands():
         assert done.stdout == f"{os.path.realpath(package)}/lib/libcollprobe_preload.so\n{scratch / 'logs'}\n", done
         expect(done.stderr, "calls of NCCL pass through unprobed")
         expect(run(programs / "collprobe-run", "--proxy", "--print").stdout, "/lib/libcollprobe_proxy.so\n")
+        for mpi in ("openmpi", "mpich"):
+            library = os.path.join(os.path.realpath(package), f"lib/libcollprobe_mpi_{mpi}.so")
+            if os.path.exists(library): # where mpicc was found
+                expect(run(programs / "collprobe-run", f"--mpi={mpi}", "--print").stdout, f"LD_PRELOAD={library}\n")
         expect(run(programs / "collprobe-check", "/bin/true", code=5).stdout, "NCCL")
 
         library = os.path.join(package, "lib/libcollprobe.so")
