@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a function on several ranks, each a process, over gloo."""
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import tempfile
@@ -10,7 +11,9 @@ import traceback
 import warnings
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
+import torch.distributed.fsdp
 
 import collprobe.torch
 
@@ -45,26 +48,31 @@ def run(ranks, function, *arguments, backend="probed", timeout=60):
             process.start()
             theirs.close()
             started.append((process, mine))
-        results = []
+        results = {}
         until = time.monotonic() + timeout
         try:
-            for rank, (process, pipe) in enumerate(started):
-                if not pipe.poll(max(0.0, until - time.monotonic())):
-                    raise AssertionError(f"rank {rank} has not ended within {timeout} s")
-                try:
-                    is_good, value = pickle.loads(pipe.recv_bytes())
-                except EOFError:
-                    is_good, value = False, "it has died"
-                results.append((is_good, value))
-            bad = "\n".join(f"rank {rank} failed:\n{value}" for rank, (is_good, value) in enumerate(results) if not is_good)
+            while len(results) < ranks:
+                waiting = {pipe: rank for rank, (_, pipe) in enumerate(started) if rank not in results}
+                ready = multiprocessing.connection.wait(list(waiting), max(0.0, until - time.monotonic()))
+                for pipe in ready:
+                    try:
+                        results[waiting[pipe]] = pickle.loads(pipe.recv_bytes())
+                    except EOFError:
+                        results[waiting[pipe]] = False, "it has died"
+                    if not results[waiting[pipe]][0]:  # the others may wait for it for ever
+                        until = min(until, time.monotonic() + 5)
+                if not ready:
+                    for rank in waiting.values():
+                        results[rank] = False, "it has not ended"
+            bad = [f"rank {rank}: {value}" for rank, (is_good, value) in sorted(results.items()) if not is_good]
             if bad:
-                raise AssertionError(bad)
-            for process, _ in started:
+                raise AssertionError("\n".join(bad))
+            for rank, (process, _) in enumerate(started):
                 process.join(max(0.1, until - time.monotonic()))
                 if process.exitcode is None:
-                    raise AssertionError(f"a rank has not ended within {timeout} s")
+                    raise AssertionError(f"rank {rank} does not exit")
         finally:
             for process, _ in started:
                 if process.is_alive():
                     process.kill()
-    return [value for _, value in results]
+    return [results[rank][1] for rank in range(ranks)]

@@ -40,8 +40,9 @@ def batches(seed):
         yield x, (x @ teacher + torch.randn(32, 10, generator=generator)).argmax(1)
 
 
-def train(rank, ranks, form, fault, steps, dtype=torch.float32, auto=False, **options):
-    """(findings with the step in which each was told, losses, weights)"""
+def train(rank, ranks, form, fault, steps, dtype=torch.float32, is_auto=False, options=None):
+    """(findings with the step in which each was told, losses, weights). `is_auto`: optimizers end the steps."""
+    options = options or {}
     torch.manual_seed(3)
     told = []
     now = 0
@@ -58,7 +59,7 @@ def train(rank, ranks, form, fault, steps, dtype=torch.float32, auto=False, **op
     else:
         # Small buckets, so that a tensor is one.
         model = nn.parallel.DistributedDataParallel(
-            net, bucket_cap_mb=0.001, broadcast_buffers=False, find_unused_parameters=fault == "unused")
+            net, bucket_cap_mb=0.001, broadcast_buffers=False, find_unused_parameters=fault in ("unused", "healthy_unused"))
         model_or_none = model if form == "hook" else None
         probe = None if form == "bare" else collprobe.torch.Probe(model_or_none, on_finding=on_finding, **options)
     if fault == "load" and rank == BAD:
@@ -102,14 +103,13 @@ def train(rank, ranks, form, fault, steps, dtype=torch.float32, auto=False, **op
             used.backward()
         optimizer.step()
         losses.append(loss.item())
-        if probe is None or auto:
+        if probe is None or is_auto:
             continue
-        if form != "hook" and fault in ("buffer", "load"):  # which Probe(model) compares by itself
+        if form != "hook":  # Probe(model) compares them by itself
             probe.expect_equal("scale", net.scale)
-            if form == "group":
-                probe.expect_equal("extra.weight", net.extra.weight)
-        if fault == "dropout_seed":
-            probe.expect_distinct("dropout seed", seed)
+        if form == "group":
+            probe.expect_equal("extra.weight", net.extra.weight)
+        probe.expect_distinct("dropout seed", seed)
         probe.end_step(loss=loss, tokens=len(y))
     if probe is not None:
         probe.records(wait=True)

@@ -188,21 +188,14 @@ for _method in ("is_completed", "is_success", "exception", "result", "source_ran
         setattr(ProbedWork, _method, _forward(_method))
 
 
-def _backends(store: dist.Store, rank: int, ranks: int, timeout: timedelta, options: Any,
-              wanted: Dict[str, str]) -> List[Tuple[str, Any, Any]]:
-    """(device, type, backend) of the group."""
-    types = dist.ProcessGroup.BackendType
-    made = []
-    for device, name in wanted.items():
-        at = dist.PrefixStore(device, store)
-        if name == "gloo":
-            made.append((device, types.GLOO, dist.ProcessGroupGloo(at, rank, ranks, timeout)))
-        else:
-            if not isinstance(options, dist.ProcessGroupNCCL.Options):
-                options = dist.ProcessGroupNCCL.Options()
-                options._timeout = timeout
-            made.append((device, types.NCCL, dist.ProcessGroupNCCL(at, rank, ranks, options)))
-    return made
+def _backend(name: str, store: dist.Store, rank: int, ranks: int, timeout: timedelta, options: Any) -> Any:
+    store = dist.PrefixStore(name, store)
+    if name == "gloo":
+        return dist.ProcessGroupGloo(store, rank, ranks, timeout)
+    if not isinstance(options, dist.ProcessGroupNCCL.Options):
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+    return dist.ProcessGroupNCCL(store, rank, ranks, options)
 
 
 def wrapped_backends() -> Dict[str, str]:
@@ -228,10 +221,14 @@ class ProbedGroup(dist.ProcessGroup):
                  session: Any) -> None:
         super().__init__(store, rank, len(ranks))
         self._inner = dist.ProcessGroup(store, rank, len(ranks))
-        for device, kind, backend in _backends(store, rank, len(ranks), timeout, options, wrapped_backends()):
+        made: Dict[str, Any] = {}
+        for device, backend in wrapped_backends().items():
+            if backend not in made:
+                made[backend] = _backend(backend, store, rank, len(ranks), timeout, options)
+            kind = getattr(dist.ProcessGroup.BackendType, backend.upper())
             for group in (self, self._inner):
                 group._set_default_backend(kind)
-                group._register_backend(torch.device(device), kind, backend)
+                group._register_backend(torch.device(device), kind, made[backend])
         self.observer = Observer(rank, ranks, name, store, timeout, session)
         self._coalescing: Optional[List[Tuple[List[Optional[Call]], Sequence[torch.Tensor], str]]] = None
 

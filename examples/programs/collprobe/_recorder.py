@@ -24,6 +24,7 @@ for _name, _number in (("uint32", 3), ("uint64", 5), ("float8_e4m3fn", 10), ("fl
     if hasattr(torch, _name):
         _types[getattr(torch, _name)] = _number
 
+_kinds = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")  # as the library names calls
 _values = (
     "step", "calls", "loss.mean", "loss.std", "loss.range", "gradient_norm.mean", "gradient_norm.std",
     "gradient_norm.range", "result_norm", "cosine.mean_pairwise", "cosine.pooled", "noise_scale",
@@ -123,6 +124,7 @@ class Recorder:
         self.open: Dict[int, None] = {}
         self.names: List[str] = []
         self.last_names: List[str] = []
+        self.reductions: List[str] = []
         self.had = 0  # calls of the last step
         self.kept: deque[Any] = deque(maxlen=8)  # losses on the device that are still read
         self.messages = _Messages(store, rank, len(ranks), timeout)
@@ -167,7 +169,9 @@ class Recorder:
             library.call("ObserveInput", handle, kind, _types[dtype], operation, address, count,
                          name.encode() if name else None, stream, c.byref(token))
             self.open[token.value] = None
-            self.names.append(name or "")
+            self.names.append(name or f"{_kinds[kind]}#{len(self.names)}")
+            if kind in (library.ALL_REDUCE, library.REDUCE_SCATTER):
+                self.reductions.append(self.names[-1])
             return Call(self, token.value, self.serial)
 
         return self._guarded(show)
@@ -220,7 +224,7 @@ class Recorder:
             self.open.clear()
             if self.names:
                 self.last_names = self.names
-            self.had, self.names = len(self.names), []
+            self.had, self.names, self.reductions = len(self.names), [], []
 
         self._guarded(end)
 
@@ -247,7 +251,7 @@ class Recorder:
         text = f"this rank has ended step {self.under_way[0]}, but another rank has not for {self.patience:g} s"
         if self.had < len(self.last_names):
             text += (f". This rank's last step has {self.had} of the {len(self.last_names)} calls of its steps before; "
-                     f"missing: {', '.join(each or 'a call without a name' for each in self.last_names[self.had:][:3])}."
+                     f"missing: {', '.join(self.last_names[self.had:][:3])}."
                      " Is no_sync() left on on this rank?")
         return text
 

@@ -94,8 +94,8 @@ class _Session:
         self.log: Any = None
         self.on_finding: Optional[Callable[[Finding], None]] = None
         self.stepped: Set[int] = set()  # optimizers, in the step that is due
-        self.empty_steps = self.longest_empty = 0  # steps without a call of any group, and the longest such time before
-        self.last_calls: List[str] = []
+        self.empty_steps = self.longest_empty = 0  # steps without a reduction, and the longest such time before
+        self.last_reductions: List[str] = []
         self.restored: Dict[str, torch.Tensor] = {}
 
     def add(self, observer: Observer) -> None:
@@ -166,33 +166,32 @@ class _Session:
         main = next((each for each in self.observers if not each.closed), None)
         if main is not None:
             self._tell_values(main)
-        calls = [name for each in self.observers for recorder in each.live() for name in recorder.names]
+        reductions = [name for each in self.observers for recorder in each.live() for name in recorder.reductions]
         for observer in list(self.observers):
             for recorder in observer.live():
                 is_main = observer is main and recorder is observer.live()[0]
                 recorder.end_step(number, self._loss(loss, recorder.device) if is_main else None, weight)
         if main is not None:
-            self._look_for_empty_steps(number, calls, main)
+            self._look_for_empty_steps(number, reductions, main)
         self.take_records(2)
 
-    def _look_for_empty_steps(self, step: int, calls: List[str], main: Observer) -> None:
-        """Accumulation of gradients has steps without a call, too: told if there are more of them than ever."""
-        if calls:
+    def _look_for_empty_steps(self, step: int, reductions: List[str], main: Observer) -> None:
+        """Accumulation of gradients has steps without a reduction, too: told if there are more in turn than ever."""
+        if reductions:
             self.longest_empty = max(self.longest_empty, self.empty_steps)
-            self.empty_steps, self.last_calls = 0, calls
+            self.empty_steps, self.last_reductions = 0, reductions
             return
         self.empty_steps += 1
         if self.empty_steps != self.longest_empty + 2:
             return
-        first = step - self.empty_steps + 1
-        if not self.last_calls:
-            self.tell(f"no collective was seen in the first {self.empty_steps} steps. Is no_sync() left on, or the process "
+        if not self.last_reductions:
+            self.tell(f"no reduction was seen in the first {self.empty_steps} steps. Is no_sync() left on, or the process "
                       'group none of init_process_group("probed")?')
             return
-        names = ", ".join(name or "a call without a name" for name in self.last_calls[:3])
-        text = (f"no collective since step {first}, where the steps before had {len(self.last_calls)} ({names}"
-                f"{', ...' if len(self.last_calls) > 3 else ''}): is no_sync() left on?")
-        found = Finding(first, "call_missing", text, self.last_calls[0], -1, True, main.name)
+        first = step - self.empty_steps + 1
+        text = (f"no gradient was reduced since step {first}, where the steps before had "
+                f"{_label(self.last_reductions)}: is no_sync() left on?")
+        found = Finding(first, "call_missing", text, self.last_reductions[0], -1, True, main.name)
         self._deliver(Record(first, main.name, (found,), {}), main)
 
     def _tell_values(self, main: Observer) -> None:
@@ -391,17 +390,19 @@ class Probe:
         if not dist.is_initialized():
             raise RuntimeError("collprobe: call torch.distributed.init_process_group first")
         library.load()
-        _session.configure(log, on_finding, run, {"every": every, "false_alarms": false_alarms, "patience": patience})
         self._session: _Session = _session
+        options = {"every": every, "false_alarms": false_alarms, "patience": patience}
         if model is None:
             if hook is not None or state is not None:
                 raise ValueError("collprobe: a hook needs a model")
+            _session.configure(log, on_finding, run, options)
             return
         if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
             raise TypeError(f"collprobe: Probe(model) takes a DistributedDataParallel, not {type(model).__name__}; all "
                             'else, as FSDP2, is seen through init_process_group("probed") and probe()')
         group = model.process_group
         observer = None if isinstance(group, ProbedGroup) else _observer_around(group)
+        _session.configure(log, on_finding, run, options)
         _session.models.append(_Model(model, hook, state, observer))
 
     def end_step(self, loss: Union[None, float, torch.Tensor] = None, tokens: float = 1.0,
