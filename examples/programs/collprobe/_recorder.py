@@ -155,7 +155,8 @@ class Recorder:
             try:
                 return body(self.handle)
             except library.LibraryError as failure:
-                self._fail(f"{failure}" + (f" ({self.messages.reason})" if self.messages.reason else ""))
+                self._fail(f"the exchange with the other ranks failed: {self.messages.reason}" if self.messages.reason
+                           else f"{failure}")
                 return None
 
     def observe_input(self, kind: int, operation: int, tensor: Optional[torch.Tensor], count: int, dtype: torch.dtype,
@@ -282,7 +283,7 @@ class Recorder:
     def _text(self, handle: c.c_void_p, form: int, run: str) -> str:
         text = c.c_char_p()
         library.call("GetText", handle, form, run.encode(), c.byref(text))
-        return (text.value or b"").decode(errors="replace")
+        return (text.value or b"").decode(errors="replace").rstrip("\n")
 
     def table(self) -> str:
         try:
