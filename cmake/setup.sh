@@ -40,12 +40,14 @@ if [ "$purpose" = test ] || [ "$purpose" = torch ] || [ "$purpose" = all ]; then
 fi
 if [ "$purpose" = torch ] || [ "$purpose" = all ]; then
     need python3-venv /usr/bin/python3 -m ensurepip --version
-    need environment-modules sh -c 'command -v modulecmd || [ -d /usr/share/modules ]' # for EasyBuild
+    need make command -v make
+    if command -v apt-get >/dev/null 2>&1; then # for EasyBuild
+        need environment-modules sh -c 'ls /usr/lib/*/modulecmd.tcl'
+    fi
 fi
 if [ "$purpose" = all ]; then
     need clang command -v clang++
     need libclang-rt-dev sh -c 'ls "$(clang++ -print-resource-dir)"/lib/linux/libclang_rt.asan-*.a'
-    need make command -v make
     need pkg-config command -v pkg-config
     need libbenchmark-dev header benchmark/benchmark.h
     need python3-prometheus-client /usr/bin/python3 -c "import prometheus_client"

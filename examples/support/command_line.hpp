@@ -42,7 +42,8 @@ inline int explain(const char* program, const std::exception& problem, int statu
         return 0;
     }
     const bool usage = dynamic_cast<const usage_error*>(&problem) != nullptr;
-    const std::string text = collprobe::detail::printable(problem.what(), true); // it may have a path, or what was typed
+    // It may have a path, or what was typed.
+    const std::string text = collprobe::detail::printable(problem.what(), true);
     std::fprintf(stderr, "%s: %s\n%s", program, text.c_str(), usage ? "Try --help.\n" : "");
     return usage ? 2 : status;
 }
@@ -65,8 +66,8 @@ Number number(std::string_view option, std::string_view text, Number low, Number
     if constexpr (std::is_same_v<Number, double>)
         good = good && collprobe::is_finite(value); // "nan" is a number too
     if (!good) {
-        throw usage_error(std::string(option) + ": '" + std::string(text) + "' is not a number from " + plain(low) + " to "
-            + plain(high));
+        throw usage_error(std::string(option) + ": '" + std::string(text) + "' is not a number from " + plain(low)
+            + " to " + plain(high));
     }
     return value;
 }
@@ -133,7 +134,8 @@ public:
     void value(const std::string& names, const std::string& value_name, reader read, const std::string& help,
         const std::string& shown = "")
     {
-        options_.push_back({names, ' ' + value_name + (shown.empty() ? "" : '=' + shown), help, std::move(read), nullptr});
+        const std::string value = ' ' + value_name + (shown.empty() ? "" : '=' + shown);
+        options_.push_back({names, value, help, std::move(read), nullptr});
     }
     void flag(const std::string& names, bool& result, const std::string& help)
     {
@@ -144,16 +146,16 @@ public:
         value(names, value_name, [&result](const std::string&, std::string_view text) { result = text; }, help);
     }
     /// An option that may be given several times.
-    void collect(
-        const std::string& names, const std::string& value_name, std::vector<std::string>& result, const std::string& help)
+    void collect(const std::string& names, const std::string& value_name, std::vector<std::string>& result,
+        const std::string& help)
     {
-        value(names, value_name + " ...", [&result](const std::string&, std::string_view text) { result.emplace_back(text); },
-            help);
+        const auto read = [&result](const std::string&, std::string_view text) { result.emplace_back(text); };
+        value(names, value_name + " ...", read, help);
     }
 
     template <class Number>
-    void number(const std::string& names, Number& result, std::type_identity_t<Number> low, std::type_identity_t<Number> high,
-        const std::string& help, const std::string& value_name = "N")
+    void number(const std::string& names, Number& result, std::type_identity_t<Number> low,
+        std::type_identity_t<Number> high, const std::string& help, const std::string& value_name = "N")
     {
         const auto read = [&result, low, high](std::string_view option, std::string_view text) {
             result = support::number(option, text, low, high);
@@ -178,7 +180,8 @@ public:
     void choice(const std::string& names, const std::string& value_name, Value& result, std::vector<word<Value>> words,
         const std::string& help)
     {
-        const auto found = std::find_if(words.begin(), words.end(), [&](const auto& each) { return each.value == result; });
+        const auto is_it = [&](const auto& each) { return each.value == result; };
+        const auto found = std::find_if(words.begin(), words.end(), is_it);
         const std::string shown(found == words.end() ? std::string_view() : found->text);
         const auto read = [&result, words = std::move(words)](std::string_view option, std::string_view text) {
             result = choose(option, text, words);
@@ -186,7 +189,8 @@ public:
         value(names, value_name, read, help, shown);
     }
     template <class Value>
-    void choices(const std::string& names, std::vector<Value>& result, std::vector<word<Value>> words, const std::string& help)
+    void choices(const std::string& names, std::vector<Value>& result, std::vector<word<Value>> words,
+        const std::string& help)
     {
         const auto read = [&result, words = std::move(words)](std::string_view option, std::string_view text) {
             result.clear();
@@ -195,7 +199,8 @@ public:
         value(names, "LIST", read, help);
     }
     /// A file or a folder. `-` is refused: the standard output has the report.
-    void path(const std::string& names, std::string& result, const std::string& help, const std::string& value_name = "PATH")
+    void path(const std::string& names, std::string& result, const std::string& help,
+        const std::string& value_name = "PATH")
     {
         const auto read = [&result](const std::string& option, std::string_view text) {
             if (text.empty()) throw usage_error(option + " needs a path");
@@ -211,7 +216,8 @@ public:
         positions_.push_back({name, help, true, &result, nullptr});
     }
     /// All that are left; at least one, if they are required.
-    void positions(const std::string& name, std::vector<std::string>& result, const std::string& help, bool required = false)
+    void positions(const std::string& name, std::vector<std::string>& result, const std::string& help,
+        bool required = false)
     {
         positions_.push_back({name, help, required, nullptr, &result});
     }
@@ -227,8 +233,8 @@ public:
 
     bool given(std::string_view name) const
     {
-        return std::any_of(
-            options_.begin(), options_.end(), [&](const entry& each) { return each.given && has_name(each.names, name); });
+        const auto is_it = [&](const entry& each) { return each.given && has_name(each.names, name); };
+        return std::any_of(options_.begin(), options_.end(), is_it);
     }
 
     /// \throws usage_error for anything it cannot follow, help_request
@@ -323,7 +329,9 @@ private:
         }
         text += '\n';
         if (!positions_.empty()) text += "\nPositionals:\n";
-        for (const position_of& each : positions_) add_entry(text, each.name + (each.several != nullptr ? " ..." : ""), each.help);
+        for (const position_of& each : positions_) {
+            add_entry(text, each.name + (each.several != nullptr ? " ..." : ""), each.help);
+        }
         text += "\nOptions:\n";
         add_entry(text, "-h,--help", "this text");
         for (const entry& each : options_) add_entry(text, each.names + each.value, each.help);

@@ -773,7 +773,8 @@ int merge(const options& with)
 int main(int argc, char** argv)
 {
     options with;
-    support::command_line line("Puts together what the ranks of a preloaded program wrote (COLLPROBE_DIR), and judges it.",
+    support::command_line line(
+        "Puts together what the ranks of a preloaded program wrote (COLLPROBE_DIR), and judges it.",
         "0 nothing was found;\n1 an alarm, ranks that made different calls, or that stopped or are missing;\n"
         "2 the input cannot be read, or a file cannot be written.");
     line.positions("FILE", with.paths, "folders of *.jsonl, or files, of all processes", true);
@@ -782,10 +783,12 @@ int main(int argc, char** argv)
     });
     line.text("--comm", "KEY|NAME", with.communicator, "only this communicator: its key, or its name");
     line.flag("--follow", with.follow, "goes on while the files grow, and tells alarms at once");
-    line.number("--timeout", with.timeout, 0, 1e9, "with --follow: ends if nothing is written for so long (0: never)", "SECONDS");
+    line.number("--timeout", with.timeout, 0, 1e9, "with --follow: ends if nothing is written for so long (0: never)",
+        "SECONDS");
     line.number("--false-alarms", with.settings.false_alarms_per_step, 1e-12, 0.5,
         "probability that a healthy step has a statistical finding", "RATE");
-    line.number("--lateness-floor", with.settings.lateness_floor_ns, 0, 1e12, "nanoseconds by which a rank may come late", "NS");
+    line.number("--lateness-floor", with.settings.lateness_floor_ns, 0, 1e12, "nanoseconds by which a rank may come late",
+        "NS");
     try {
         line.parse({argv + 1, argv + argc});
         tools::end_by_signals();

@@ -357,7 +357,9 @@ int main(int argc, char** argv)
     line.value("--step", "N",
         [&step](const std::string& option, std::string_view word) {
             const bool right = word.size() <= 19 && word.find_first_not_of("0123456789") == word.npos;
-            if (!right || word.empty()) throw support::usage_error(option + ": '" + std::string(word) + "' is no number from 0 to 10^19 - 1");
+            if (!right || word.empty()) {
+                throw support::usage_error(option + ": '" + std::string(word) + "' is no number from 0 to 10^19 - 1");
+            }
             step = std::stoull(std::string(word));
         },
         "with --write: the step of the data");

@@ -373,8 +373,9 @@ int main(int argc, char** argv)
     std::vector<std::string> paths;
     bool once = false;
     double timeout = 0;
-    support::command_line line("Shows runs while their JSON lines (report::json_lines) are written: the newest step, and alarms.\n"
-                               "Where the output is no terminal, it is a line for each update, and the table at the end.",
+    support::command_line line(
+        "Shows runs while their JSON lines (report::json_lines) are written: the newest step, and alarms.\n"
+        "Where the output is no terminal, it is a line for each update, and the table at the end.",
         "0 every run has ended;\n1 timeout; 2 bad input, or --once and nothing there; 130 Ctrl-C.");
     line.positions("FILE", paths, "files of one run or of several, of one rank or of several; waits for them", true);
     line.flag("--once", once, "shows what is there, and ends");

@@ -29,12 +29,15 @@
 #define COLLPROBE_API __attribute__((visibility("default")))
 
 #if defined(__cplusplus)
+#define COLLPROBE_ENUM : int /* so that a wrong number is defined behaviour, and refused */
 extern "C" {
+#else
+#define COLLPROBE_ENUM
 #endif
 
 typedef struct collprobeProbe* collprobeProbe_t;
 
-typedef enum {
+typedef enum COLLPROBE_ENUM {
     collprobeSuccess = 0,
     collprobeNotReady = 1, /* there is no further record or finding; no error */
     collprobeInvalidArgument = 2,
@@ -47,7 +50,7 @@ typedef enum {
 } collprobeResult_t;
 
 /* The numbers of ncclDataType_t. */
-typedef enum {
+typedef enum COLLPROBE_ENUM {
     collprobeInt8 = 0,
     collprobeUint8 = 1,
     collprobeInt32 = 2,
@@ -63,7 +66,7 @@ typedef enum {
 } collprobeDataType_t;
 
 /* The numbers of ncclRedOp_t. */
-typedef enum {
+typedef enum COLLPROBE_ENUM {
     collprobeSum = 0,
     collprobeProd = 1,
     collprobeMax = 2,
@@ -71,20 +74,20 @@ typedef enum {
     collprobeAvg = 4
 } collprobeRedOp_t;
 
-typedef enum {
+typedef enum COLLPROBE_ENUM {
     collprobeAllReduceCall = 0,
     collprobeReduceScatterCall = 1,
     collprobeAllGatherCall = 2,
     collprobeAllToAllCall = 3
 } collprobeCall_t;
 
-typedef enum {
+typedef enum COLLPROBE_ENUM {
     collprobeEqual = 0, /* the same value on all ranks: a learning rate, weights */
     collprobeDistinct = 1 /* another value on each rank: a seed */
 } collprobeExpectation_t;
 
-typedef enum { collprobeHost = 0, collprobeCuda = 1 } collprobeDevice_t;
-typedef enum { collprobeTable = 0, collprobeJson = 1 } collprobeFormat_t;
+typedef enum COLLPROBE_ENUM { collprobeHost = 0, collprobeCuda = 1 } collprobeDevice_t;
+typedef enum COLLPROBE_ENUM { collprobeTable = 0, collprobeJson = 1 } collprobeFormat_t;
 
 /* cudaStream_t and ncclComm_t. */
 typedef struct CUstream_st* collprobeStream_t;

@@ -431,11 +431,11 @@ collprobeResult_t collprobeCreate(
         auto state = std::make_unique<handle_state>(std::make_unique<c::step_exchange>(
             heading, given.name == nullptr ? "" : given.name, given.allGather, given.context));
         if (given.device == collprobeHost) {
-            state->probe = c::make_host_probe(*state->exchange, wanted);
+            state->probe.reset(c::make_host_probe(*state->exchange, wanted));
         } else {
 #if defined(COLLPROBE_C_CUDA)
             state->is_cuda = true;
-            state->probe = c::make_cuda_probe(*state->exchange, wanted);
+            state->probe.reset(c::make_cuda_probe(*state->exchange, wanted));
 #else
             refuse("options.device: this library was built without CUDA", status::unsupported);
 #endif
@@ -454,8 +454,7 @@ collprobeResult_t collprobeCreateNccl(
 #if defined(COLLPROBE_C_NCCL)
         require(comm != nullptr, "comm is null");
         auto state = std::make_unique<handle_state>(nullptr);
-        state->probe
-            = c::make_nccl_probe(comm, given.name == nullptr ? "" : given.name, options_of(given, 1));
+        state->probe.reset(c::make_nccl_probe(comm, given.name == nullptr ? "" : given.name, options_of(given, 1)));
         (void)options_of(given, state->probe->ranks());
         state->is_cuda = state->is_nccl = true;
         *probe = handles().add(std::move(state));

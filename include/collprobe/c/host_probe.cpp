@@ -47,9 +47,9 @@ struct host_streams {
 
 } // namespace
 
-std::unique_ptr<any_probe> make_host_probe(step_exchange& exchange, const probe_options& options)
+any_probe* make_host_probe(step_exchange& exchange, const probe_options& options)
 {
-    return std::make_unique<probe_of<callback_communicator, host_streams>>(options, host_streams(), exchange);
+    return new probe_of<callback_communicator, host_streams>(options, host_streams(), exchange);
 }
 
 } // namespace collprobe::c

@@ -103,20 +103,20 @@ bool step_exchange::gather(const void* send, void* receive, std::size_t bytes, s
     return false;
 }
 
-void step_exchange::run(const step_heading& own, const std::vector<shown_call>* calls, const void* send, void* receive,
+bool step_exchange::run(const step_heading& own, const std::vector<shown_call>* calls, const void* send, void* receive,
     std::size_t bytes) noexcept
 {
     try {
         if (stopped_) {
             fail(status::peer_failure,
                 "step " + std::to_string(own.step) + " was not sent, because the all-gather of the caller failed before");
-            return;
+            return false;
         }
         // The first time there is room for more ranks than there should be, so that too many are noticed.
         const auto ranks = static_cast<std::size_t>(own.ranks);
         const bool is_first = headings_.empty();
         headings_.assign(is_first ? most_ranks : ranks, step_heading{.magic = 0});
-        if (!gather(&own, headings_.data(), sizeof own, own.step)) return;
+        if (!gather(&own, headings_.data(), sizeof own, own.step)) return false;
         std::string why;
         if (is_first) {
             std::size_t came = ranks;
@@ -129,16 +129,17 @@ void step_exchange::run(const step_heading& own, const std::vector<shown_call>* 
             headings_.shrink_to_fit();
         }
         if (why.empty()) why = difference(own, *calls);
-        if (stopped_) return;
+        if (stopped_) return false;
         if (!why.empty()) {
             fail(status::mismatch, why);
-            return;
+            return false;
         }
-        gather(send, receive, bytes, own.step);
+        return gather(send, receive, bytes, own.step);
     } catch (const std::exception& lack) { // of memory: the other ranks go on without this one
         stopped_ = true;
         const collprobe::detail::lock_guard lock(guard_);
         broken_ = lack.what();
+        return false;
     }
 }
 

@@ -149,7 +149,7 @@ public:
     /// behind it, on the same stream. The record has it as a call of the kind `what`, between ranks of this
     /// communicator. A rank that sends nothing, such as to the gradient of an expert that it does not have, calls
     /// `observe_no_input` with the elements that the others send; one that gets nothing `observe_no_result`.
-    /// With several at a time, a result says which input it belongs to by what `observe_input` returned; otherwise it is
+    /// With several at a time, a result says by what `observe_input` returned whose it is; otherwise it is
     /// that of the oldest one.
     /// Precondition: all ranks observe the same inputs, in the same order. Results may come in any order.
     /// \throws error `invalid_argument` for a result whose type or count is not that of the collective, or without an

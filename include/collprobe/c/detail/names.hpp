@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <set>
 #include <string>
 #include <string_view>
@@ -37,8 +38,11 @@ public:
     /// "all_reduce#3"
     const char* of_place(const char* kind, std::uint64_t place)
     {
-        const std::string text = std::string(kind) + '#' + std::to_string(place);
-        return made_.insert(text).first->c_str();
+        char text[64];
+        const int length = std::snprintf(text, sizeof text, "%s#%llu", kind, static_cast<unsigned long long>(place));
+        const std::string_view name(text, static_cast<std::size_t>(length));
+        const auto known = made_.find(name);
+        return known != made_.end() ? known->c_str() : made_.emplace(name).first->c_str();
     }
 
 private:

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -58,7 +57,7 @@ public:
         view<const collprobeStream_t>, view<const collprobeStream_t>) {}
 };
 
-/// A number behind each function, because code for integers, which are not read, is the same for all.
+/// Integers are not read, so the code for one type of them serves all.
 template <class Use>
 void with_read_type(element_type type, const Use& use)
 {
@@ -127,12 +126,13 @@ protected:
     probed<Comm> probe_;
 };
 
-std::unique_ptr<any_probe> make_host_probe(step_exchange& exchange, const probe_options& options);
+/// The caller owns it.
+any_probe* make_host_probe(step_exchange& exchange, const probe_options& options);
 #if defined(COLLPROBE_C_CUDA)
-std::unique_ptr<any_probe> make_cuda_probe(step_exchange& exchange, const probe_options& options);
+any_probe* make_cuda_probe(step_exchange& exchange, const probe_options& options);
 #endif
 #if defined(COLLPROBE_C_NCCL)
-std::unique_ptr<any_probe> make_nccl_probe(collprobeNcclComm_t comm, const char* name, const probe_options& options);
+any_probe* make_nccl_probe(collprobeNcclComm_t comm, const char* name, const probe_options& options);
 void start_group();
 void end_group();
 #endif

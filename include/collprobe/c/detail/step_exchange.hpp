@@ -65,8 +65,8 @@ public:
     {
     }
 
-    /// On the thread of the exchange. `shown` has `calls` of the heading.
-    void run(const step_heading& own, const std::vector<shown_call>* shown, const void* send, void* receive,
+    /// On the thread of the exchange. `shown` has `calls` of the heading. False if there are no messages.
+    bool run(const step_heading& own, const std::vector<shown_call>* shown, const void* send, void* receive,
         std::size_t bytes) noexcept;
 
     /// Takes the oldest failure; false if there is none.

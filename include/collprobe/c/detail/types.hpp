@@ -17,8 +17,8 @@ inline constexpr std::size_t most_ranks = 16384;
 inline constexpr element_type element_types[] = {element_type::int8, element_type::uint8, element_type::int32,
     element_type::uint32, element_type::int64, element_type::uint64, element_type::float16, element_type::float32,
     element_type::float64, element_type::bfloat16, element_type::float8_e4m3, element_type::float8_e5m2};
-inline constexpr const char* type_names[] = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32",
-    "float64", "bfloat16", "float8_e4m3", "float8_e5m2"};
+inline constexpr const char* type_names[] = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "float16",
+    "float32", "float64", "bfloat16", "float8_e4m3", "float8_e5m2"};
 static_assert(std::size(element_types) == std::size(type_names));
 constexpr element_type element_type_of(int type) noexcept { return element_types[type]; }
 constexpr const char* name_of_type(int type) noexcept { return type_names[type]; }
