@@ -14,6 +14,7 @@
 #include <doctest/doctest.h>
 
 #include <collprobe/core/element.hpp>
+#include <collprobe/detail/math.hpp>
 
 #include "c_ranks.hpp"
 
@@ -131,7 +132,7 @@ TEST_CASE_TEMPLATE("the numbers of a step are those of the ranks' data", T, floa
                 - *std::min_element(norms.begin(), norms.end()));
         near("result_norm", std::sqrt(sum_squares));
         near("cosine.pooled", products / lengths);
-        require(std::isnan(value_of(own.probe, "cosine", 0)), "the inputs are gone: no cosine of a rank");
+        require(is_nan(value_of(own.probe, "cosine", 0)), "the inputs are gone: no cosine of a rank");
     });
 }
 
@@ -167,11 +168,11 @@ TEST_CASE("a loss that is NaN is a finding; one that is not known is none")
     run_c_probes(ranks, [&](c_rank& own) {
         finish_step(own, 0, COLLPROBE_UNKNOWN);
         require(findings_of(own.probe).empty(), "a finding");
-        require(std::isnan(value_of(own.probe, "loss", 1)), "a loss");
+        require(is_nan(value_of(own.probe, "loss", 1)), "a loss");
         ok(collprobeEndStep(own.probe, 1, nullptr, nullptr));
         ok(collprobePoll(own.probe, 1));
         require(findings_of(own.probe).empty(), "a finding");
-        finish_step(own, 2, own.rank == 1 ? std::nan("") : 2.5);
+        finish_step(own, 2, own.rank == 1 ? detail::not_a_number() : 2.5);
         const auto found = findings_of(own.probe);
         require(found.size() == 1 && found[0].rank == 1 && found[0].call_index == -1 && found[0].call.empty(), "none");
     });

@@ -274,6 +274,9 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     room.back() ^= 1;
     restore(room.data(), bytes, "damaged");
     room.back() ^= 1;
+    ok(collprobeEndStep(probe, 1, nullptr, nullptr));
+    restore(room.data(), bytes, "under way");
+    ok(collprobePoll(probe, 1));
     ok(collprobeRestoreState(probe, room.data(), bytes));
 }
 
@@ -301,6 +304,9 @@ TEST_CASE("calls in another order: all ranks name both calls, and go on")
             show(own, other ? "wpe" : "mlp", collprobeReduceScatterCall);
             show(own, other ? "mlp" : "wpe", collprobeReduceScatterCall);
             end_step(own, step);
+            std::uint64_t token = 0; // a wrong call changes nothing of what the poll says
+            refused(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, nullptr, 1,
+                        "wte", nullptr, &token), collprobeInvalidArgument, "collprobeObserveInput", "null");
             const int result = collprobePoll(own.probe, 1);
             if (step != 2) {
                 ok(result);

@@ -101,8 +101,11 @@ typedef int collprobeNcclResult_t;
 #endif
 
 /* The caller's all-gather of host memory: part r of `receive`, `bytes` long, becomes rank r's `send`. It blocks until
- * all ranks have come, and returns 0, or another number if it failed. Called on a thread of the library, in the order
- * of the steps, one call at a time for a probe. */
+ * all ranks have come, and returns 0, or another number if it failed, as behind a time-out of its own. Called on a
+ * thread of the library, at the same time as the program's collectives: give it a communicator of its own. Calls of a
+ * probe come one at a time, in the order of the steps: 128 bytes a rank, which tell whether the ranks agree on the
+ * step, then the message (not after a mismatch). It makes no call of its probe. If it fails, the probe is of no more
+ * use: its calls return collprobePeerFailure. */
 typedef int (*collprobeAllGatherFunction_t)(void* context, const void* send, void* receive, size_t bytes);
 
 /* Equal on all ranks, but `context`. */
@@ -160,17 +163,21 @@ COLLPROBE_API const char* collprobeGetLastError(void);
 /* A probe around collectives of the caller. Not collective. `ranks` up to 16,384. */
 COLLPROBE_API collprobeResult_t collprobeCreate(
     collprobeProbe_t* probe, int rank, int ranks, const collprobeOptions_t* options);
-/* A probe around NCCL. It borrows `comm`, which must outlive it. Collective where options differ is not noticed before
- * the first step. Unsupported in a build without CUDA and NCCL. `options` may be null. */
+/* A probe around NCCL. It borrows `comm`, which must outlive it. `options` may be null. The message of a step travels
+ * by NCCL: as there, ranks with other calls or options are not noticed and may hang. Unsupported in a build without
+ * CUDA and NCCL. */
 COLLPROBE_API collprobeResult_t collprobeCreateNccl(
     collprobeProbe_t* probe, collprobeNcclComm_t comm, const collprobeOptions_t* options);
-/* Waits for the probe's work. Null is no error. All ranks poll the same steps before, or destroy at the same step. */
+/* Waits for the probe's work, with it for the other ranks' ends of the same steps. Null is no error. */
 COLLPROBE_API collprobeResult_t collprobeDestroy(collprobeProbe_t probe);
 
 /* Shows the input of a call, before it is made. `count`: elements that this rank sends, or with COLLPROBE_NO_BUFFER
- * those that the others send. `name`: of the tensor; null or "": it is called by kind and place, "all_reduce#3".
+ * those that the others send. `name`: of the tensor, equal on all ranks; null or "": the call is named by kind and
+ * place, "all_reduce#3". A probe keeps 16,384 names of up to 255 bytes; a name that is new behind them counts as none.
  * `token`: for the result. Host memory is read before the function returns, so that the call may work in place, and
- * `stream` is ignored. CUDA: read on `stream`. All ranks show the same calls in the same order. Integers are counted. */
+ * `stream` is ignored. CUDA: read on `stream`, which must not be captured. All ranks show the same calls in the same
+ * order: else the step has no record, and collprobePoll says collprobeMismatch and which calls they are. Integers are
+ * counted. */
 COLLPROBE_API collprobeResult_t collprobeObserveInput(collprobeProbe_t probe, collprobeCall_t call,
     collprobeDataType_t type, collprobeRedOp_t operation, const void* data, uint64_t count, const char* name,
     collprobeStream_t stream, uint64_t* token);
@@ -179,26 +186,30 @@ COLLPROBE_API collprobeResult_t collprobeObserveInput(collprobeProbe_t probe, co
 COLLPROBE_API collprobeResult_t collprobeObserveResult(
     collprobeProbe_t probe, uint64_t token, const void* data, uint64_t count, collprobeStream_t stream);
 
-/* Compares a value of this step between the ranks, bit by bit: a number of the host, or a buffer, read as above. */
+/* Compares a value of this step between the ranks, bit by bit: a number of the host, or a buffer, read as above. It
+ * needs a name. All ranks tell the same values in the same order. */
 COLLPROBE_API collprobeResult_t collprobeExpectNumber(
     collprobeProbe_t probe, collprobeExpectation_t expectation, const char* name, double value);
 COLLPROBE_API collprobeResult_t collprobeExpectBuffer(collprobeProbe_t probe, collprobeExpectation_t expectation,
     const char* name, collprobeDataType_t type, const void* data, uint64_t count, collprobeStream_t stream);
 
 /* Ends a step: the calls since the last one. Collective, but waits for no other rank, unless four steps are under way.
- * `step`: a number of the caller, equal on all ranks. `seen` may be null. Of a probe by collprobeCreate the message
- * travels on a stream of the library, behind the reads of the step. */
+ * `step`: a number of the caller, equal on all ranks. `seen` may be null. Each input has its result. Of a probe by
+ * collprobeCreate the message travels by a thread of the library, behind the reads of the step; `stream` is that of
+ * deviceLoss. Around NCCL it travels on `stream`. */
 COLLPROBE_API collprobeResult_t collprobeEndStep(
     collprobeProbe_t probe, uint64_t step, const collprobeStep_t* seen, collprobeStream_t stream);
 /* Takes the next record: collprobeSuccess, or collprobeNotReady if none is there. `wait`: not 0: waits for the oldest
- * step under way; NotReady then means that there is none. The functions below read the record taken last. */
+ * step under way; NotReady then means that there is none. Another result is that of a step which has no record; later
+ * ones may have. The functions below read the record taken last. Of records not taken the last 64 are kept. */
 COLLPROBE_API collprobeResult_t collprobePoll(collprobeProbe_t probe, int wait);
 /* Finding `index` of the record, from 0 on; NotReady behind the last one. */
 COLLPROBE_API collprobeResult_t collprobeGetFinding(
     collprobeProbe_t probe, uint64_t index, collprobeFinding_t* finding);
-/* A number of the record by name: "step", "findings", "calls", "loss.mean", "loss.std", "loss.range",
- * "gradient_norm.mean", "gradient_norm.std", "gradient_norm.range", "result_norm", "cosine.mean_pairwise",
- * "cosine.pooled", "noise_scale" with rank -1; "loss", "gradient_norm", "cosine", "weight" of a rank. */
+/* A number of the record by name: "step", "findings", "calls" (of floating point), "calls_not_read", "loss.mean",
+ * "loss.weighted_mean", "loss.std", "loss.range", "gradient_norm.mean", "gradient_norm.std", "gradient_norm.range",
+ * "result_norm", "cosine.mean_pairwise", "cosine.pooled", "noise_scale" with rank -1; "loss", "gradient_norm", "cosine"
+ * of a rank. */
 COLLPROBE_API collprobeResult_t collprobeGetValue(
     collprobeProbe_t probe, const char* name, int rank, double* value);
 /* The record as a table for people, or as a JSON line with every number (README of include/collprobe/report). `run`:
@@ -207,7 +218,7 @@ COLLPROBE_API collprobeResult_t collprobeGetText(
     collprobeProbe_t probe, collprobeFormat_t format, const char* run, const char** text);
 
 /* What the probe has learnt of the run, to be saved with a checkpoint: sets `bytes` to its size, and copies it to
- * `state` if that is not null and `bytes` was at least that. */
+ * `state` if that is not null. `bytes` then has the room there, which must be enough. */
 COLLPROBE_API collprobeResult_t collprobeSaveState(collprobeProbe_t probe, void* state, size_t* bytes);
 /* On all ranks alike, with no step under way. Refuses what is no state, or one of other ranks; then nothing changes. */
 COLLPROBE_API collprobeResult_t collprobeRestoreState(collprobeProbe_t probe, const void* state, size_t bytes);

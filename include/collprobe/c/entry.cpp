@@ -124,12 +124,17 @@ public:
         for (;;) {
             try {
                 return use();
-            } catch (const error&) {
+            } catch (const error& why) {
                 failure known;
-                if (exchange == nullptr || !exchange->take_failure(known)) throw;
+                if (!take_failure(why, known)) throw;
                 late.push_back(std::move(known));
             }
         }
+    }
+    /// Whether an error of the probe is that of a step whose exchange failed, and how it failed.
+    bool take_failure(const error& of, failure& known)
+    {
+        return exchange != nullptr && of.code() == status::device_failure && exchange->take_failure(known);
     }
     void require_working()
     {
@@ -371,8 +376,9 @@ std::uint64_t digest_of(const std::vector<std::uint64_t>& words)
 step_observation observation_of(const collprobeStep_t& seen)
 {
     step_observation out;
-    if (seen.loss != COLLPROBE_UNKNOWN) out.loss = seen.loss;
-    if (seen.gradientNorm != COLLPROBE_UNKNOWN) out.gradient_norm = seen.gradientNorm;
+    const auto is_known = [](double number) { return to_bits(number) != to_bits(COLLPROBE_UNKNOWN); };
+    if (is_known(seen.loss)) out.loss = seen.loss;
+    if (is_known(seen.gradientNorm)) out.gradient_norm = seen.gradientNorm;
     out.weight = seen.weight;
     return out;
 }
@@ -581,8 +587,8 @@ collprobeResult_t collprobePoll(collprobeProbe_t probe, int wait)
                 at->finding_texts.resize(at->record.suspects.size());
                 return collprobeSuccess;
             }
-        } catch (const error&) {
-            if (at->exchange == nullptr || !at->exchange->take_failure(failed)) throw;
+        } catch (const error& why) {
+            if (!at->take_failure(why, failed)) throw;
             tell();
         }
         at->require_working();
@@ -676,6 +682,7 @@ collprobeResult_t collprobeRestoreState(collprobeProbe_t probe, const void* stat
                 words.size() * sizeof(std::uint64_t));
         }
         require(digest_of(words) == head.digest, "state is damaged");
+        require(at->probe->pending() == 0, "steps are under way: take their records by collprobePoll before");
         at->probe->restore(words);
     });
 }

@@ -46,6 +46,7 @@ public:
     virtual void end_step(
         std::uint64_t step, const step_observation& seen, const float* device_loss, collprobeStream_t on) = 0;
     virtual bool poll(step_record& out, bool wait) = 0;
+    virtual std::uint64_t pending() const noexcept = 0;
     virtual std::vector<std::uint64_t> state() const = 0;
     virtual void restore(view<const std::uint64_t> state) = 0;
 
@@ -115,6 +116,7 @@ public:
         else end_device_step(step, seen, device_loss, on);
     }
     bool poll(step_record& out, bool wait) override { return wait ? probe_.wait(out, call_site{}) : probe_.poll(out); }
+    std::uint64_t pending() const noexcept override { return probe_.pending_steps(); }
     std::vector<std::uint64_t> state() const override { return probe_.evidence_state(); }
     void restore(view<const std::uint64_t> state) override { probe_.restore_evidence(state, call_site{}); }
 

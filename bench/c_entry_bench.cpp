@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// An input shown to the C entry in host memory, which is read on the calling thread, against two peers that run in turn
+// with it inside each iteration: a bare read of the same bytes, and the read by the thread of a stream, for which the
+// caller waits. One rank. Times are those of the clock on the wall, medians over the iterations:
+//
+//   ns                 of collprobeObserveInput
+//   stream_ns          of probed::observe_input on a host::stream, and of its synchronize
+//   read_ns            of the bare read
+//   ratio_to_read      ns / read_ns
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include <collprobe/c/collprobe.h>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/local/run.hpp>
+#include <collprobe/step/probed.hpp>
+
+#include "bare_read.hpp"
+
+namespace {
+
+using namespace collprobe;
+
+double now_ns()
+{
+    timespec at{};
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return 1e9 * static_cast<double>(at.tv_sec) + static_cast<double>(at.tv_nsec);
+}
+template <class Work>
+double ns_of(const Work& work)
+{
+    const double begin = now_ns();
+    work();
+    return now_ns() - begin;
+}
+double median(std::vector<double>& of)
+{
+    std::nth_element(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2), of.end());
+    return of[of.size() / 2];
+}
+
+void input_of_host(benchmark::State& state)
+{
+    const auto bytes = static_cast<std::size_t>(state.range(0));
+    const std::vector<float> data(bytes / sizeof(float), 1.5f);
+    collprobeOptions_t options = COLLPROBE_OPTIONS_INIT;
+    options.allGather = [](void*, const void* send, void* receive, std::size_t size) {
+        std::memcpy(receive, send, size);
+        return 0;
+    };
+    collprobeProbe_t probe = nullptr;
+    if (collprobeCreate(&probe, 0, 1, &options) != collprobeSuccess) state.SkipWithError(collprobeGetLastError());
+    std::vector<double> own_times, stream_times, read_times;
+    local::run(1, [&](local::communicator& world) {
+        probed peer{world};
+        const host::stream stream;
+        step_record record;
+        std::uint64_t step = 0;
+        for (auto _ : state) {
+            std::uint64_t token = 0;
+            own_times.push_back(ns_of([&] {
+                (void)collprobeObserveInput(probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, data.data(),
+                    data.size(), "wte", nullptr, &token);
+            }));
+            stream_times.push_back(ns_of([&] {
+                peer.observe_input(view<const float>(data), stream);
+                stream.synchronize();
+            }));
+            read_times.push_back(ns_of([&] {
+                benchmark::DoNotOptimize(bench::bare_read(reinterpret_cast<const unsigned char*>(data.data()), bytes));
+            }));
+            (void)collprobeObserveResult(probe, token, COLLPROBE_NO_BUFFER, 0, nullptr);
+            (void)collprobeEndStep(probe, step, nullptr, nullptr);
+            (void)collprobePoll(probe, 1);
+            peer.observe_no_result(stream);
+            peer.end_step(step++, stream);
+            peer.wait(record);
+        }
+    });
+    (void)collprobeDestroy(probe);
+    state.counters["ns"] = median(own_times);
+    state.counters["stream_ns"] = median(stream_times);
+    state.counters["read_ns"] = median(read_times);
+    state.counters["ratio_to_read"] = median(own_times) / median(read_times);
+}
+BENCHMARK(input_of_host)->Arg(1 << 10)->Arg(1 << 20)->Arg(25 << 20);
+
+} // namespace

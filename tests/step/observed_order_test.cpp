@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Observed results in any order, reads on the calling thread, and communicators that have only an all-gather.
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/local/run.hpp>
+#include <collprobe/step/probed.hpp>
+
+#include "tests/support/errors.hpp"
+
+using namespace collprobe;
+using collprobe::testing::error_of;
+using collprobe::testing::mentions;
+using collprobe::testing::require;
+
+namespace {
+
+std::vector<float> numbers_of(int rank, int call)
+{
+    std::vector<float> numbers(static_cast<std::size_t>(10 + call));
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+        numbers[i] = static_cast<float>((i * 31 + static_cast<unsigned>(rank * 17 + call * 7)) % 97) - 48;
+    return numbers;
+}
+
+/// One rank whose one collective is an all-gather.
+struct gather_only {
+    using device = host::device;
+    using stream_ref = host::stream_ref;
+    int rank() const noexcept { return 0; }
+    int size() const noexcept { return 1; }
+    template <element T>
+    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on, call_site = {}) const
+    {
+        on.enqueue([=] { std::memcpy(receive.data(), send.data(), static_cast<std::size_t>(send.size_bytes())); });
+    }
+};
+
+} // namespace
+
+TEST_CASE("a result goes to the input whose number it has, whatever the order")
+{
+    local::run(2, {.timeout_ms = 20'000}, [](local::communicator& world) {
+        probed comm(world);
+        const host::stream stream;
+        std::vector<observed_call> numbers;
+        std::vector<std::vector<float>> inputs, sums;
+        for (int b = 0; b < 4; ++b) {
+            inputs.push_back(numbers_of(world.rank(), b));
+            sums.push_back(numbers_of(0, b));
+            for (std::size_t i = 0; i < sums.back().size(); ++i) sums.back()[i] += numbers_of(1, b)[i];
+        }
+        if (world.rank() == 1) sums[2][5] += 1;
+        for (const auto& input : inputs) numbers.push_back(comm.observe_input(view<const float>(input), stream));
+        const auto show = [&](std::size_t b) { comm.observe_result(view<const float>(sums[b]), stream, numbers[b]); };
+        // Ranks need not have the same order; without a number it is the oldest one.
+        if (world.rank() == 0) {
+            show(3);
+            comm.observe_result(view<const float>(sums[0]), stream);
+            show(2);
+            comm.observe_result(view<const float>(sums[1]), stream);
+        } else {
+            show(1);
+            show(2);
+            show(0);
+            show(3);
+        }
+        const auto twice = error_of([&] { show(2); });
+        require(twice && twice->code() == status::invalid_argument, "a number twice");
+        comm.end_step(0, stream);
+        step_record record;
+        require(comm.wait(record), "a record");
+        for (std::size_t b = 0; b < 4; ++b) require(record.calls[b].results_agree == (b != 2), std::to_string(b));
+
+        const observed_call open = comm.observe_input(view<const float>(inputs[0]), stream);
+        for (const observed_call wrong : {numbers[0], observed_call{UINT64_MAX}}) {
+            const auto failure = error_of([&] { comm.observe_result(view<const float>(sums[0]), stream, wrong); });
+            require(mentions(failure, "observe_result") && mentions(failure, "step"), "a number of another step");
+        }
+        const auto other_count = error_of([&] { comm.observe_result(view<const float>(sums[1]), stream, open); });
+        require(mentions(other_count, "count"), "a result of another count");
+        comm.observe_no_result(stream, open);
+        comm.end_step(1, stream);
+        stream.synchronize();
+    });
+}
+
+TEST_CASE("on a stream at once the caller reads, before the call returns")
+{
+    probed comm{gather_only()};
+    const host::stream reads = host::stream::at_once();
+    const host::stream messages;
+    step_record record;
+    for (std::uint64_t step = 0; step < 10; ++step) {
+        std::vector<float> data{3, 4};
+        comm.observe_input(view<const float>(data), reads);
+        data = {30, 40}; // in place
+        comm.observe_result(view<const float>(data), reads);
+        data = {-1, -1};
+        comm.end_step(step, messages);
+        REQUIRE(comm.wait(record));
+        CHECK(record.gradient_norms[0] == doctest::Approx(5));
+        CHECK(record.result_norm == doctest::Approx(50));
+    }
+    CHECK(reads.synchronizations() == 0);
+}
+
+TEST_CASE("a stream at once: work, errors, events and waits")
+{
+    host::stream at_once = host::stream::at_once();
+    const auto self = std::this_thread::get_id();
+    std::thread::id ran;
+    at_once.enqueue([&] { ran = std::this_thread::get_id(); });
+    CHECK(ran == self);
+    CHECK(at_once.query());
+    at_once.synchronize();
+    CHECK_THROWS_AS(at_once.enqueue([] { throw 7; }), int);
+    at_once.synchronize(); // the error was the caller's
+
+    host::event done;
+    done.record(at_once);
+    CHECK(done.recorded());
+    CHECK(done.query());
+    done.synchronize();
+    // Another stream waits for it, and it for another stream.
+    const host::stream other;
+    int value = 0;
+    other.wait(done);
+    other.enqueue([&] { value = 1; });
+    done.record(other);
+    at_once.wait(done);
+    CHECK(value == 1);
+    const host::stream moved = std::move(at_once);
+    moved.enqueue([&] { value = 2; });
+    CHECK(value == 2);
+}
+
+TEST_CASE("what needs an all-reduce is refused at construction, where there is none")
+{
+    const auto failure_of = [](probe_options options) { return error_of([&] { probed comm(gather_only(), options); }); };
+    CHECK(!failure_of({}));
+    const auto summary = failure_of({.mode = report_mode::summary});
+    CHECK(summary->code() == status::unsupported);
+    CHECK(mentions(summary, "the mode summary needs a communicator with all_reduce"));
+    const auto exact = failure_of({.direction = direction_mode::exact});
+    CHECK(exact->code() == status::unsupported);
+    CHECK(mentions(exact, "exact direction needs a communicator with all_reduce and all_to_all"));
+}
