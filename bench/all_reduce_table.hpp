@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../examples/studies/digits/command_line.hpp"
+#include "../examples/studies/digits/words.hpp"
 #include "all_reduce.hpp"
 
 namespace collprobe::bench {

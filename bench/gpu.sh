@@ -19,7 +19,7 @@
 # gpu.sh rehearse [PART...]: without a GPU what can be done without: tests, and benchmarks at small sizes. A CPU executes
 # the kernels' PTX (preset emulated). All stays in build/gpu_emulated.
 #
-# Needs a GPU, nvcc and CMake (not if it was built before), doctest, Google Benchmark, CLI11 and nlohmann-json
+# Needs a GPU, nvcc and CMake (not if it was built before), doctest, Google Benchmark and nlohmann-json
 # (.gpu has them); for ddp PyTorch. From the environment:
 #   CUDACXX     nvcc                          NCCL_HOME       prefix of NCCL
 #   BUILD       instead of build/gpu          RESULTS         a folder instead of bench/results
@@ -94,7 +94,7 @@ prepare() {
     prefix=.gpu/prefix
     rm -rf .gpu
     mkdir -p $prefix/include $prefix/lib/cmake
-    for name in doctest benchmark CLI nlohmann; do
+    for name in doctest benchmark nlohmann; do
         [ -d "/usr/include/$name" ] || die "prepare: /usr/include/$name was not found (sh cmake/setup.sh all)"
         cp -rL "/usr/include/$name" $prefix/include/
     done
@@ -124,7 +124,6 @@ prepare() {
         } >>"$prefix/lib/cmake/$1/$1Config.cmake"
     }
     package doctest doctest::doctest
-    package CLI11 CLI11::CLI11
     package nlohmann_json nlohmann_json::nlohmann_json
     package benchmark benchmark::benchmark libbenchmark.so
     package benchmark benchmark::benchmark_main "$main" benchmark::benchmark

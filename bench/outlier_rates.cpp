@@ -22,17 +22,17 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include <collprobe/core/element.hpp>
 #include <collprobe/metrics/outlier.hpp>
 
+#include "../examples/support/command_line.hpp"
 #include "random.hpp"
 
 namespace {
@@ -158,7 +158,7 @@ recorded_run read_run(const std::string& prefix, int ranks)
     recorded_run run;
     for (int r = 0; r < ranks; ++r) {
         std::ifstream file(prefix + '.' + std::to_string(r));
-        if (!file) throw CLI::ValidationError("--run", "there is no file " + prefix + '.' + std::to_string(r));
+        if (!file) throw support::usage_error("--run: there is no file " + prefix + '.' + std::to_string(r));
         std::vector<row>& steps = run.emplace_back();
         for (std::string line; std::getline(file, line);) {
             std::istringstream numbers(line);
@@ -331,7 +331,7 @@ void print_bits(const char* type, std::uint64_t seed)
 
 int main(int argc, char** argv)
 {
-    CLI::App app("Rates and powers of a step's outliers");
+    support::command_line line("Rates and powers of a step's outliers", "0, 2 if the command line is wrong.");
     long steps = 100000;
     std::vector<int> ranks{2, 4, 8, 32, 256};
     std::vector<int> calls{1};
@@ -341,17 +341,19 @@ int main(int argc, char** argv)
     int trials = 100;
     std::uint64_t seed = 20260601;
     bool bits = false;
-    app.add_option("--steps", steps);
-    app.add_option("--ranks", ranks)->delimiter(',')->check(CLI::Range(2, 100000));
-    app.add_option("--calls", calls)->delimiter(',')->check(CLI::Range(1, 100000));
-    app.add_option("--rate", rate)->check(CLI::Range(1e-12, 0.5));
-    app.add_option("--tail", tail)->check(CLI::IsMember(std::vector<std::string>(std::begin(tails), std::end(tails))));
-    app.add_option("--trials", trials);
-    app.add_option("--seed", seed);
-    app.add_option("--run", run, "prefix of the files of a recorded run");
-    app.add_flag("--bits", bits);
+    std::vector<support::word<std::string>> known;
+    for (const char* const each : tails) known.push_back({each, each});
+    line.number("--steps", steps, 1, 1'000'000'000, "");
+    line.numbers("--ranks", ranks, 2, 100000, "");
+    line.numbers("--calls", calls, 1, 100000, "");
+    line.number("--rate", rate, 1e-12, 0.5, "", "R");
+    line.choice("--tail", "NAME", tail, known, "");
+    line.number("--trials", trials, 0, 1'000'000, "");
+    line.number("--seed", seed, 0, ~std::uint64_t{0}, "");
+    line.text("--run", "PREFIX", run, "of the files of a recorded run");
+    line.flag("--bits", bits, "");
     try {
-        app.parse(argc, argv);
+        line.parse({argv + 1, argv + argc});
         if (!run.empty()) {
             print_run(run, ranks[0]);
         } else if (bits) {
@@ -362,8 +364,8 @@ int main(int argc, char** argv)
         } else {
             print_tails(steps, ranks, calls, rate, tail, trials, seed);
         }
-    } catch (const CLI::ParseError& problem) {
-        return app.exit(problem);
+        return 0;
+    } catch (const std::exception& problem) {
+        return support::explain("outlier_rates", problem);
     }
-    return 0;
 }

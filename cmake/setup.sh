@@ -6,13 +6,14 @@
 #     setup.sh demo    to build an example
 #     setup.sh preload to build the preload (nvcc comes with CUDA's toolkit)
 #     setup.sh test    to build and run the tests with g++
+#     setup.sh torch   to test with packages of PyPI, among them PyTorch (7 GB), in build/torch-venv
 #     setup.sh all     to run all presets: clang++, g++ for ARM64, both MPIs, Google Benchmark, the tools of consumers
 set -eu
 purpose=${1:-all}
 case "$purpose" in
-demo | preload | test | all) ;;
+demo | preload | test | torch | all) ;;
 *)
-    echo "setup: '$purpose' is none of demo, preload, test, all" >&2
+    echo "setup: '$purpose' is none of demo, preload, test, torch, all" >&2
     exit 2
     ;;
 esac
@@ -30,18 +31,23 @@ header() { # header <path below a system include folder>
 need g++ command -v g++
 need cmake command -v cmake
 need ninja-build command -v ninja
-need libcli11-dev header CLI/CLI.hpp
 if [ "$purpose" != demo ]; then
     need python3 command -v python3
     need nlohmann-json3-dev header nlohmann/json.hpp
 fi
-if [ "$purpose" = test ] || [ "$purpose" = all ]; then
+if [ "$purpose" = test ] || [ "$purpose" = torch ] || [ "$purpose" = all ]; then
     need doctest-dev header doctest/doctest.h
+fi
+if [ "$purpose" = torch ] || [ "$purpose" = all ]; then
+    need python3-venv /usr/bin/python3 -m ensurepip --version
+    need make command -v make
+    if command -v apt-get >/dev/null 2>&1; then # for EasyBuild
+        need environment-modules sh -c 'ls /usr/lib/*/modulecmd.tcl'
+    fi
 fi
 if [ "$purpose" = all ]; then
     need clang command -v clang++
     need libclang-rt-dev sh -c 'ls "$(clang++ -print-resource-dir)"/lib/linux/libclang_rt.asan-*.a'
-    need make command -v make
     need pkg-config command -v pkg-config
     need libbenchmark-dev header benchmark/benchmark.h
     need python3-prometheus-client /usr/bin/python3 -c "import prometheus_client"
@@ -59,7 +65,21 @@ if [ "$purpose" = all ]; then
         need gfortran command -v gfortran
     fi
 fi
-[ -n "$missing" ] || exit 0
+# Behind Debian's packages. What the tests of wheels and recipes need they install themselves.
+install_torch() {
+    [ "$purpose" = torch ] || return 0
+    venv=$(dirname -- "$0")/../build/torch-venv
+    if "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then return 0; fi
+    echo "setup: installing PyTorch in build/torch-venv" >&2
+    mkdir -p "$venv" && python3 -m venv "$venv" && "$venv/bin/python" -m pip install -q torch numpy >&2 || {
+        echo "setup: PyTorch could not be installed from PyPI" >&2
+        exit 1
+    }
+}
+[ -n "$missing" ] || {
+    install_torch
+    exit 0
+}
 
 by_hand="apt-get update && apt-get install$missing"
 as_root=""
@@ -83,3 +103,4 @@ install_missing >&2 || {
     echo "setup: that failed. As root: $by_hand" >&2
     exit 1
 }
+install_torch

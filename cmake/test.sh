@@ -8,9 +8,13 @@
 #     test.sh PRESET...    those presets
 # With BEGIN_WITHIN=SECONDS no preset is begun later than that: it counts as a skip, where a time-out would lose them all.
 # The last line counts the tests of all of them. A preset that cannot be configured or built counts as one failure,
-# one whose compiler is absent as one skip. Compilers run below ccache where that is installed (CCACHE_DISABLE=1: not).
+# one whose compiler, or PyTorch, is absent as one skip. Compilers run below ccache where that is installed (CCACHE_DISABLE=1: not).
 set -u
 cd "$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd)" || exit 1
+[ -d tests ] || {
+    echo "test.sh: an archive has no tests: clone the repository" >&2
+    exit 2
+}
 jobs=$(nproc 2>/dev/null || echo 2)
 
 passed=0
@@ -30,12 +34,12 @@ gpu_tests=""
 all=""
 if [ "$*" = all ]; then
     all=all
-    set -- quick host clang asan emulated tsan cuda fast-math
+    set -- quick host clang asan torch emulated tsan cuda fast-math
     nvidia-smi -L >/dev/null 2>&1 || gpu_tests=emulated
 fi
 purpose=test
 for preset in "$@"; do
-    [ "$preset" = quick ] || purpose=all
+    [ "$preset" = quick ] || [ "$preset" = torch ] || purpose=all
 done
 sh cmake/setup.sh "$purpose" || {
     echo "0 passed, 1 failed"
@@ -107,6 +111,11 @@ for preset in "$@"; do
     fi
     if { [ "$preset" = cuda ] || [ "$preset" = emulated ]; } && ! command -v "${CUDACXX:-nvcc}" >/dev/null 2>&1; then
         note "$preset: SKIPPED, nvcc was not found"
+        skipped=$((skipped + 1))
+        continue
+    fi
+    if [ "$preset" = torch ] && ! sh cmake/setup.sh torch; then
+        note "$preset: SKIPPED, PyTorch could not be installed"
         skipped=$((skipped + 1))
         continue
     fi

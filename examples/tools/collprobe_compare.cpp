@@ -16,13 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include <collprobe/report/compare.hpp>
 #include <collprobe/report/comparison_page.hpp>
 #include <collprobe/report/file.hpp>
 #include <collprobe/report/words.hpp>
 
+#include "../support/command_line.hpp"
 #include "log_files.hpp"
 #include "read_log.hpp"
 
@@ -252,25 +251,18 @@ int main(int argc, char** argv)
     source b;
     std::string jsonl;
     std::string html;
-    CLI::App app("Compares two runs by their JSON lines (report::json_lines), bit for bit.");
-    app.add_option("A", a.path, "the first run: a file, or a folder of *.jsonl, of one rank or of several")->required();
-    app.add_option("B", b.path, "the second run")->required();
-    app.add_option("--run-a", a.run, "its name, where the files of A have several runs")->type_name("NAME");
-    app.add_option("--run-b", b.run, "its name, where the files of B have several runs")->type_name("NAME");
-    app.add_option("--jsonl", jsonl, "writes the comparison there, a JSON line for each communicator")->type_name("PATH");
-    app.add_option("--html", html, "writes the comparison there, a page to open in a browser")->type_name("PATH");
-    app.footer("Exit status: 0 identical; 1 something differs; 2 the input cannot be read, lacks lines, or holds nothing to "
-               "compare.");
+    support::command_line line("Compares two runs by their JSON lines (report::json_lines), bit for bit.",
+        "0 identical; 1 something differs;\n2 the input cannot be read, lacks lines, or holds nothing to compare.");
+    line.position("A", a.path, "the first run: a file, or a folder of *.jsonl, of one rank or of several");
+    line.position("B", b.path, "the second run");
+    line.text("--run-a", "NAME", a.run, "its name, where the files of A have several runs");
+    line.text("--run-b", "NAME", b.run, "its name, where the files of B have several runs");
+    line.text("--jsonl", "PATH", jsonl, "writes the comparison there, a JSON line for each communicator");
+    line.text("--html", "PATH", html, "writes the comparison there, a page to open in a browser");
     try {
-        app.parse(argc, argv);
+        line.parse({argv + 1, argv + argc});
         return compare_files(a, b, jsonl, html);
-    } catch (const CLI::CallForHelp& asked) {
-        return app.exit(asked);
-    } catch (const CLI::ParseError& problem) {
-        app.exit(problem);
-        return 2;
     } catch (const std::exception& problem) {
-        std::fprintf(stderr, "collprobe_compare: %s\n", problem.what());
-        return 2;
+        return support::explain("collprobe_compare", problem, 2);
     }
 }

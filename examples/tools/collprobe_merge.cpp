@@ -22,8 +22,6 @@
 
 #include <sys/resource.h>
 
-#include <CLI/CLI.hpp>
-
 #include <collprobe/report/alarm.hpp>
 #include <collprobe/report/html.hpp>
 #include <collprobe/report/json_lines.hpp>
@@ -33,6 +31,7 @@
 #include <collprobe/report/words.hpp>
 
 #include "../report_files.hpp"
+#include "../support/command_line.hpp"
 #include "log_files.hpp"
 #include "merged_log.hpp"
 
@@ -774,37 +773,27 @@ int merge(const options& with)
 int main(int argc, char** argv)
 {
     options with;
-    CLI::App app("Puts together what the ranks of a preloaded program wrote (COLLPROBE_DIR), and judges it.");
-    app.add_option("FILE", with.paths, "folders of *.jsonl, or files, of all processes")->required();
-    with.files.for_each([&app](const char* option, const char* help, std::string& path) {
-        app.add_option(option, path, std::string(help) + "; with several communicators one file for each")
-            ->type_name("PATH");
+    support::command_line line(
+        "Puts together what the ranks of a preloaded program wrote (COLLPROBE_DIR), and judges it.",
+        "0 nothing was found;\n1 an alarm, ranks that made different calls, or that stopped or are missing;\n"
+        "2 the input cannot be read, or a file cannot be written.");
+    line.positions("FILE", with.paths, "folders of *.jsonl, or files, of all processes", true);
+    with.files.for_each([&line](const char* option, const char* help, std::string& path) {
+        line.text(option, "PATH", path, std::string(help) + "; with several communicators one file for each");
     });
-    app.add_option("--comm", with.communicator, "only this communicator: its key, or its name")->type_name("KEY|NAME");
-    app.add_flag("--follow", with.follow, "goes on while the files grow, and tells alarms at once");
-    app.add_option("--timeout", with.timeout, "with --follow: ends if nothing is written for so long (0: never)")
-        ->type_name("SECONDS")
-        ->check(CLI::NonNegativeNumber);
-    app.add_option("--false-alarms", with.settings.false_alarms_per_step,
-           "probability that a healthy step has a statistical finding")
-        ->type_name("RATE")
-        ->check(CLI::Range(1e-12, 0.5));
-    app.add_option("--lateness-floor", with.settings.lateness_floor_ns, "nanoseconds by which a rank may come late")
-        ->type_name("NS")
-        ->check(CLI::Range(0.0, 1e12));
-    app.footer("Exit status: 0 nothing was found; 1 an alarm, ranks that made different calls, or that stopped or are\n"
-               "missing; 2 the input cannot be read, or a file cannot be written.");
+    line.text("--comm", "KEY|NAME", with.communicator, "only this communicator: its key, or its name");
+    line.flag("--follow", with.follow, "goes on while the files grow, and tells alarms at once");
+    line.number("--timeout", with.timeout, 0, 1e9, "with --follow: ends if nothing is written for so long (0: never)",
+        "SECONDS");
+    line.number("--false-alarms", with.settings.false_alarms_per_step, 1e-12, 0.5,
+        "probability that a healthy step has a statistical finding", "RATE");
+    line.number("--lateness-floor", with.settings.lateness_floor_ns, 0, 1e12, "nanoseconds by which a rank may come late",
+        "NS");
     try {
-        app.parse(argc, argv);
+        line.parse({argv + 1, argv + argc});
         tools::end_by_signals();
         return merge(with);
-    } catch (const CLI::CallForHelp& asked) {
-        return app.exit(asked);
-    } catch (const CLI::ParseError& problem) {
-        app.exit(problem);
-        return 2;
     } catch (const std::exception& problem) {
-        std::fprintf(stderr, "collprobe_merge: %s\n", problem.what());
-        return 2;
+        return support::explain("collprobe_merge", problem, 2);
     }
 }

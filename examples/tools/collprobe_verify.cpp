@@ -16,12 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include <collprobe/detail/printable.hpp>
 #include <collprobe/replica/receipt.hpp>
 #include <collprobe/report/file.hpp>
 
+#include "../support/command_line.hpp"
 #include "safetensors.hpp"
 #include "tensor_files.hpp"
 
@@ -345,46 +344,45 @@ int main(int argc, char** argv)
     std::vector<std::string> older;
     std::vector<std::string> casts;
     std::string out;
-    std::string step;
+    std::uint64_t step = receipt::no_step;
     int rank = -1;
-    CLI::App app("Holds receipts of weights against an expected one, whatever the number of ranks of either. Files: receipts, "
-                 "*.safetensors, *.npy; those behind the first are parts of one model. The tensor of a *.npy file has the file's name, "
-                 "without the folder and .npy.");
-    app.add_option("FILES", paths, "the expected file, and those that are found")->required();
-    CLI::Option* const before = app.add_option("--older", older, "files of earlier steps, to recognise weights that were not updated")
-        ->type_name("PATH")
-        ->allow_extra_args(false);
-    CLI::Option* const write = app.add_option(
-        "--write", out, "writes a receipt of all FILES there: of data, or the receipts of ranks merged")->type_name("PATH");
-    write->excludes(before);
-    app.add_option("--step", step, "the step of the data")->type_name("UINT")->needs(write)->check([](const std::string& word) {
-        const bool right = word.size() <= 19 && !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
-        return right ? std::string() : "'" + word + "' is no number from 0 to 10^19 - 1";
-    });
-    app.add_option("--rank", rank, "the rank that holds the data")->needs(write)->check(CLI::Range(0, receipt::most_ranks - 1));
-    app.add_option("--cast", casts, "with digests of float tensors as TYPE: bfloat16 or half, and :toward_zero for that "
-                                    "rounding in place of nearest_even")
-        ->type_name("TYPE")
-        ->allow_extra_args(false)
-        ->needs(write);
-    app.footer("A receipt finds errors; it does not resist an attacker. Exit status: 0 equal (or written); 1 something "
-               "differs (or lacks parts); 2 the input cannot be read.");
+    support::command_line line("Holds receipts of weights against an expected one, whatever the number of ranks of either.\n"
+                               "Files: receipts, *.safetensors, *.npy; those behind the first are parts of one model. The\n"
+                               "tensor of a *.npy file has the file's name, without the folder and .npy.\n"
+                               "A receipt finds errors; it does not resist an attacker.",
+        "0 equal (or written);\n1 something differs (or lacks parts); 2 the input cannot be read.");
+    line.positions("FILES", paths, "the expected file, and those that are found", true);
+    line.collect("--older", "PATH", older, "files of earlier steps, to recognise weights that were not updated; not with --write");
+    line.text("--write", "PATH", out, "writes a receipt of all FILES there: of data, or the receipts of ranks merged");
+    line.value("--step", "N",
+        [&step](const std::string& option, std::string_view word) {
+            const bool right = word.size() <= 19 && word.find_first_not_of("0123456789") == word.npos;
+            if (!right || word.empty()) {
+                throw support::usage_error(option + ": '" + std::string(word) + "' is no number from 0 to 10^19 - 1");
+            }
+            step = std::stoull(std::string(word));
+        },
+        "with --write: the step of the data");
+    line.value("--rank", "N",
+        [&rank](const std::string& option, std::string_view word) {
+            rank = support::number(option, word, 0, receipt::most_ranks - 1);
+        },
+        "with --write: the rank that holds the data");
+    line.collect("--cast", "TYPE", casts,
+        "with --write: with digests of float tensors as TYPE: bfloat16 or half, and :toward_zero\nfor that rounding in place of "
+        "nearest_even");
     try {
-        app.parse(argc, argv);
-        const std::uint64_t number = step.empty() ? receipt::no_step : std::stoull(step);
-        if (!out.empty()) return write_receipt(out, paths, number, rank, casts_of(casts));
+        line.parse({argv + 1, argv + argc});
+        for (const char* const of_write : {"--step", "--rank", "--cast"}) {
+            if (line.given(of_write) && out.empty()) throw support::usage_error(std::string(of_write) + " needs --write");
+        }
+        if (!older.empty() && !out.empty()) throw support::usage_error("--older: not with --write");
+        if (!out.empty()) return write_receipt(out, paths, step, rank, casts_of(casts));
         if (paths.size() < 2) throw bad_input("one file alone has nothing to be held against");
         return verify_files(paths[0], {paths.begin() + 1, paths.end()}, older);
-    } catch (const CLI::CallForHelp& asked) {
-        return app.exit(asked);
-    } catch (const CLI::ParseError& problem) {
-        app.exit(problem);
-        return 2;
     } catch (const error& problem) {
-        std::fprintf(stderr, "collprobe_verify: %s\n", collprobe::detail::printable(reason_of(problem), true).c_str());
-        return 2;
+        return support::explain("collprobe_verify", bad_input(reason_of(problem)), 2);
     } catch (const std::exception& problem) {
-        std::fprintf(stderr, "collprobe_verify: %s\n", collprobe::detail::printable(problem.what(), true).c_str());
-        return 2;
+        return support::explain("collprobe_verify", problem, 2);
     }
 }

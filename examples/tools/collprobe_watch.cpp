@@ -16,12 +16,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
-
 #include <collprobe/report/alarm.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 
+#include "../support/command_line.hpp"
 #include "log_files.hpp"
 #include "read_log.hpp"
 
@@ -374,25 +373,18 @@ int main(int argc, char** argv)
     std::vector<std::string> paths;
     bool once = false;
     double timeout = 0;
-    CLI::App app("Shows runs while their JSON lines (report::json_lines) are written: the newest step, and alarms.");
-    app.add_option("FILE", paths, "files of one run or of several, of one rank or of several; waits for them")->required();
-    app.add_flag("--once", once, "shows what is there, and ends");
-    app.add_option("--timeout", timeout, "ends, with status 1, if nothing is written for so long (0: never)")
-        ->type_name("SECONDS")
-        ->check(CLI::NonNegativeNumber);
-    app.footer("Exit status: 0 every run has ended; 1 timeout; 2 bad input, or --once and nothing there; 130 Ctrl-C. Where the output is no terminal,\n"
-               "it is a line for each update, and the table at the end.");
+    support::command_line line(
+        "Shows runs while their JSON lines (report::json_lines) are written: the newest step, and alarms.\n"
+        "Where the output is no terminal, it is a line for each update, and the table at the end.",
+        "0 every run has ended;\n1 timeout; 2 bad input, or --once and nothing there; 130 Ctrl-C.");
+    line.positions("FILE", paths, "files of one run or of several, of one rank or of several; waits for them", true);
+    line.flag("--once", once, "shows what is there, and ends");
+    line.number("--timeout", timeout, 0, 1e9, "ends, with status 1, if nothing is written for so long (0: never)", "SECONDS");
     try {
-        app.parse(argc, argv);
+        line.parse({argv + 1, argv + argc});
         tools::end_by_signals();
         return watch(paths, once, timeout);
-    } catch (const CLI::CallForHelp& asked) {
-        return app.exit(asked);
-    } catch (const CLI::ParseError& problem) {
-        app.exit(problem);
-        return 2;
     } catch (const std::exception& problem) {
-        std::fprintf(stderr, "collprobe_watch: %s\n", problem.what());
-        return 2;
+        return support::explain("collprobe_watch", problem, 2);
     }
 }

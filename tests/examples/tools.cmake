@@ -15,7 +15,7 @@ if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
             continue()
         endif()
         add_executable(${name} ${PROJECT_SOURCE_DIR}/examples/tools/${name}.cpp)
-        target_link_libraries(${name} PRIVATE CLI11::CLI11 nlohmann_json::nlohmann_json)
+        target_link_libraries(${name} PRIVATE nlohmann_json::nlohmann_json)
         if(TARGET collprobe::compiled)
             target_link_libraries(${name} PRIVATE collprobe::compiled)
         else()

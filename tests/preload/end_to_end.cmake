@@ -3,14 +3,13 @@
 
 # Foreign programs under the preload, and what the merged records say of them.
 find_package(nlohmann_json QUIET)
-find_package(CLI11 QUIET)
-if(NOT Python3_FOUND OR NOT nlohmann_json_FOUND OR NOT CLI11_FOUND OR NOT TARGET collprobe_preload
+if(NOT Python3_FOUND OR NOT nlohmann_json_FOUND OR NOT TARGET collprobe_preload
         OR NOT TARGET foreign_trainer)
     return()
 endif()
 if(NOT TARGET collprobe_merge AND NOT COLLPROBE_BUILD_EXAMPLES)
     add_executable(collprobe_merge EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/examples/tools/collprobe_merge.cpp)
-    target_link_libraries(collprobe_merge PRIVATE collprobe::collprobe CLI11::CLI11 nlohmann_json::nlohmann_json)
+    target_link_libraries(collprobe_merge PRIVATE collprobe::collprobe nlohmann_json::nlohmann_json)
 endif()
 add_custom_target(preload_end_to_end ALL
     DEPENDS collprobe_preload collprobe_proxy preload_engine_module foreign_programs collprobe_merge)

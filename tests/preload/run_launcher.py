@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts programs by collprobe-run, and asks it about them: run_launcher.py TEST MODELS PRELOAD PROXY."""
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -88,7 +89,12 @@ def options():
             shutil.copy(os.path.join(os.path.dirname(launcher), name), folder)
         program = os.path.join(folder, "collprobe-run")
         assert run("--nvtx", "true", program=program).returncode == 2
+        done = run("--version", program=program)
+        assert re.match(r"collprobe-run \d+\.\d+\.\d+, built without libcollprobe_engine.so", done.stdout), done
+        assert "calls of NCCL pass through unprobed" in run("true", program=program).stderr
         engine = shutil.copy(model("libmodel_engine.so"), os.path.join(folder, "libcollprobe_engine.so"))
+        assert "built with the engine" in run("--version", program=program).stdout
+        assert run("true", program=program).stderr == ""
         done = run("--nvtx", "printenv", "NVTX_INJECTION64_PATH", program=program)
         assert done.stdout == os.path.realpath(engine) + "\n", done
         done = run("--nvtx", "true", program=program, NVTX_INJECTION64_PATH="/nsight.so")

@@ -9,6 +9,7 @@
 #     headers       it compiles headers for their own sake: not in quick
 #     study         it runs a program of examples/studies: not in quick, not under sanitizers
 #     stand_in      it runs on the stand-ins for CUDA and NCCL (given to *_stand_in_test.cpp and stand_in/ by itself)
+#     torch, wheel, packages   it takes packages of PyPI (COLLPROBE_TEST_TORCH)
 # beside compile_fail, consumer, lint, mpi, trainer, cuda and gpu.
 
 # collprobe_wanted(<variable> [<label>...]): whether this build tree has tests of these labels

@@ -8,7 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../digits/command_line.hpp"
+#include "../../report_files.hpp"
+#include "../digits/words.hpp"
 #include "../digits/dataset.hpp"
 
 namespace aggregation_faults {

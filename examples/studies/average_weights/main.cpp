@@ -15,7 +15,8 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/report/table.hpp>
 
-#include "../digits/command_line.hpp"
+#include "../../report_files.hpp"
+#include "../digits/words.hpp"
 #include "../digits/progress.hpp"
 #include "train.hpp"
 

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "../digits/command_line.hpp"
+#include "../../report_files.hpp"
+#include "../digits/words.hpp"
 #include "../digits/dataset.hpp"
 
 namespace guarded_all_gather {

@@ -11,7 +11,8 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/sum/accumulation.hpp>
 
-#include "../digits/command_line.hpp"
+#include "../../report_files.hpp"
+#include "../digits/words.hpp"
 
 namespace inspect_all_reduce {
 

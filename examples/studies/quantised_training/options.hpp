@@ -11,7 +11,8 @@
 
 #include <collprobe/quant/format.hpp>
 
-#include "../digits/command_line.hpp"
+#include "../../report_files.hpp"
+#include "../digits/words.hpp"
 #include "../digits/dataset.hpp"
 
 namespace quantised_training {

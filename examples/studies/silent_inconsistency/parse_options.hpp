@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "../digits/command_line.hpp"
 #include "options.hpp"
 
 namespace trainer {

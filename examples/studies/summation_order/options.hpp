@@ -15,7 +15,7 @@
 #include <collprobe/detail/printable.hpp>
 #include <collprobe/sum/accumulation.hpp>
 
-#include "../digits/command_line.hpp"
+#include "../digits/words.hpp"
 #include "orders.hpp"
 #include "random_terms.hpp"
 
@@ -90,7 +90,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
     const std::vector<trainer::word<element_type>> types{{"half", element_type::float16},
         {"bfloat16", element_type::bfloat16}, {"float", element_type::float32}, {"double", element_type::float64},
         {"float16", element_type::float16}, {"float32", element_type::float32}, {"float64", element_type::float64}};
-    line.paths("PATH", result.paths,
+    line.positions("PATH", result.paths,
         "a folder of files, or files: one a row, sorted by their names (grad_2 before grad_10),\nin whichever sequence they "
         "are given; or one file with a row for each index of its\nfirst dimension. .npy or .safetensors");
     std::vector<trainer::word<input_kind>> kinds;

@@ -10,7 +10,8 @@
 
 #include <collprobe/comm/local/order.hpp>
 
-#include "../digits/command_line.hpp"
+#include "../../report_files.hpp"
+#include "../digits/words.hpp"
 #include "../digits/dataset.hpp"
 
 namespace world_size {
