@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPTS = {"collprobe-check", "collprobe-run"}
 PROGRAMS = SCRIPTS | {"collprobe_compare", "collprobe_merge", "collprobe_verify", "collprobe_watch", "summation_order"}
 LIBRARIES = {"libcollprobe.so", "libcollprobe_preload.so", "libcollprobe_proxy.so"}
-CUDA_LIBRARIES = {"libcollprobe_engine.so"}
+OTHER_LIBRARIES = {"libcollprobe_engine.so", "libcollprobe_mpi_openmpi.so", "libcollprobe_mpi_mpich.so"}  # where CUDA, MPI is
 LICENCES = {"LICENSE", "THIRD_PARTY_NOTICES"}
 # Folders in which somebody builds, or any path of these headers: those of the system's compiler may be named.
 BUILDERS_PATH = re.compile(rb"(?<![\w.+@-])/(?:(?:home|root|tmp|work|build|mnt|srv)/[\w.+@/-]{3,}|[\w.+@/-]*include/collprobe/[\w./-]+)")
@@ -52,7 +52,7 @@ def problems_of(path, newest_glibc):
         found = {each.filename: each for each in wheel.infolist() if not each.is_dir()}
         for name in sorted(wanted - set(found)):
             yield "it lacks " + name
-        for name in sorted(set(found) - wanted - {"collprobe/lib/" + each for each in CUDA_LIBRARIES}):
+        for name in sorted(set(found) - wanted - {"collprobe/lib/" + each for each in OTHER_LIBRARIES}):
             yield "it has " + name
         for name, each in sorted(found.items()):
             data = wheel.read(name)

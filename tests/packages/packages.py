@@ -24,7 +24,7 @@ def skip(why):
 
 
 def run(*words, **more):
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=200, **more)
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=800, **more)
     assert done.returncode == 0, f"{words}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -35,7 +35,7 @@ def install(*packages):
     if not (folder / "installed").exists():
         venv.create(folder / "venv", with_pip=True, clear=True)
         done = subprocess.run([programs / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages],
-                              capture_output=True, text=True, timeout=200)
+                              capture_output=True, text=True, timeout=800)
         if done.returncode != 0:
             skip(f"{packages} could not be installed: " + done.stderr.strip().split("\n")[-1])
         (folder / "installed").touch()
@@ -86,7 +86,7 @@ def conan(scratch):
     shutil.copy(project / "tests/consumer/main.cpp", scratch / "tests/consumer")
     print(run(programs / "conan", "create", source / "cmake/packages", "-tf", test, "-s", "compiler.cppstd=20", env=environment))
     old = subprocess.run([programs / "conan", "create", source / "cmake/packages", "-tf=", "-s", "compiler.cppstd=17"],
-                         capture_output=True, text=True, env=environment, timeout=200)
+                         capture_output=True, text=True, env=environment, timeout=800)
     assert old.returncode != 0 and "20" in old.stderr and "cppstd" in old.stderr, old
 
 

@@ -18,7 +18,7 @@ task, project, folder = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys
 SKIPPED = 77
 
 
-def run(*words, code=0, timeout=100, **more):
+def run(*words, code=0, timeout=600, **more):
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=timeout, **more)
     assert done.returncode == code, f"{words}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
@@ -48,11 +48,11 @@ def build():
         venv.create(scratch, with_pip=True)
         pip = [os.path.join(scratch, "bin/python"), "-m", "pip", "--disable-pip-version-check"]
         asked = subprocess.run([*pip, "download", "-q", "--no-deps", "-d", scratch, "nlohmann-json"], capture_output=True,
-                               text=True, timeout=120)
+                               text=True, timeout=600)
         if asked.returncode != 0:
             skip("no package registry can be reached: " + asked.stderr.strip().split("\n")[-1])
         run(*pip, "wheel", "-q", "--no-deps", "-w", folder, "-C", "cmake.define.COLLPROBE_CUDA=OFF",
-            "-C", "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", project / "examples/programs", timeout=850)
+            "-C", "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", project / "examples/programs", timeout=1700)
     done = run(sys.executable, project / "cmake/check_wheel.py", the_wheel())
     print(done.stdout)
     for each in (project / "examples/programs/collprobe").rglob("*.py"):
@@ -93,7 +93,7 @@ def json_lines(library, path, last):
             _fields_ = [("size", ctypes.c_size_t), ("gather", gather), ("context", ctypes.c_void_p), ("device", ctypes.c_int),
                         ("every", ctypes.c_int), ("calls", ctypes.c_int), ("expectations", ctypes.c_int),
                         ("false_alarms", ctypes.c_double), ("name", ctypes.c_char_p)]
-        met, sent, texts = threading.Barrier(2, timeout=20), [b"", b""], [[], []]
+        met, sent, texts = threading.Barrier(2, timeout=300), [b"", b""], [[], []]
         def ok(status):
             assert status == 0, library.collprobeGetLastError()
         def run(rank):
@@ -120,7 +120,7 @@ def json_lines(library, path, last):
             ok(library.collprobeDestroy(probe))
         threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
         for thread in threads: thread.start()
-        for thread in threads: thread.join(40)
+        for thread in threads: thread.join(400)
         assert len(texts[0]) == 3 and [t.count('"rank"') for t in texts[0]] == [t.count('"rank"') for t in texts[1]]
         open(path, "w").write("".join(text + "\\n" for text in texts[0]))
         """)
@@ -160,6 +160,10 @@ def commands():
         assert done.stdout == f"{os.path.realpath(package)}/lib/libcollprobe_preload.so\n{scratch / 'logs'}\n", done
         expect(done.stderr, "calls of NCCL pass through unprobed")
         expect(run(programs / "collprobe-run", "--proxy", "--print").stdout, "/lib/libcollprobe_proxy.so\n")
+        for mpi in ("openmpi", "mpich"):
+            library = os.path.join(os.path.realpath(package), f"lib/libcollprobe_mpi_{mpi}.so")
+            if os.path.exists(library): # where mpicc was found
+                expect(run(programs / "collprobe-run", f"--mpi={mpi}", "--print").stdout, f"LD_PRELOAD={library}\n")
         expect(run(programs / "collprobe-check", "/bin/true", code=5).stdout, "NCCL")
 
         library = os.path.join(package, "lib/libcollprobe.so")

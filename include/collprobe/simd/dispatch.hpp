@@ -25,6 +25,7 @@
 /// A function that is compiled for AVX2 with all functions that it calls, for loops that the compiler vectorises. It
 /// does not use FMA, which would round differently, so its bits are those of the portable function.
 #define COLLPROBE_COMPILED_FOR_AVX2 __attribute__((noinline, flatten, target("avx2")))
+#include <cpuid.h>
 #else
 #define COLLPROBE_X86_SIMD 0
 #define COLLPROBE_ON_ISA(path, portable, ...) (portable)
@@ -45,24 +46,38 @@ constexpr const char* name(isa path) noexcept
     return "unknown";
 }
 
-/// Whether this machine can run a path. `__builtin_cpu_supports` is a load and a test: no cache needed.
-inline bool supports([[maybe_unused]] isa path) noexcept
-{
 #if COLLPROBE_X86_SIMD
-    // clang 14 has no query for F16C; every processor with AVX2 has it.
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (path == isa::avx2) return avx2;
-    if (path == isa::avx512)
-        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
-            && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#endif
-    return path == isa::portable;
+/// The newest path that the processor has, and whose registers the system saves. By CPUID itself:
+/// `__builtin_cpu_supports` reads a table that zig's runtime library never fills.
+inline isa newest_isa() noexcept
+{
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    constexpr unsigned fma = 1u << 12, saves_registers = 1u << 27, f16c = 1u << 29;
+    constexpr unsigned needed = fma | saves_registers | f16c;
+    if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || (ecx & needed) != needed) return isa::portable;
+    unsigned saved = 0, high = 0;
+    asm volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    constexpr unsigned ymm = 0x6, zmm = 0xe6;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return isa::portable;
+    constexpr unsigned avx2 = 1u << 5, foundation = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;
+    if ((saved & ymm) != ymm || (ebx & avx2) == 0) return isa::portable;
+    constexpr unsigned avx512 = foundation | dq | bw | vl;
+    return (saved & zmm) == zmm && (ebx & avx512) == avx512 ? isa::avx512 : isa::avx2;
 }
+#endif
 
 inline isa best_isa() noexcept
 {
-    return supports(isa::avx512) ? isa::avx512 : supports(isa::avx2) ? isa::avx2 : isa::portable;
+#if COLLPROBE_X86_SIMD
+    static const isa newest = newest_isa();
+    return newest;
+#else
+    return isa::portable;
+#endif
 }
+
+/// Whether this machine can run a path.
+inline bool supports(isa path) noexcept { return path <= best_isa(); }
 
 } // namespace collprobe::detail
 

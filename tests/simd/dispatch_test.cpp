@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fstream>
+#include <initializer_list>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/simd/dispatch.hpp>
+
+using namespace collprobe::detail;
+
+TEST_CASE("the newest path is the one whose instruction sets the system lists")
+{
+    isa expected = isa::portable;
+#if COLLPROBE_X86_SIMD
+    std::ifstream file("/proc/cpuinfo");
+    std::string line;
+    while (std::getline(file, line) && line.rfind("flags", 0) != 0) {}
+    REQUIRE_MESSAGE(file, "/proc/cpuinfo has no flags");
+    line += ' ';
+    const auto has_all = [&](std::initializer_list<const char*> sets) {
+        for (const char* const each : sets) {
+            if (line.find(std::string(" ") + each + ' ') == line.npos) return false;
+        }
+        return true;
+    };
+    if (has_all({"avx2", "fma", "f16c"})) {
+        expected = has_all({"avx512f", "avx512bw", "avx512dq", "avx512vl"}) ? isa::avx512 : isa::avx2;
+    }
+#endif
+    CHECK(best_isa() == expected);
+    for (const isa each : {isa::portable, isa::avx2, isa::avx512}) CHECK(supports(each) == (each <= expected));
+}
