@@ -78,8 +78,9 @@ void finish_step(const nccl_rank& own, std::uint64_t step, const collprobeStep_t
 } // namespace
 
 static_assert(std::is_same_v<collprobeNcclResult_t, ncclResult_t>);
-static_assert(int(collprobeFloat32) == ncclFloat32 && int(collprobeBfloat16) == ncclBfloat16 && int(collprobeAvg) == ncclAvg
-    && int(collprobeMax) == ncclMax && int(collprobeInt8) == ncclInt8 && int(collprobeUint64) == ncclUint64);
+static_assert(int(collprobeFloat32) == ncclFloat32 && int(collprobeBfloat16) == ncclBfloat16
+    && int(collprobeAvg) == ncclAvg && int(collprobeMax) == ncclMax && int(collprobeInt8) == ncclInt8
+    && int(collprobeUint64) == ncclUint64);
 
 TEST_CASE("calls in place of NCCL's: right sums, and what the step says of them")
 {
@@ -88,7 +89,8 @@ TEST_CASE("calls in place of NCCL's: right sums, and what the step says of them"
         gpu_vector<float> send(count), sum(count), part(count / ranks), all(count * ranks);
         for (std::uint64_t step = 0; step < 4; ++step) {
             send.set(numbers_of(own.rank, step, count));
-            ok(collprobeAllReduce(send.data(), sum.data(), count, ncclFloat32, ncclSum, own.probe, own.stream));
+            ok(collprobeAllReduce(
+                send.data(), sum.data(), count, ncclFloat32, ncclSum, own.probe, own.stream));
             ok(collprobeReduceScatter(
                 send.data(), part.data(), count / ranks, ncclFloat32, ncclSum, own.probe, own.stream));
             ok(collprobeAllGather(send.data(), all.data(), count, ncclFloat32, own.probe, own.stream));
@@ -99,7 +101,8 @@ TEST_CASE("calls in place of NCCL's: right sums, and what the step says of them"
             require(part.get(own.stream) == std::vector<float>(begin, begin + count / ranks), "the part");
             const std::vector<float> gathered = all.get(own.stream);
             require(std::vector<float>(gathered.begin() + count, gathered.begin() + 2 * count)
-                    == numbers_of(1, step, count), "the gathered shards");
+                    == numbers_of(1, step, count),
+                "the gathered shards");
             const auto found = findings_of(own.probe);
             require(found.empty(), found.empty() ? "" : found[0].text);
             require(value_of(own.probe, "calls") == 3, "calls");
@@ -120,13 +123,16 @@ TEST_CASE("a NaN in a group of calls is named by rank and place")
         second.set(values);
         ok(collprobeGroupStart());
         ok(collprobeGroupStart());
-        ok(collprobeAllReduce(first.data(), first.data(), count, ncclFloat32, ncclAvg, own.probe, own.stream));
+        ok(collprobeAllReduce(
+            first.data(), first.data(), count, ncclFloat32, ncclAvg, own.probe, own.stream));
         ok(collprobeGroupEnd());
-        ok(collprobeAllReduce(second.data(), second.data(), count, ncclFloat32, ncclAvg, own.probe, own.stream));
+        ok(collprobeAllReduce(
+            second.data(), second.data(), count, ncclFloat32, ncclAvg, own.probe, own.stream));
         ok(collprobeGroupEnd());
         finish_step(own, 0);
         const auto found = findings_of(own.probe);
-        require(found.size() == 1 && found[0].rank == 1 && found[0].call == "all_reduce#1" && found[0].element == 7,
+        require(found.size() == 1 && found[0].rank == 1 && found[0].call == "all_reduce#1"
+                && found[0].element == 7,
             found.empty() ? "none" : found[0].text);
     });
 }
@@ -144,15 +150,16 @@ TEST_CASE("the guarded gather: rows of a producer's stream come to a consumer's"
         cuda::device::copy(producer, view<const float>(late.data(), count), view<float>(shard.memory));
         const collprobeStream_t before[] = {producer.get().get()};
         const collprobeStream_t behind[] = {consumer.get().get()};
-        ok(collprobeCopyThenAllGather(shard.data(), count, all.data(), count + 16, ncclFloat32, own.probe, own.stream,
-            before, 1, behind, 1));
+        ok(collprobeCopyThenAllGather(shard.data(), count, all.data(), count + 16, ncclFloat32, own.probe,
+            own.stream, before, 1, behind, 1));
         cuda::device::copy(consumer, view<const float>(view<float>(all.memory)), view<float>(copy.memory));
         const std::vector<float> gathered = copy.get(behind[0]);
         for (std::size_t r = 0; r < ranks; ++r) {
             const std::vector<float> wanted = numbers_of(static_cast<int>(r), 5, count);
             const auto begin = gathered.begin() + static_cast<std::ptrdiff_t>(r * (count + 16));
             require(std::vector<float>(begin, begin + count) == wanted, "a shard");
-            require(std::vector<float>(begin + count, begin + count + 16) == std::vector<float>(16), "its zeros");
+            require(
+                std::vector<float>(begin + count, begin + count + 16) == std::vector<float>(16), "its zeros");
         }
         finish_step(own, 5);
         require(value_of(own.probe, "calls") == 1, "the gather is a call of the step");
@@ -163,8 +170,8 @@ TEST_CASE("the guarded gather: rows of a producer's stream come to a consumer's"
 TEST_CASE("every type and operation of NCCL is passed on")
 {
     run_nccl_probes(2, [&](nccl_rank& own) {
-        const int types[] = {ncclInt8, ncclUint8, ncclInt32, ncclUint32, ncclInt64, ncclUint64, ncclFloat16, ncclFloat32,
-            ncclFloat64, ncclBfloat16};
+        const int types[] = {ncclInt8, ncclUint8, ncclInt32, ncclUint32, ncclInt64, ncclUint64, ncclFloat16,
+            ncclFloat32, ncclFloat64, ncclBfloat16};
         gpu_vector<double> send{std::vector<double>(64)}, receive{std::vector<double>(64)};
         for (const int type : types) {
             for (int op = ncclSum; op <= ncclAvg; ++op) {
@@ -203,7 +210,8 @@ TEST_CASE("the loss is read from the GPU's memory, where it may change behind th
 TEST_CASE("mistakes around NCCL are ncclResult_t, with a sentence")
 {
     collprobeProbe_t none = nullptr;
-    refused(collprobeCreateNccl(&none, nullptr, nullptr), collprobeInvalidArgument, "collprobeCreateNccl", "comm is null");
+    refused(collprobeCreateNccl(&none, nullptr, nullptr), collprobeInvalidArgument, "collprobeCreateNccl",
+        "comm is null");
     run_nccl_probes(2, [&](nccl_rank& own) {
         gpu_vector<float> data{std::vector<float>(count)};
         const auto reduce = [&](const void* from, void* to, int type, int op, const char* words) {
@@ -216,10 +224,11 @@ TEST_CASE("mistakes around NCCL are ncclResult_t, with a sentence")
         reduce(data.data(), nullptr, 7, 0, "null");
         reduce(COLLPROBE_NO_BUFFER, data.data(), 7, 0, "sendbuff");
         reduce(reinterpret_cast<char*>(data.data()) + 2, data.data(), 7, 0, "align");
-        const auto gather = [&](std::size_t elements, std::size_t slot, const collprobeStream_t* streams, int number,
-                                const char* words) {
-            refused(collprobeCopyThenAllGather(data.data(), elements, data.data() + 50, slot, 7, own.probe, own.stream,
-                        streams, number, nullptr, 0), ncclInvalidArgument, "collprobeCopyThenAllGather", words);
+        const auto gather = [&](std::size_t elements, std::size_t slot, const collprobeStream_t* streams,
+                                int number, const char* words) {
+            refused(collprobeCopyThenAllGather(data.data(), elements, data.data() + 50, slot, 7, own.probe,
+                        own.stream, streams, number, nullptr, 0),
+                ncclInvalidArgument, "collprobeCopyThenAllGather", words);
         };
         gather(4, 3, nullptr, 0, "slotCount is below count");
         gather(4, SIZE_MAX / 2, nullptr, 0, "slotCount is impossibly large");
@@ -228,8 +237,8 @@ TEST_CASE("mistakes around NCCL are ncclResult_t, with a sentence")
         refused(collprobeGroupEnd(), ncclInvalidArgument, "collprobeGroupEnd", "no collprobeGroupStart");
         // The end of NCCL's own group is told by nothing.
         require(ncclGroupStart() == ncclSuccess, "ncclGroupStart");
-        refused(collprobeAllReduce(data.data(), data.data(), count, 7, 0, own.probe, own.stream), ncclInvalidUsage,
-            "collprobeAllReduce", "ncclGroupStart");
+        refused(collprobeAllReduce(data.data(), data.data(), count, 7, 0, own.probe, own.stream),
+            ncclInvalidUsage, "collprobeAllReduce", "ncclGroupStart");
         require(ncclGroupEnd() == ncclSuccess, "ncclGroupEnd");
         // And the communicator works on.
         ok(collprobeAllReduce(data.data(), data.data(), count, 7, 0, own.probe, own.stream));
@@ -238,7 +247,8 @@ TEST_CASE("mistakes around NCCL are ncclResult_t, with a sentence")
     });
 }
 
-TEST_CASE("buffers of a GPU around any library: reads on the caller's stream, messages by the caller's function")
+TEST_CASE(
+    "buffers of a GPU around any library: reads on the caller's stream, messages by the caller's function")
 {
     constexpr int ranks = 3;
     const clean_stand_in clean;
@@ -262,13 +272,14 @@ TEST_CASE("buffers of a GPU around any library: reads on the caller's stream, me
             // All in the order of the stream, and in place: input, read, result, read.
             cuda::device::copy(made, view<const float>(pinned.data(), count), view<float>(data.memory));
             std::uint64_t token = 0;
-            ok(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, data.data(), count,
-                "wte", stream, &token));
+            ok(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum,
+                data.data(), count, "wte", stream, &token));
             cuda::device::copy(made, view<const float>(result.data(), count), view<float>(data.memory));
             ok(collprobeObserveResult(own.probe, token, data.data(), count, stream));
             number[0] = 0.5f + static_cast<float>(step);
             cuda::device::copy(made, view<const float>(number.data(), 1), view<float>(loss.memory));
-            ok(collprobeExpectBuffer(own.probe, collprobeEqual, "result", collprobeFloat32, data.data(), count, stream));
+            ok(collprobeExpectBuffer(
+                own.probe, collprobeEqual, "result", collprobeFloat32, data.data(), count, stream));
             collprobeStep_t seen = COLLPROBE_STEP_INIT;
             seen.deviceLoss = loss.data();
             ok(collprobeEndStep(own.probe, step, &seen, stream));
@@ -277,13 +288,15 @@ TEST_CASE("buffers of a GPU around any library: reads on the caller's stream, me
             require(value_of(own.probe, "loss", 2) == 0.5 + static_cast<double>(step), "the loss");
             const auto found = findings_of(own.probe);
             if (step == 6) {
-                require(found.size() == 1 && found[0].rank == 1 && found[0].call == "wte" && found[0].element == 11,
+                require(found.size() == 1 && found[0].rank == 1 && found[0].call == "wte"
+                        && found[0].element == 11,
                     found.empty() ? "none" : found[0].text);
             } else {
                 require(found.empty(), found.empty() ? "" : found[0].text);
                 double squares = 0;
                 for (const float value : numbers_of(2, step, count)) squares += double(value) * value;
-                require(std::abs(value_of(own.probe, "gradient_norm", 2) - std::sqrt(squares)) < 1e-4, "the norm");
+                require(std::abs(value_of(own.probe, "gradient_norm", 2) - std::sqrt(squares)) < 1e-4,
+                    "the norm");
             }
         }
         ok(collprobeDestroy(own.probe));
@@ -298,7 +311,8 @@ TEST_CASE("no stream waits for the caller's function: the device is synchronised
         static int all_gather(void* context, const void* send, void* receive, std::size_t bytes)
         {
             auto& of = *static_cast<held*>(context);
-            for (int ms = 0; !of.is_let_go && ms < soon_ms; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            for (int ms = 0; !of.is_let_go && ms < soon_ms; ++ms)
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
             std::memcpy(receive, send, bytes);
             return of.is_let_go ? 0 : 1;
         }
@@ -313,8 +327,8 @@ TEST_CASE("no stream waits for the caller's function: the device is synchronised
     const gpu_vector<float> data(std::vector<float>(count, 1.0f));
     std::uint64_t token = 0;
     for (std::uint64_t step = 0; step < 3; ++step) {
-        ok(collprobeObserveInput(probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, data.data(), count, nullptr,
-            made.get().get(), &token));
+        ok(collprobeObserveInput(probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, data.data(),
+            count, nullptr, made.get().get(), &token));
         ok(collprobeObserveResult(probe, token, data.data(), count, made.get().get()));
         ok(collprobeEndStep(probe, step, nullptr, made.get().get()));
         CHECK(collprobePoll(probe, 0) == collprobeNotReady);
@@ -338,19 +352,22 @@ TEST_CASE("calls in another order on a rank with buffers of a GPU: told, and the
         const gpu_vector<float> data(numbers_of(own.rank, 0, count));
         for (std::uint64_t step = 0; step < 4; ++step) {
             std::uint64_t token = 0;
-            ok(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, data.data(), count,
-                step == 1 && own.rank == 0 ? "a" : "b", made.get().get(), &token));
+            ok(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum,
+                data.data(), count, step == 1 && own.rank == 0 ? "a" : "b", made.get().get(), &token));
             ok(collprobeObserveResult(own.probe, token, COLLPROBE_NO_BUFFER, 0, made.get().get()));
             ok(collprobeEndStep(own.probe, step, nullptr, made.get().get()));
             const int result = collprobePoll(own.probe, 1);
-            if (step == 1) refused(result, collprobeMismatch, "collprobePoll", "'a' of 240 float32 (sum) on rank 0");
+            if (step == 1)
+                refused(result, collprobeMismatch, "collprobePoll", "'a' of 240 float32 (sum) on rank 0");
             else ok(result);
         }
         // A step in a graph would repeat the reads alone.
-        require(cudaStreamBeginCapture(made.get().get(), cudaStreamCaptureModeThreadLocal) == cudaSuccess, "capture");
+        require(cudaStreamBeginCapture(made.get().get(), cudaStreamCaptureModeThreadLocal) == cudaSuccess,
+            "capture");
         std::uint64_t token = 0;
-        refused(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, data.data(), count,
-                    "a", made.get().get(), &token), collprobeUnsupported, "collprobeObserveInput", "capturing");
+        refused(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum,
+                    data.data(), count, "a", made.get().get(), &token),
+            collprobeUnsupported, "collprobeObserveInput", "capturing");
         cudaGraph_t graph = nullptr;
         require(cudaStreamEndCapture(made.get().get(), &graph) == cudaSuccess, "the capture goes on");
         if (graph != nullptr) (void)cudaGraphDestroy(graph);

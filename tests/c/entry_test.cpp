@@ -54,8 +54,8 @@ void show_sum(const c_rank& own, const char* name, const std::vector<T>& input, 
 {
     std::vector<T> data = input;
     std::uint64_t token = 0;
-    ok(collprobeObserveInput(own.probe, collprobeAllReduceCall, type_of<T>(), collprobeSum, data.data(), data.size(),
-        name, nullptr, &token));
+    ok(collprobeObserveInput(own.probe, collprobeAllReduceCall, type_of<T>(), collprobeSum, data.data(),
+        data.size(), name, nullptr, &token));
     data = result; // as a call in place does: the input was read
     ok(collprobeObserveResult(own.probe, token, data.data(), data.size(), nullptr));
 }
@@ -128,8 +128,8 @@ TEST_CASE_TEMPLATE("the numbers of a step are those of the ranks' data", T, floa
             near("loss", r + 1.0, r);
             near("gradient_norm", norms[static_cast<std::size_t>(r)], r);
         }
-        near("gradient_norm.range", *std::max_element(norms.begin(), norms.end())
-                - *std::min_element(norms.begin(), norms.end()));
+        near("gradient_norm.range",
+            *std::max_element(norms.begin(), norms.end()) - *std::min_element(norms.begin(), norms.end()));
         near("result_norm", std::sqrt(sum_squares));
         near("cosine.pooled", products / lengths);
         require(is_nan(value_of(own.probe, "cosine", 0)), "the inputs are gone: no cosine of a rank");
@@ -151,12 +151,14 @@ TEST_CASE("a NaN is named by rank, call, element and step, on every rank; the he
                 show_sum(own, "wte", input, result);
                 finish_step(own, step);
                 const auto found = findings_of(own.probe);
-                require(found.size() == (harmed && step == 5 ? 1 : 0), "findings: " + std::to_string(found.size()));
+                require(found.size() == (harmed && step == 5 ? 1 : 0),
+                    "findings: " + std::to_string(found.size()));
                 if (found.empty()) continue;
                 require(found[0].kind == "non_finite" && found[0].rank == 2 && found[0].call == "wte"
                         && found[0].call_index == 1 && found[0].element == 77 && found[0].exact,
                     found[0].text);
-                require(contains(found[0].text, "rank 2, bucket 1 'wte'") && contains(found[0].text, "index 77"),
+                require(
+                    contains(found[0].text, "rank 2, bucket 1 'wte'") && contains(found[0].text, "index 77"),
                     found[0].text);
             }
         });
@@ -174,7 +176,8 @@ TEST_CASE("a loss that is NaN is a finding; one that is not known is none")
         require(findings_of(own.probe).empty(), "a finding");
         finish_step(own, 2, own.rank == 1 ? detail::not_a_number() : 2.5);
         const auto found = findings_of(own.probe);
-        require(found.size() == 1 && found[0].rank == 1 && found[0].call_index == -1 && found[0].call.empty(), "none");
+        require(found.size() == 1 && found[0].rank == 1 && found[0].call_index == -1 && found[0].call.empty(),
+            "none");
     });
 }
 
@@ -194,7 +197,8 @@ TEST_CASE("two ranks with the same data are named; a rank whose result differs t
         show_sum(own, "wte", numbers_of(own.rank, 1, count), result);
         finish_step(own, 1);
         bool is_named = false;
-        for (const c_finding& of : findings_of(own.probe)) is_named = is_named || (of.kind == "result_differs" && of.rank == 2);
+        for (const c_finding& of : findings_of(own.probe))
+            is_named = is_named || (of.kind == "result_differs" && of.rank == 2);
         require(is_named, "rank 2 is not named");
     });
 }
@@ -241,8 +245,8 @@ TEST_CASE("all kinds and types are taken; fp8 is read, integers are counted")
                     : call == collprobeAllGatherCall                          ? 64
                                                                               : 32;
                 std::uint64_t token = 0;
-                ok(collprobeObserveInput(own.probe, collprobeCall_t(call), collprobeDataType_t(type), collprobeAvg,
-                    bytes, 32, nullptr, nullptr, &token));
+                ok(collprobeObserveInput(own.probe, collprobeCall_t(call), collprobeDataType_t(type),
+                    collprobeAvg, bytes, 32, nullptr, nullptr, &token));
                 ok(collprobeObserveResult(own.probe, token, bytes, gets, nullptr));
             }
         }
@@ -321,9 +325,12 @@ TEST_CASE("values that must be equal or distinct")
         for (std::uint64_t step = 0; step < 3; ++step) {
             std::vector<std::int64_t> weights(50, 9);
             if (step == 2 && own.rank == 0) weights[49] = 8;
-            ok(collprobeExpectBuffer(own.probe, collprobeEqual, "weights", collprobeInt64, weights.data(), 50, nullptr));
-            ok(collprobeExpectNumber(own.probe, collprobeEqual, "lr", step == 1 && own.rank == 2 ? 0.2 : 0.1));
-            ok(collprobeExpectNumber(own.probe, collprobeDistinct, "seed", step == 2 ? own.rank / 2 : own.rank));
+            ok(collprobeExpectBuffer(
+                own.probe, collprobeEqual, "weights", collprobeInt64, weights.data(), 50, nullptr));
+            ok(collprobeExpectNumber(
+                own.probe, collprobeEqual, "lr", step == 1 && own.rank == 2 ? 0.2 : 0.1));
+            ok(collprobeExpectNumber(
+                own.probe, collprobeDistinct, "seed", step == 2 ? own.rank / 2 : own.rank));
             finish_step(own, step);
             const auto found = findings_of(own.probe);
             if (step == 0) require(found.empty(), found.empty() ? "" : found[0].text);
@@ -349,7 +356,8 @@ TEST_CASE("a late peer holds up neither reads nor the ends of steps")
         static int all_gather(void* context, const void* send, void* receive, std::size_t bytes)
         {
             auto& of = *static_cast<held*>(context);
-            for (int ms = 0; of.ended < 3 && ms < soon_ms; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            for (int ms = 0; of.ended < 3 && ms < soon_ms; ++ms)
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
             return of.ended < 3 ? 9 : c_rank::all_gather(&of.own, send, receive, bytes);
         }
     };
@@ -388,7 +396,8 @@ TEST_CASE("every other step; the state goes on in another run")
             for (std::uint64_t step = 0; step < 20; ++step) {
                 show_sum(own, step, count, "wte");
                 finish_step(own, step, 2 + 0.01 * own.rank);
-                require((value_of(own.probe, "calls") == 1) == (step % 2 == 0), "the steps that are looked at");
+                require(
+                    (value_of(own.probe, "calls") == 1) == (step % 2 == 0), "the steps that are looked at");
             }
             std::size_t bytes = 0;
             ok(collprobeSaveState(own.probe, nullptr, &bytes));

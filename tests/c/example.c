@@ -103,8 +103,8 @@ static void* train(void* argument)
         uint64_t token, i;
         collprobeFinding_t found = COLLPROBE_FINDING_INIT;
         compute(rank, step);
-        check(collprobeObserveInput(probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, gradient, count, "wte",
-            NULL, &token));
+        check(collprobeObserveInput(probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, gradient, count,
+            "wte", NULL, &token));
         loss = sum_over_ranks(gradient); /* MPI_Allreduce(MPI_IN_PLACE, gradient, ...) */
         check(collprobeObserveResult(probe, token, gradient, count, NULL));
         seen.loss = loss;

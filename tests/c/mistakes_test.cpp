@@ -49,9 +49,13 @@ std::uint64_t show_input(const c_rank& own, const char* name, collprobeCall_t ca
 void show(const c_rank& own, const char* name, collprobeCall_t call = collprobeAllReduceCall,
     std::uint64_t elements = count)
 {
-    ok(collprobeObserveResult(own.probe, show_input(own, name, call, elements), COLLPROBE_NO_BUFFER, 0, nullptr));
+    ok(collprobeObserveResult(
+        own.probe, show_input(own, name, call, elements), COLLPROBE_NO_BUFFER, 0, nullptr));
 }
-void end_step(const c_rank& own, std::uint64_t step) { ok(collprobeEndStep(own.probe, step, nullptr, nullptr)); }
+void end_step(const c_rank& own, std::uint64_t step)
+{
+    ok(collprobeEndStep(own.probe, step, nullptr, nullptr));
+}
 
 /// The ranks' probes with a change to the options of rank 1 by `change`.
 template <class Change, class Body>
@@ -88,7 +92,8 @@ TEST_CASE("wrong arguments of collprobeCreate are named")
     c_rank own{&at, 0, 1};
     collprobeOptions_t options = own.options();
     collprobeProbe_t probe = nullptr;
-    const auto check = [&](collprobeProbe_t* to, int rank, int ranks, const collprobeOptions_t* given, const char* words) {
+    const auto check = [&](collprobeProbe_t* to, int rank, int ranks, const collprobeOptions_t* given,
+                           const char* words) {
         refused(collprobeCreate(to, rank, ranks, given), collprobeInvalidArgument, "collprobeCreate", words);
         CHECK(probe == nullptr);
     };
@@ -137,15 +142,18 @@ TEST_CASE("a null handle and one that was destroyed are told, in every function"
     double value = 0;
     const char* text = nullptr;
     std::size_t bytes = 0;
-    for (const collprobeProbe_t probe : {collprobeProbe_t{}, destroyed, reinterpret_cast<collprobeProbe_t>(data)}) {
+    for (const collprobeProbe_t probe :
+        {collprobeProbe_t{}, destroyed, reinterpret_cast<collprobeProbe_t>(data)}) {
         const std::string words = probe == nullptr ? "probe is null" : "it was destroyed, or is none";
         const auto check = [&](int result, const char* function) {
             refused(result, collprobeInvalidArgument, function, words);
         };
-        const auto check_nccl = [&](int result, const char* function) { refused(result, 4, function, words); };
+        const auto check_nccl
+            = [&](int result, const char* function) { refused(result, 4, function, words); };
         if (probe != nullptr) check(collprobeDestroy(probe), "collprobeDestroy");
-        check(collprobeObserveInput(probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, data, 4, "a", nullptr,
-                  &token), "collprobeObserveInput");
+        check(collprobeObserveInput(probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, data, 4,
+                  "a", nullptr, &token),
+            "collprobeObserveInput");
         check(collprobeObserveResult(probe, 1, data, 4, nullptr), "collprobeObserveResult");
         check(collprobeExpectNumber(probe, collprobeEqual, "a", 1), "collprobeExpectNumber");
         check(collprobeExpectBuffer(probe, collprobeEqual, "a", collprobeFloat32, data, 4, nullptr),
@@ -177,8 +185,9 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     const auto input = [&](int call, int type, int operation, const void* from, std::uint64_t elements,
                            std::uint64_t* to, const char* words) {
         token = 1;
-        refused(collprobeObserveInput(probe, static_cast<collprobeCall_t>(call), static_cast<collprobeDataType_t>(type),
-                    static_cast<collprobeRedOp_t>(operation), from, elements, "a", nullptr, to),
+        refused(collprobeObserveInput(probe, static_cast<collprobeCall_t>(call),
+                    static_cast<collprobeDataType_t>(type), static_cast<collprobeRedOp_t>(operation), from,
+                    elements, "a", nullptr, to),
             collprobeInvalidArgument, "collprobeObserveInput", words);
         if (to != nullptr) CHECK(token == 0);
     };
@@ -191,8 +200,8 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     input(0, 7, 0, data, std::numeric_limits<std::uint64_t>::max(), &token, "count");
     input(0, 7, 0, data, count, nullptr, "token is null");
 
-    refused(collprobeObserveResult(probe, 99, data, count, nullptr), collprobeInvalidArgument, "collprobeObserveResult",
-        "token");
+    refused(collprobeObserveResult(probe, 99, data, count, nullptr), collprobeInvalidArgument,
+        "collprobeObserveResult", "token");
     it.own.probe = probe;
     const std::uint64_t first = show_input(it.own, "first");
     const std::uint64_t second = show_input(it.own, "second");
@@ -210,11 +219,12 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
         "1 calls of observe_input have no observe_result yet");
     ok(collprobeObserveResult(probe, first, COLLPROBE_NO_BUFFER, 0, nullptr)); // of a call that failed
 
-    const auto expect = [&](int expectation, const char* name, int type, const void* from, const char* words) {
-        refused(collprobeExpectBuffer(probe, static_cast<collprobeExpectation_t>(expectation), name,
-                    static_cast<collprobeDataType_t>(type), from, count, nullptr),
-            collprobeInvalidArgument, "collprobeExpectBuffer", words);
-    };
+    const auto expect
+        = [&](int expectation, const char* name, int type, const void* from, const char* words) {
+              refused(collprobeExpectBuffer(probe, static_cast<collprobeExpectation_t>(expectation), name,
+                          static_cast<collprobeDataType_t>(type), from, count, nullptr),
+                  collprobeInvalidArgument, "collprobeExpectBuffer", words);
+          };
     expect(2, "w", 7, data, "expectation is no");
     expect(0, nullptr, 7, data, "name");
     expect(0, "", 7, data, "name");
@@ -222,14 +232,15 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     expect(0, "w", 7, nullptr, "null");
     expect(0, "w", 7, COLLPROBE_NO_BUFFER, "COLLPROBE_NO_BUFFER");
     for (int i = 0; i < 32; ++i) ok(collprobeExpectNumber(probe, collprobeEqual, "lr", 1));
-    refused(collprobeExpectNumber(probe, collprobeEqual, "lr", 1), collprobeInvalidArgument, "collprobeExpectNumber",
-        "expectations");
+    refused(collprobeExpectNumber(probe, collprobeEqual, "lr", 1), collprobeInvalidArgument,
+        "collprobeExpectNumber", "expectations");
 
     collprobeStep_t seen = COLLPROBE_STEP_INIT;
     const auto step = [&](auto member, auto value, const char* words) {
         collprobeStep_t wrong = seen;
         wrong.*member = value;
-        refused(collprobeEndStep(probe, 0, &wrong, nullptr), collprobeInvalidArgument, "collprobeEndStep", words);
+        refused(
+            collprobeEndStep(probe, 0, &wrong, nullptr), collprobeInvalidArgument, "collprobeEndStep", words);
     };
     step(&collprobeStep_t::size, std::size_t{8}, "collprobeStep.size");
     step(&collprobeStep_t::weight, -1.0, "seen.weight");
@@ -240,23 +251,32 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     double value = 0;
     const char* text = nullptr;
     collprobeFinding_t finding = COLLPROBE_FINDING_INIT;
-    refused(collprobeGetValue(probe, "step", -1, &value), collprobeInvalidArgument, "collprobeGetValue", "no record");
+    refused(collprobeGetValue(probe, "step", -1, &value), collprobeInvalidArgument, "collprobeGetValue",
+        "no record");
     refused(collprobeGetText(probe, collprobeTable, "", &text), collprobeInvalidArgument, "collprobeGetText",
         "no record");
     CHECK(text == std::string());
-    refused(collprobeGetFinding(probe, 0, &finding), collprobeInvalidArgument, "collprobeGetFinding", "no record");
+    refused(collprobeGetFinding(probe, 0, &finding), collprobeInvalidArgument, "collprobeGetFinding",
+        "no record");
     ok(collprobePoll(probe, 1));
     CHECK(value_of(probe, "calls") == 2);
-    refused(collprobeGetValue(probe, "nothing", -1, &value), collprobeInvalidArgument, "collprobeGetValue", "'nothing'");
-    refused(collprobeGetValue(probe, "loss", 1, &value), collprobeInvalidArgument, "collprobeGetValue", "rank");
-    refused(collprobeGetValue(probe, "loss", -2, &value), collprobeInvalidArgument, "collprobeGetValue", "rank");
-    refused(collprobeGetValue(probe, "step", 0, &value), collprobeInvalidArgument, "collprobeGetValue", "of a rank");
-    refused(collprobeGetValue(probe, nullptr, -1, &value), collprobeInvalidArgument, "collprobeGetValue", "name");
-    refused(collprobeGetValue(probe, "step", -1, nullptr), collprobeInvalidArgument, "collprobeGetValue", "value");
+    refused(collprobeGetValue(probe, "nothing", -1, &value), collprobeInvalidArgument, "collprobeGetValue",
+        "'nothing'");
+    refused(
+        collprobeGetValue(probe, "loss", 1, &value), collprobeInvalidArgument, "collprobeGetValue", "rank");
+    refused(
+        collprobeGetValue(probe, "loss", -2, &value), collprobeInvalidArgument, "collprobeGetValue", "rank");
+    refused(collprobeGetValue(probe, "step", 0, &value), collprobeInvalidArgument, "collprobeGetValue",
+        "of a rank");
+    refused(
+        collprobeGetValue(probe, nullptr, -1, &value), collprobeInvalidArgument, "collprobeGetValue", "name");
+    refused(collprobeGetValue(probe, "step", -1, nullptr), collprobeInvalidArgument, "collprobeGetValue",
+        "value");
     refused(collprobeGetText(probe, static_cast<collprobeFormat_t>(2), "", &text), collprobeInvalidArgument,
         "collprobeGetText", "format");
     finding.size = 3;
-    refused(collprobeGetFinding(probe, 0, &finding), collprobeInvalidArgument, "collprobeGetFinding", "finding.size");
+    refused(collprobeGetFinding(probe, 0, &finding), collprobeInvalidArgument, "collprobeGetFinding",
+        "finding.size");
     finding.size = sizeof finding;
     CHECK(collprobeGetFinding(probe, 0, &finding) == collprobeNotReady);
 
@@ -266,7 +286,8 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     std::vector<char> room(bytes);
     ok(collprobeSaveState(probe, room.data(), &bytes));
     const auto restore = [&](const void* from, std::size_t size, const char* words) {
-        refused(collprobeRestoreState(probe, from, size), collprobeInvalidArgument, "collprobeRestoreState", words);
+        refused(collprobeRestoreState(probe, from, size), collprobeInvalidArgument, "collprobeRestoreState",
+            words);
     };
     restore(nullptr, bytes, "null");
     restore(room.data(), 5, "none of");
@@ -305,8 +326,9 @@ TEST_CASE("calls in another order: all ranks name both calls, and go on")
             show(own, other ? "mlp" : "wpe", collprobeReduceScatterCall);
             end_step(own, step);
             std::uint64_t token = 0; // a wrong call changes nothing of what the poll says
-            refused(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, nullptr, 1,
-                        "wte", nullptr, &token), collprobeInvalidArgument, "collprobeObserveInput", "null");
+            refused(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum,
+                        nullptr, 1, "wte", nullptr, &token),
+                collprobeInvalidArgument, "collprobeObserveInput", "null");
             const int result = collprobePoll(own.probe, 1);
             if (step != 2) {
                 ok(result);
@@ -314,11 +336,12 @@ TEST_CASE("calls in another order: all ranks name both calls, and go on")
                 continue;
             }
             refused(result, collprobeMismatch, "collprobePoll",
-                "call 1 is reduce_scatter 'mlp' of 16 float32 (sum) on ranks 0, 1 and 2, reduce_scatter 'wpe' of 16 "
+                "call 1 is reduce_scatter 'mlp' of 16 float32 (sum) on ranks 0, 1 and 2, reduce_scatter "
+                "'wpe' of 16 "
                 "float32 (sum) on rank 3");
             double value = 0;
-            refused(collprobeGetValue(own.probe, "step", -1, &value), collprobeInvalidArgument, "collprobeGetValue",
-                "no record");
+            refused(collprobeGetValue(own.probe, "step", -1, &value), collprobeInvalidArgument,
+                "collprobeGetValue", "no record");
         }
     });
 }
@@ -340,18 +363,27 @@ TEST_CASE("another kind, count, type, operation, number of calls, value or step 
         "call 1 is all_reduce 'b' of 16 float32 (sum) on rank 0, all_to_all 'b' of 16 float32 on rank 1");
     check([](c_rank& own) { show(own, "b", collprobeAllReduceCall, own.rank == 0 ? 16 : 17); },
         "of 16 float32 (sum) on rank 0, all_reduce 'b' of 17 float32 (sum) on rank 1");
-    check([](c_rank& own) { if (own.rank == 1) show(own, "more"); },
+    check(
+        [](c_rank& own) {
+            if (own.rank == 1) show(own, "more");
+        },
         "call 1 is no further call on rank 0, all_reduce 'more' of 16 float32 (sum) on rank 1");
-    check([](c_rank& own) { if (own.rank == 0) ok(collprobeExpectNumber(own.probe, collprobeEqual, "lr", 1)); },
+    check(
+        [](c_rank& own) {
+            if (own.rank == 0) ok(collprobeExpectNumber(own.probe, collprobeEqual, "lr", 1));
+        },
         "call 1 is a value that is equal 'lr' on rank 0, no further call on rank 1");
-    check([](c_rank& own) {
-        const double data[2] = {};
-        std::uint64_t token = 0;
-        ok(collprobeObserveInput(own.probe, collprobeAllReduceCall,
-            own.rank == 0 ? collprobeFloat32 : collprobeInt32, own.rank == 0 ? collprobeMax : collprobeMin, data, 2,
-            nullptr, nullptr, &token));
-        ok(collprobeObserveResult(own.probe, token, data, 2, nullptr));
-    }, "call 1 is all_reduce 'all_reduce#1' of 2 float32 (max) on rank 0, all_reduce 'all_reduce#1' of 2 int32 (min) on rank 1");
+    check(
+        [](c_rank& own) {
+            const double data[2] = {};
+            std::uint64_t token = 0;
+            ok(collprobeObserveInput(own.probe, collprobeAllReduceCall,
+                own.rank == 0 ? collprobeFloat32 : collprobeInt32,
+                own.rank == 0 ? collprobeMax : collprobeMin, data, 2, nullptr, nullptr, &token));
+            ok(collprobeObserveResult(own.probe, token, data, 2, nullptr));
+        },
+        "call 1 is all_reduce 'all_reduce#1' of 2 float32 (max) on rank 0, all_reduce 'all_reduce#1' of 2 "
+        "int32 (min) on rank 1");
     run_c_probes(3, [&](c_rank& own) {
         end_step(own, own.rank == 1 ? 7 : 5);
         refused(collprobePoll(own.probe, 1), collprobeMismatch, "collprobePoll",
@@ -361,17 +393,29 @@ TEST_CASE("another kind, count, type, operation, number of calls, value or step 
 
 TEST_CASE("other options, numbers of ranks, and ranks that are not their own are told on all ranks")
 {
-    check_unlike(3, [](collprobeOptions_t& of, int&, int&) { of.every = 3; }, "every 1 on ranks 0 and 2, 3 on rank 1");
-    check_unlike(2, [](collprobeOptions_t& of, int&, int&) { of.falseAlarms = 0.01; }, "falseAlarms");
-    check_unlike(2, [](collprobeOptions_t& of, int&, int&) { of.expectations = 5; }, "expectations 32 on rank 0, 5 on rank 1");
-    check_unlike(2, [](collprobeOptions_t&, int& rank, int&) { rank = 0; }, "part 1 of the all-gather came from a rank that was created as rank 0");
+    check_unlike(
+        3, [](collprobeOptions_t& of, int&, int&) { of.every = 3; }, "every 1 on ranks 0 and 2, 3 on rank 1");
+    check_unlike(
+        2, [](collprobeOptions_t& of, int&, int&) { of.falseAlarms = 0.01; }, "falseAlarms");
+    check_unlike(
+        2, [](collprobeOptions_t& of, int&, int&) { of.expectations = 5; },
+        "expectations 32 on rank 0, 5 on rank 1");
+    check_unlike(
+        2, [](collprobeOptions_t&, int& rank, int&) { rank = 0; },
+        "part 1 of the all-gather came from a rank that was created as rank 0");
     // Room for calls, the name and the context may differ.
-    run_unlike(2, [](collprobeOptions_t& of, int&, int&) { of.calls = 3; of.name = "other"; }, [&](c_rank& own) {
-        for (int b = 0; b < 10; ++b) show(own, "wte");
-        end_step(own, 0);
-        ok(collprobePoll(own.probe, 1));
-        require(value_of(own.probe, "calls") == 10, "calls");
-    });
+    run_unlike(
+        2,
+        [](collprobeOptions_t& of, int&, int&) {
+            of.calls = 3;
+            of.name = "other";
+        },
+        [&](c_rank& own) {
+            for (int b = 0; b < 10; ++b) show(own, "wte");
+            end_step(own, 0);
+            ok(collprobePoll(own.probe, 1));
+            require(value_of(own.probe, "calls") == 10, "calls");
+        });
 }
 
 TEST_CASE("an all-gather of more, or fewer, ranks than were told is found before anything is read")
@@ -387,7 +431,8 @@ TEST_CASE("an all-gather of more, or fewer, ranks than were told is found before
         const collprobeOptions_t options = own.options();
         ok(collprobeCreate(&own.probe, own.rank, 4, &options));
         end_step(own, 0);
-        refused(collprobePoll(own.probe, 1), collprobeMismatch, "collprobePoll", "left part 2 of the 4 unwritten");
+        refused(collprobePoll(own.probe, 1), collprobeMismatch, "collprobePoll",
+            "left part 2 of the 4 unwritten");
         ok(collprobeDestroy(own.probe));
     });
 }
@@ -401,13 +446,14 @@ TEST_CASE("a message of another version, or of something else, is told")
         static int all_gather(void* context, const void* send, void* receive, std::size_t bytes)
         {
             auto& of = *static_cast<liar*>(context);
-            std::vector<unsigned char> sent(static_cast<const unsigned char*>(send),
-                static_cast<const unsigned char*>(send) + bytes);
+            std::vector<unsigned char> sent(
+                static_cast<const unsigned char*>(send), static_cast<const unsigned char*>(send) + bytes);
             if (of.own.rank == 1 && of.own.calls == 0) sent[of.byte] = of.value;
             return c_rank::all_gather(&of.own, sent.data(), receive, bytes);
         }
     };
-    const std::pair<std::size_t, const char*> cases[] = {{8, "different versions"}, {0, "no message of collprobe"}};
+    const std::pair<std::size_t, const char*> cases[]
+        = {{8, "different versions"}, {0, "no message of collprobe"}};
     for (const auto& [byte, words] : cases) {
         run_c_ranks(2, [&, at = byte, why = words](c_rank& own) {
             liar of{own, at, 77};
@@ -442,16 +488,19 @@ TEST_CASE("an all-gather that fails or throws: poll says so, later calls refuse,
         refused(collprobePoll(it.probe, 1), collprobePeerFailure, "collprobePoll", words);
         refused(collprobePoll(it.probe, 1), collprobePeerFailure, "collprobePoll", words);
         std::uint64_t token = 0;
-        refused(collprobeObserveInput(it.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, it.data.data(),
-                    count, "wte", nullptr, &token), collprobePeerFailure, "collprobeObserveInput", words);
-        refused(collprobeExpectNumber(it.probe, collprobeEqual, "lr", 1), collprobePeerFailure, "collprobeExpectNumber",
-            words);
-        refused(collprobeEndStep(it.probe, 9, nullptr, nullptr), collprobePeerFailure, "collprobeEndStep", words);
+        refused(collprobeObserveInput(it.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum,
+                    it.data.data(), count, "wte", nullptr, &token),
+            collprobePeerFailure, "collprobeObserveInput", words);
+        refused(collprobeExpectNumber(it.probe, collprobeEqual, "lr", 1), collprobePeerFailure,
+            "collprobeExpectNumber", words);
+        refused(
+            collprobeEndStep(it.probe, 9, nullptr, nullptr), collprobePeerFailure, "collprobeEndStep", words);
         ok(collprobeDestroy(it.probe));
     }
     meeting at(1);
     collprobeOptions_t options = COLLPROBE_OPTIONS_INIT;
-    options.allGather = [](void*, const void*, void*, std::size_t) -> int { throw std::runtime_error("lost"); };
+    options.allGather
+        = [](void*, const void*, void*, std::size_t) -> int { throw std::runtime_error("lost"); };
     collprobeProbe_t probe = nullptr;
     ok(collprobeCreate(&probe, 0, 1, &options));
     ok(collprobeEndStep(probe, 0, nullptr, nullptr));
@@ -473,7 +522,8 @@ TEST_CASE("who never polls goes on; mismatches are told when asked for")
             else ok(result);
             records += result == collprobeSuccess;
         }
-        require(mismatches == 4 && records == 36, std::to_string(mismatches) + ", " + std::to_string(records));
+        require(
+            mismatches == 4 && records == 36, std::to_string(mismatches) + ", " + std::to_string(records));
     });
 }
 
@@ -523,7 +573,8 @@ TEST_CASE("10,000 random misuses crash nothing")
             : handles[static_cast<std::size_t>(pick(2) * pick(handles.size()))];
         const int rank = static_cast<int>(pick(4)) - 1;
         const char* const name = pick(5) == 0 ? nullptr : pick(5) == 0 ? "" : "wte";
-        const void* buffers[] = {data, data + 1, reinterpret_cast<char*>(data) + 3, nullptr, COLLPROBE_NO_BUFFER};
+        const void* buffers[]
+            = {data, data + 1, reinterpret_cast<char*>(data) + 3, nullptr, COLLPROBE_NO_BUFFER};
         const void* const buffer = buffers[pick(2) * pick(5)];
         const std::uint64_t elements = pick(10) == 0 ? random() : 4 * pick(3);
         const auto type = static_cast<collprobeDataType_t>(static_cast<int>(pick(13)));
@@ -554,34 +605,48 @@ TEST_CASE("10,000 random misuses crash nothing")
             if (pick(4) == 0) options.allGather = nullptr;
             if (pick(8) == 0) options.device = collprobeCuda;
             result = collprobeCreate(pick(9) == 0 ? nullptr : &to, pick(4) == 0 ? rank : 0, 1, &options);
-            if (result == collprobeSuccess && pick(2) == 0) handles[static_cast<std::size_t>(pick(handles.size()))] = to;
+            if (result == collprobeSuccess && pick(2) == 0)
+                handles[static_cast<std::size_t>(pick(handles.size()))] = to;
             break;
         }
         case 1: result = pick(8) == 0 ? collprobeDestroy(probe) : 0; break;
-        case 2: case 3: case 4: case 5: case 6:
+        case 2:
+        case 3:
+        case 4:
+        case 5:
+        case 6:
             result = collprobeObserveInput(probe, call, type, operation, buffer, elements, name, nullptr,
                 pick(9) == 0 ? nullptr : &token);
             break;
-        case 7: case 8: case 9: result = collprobeObserveResult(probe, token, buffer, elements, nullptr); break;
+        case 7:
+        case 8:
+        case 9: result = collprobeObserveResult(probe, token, buffer, elements, nullptr); break;
         case 10: result = collprobeExpectNumber(probe, expectation, name, value); break;
-        case 11: result = collprobeExpectBuffer(probe, expectation, name, type, buffer, elements, nullptr); break;
-        case 12: case 13: result = collprobeEndStep(probe, random(), pick(4) == 0 ? nullptr : &step, nullptr); break;
+        case 11:
+            result = collprobeExpectBuffer(probe, expectation, name, type, buffer, elements, nullptr);
+            break;
+        case 12:
+        case 13: result = collprobeEndStep(probe, random(), pick(4) == 0 ? nullptr : &step, nullptr); break;
         case 14: result = collprobePoll(probe, static_cast<int>(pick(2))); break;
         case 15: result = collprobeGetFinding(probe, pick(3), pick(9) == 0 ? nullptr : &finding); break;
         case 16: result = collprobeGetValue(probe, name, rank, pick(9) == 0 ? nullptr : &value); break;
         case 17:
-            result = collprobeGetText(probe, static_cast<collprobeFormat_t>(pick(3)), name, pick(9) == 0 ? nullptr : &text);
+            result = collprobeGetText(
+                probe, static_cast<collprobeFormat_t>(pick(3)), name, pick(9) == 0 ? nullptr : &text);
             break;
         case 18:
-            result = pick(2) == 0 ? collprobeSaveState(probe, pick(3) == 0 ? nullptr : data, &bytes)
-                                  : collprobeRestoreState(probe, pick(3) == 0 ? nullptr : data, pick(2) * bytes);
+            result = pick(2) == 0
+                ? collprobeSaveState(probe, pick(3) == 0 ? nullptr : data, &bytes)
+                : collprobeRestoreState(probe, pick(3) == 0 ? nullptr : data, pick(2) * bytes);
             break;
         case 19:
-            result = collprobeAllReduce(buffer, data, static_cast<std::size_t>(elements), type, operation, probe, nullptr)
+            result = collprobeAllReduce(
+                         buffer, data, static_cast<std::size_t>(elements), type, operation, probe, nullptr)
                     == 0
                 ? 0
                 : collprobeInvalidArgument;
-            (void)collprobeCopyThenAllGather(buffer, 1, data, 2, type, probe, nullptr, nullptr, rank, nullptr, 1);
+            (void)collprobeCopyThenAllGather(
+                buffer, 1, data, 2, type, probe, nullptr, nullptr, rank, nullptr, 1);
             (void)collprobeGroupEnd();
             break;
         }

@@ -39,9 +39,11 @@ struct gather_only {
     int rank() const noexcept { return 0; }
     int size() const noexcept { return 1; }
     template <element T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on, call_site = {}) const
+    void all_gather(
+        std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on, call_site = {}) const
     {
-        on.enqueue([=] { std::memcpy(receive.data(), send.data(), static_cast<std::size_t>(send.size_bytes())); });
+        on.enqueue(
+            [=] { std::memcpy(receive.data(), send.data(), static_cast<std::size_t>(send.size_bytes())); });
     }
 };
 
@@ -60,8 +62,10 @@ TEST_CASE("a result goes to the input whose number it has, whatever the order")
             for (std::size_t i = 0; i < sums.back().size(); ++i) sums.back()[i] += numbers_of(1, b)[i];
         }
         if (world.rank() == 1) sums[2][5] += 1;
-        for (const auto& input : inputs) numbers.push_back(comm.observe_input(view<const float>(input), stream));
-        const auto show = [&](std::size_t b) { comm.observe_result(view<const float>(sums[b]), stream, numbers[b]); };
+        for (const auto& input : inputs)
+            numbers.push_back(comm.observe_input(view<const float>(input), stream));
+        const auto show
+            = [&](std::size_t b) { comm.observe_result(view<const float>(sums[b]), stream, numbers[b]); };
         // Ranks need not have the same order; without a number it is the oldest one.
         if (world.rank() == 0) {
             show(3);
@@ -79,14 +83,18 @@ TEST_CASE("a result goes to the input whose number it has, whatever the order")
         comm.end_step(0, stream);
         step_record record;
         require(comm.wait(record), "a record");
-        for (std::size_t b = 0; b < 4; ++b) require(record.calls[b].results_agree == (b != 2), std::to_string(b));
+        for (std::size_t b = 0; b < 4; ++b)
+            require(record.calls[b].results_agree == (b != 2), std::to_string(b));
 
         const observed_call open = comm.observe_input(view<const float>(inputs[0]), stream);
         for (const observed_call wrong : {numbers[0], observed_call{UINT64_MAX}}) {
-            const auto failure = error_of([&] { comm.observe_result(view<const float>(sums[0]), stream, wrong); });
-            require(mentions(failure, "observe_result") && mentions(failure, "step"), "a number of another step");
+            const auto failure
+                = error_of([&] { comm.observe_result(view<const float>(sums[0]), stream, wrong); });
+            require(
+                mentions(failure, "observe_result") && mentions(failure, "step"), "a number of another step");
         }
-        const auto other_count = error_of([&] { comm.observe_result(view<const float>(sums[1]), stream, open); });
+        const auto other_count
+            = error_of([&] { comm.observe_result(view<const float>(sums[1]), stream, open); });
         require(mentions(other_count, "count"), "a result of another count");
         comm.observe_no_result(stream, open);
         comm.end_step(1, stream);
@@ -146,7 +154,8 @@ TEST_CASE("a stream at once: work, errors, events and waits")
 
 TEST_CASE("what needs an all-reduce is refused at construction, where there is none")
 {
-    const auto failure_of = [](probe_options options) { return error_of([&] { probed comm(gather_only(), options); }); };
+    const auto failure_of
+        = [](probe_options options) { return error_of([&] { probed comm(gather_only(), options); }); };
     CHECK(!failure_of({}));
     const auto summary = failure_of({.mode = report_mode::summary});
     CHECK(summary->code() == status::unsupported);

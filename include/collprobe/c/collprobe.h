@@ -104,8 +104,8 @@ typedef int collprobeNcclResult_t;
  * all ranks have come, and returns 0, or another number if it failed, as behind a time-out of its own. Called on a
  * thread of the library, at the same time as the program's collectives: give it a communicator of its own. Calls of a
  * probe come one at a time, in the order of the steps: 128 bytes a rank, which tell whether the ranks agree on the
- * step, then the message (not after a mismatch). It makes no call of its probe. If it fails, the probe is of no more
- * use: its calls return collprobePeerFailure. */
+ * step, then the message (not after a mismatch). It makes no call of its probe, and throws nothing. If it fails, the
+ * probe is of no more use: its calls return collprobePeerFailure. */
 typedef int (*collprobeAllGatherFunction_t)(void* context, const void* send, void* receive, size_t bytes);
 
 /* Equal on all ranks, but `context`. */

@@ -90,7 +90,7 @@ bool step_exchange::gather(const void* send, void* receive, std::size_t bytes, s
         const int result = function_(context_, send, receive, bytes);
         if (result == 0) return true;
         how = "returned " + std::to_string(result);
-    } catch (...) { // of a function in C++
+    } catch (...) { // it should not; one of the same C++ runtime can be told
         how = "threw an exception";
     }
     stopped_ = true;
@@ -108,8 +108,8 @@ bool step_exchange::run(const step_heading& own, const std::vector<shown_call>* 
 {
     try {
         if (stopped_) {
-            fail(status::peer_failure,
-                "step " + std::to_string(own.step) + " was not sent, because the all-gather of the caller failed before");
+            fail(status::peer_failure, "step " + std::to_string(own.step)
+                    + " was not sent, because the all-gather of the caller failed before");
             return false;
         }
         // The first time there is room for more ranks than there should be, so that too many are noticed.
@@ -190,8 +190,9 @@ std::string step_exchange::difference(const step_heading& own, const std::vector
     if (!are_equal(&step_heading::serial) || !are_equal(&step_heading::step)) {
         return "the ranks report different steps: " + numbers(&step_heading::step, "step ");
     }
-    if (are_equal(&step_heading::calls) && are_equal(&step_heading::digest) && are_equal(&step_heading::bytes)) return {};
-    return first_other_call(own, calls);
+    const bool fit = are_equal(&step_heading::calls) && are_equal(&step_heading::digest)
+        && are_equal(&step_heading::bytes);
+    return fit ? std::string() : first_other_call(own, calls);
 }
 
 std::string step_exchange::first_other_call(const step_heading& own, const std::vector<shown_call>& calls)
