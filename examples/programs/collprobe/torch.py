@@ -54,11 +54,11 @@ class _Options:
     every: int = 1
     false_alarms: float = 1e-4
     patience: float = 60.0
-    expectations: int = 512
+    expectations: int = 256
 
 
 # A check of weights looks at so many tensors in a step, the first time, and at each tensor once in so many steps.
-_tensors_at_once = 256
+_tensors_at_once = 64
 _check_period = 100
 _kept_records = 1024
 _warnings_of_a_step = 8
@@ -88,6 +88,7 @@ class _Session:
         self.by_hand = False
         self.values: Dict[Tuple[int, str], Any] = {}
         self.optimizers: Dict[int, int] = {}
+        self.rates: Dict[Tuple[int, int], float] = {}  # learning rates by optimizer and group
         self.records: deque[Record] = deque(maxlen=_kept_records)
         self.told: Set[Any] = set()
         self.run = "run"
@@ -139,12 +140,11 @@ class _Session:
         if self.is_due and place in self.stepped:  # no call came in between
             self.end_step(None, None, 1.0)
         self.stepped.add(place)
-        many = place > 0 or len(optimizer.param_groups) > 1
         for index, group in enumerate(optimizer.param_groups):
-            rate = group.get("lr")
-            if rate is not None:
-                of = f" of optimizer {place}, group {index}" if many else ""
-                self.values[library.EQUAL, f"lr{of}"] = rate
+            rate = group.get("lr", 0.0)
+            # One on a GPU is not looked at, because that would wait for it.
+            if not isinstance(rate, torch.Tensor) or rate.device.type == "cpu":
+                self.rates[place, index] = float(rate)
         self.is_due = not self.by_hand
 
     def expect(self, expectation: int, name: str, value: Any) -> None:
@@ -195,10 +195,16 @@ class _Session:
         self._deliver(Record(first, main.name, (found,), {}), main)
 
     def _tell_values(self, main: Observer) -> None:
+        if main.live():
+            # All ranks tell it in each step, also those without an optimizer: so the steps have the same values.
+            several = sum(rate * (k + 1) for k, rate in enumerate(self.rates.values()))
+            self.values[library.EQUAL, "lr"] = several
         for model in self.models:
             self.values.update(model.weights())
         values, self.values = self.values, {}
-        for (expectation, name), value in values.items():
+        if len(values) > self.options.expectations:
+            self.tell(f"a step has {len(values)} values to compare; only {self.options.expectations} are")
+        for (expectation, name), value in list(values.items())[:self.options.expectations]:
             is_there = isinstance(value, torch.Tensor)
             device = value.device.type if is_there else next(iter(main.recorders), "cpu")
             recorder = main.recorder(device)
