@@ -377,11 +377,32 @@ class _Model:
             session.values[library.EQUAL, name] = _local(each.detach()).clone()
 
 
+def _name_calls_of(model: torch.nn.Module) -> None:
+    """FSDP2's parts make their calls by objects of their own, which get a class that names them."""
+    for name, part in model.named_modules():
+        state = part._get_fsdp_state() if hasattr(part, "_get_fsdp_state") else None
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for group in groups:
+            for attribute in ("_all_gather_comm", "_reduce_scatter_comm"):
+                maker = getattr(group, attribute, None)
+                if maker is not None:  # else a release that has none: the calls are named by kind and place
+                    maker.__class__ = _named_class(type(maker), name or "the model's own parameters")
+
+
+def _named_class(kind: type, name: str) -> type:
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        with _named(name):
+            return kind.__call__(self, *arguments, **keywords)
+
+    return type(kind.__name__, (kind,), {"__call__": call})
+
+
 class Probe:
     """The probes of this process. All objects of this class share steps, findings, options and log.
 
     `model`: a DistributedDataParallel, before its first backward pass. `hook`, `state`: a communication hook of DDP's
-    kind for it, such as bf16_compress_hook; without one the gradients are averaged as DDP does.
+    kind for it, such as bf16_compress_hook; without one the gradients are averaged as DDP does. Or a model of
+    fully_shard in the group "probed", whose calls get the names of its parts.
     `log`: a file for JSON lines, written on rank 0. `on_finding`: called with each `Finding`, on each rank of its group,
     in each step that has it. `run`: the run's name in the log.
     Equal on all ranks, before the first collective: `every`: one step of so many is looked at; `false_alarms`: share of
@@ -403,9 +424,14 @@ class Probe:
                 raise ValueError("collprobe: a hook needs a model")
             _session.configure(log, on_finding, run, options)
             return
+        if hasattr(model, "set_requires_gradient_sync") and hook is None:  # FSDP2
+            _session.configure(log, on_finding, run, options)
+            _name_calls_of(model)
+            return
         if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            raise TypeError(f"collprobe: Probe(model) takes a DistributedDataParallel, not {type(model).__name__}; all "
-                            'else, as FSDP2, is seen through init_process_group("probed") and probe()')
+            raise TypeError("collprobe: Probe(model) takes a DistributedDataParallel, or without a hook a model of "
+                            f"fully_shard, not {type(model).__name__}; all else is seen through "
+                            'init_process_group("probed") and probe()')
         group = model.process_group
         observer = None if isinstance(group, ProbedGroup) else _observer_around(group)
         _session.configure(log, on_finding, run, options)
