@@ -34,7 +34,8 @@ def weights_after(rank, count, form, is_probed, hook=None, accumulate=1, is_view
         state = PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
     probe = None
     if is_probed:
-        probe = collprobe.torch.Probe(model, hook, state) if form == "hook" else collprobe.torch.probe()
+        is_named = form in ("hook", "fsdp2")
+        probe = collprobe.torch.Probe(model, hook, state) if is_named else collprobe.torch.probe()
     elif hook is not None:
         model.register_comm_hook(state, hook)
     run = torch.compile(model, backend="aot_eager") if compiled else model

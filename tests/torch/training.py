@@ -55,7 +55,7 @@ def train(rank, ranks, form, fault, steps, dtype=torch.float32, is_auto=False, o
         for part in (net.first, net.extra, net.last):
             fully_shard(part)
         model = fully_shard(net)
-        probe = collprobe.torch.probe(on_finding=on_finding, **options)
+        probe = collprobe.torch.Probe(model, on_finding=on_finding, **options)
     else:
         # Small buckets, so that a tensor is one.
         model = nn.parallel.DistributedDataParallel(

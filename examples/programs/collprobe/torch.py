@@ -54,11 +54,11 @@ class _Options:
     every: int = 1
     false_alarms: float = 1e-4
     patience: float = 60.0
-    expectations: int = 512
+    expectations: int = 256
 
 
 # A check of weights looks at so many tensors in a step, the first time, and at each tensor once in so many steps.
-_tensors_at_once = 256
+_tensors_at_once = 64
 _check_period = 100
 _kept_records = 1024
 _warnings_of_a_step = 8
@@ -88,6 +88,7 @@ class _Session:
         self.by_hand = False
         self.values: Dict[Tuple[int, str], Any] = {}
         self.optimizers: Dict[int, int] = {}
+        self.rates: Dict[Tuple[int, int], float] = {}  # learning rates by optimizer and group
         self.records: deque[Record] = deque(maxlen=_kept_records)
         self.told: Set[Any] = set()
         self.run = "run"
@@ -139,12 +140,11 @@ class _Session:
         if self.is_due and place in self.stepped:  # no call came in between
             self.end_step(None, None, 1.0)
         self.stepped.add(place)
-        many = place > 0 or len(optimizer.param_groups) > 1
         for index, group in enumerate(optimizer.param_groups):
-            rate = group.get("lr")
-            if rate is not None:
-                of = f" of optimizer {place}, group {index}" if many else ""
-                self.values[library.EQUAL, f"lr{of}"] = rate
+            rate = group.get("lr", 0.0)
+            # One on a GPU is not looked at, because that would wait for it.
+            if not isinstance(rate, torch.Tensor) or rate.device.type == "cpu":
+                self.rates[place, index] = float(rate)
         self.is_due = not self.by_hand
 
     def expect(self, expectation: int, name: str, value: Any) -> None:
@@ -195,10 +195,16 @@ class _Session:
         self._deliver(Record(first, main.name, (found,), {}), main)
 
     def _tell_values(self, main: Observer) -> None:
+        if main.live():
+            # All ranks tell it in each step, also those without an optimizer: so the steps have the same values.
+            several = sum(rate * (k + 1) for k, rate in enumerate(self.rates.values()))
+            self.values[library.EQUAL, "lr"] = several
         for model in self.models:
             self.values.update(model.weights())
         values, self.values = self.values, {}
-        for (expectation, name), value in values.items():
+        if len(values) > self.options.expectations:
+            self.tell(f"a step has {len(values)} values to compare; only {self.options.expectations} are")
+        for (expectation, name), value in list(values.items())[:self.options.expectations]:
             is_there = isinstance(value, torch.Tensor)
             device = value.device.type if is_there else next(iter(main.recorders), "cpu")
             recorder = main.recorder(device)
@@ -371,11 +377,32 @@ class _Model:
             session.values[library.EQUAL, name] = _local(each.detach()).clone()
 
 
+def _name_calls_of(model: torch.nn.Module) -> None:
+    """FSDP2's parts make their calls by objects of their own, which get a class that names them."""
+    for name, part in model.named_modules():
+        state = part._get_fsdp_state() if hasattr(part, "_get_fsdp_state") else None
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for group in groups:
+            for attribute in ("_all_gather_comm", "_reduce_scatter_comm"):
+                maker = getattr(group, attribute, None)
+                if maker is not None:  # else a release that has none: the calls are named by kind and place
+                    maker.__class__ = _named_class(type(maker), name or "the model's own parameters")
+
+
+def _named_class(kind: type, name: str) -> type:
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        with _named(name):
+            return kind.__call__(self, *arguments, **keywords)
+
+    return type(kind.__name__, (kind,), {"__call__": call})
+
+
 class Probe:
     """The probes of this process. All objects of this class share steps, findings, options and log.
 
     `model`: a DistributedDataParallel, before its first backward pass. `hook`, `state`: a communication hook of DDP's
-    kind for it, such as bf16_compress_hook; without one the gradients are averaged as DDP does.
+    kind for it, such as bf16_compress_hook; without one the gradients are averaged as DDP does. Or a model of
+    fully_shard in the group "probed", whose calls get the names of its parts.
     `log`: a file for JSON lines, written on rank 0. `on_finding`: called with each `Finding`, on each rank of its group,
     in each step that has it. `run`: the run's name in the log.
     Equal on all ranks, before the first collective: `every`: one step of so many is looked at; `false_alarms`: share of
@@ -397,9 +424,14 @@ class Probe:
                 raise ValueError("collprobe: a hook needs a model")
             _session.configure(log, on_finding, run, options)
             return
+        if hasattr(model, "set_requires_gradient_sync") and hook is None:  # FSDP2
+            _session.configure(log, on_finding, run, options)
+            _name_calls_of(model)
+            return
         if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            raise TypeError(f"collprobe: Probe(model) takes a DistributedDataParallel, not {type(model).__name__}; all "
-                            'else, as FSDP2, is seen through init_process_group("probed") and probe()')
+            raise TypeError("collprobe: Probe(model) takes a DistributedDataParallel, or without a hook a model of "
+                            f"fully_shard, not {type(model).__name__}; all else is seen through "
+                            'init_process_group("probed") and probe()')
         group = model.process_group
         observer = None if isinstance(group, ProbedGroup) else _observer_around(group)
         _session.configure(log, on_finding, run, options)
