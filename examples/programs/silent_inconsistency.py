@@ -156,9 +156,10 @@ def main():
     print(f"{f'median of {options.steps - FIRST_STEP} steps':22s}" + "".join(f"{each:>18s}" for each in SETTINGS))
     for title, name in METRICS:
         print(f"{title:22s}" + "".join(f"{statistics.median(results[each][0][name]):18.4f}" for each in SETTINGS))
-    print("mean of the difference from independent, step by step")
+    print("mean of the difference from independent, step by step; last: strict from mild, of the same samples")
     for title, name in METRICS:
-        cells = [difference(results[each][0][name], results["independent"][0][name]) for each in SETTINGS[:-1]]
+        pairs = [(each, "independent") for each in SETTINGS[:-1]] + [("strict", "mild")]
+        cells = [difference(results[one][0][name], results[other][0][name]) for one, other in pairs]
         print(f"{title:22s}" + "".join(f"{f'{value:+.4f} +- {error:.4f}':>18s}" for value, error in cells))
     print(f"{'loss at the end':22s}" + "".join(f"{results[each][1]:18.3f}" for each in SETTINGS))
     print(f"{'steps with a finding':22s}" + "".join(f"{results[each][2]:18d}" for each in SETTINGS))
