@@ -105,7 +105,7 @@ def train(rank, setting, store, options, pipe):
     found = 0
     for record in probe.records(wait=True):
         found += bool(record.findings)
-        if record.step >= FIRST_STEP:
+        if record.step >= FIRST_STEP and record.values:
             losses.append(record.values["loss.mean"])
             for name in values:
                 values[name].append(record.values[name])

@@ -52,7 +52,7 @@ class Record:
     step: int
     group: str
     findings: Tuple[Finding, ...]
-    values: Dict[str, float]  # "loss.std", "cosine.pooled", ...: collprobeGetValue in collprobe.h lists them
+    values: Dict[str, float]  # none of a step that could not be judged. "loss.std", "cosine.pooled", ...: collprobeGetValue in collprobe.h lists them
     json: str = field(repr=False, default="")  # all numbers, on rank 0 where a log is written
 
 
@@ -88,8 +88,9 @@ class _Messages:
                     work.wait(timedelta(milliseconds=200))
                     break
                 except RuntimeError:
-                    if work.is_completed():
-                        raise
+                    if work.is_completed():  # it has failed, or ended right behind the time-out
+                        work.wait()
+                        break
                     if time.monotonic() > self.deadline:
                         self.abandoned = [self.gloo, work, mine, every]
                         self.reason = "the other ranks have not ended the step"

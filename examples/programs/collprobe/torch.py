@@ -171,7 +171,7 @@ class _Session:
             for recorder in observer.live():
                 is_main = observer is main and recorder is observer.live()[0]
                 recorder.end_step(number, self._loss(loss, recorder.device) if is_main else None, weight)
-        if main is not None:
+        if main is not None and main.live():
             self._look_for_empty_steps(number, reductions, main)
         self.take_records(2)
 
