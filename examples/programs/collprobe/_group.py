@@ -221,7 +221,10 @@ class ProbedGroup(dist.ProcessGroup):
 
     def __init__(self, store: Store, rank: int, ranks: List[int], timeout: timedelta, options: Any, name: str,
                  session: Any) -> None:
-        super().__init__(store, rank, len(ranks))
+        try:
+            super().__init__(store, rank, len(ranks))
+        except TypeError:  # PyTorch 2.8 makes subclasses without a store alone
+            super().__init__(rank, len(ranks))
         self._inner = dist.ProcessGroup(store, rank, len(ranks))
         made: Dict[str, Any] = {}
         for device, backend in wrapped_backends().items():

@@ -52,7 +52,8 @@ class Record:
     step: int
     group: str
     findings: Tuple[Finding, ...]
-    values: Dict[str, float]  # none of a step that could not be judged. "loss.std", "cosine.pooled", ...: collprobeGetValue in collprobe.h lists them
+    # None of a step that could not be judged.
+    values: Dict[str, float]  # "loss.std", "cosine.pooled", ...: collprobeGetValue in collprobe.h lists them
     json: str = field(repr=False, default="")  # all numbers, on rank 0 where a log is written
 
 
