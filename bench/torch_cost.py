@@ -4,7 +4,7 @@
 
     PYTHONPATH=examples/programs COLLPROBE_LIBRARY=... python bench/torch_cost.py [ROUNDS]
 
-In each round every form makes a step, in an order that turns, so that other work on the machine meets all of them alike.
+In each round every form makes a step, in an order that turns, so that other work on the machine meets all alike.
 A ratio is the median over rounds of the two times of one round. bench/results/torch.md has results."""
 import os
 import statistics

@@ -105,7 +105,7 @@ def train(rank, setting, store, options, pipe):
     found = 0
     for record in probe.records(wait=True):
         found += bool(record.findings)
-        if record.step >= FIRST_STEP:
+        if record.step >= FIRST_STEP and record.values:
             losses.append(record.values["loss.mean"])
             for name in values:
                 values[name].append(record.values[name])
@@ -134,11 +134,12 @@ def run(setting, options):
                 each.join(20)
 
 
-def interval(values):
-    """Median, and half the width of its 95 % interval, by blocks of 10 steps, which depend less on each other."""
-    blocks = [statistics.median(values[i:i + 10]) for i in range(0, len(values) - 9, 10)]
-    error = 1.96 * 1.25 * statistics.stdev(blocks) / math.sqrt(len(blocks)) if len(blocks) > 1 else float("nan")
-    return statistics.median(values), error
+def difference(values, control):
+    """Mean over steps of the difference, so that what both runs do in time falls out, and half its 95 % interval, by
+    blocks of 10 steps, which depend less on each other."""
+    each = [a - b for a, b in zip(values, control)]
+    blocks = [statistics.mean(each[i:i + 10]) for i in range(0, len(each) - 9, 10)]
+    return statistics.mean(each), 1.96 * statistics.stdev(blocks) / math.sqrt(len(blocks))
 
 
 def main():
@@ -154,8 +155,12 @@ def main():
     results = {setting: run(setting, options) for setting in SETTINGS}
     print(f"{f'median of {options.steps - FIRST_STEP} steps':22s}" + "".join(f"{each:>18s}" for each in SETTINGS))
     for title, name in METRICS:
-        cells = [interval(results[each][0][name]) for each in SETTINGS]
-        print(f"{title:22s}" + "".join(f"{f'{value:.4f} +- {error:.4f}':>18s}" for value, error in cells))
+        print(f"{title:22s}" + "".join(f"{statistics.median(results[each][0][name]):18.4f}" for each in SETTINGS))
+    print("mean of the difference from independent, step by step; last: strict from mild, of the same samples")
+    for title, name in METRICS:
+        pairs = [(each, "independent") for each in SETTINGS[:-1]] + [("strict", "mild")]
+        cells = [difference(results[one][0][name], results[other][0][name]) for one, other in pairs]
+        print(f"{title:22s}" + "".join(f"{f'{value:+.4f} +- {error:.4f}':>18s}" for value, error in cells))
     print(f"{'loss at the end':22s}" + "".join(f"{results[each][1]:18.3f}" for each in SETTINGS))
     print(f"{'steps with a finding':22s}" + "".join(f"{results[each][2]:18d}" for each in SETTINGS))
 

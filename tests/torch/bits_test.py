@@ -28,7 +28,9 @@ def weights_after(rank, count, form, is_probed, hook=None, accumulate=1, is_view
                 fully_shard(each, mp_policy=policy)
         model = fully_shard(inner, mp_policy=policy)
     elif form != "explicit":
-        model = nn.parallel.DistributedDataParallel(inner, bucket_cap_mb=25 if compiled or hook is powerSGD_hook else 0.02, gradient_as_bucket_view=is_view)
+        # Several buckets, except where PyTorch itself needs one over gloo.
+        bucket = 25 if compiled or hook is powerSGD_hook else 0.02
+        model = nn.parallel.DistributedDataParallel(inner, bucket_cap_mb=bucket, gradient_as_bucket_view=is_view)
     state = None
     if hook is powerSGD_hook:
         state = PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""Twelve faults are named by rank, tensor and step, under DDP by the group and by the hook, and under FSDP2; each beside
-the same training without the fault, which is silent in 1,000 steps."""
+"""Twelve faults are named by rank, tensor and step, under DDP by the group and by the hook, and under FSDP2; each
+beside the same training without the fault, which is silent in 1,000 steps."""
 import os
 import unittest
 
@@ -28,7 +28,8 @@ class Faults:
     """For one form."""
 
     form = ""
-    extra, whole = {"all_reduce#1"}, {"all_reduce#0", "all_reduce#1", "all_reduce#2"}  # calls with extra.weight, and all
+    extra = {"all_reduce#1"}  # the call with extra.weight
+    whole = {"all_reduce#0", "all_reduce#1", "all_reduce#2"}
 
     def first(self, fault, kinds, steps=FAULT_STEP + 3, dtype=torch.float32):
         """Those of these kinds in the first step that has one; told at most two steps later."""

@@ -1,9 +1,11 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 """The group "probed" gives what gloo gives, names what it sees, and meets bad input with a sentence."""
+import ctypes
 import json
 import os
 import tempfile
+import threading
 import time
 import unittest
 import warnings
@@ -16,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import collprobe.torch
 import ranks
+from collprobe._recorder import _Messages
 
 
 def numbers(rank, dtype=torch.float32):
@@ -272,6 +275,32 @@ def ended_by_optimizers(rank, count):
         dist.destroy_process_group()
 
     return warned(body)
+
+
+class LateWork:
+    """Ends between the time-out of a wait and the question whether it has ended."""
+
+    def wait(self, timeout=None):
+        if timeout is not None:
+            raise RuntimeError("Operation timed out!")
+
+    def is_completed(self):
+        return True
+
+
+class LateGroup:
+    def allgather(self, outputs, inputs):
+        outputs[0][0].copy_(inputs[0])
+        return LateWork()
+
+
+class Messages(unittest.TestCase):
+    def test_work_that_ends_right_behind_the_time_out_is_no_failure(self):
+        messages = _Messages.__new__(_Messages)
+        messages.gloo, messages.ranks, messages.deadline, messages.came = LateGroup(), 1, 0.0, threading.Event()
+        sent, got = ctypes.create_string_buffer(b"collprobe", 9), ctypes.create_string_buffer(9)
+        self.assertEqual(messages._gather(0, ctypes.addressof(sent), ctypes.addressof(got), 9), 0)
+        self.assertEqual(got.raw, b"collprobe")
 
 
 class ProbedGroup(unittest.TestCase):

@@ -27,6 +27,7 @@ def _rank_main(function, rank, ranks, folder, backend, arguments, pipe):
         warnings.simplefilter("always", collprobe.torch.ProbeWarning)
         if backend is not None:
             dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+            dist.barrier()  # else a rank may leave while others still connect
         result = function(rank, ranks, *arguments)
         if dist.is_initialized():
             dist.destroy_process_group()

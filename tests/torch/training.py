@@ -59,7 +59,8 @@ def train(rank, ranks, form, fault, steps, dtype=torch.float32, is_auto=False, o
     else:
         # Small buckets, so that a tensor is one.
         model = nn.parallel.DistributedDataParallel(
-            net, bucket_cap_mb=0.001, broadcast_buffers=False, find_unused_parameters=fault in ("unused", "healthy_unused"))
+            net, bucket_cap_mb=0.001, broadcast_buffers=False,
+            find_unused_parameters=fault in ("unused", "healthy_unused"))
         model_or_none = model if form == "hook" else None
         probe = None if form == "bare" else collprobe.torch.Probe(model_or_none, on_finding=on_finding, **options)
     if fault == "load" and rank == BAD:

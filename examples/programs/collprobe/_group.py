@@ -13,6 +13,7 @@ from typing import Any, Callable, Counter as CounterOf, Dict, Iterator, List, Op
 import torch
 import torch.distributed as dist
 import torch._C._distributed_c10d as c10d
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from . import _library as library
 from ._recorder import Call, Recorder, _types
@@ -54,7 +55,7 @@ def _operation_of(op: Any, ranks: int) -> Tuple[Optional[int], bool]:
 class Observer:
     """Shows the calls of one group, by a recorder for each kind of device."""
 
-    def __init__(self, rank: int, ranks: List[int], name: str, store: dist.Store, timeout: timedelta,
+    def __init__(self, rank: int, ranks: List[int], name: str, store: Store, timeout: timedelta,
                  session: Any) -> None:
         self.rank, self.ranks, self.name = rank, ranks, name
         self.store, self.timeout, self.session = store, timeout, session
@@ -77,12 +78,13 @@ class Observer:
             if self.closed:
                 return None
             try:
-                self.recorders[device] = Recorder(
-                    device, self.rank, self.ranks, self.name, dist.PrefixStore(f"collprobe/{device}", self.store),
+                made = Recorder(
+                    device, self.rank, self.ranks, self.name, PrefixStore(f"collprobe/{device}", self.store),
                     self.timeout, self.session.options, self.session.tell)
                 kept = self.session.restored.get(f"{self.name}/{device}")
                 if kept is not None:
-                    self.recorders[device].restore(kept)
+                    made.restore(kept)
+                self.recorders[device] = made
             except (library.LibraryError, ImportError, RuntimeError) as reason:
                 hint = ""
                 if isinstance(reason, library.LibraryError) and reason.code == library.UNSUPPORTED:
@@ -102,7 +104,7 @@ class Observer:
             readable = "" if device in ("cpu", "cuda") else f"{what} on {device}"
             if tensor.layout != torch.strided:
                 readable = f"{what} of sparse tensors"
-            elif operation is None:
+            if operation is None:
                 readable = f"{what} of another operation than SUM, AVG, PRODUCT, MAX and MIN"
             elif not tensor.is_complex() and tensor.dtype not in _types:
                 readable = f"{what} of {tensor.dtype}"
@@ -110,7 +112,7 @@ class Observer:
                 readable = f"{what} of fewer than {_fewest} elements"
             elif tensor.numel() == 0:
                 readable = f"{what} of no elements"
-            if readable:
+            if readable or operation is None:
                 self.leave_out(readable)
                 calls.append(None)
                 continue
@@ -188,8 +190,8 @@ for _method in ("is_completed", "is_success", "exception", "result", "source_ran
         setattr(ProbedWork, _method, _forward(_method))
 
 
-def _backend(name: str, store: dist.Store, rank: int, ranks: int, timeout: timedelta, options: Any) -> Any:
-    store = dist.PrefixStore(name, store)
+def _backend(name: str, store: Store, rank: int, ranks: int, timeout: timedelta, options: Any) -> Any:
+    store = PrefixStore(name, store)
     if name == "gloo":
         return dist.ProcessGroupGloo(store, rank, ranks, timeout)
     if not isinstance(options, dist.ProcessGroupNCCL.Options):
@@ -217,9 +219,12 @@ def wrapped_backends() -> Dict[str, str]:
 class ProbedGroup(dist.ProcessGroup):
     """What it does not override, as broadcast, goes to its backends as in any group, and is not looked at."""
 
-    def __init__(self, store: dist.Store, rank: int, ranks: List[int], timeout: timedelta, options: Any, name: str,
+    def __init__(self, store: Store, rank: int, ranks: List[int], timeout: timedelta, options: Any, name: str,
                  session: Any) -> None:
-        super().__init__(store, rank, len(ranks))
+        try:
+            super().__init__(store, rank, len(ranks))
+        except TypeError:  # PyTorch 2.8 makes subclasses without a store alone
+            super().__init__(rank, len(ranks))
         self._inner = dist.ProcessGroup(store, rank, len(ranks))
         made: Dict[str, Any] = {}
         for device, backend in wrapped_backends().items():
@@ -325,11 +330,11 @@ class ProbedGroup(dist.ProcessGroup):
         return self._around(library.ALL_TO_ALL, "all_to_all", None, [input], [output], run)
 
     # The names of newer releases.
-    reduce_scatter_single = _reduce_scatter_base
-    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced  # type: ignore[assignment]
     all_gather_single = _allgather_base
-    all_gather_single_coalesced = allgather_into_tensor_coalesced
-    all_to_all_single = alltoall_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced  # type: ignore[assignment]
+    all_to_all_single = alltoall_base  # type: ignore[assignment]
 
     def shutdown(self) -> None:
         self.observer.session.leave(self.observer)

@@ -94,8 +94,8 @@ def load() -> c.CDLL:
         version = library.collprobeGetVersion()
     except (OSError, AttributeError) as reason:
         raise ImportError(
-            f"collprobe: its library could not be loaded ({reason}); install the wheel, or set COLLPROBE_LIBRARY to the "
-            "path of libcollprobe.so") from None
+            f"collprobe: its library could not be loaded ({reason}); install the wheel, or set COLLPROBE_LIBRARY to "
+            "the path of libcollprobe.so") from None
     if version // 100 != _version // 100:
         raise ImportError(
             f"collprobe: {path()} has version {version // 10000}.{version // 100 % 100}, this package needs "

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""One process group's calls on one kind of device: a probe of the C entry, and a gloo group of its own for its messages."""
+"""One process group's calls on one kind of device: a probe of the C entry, and a gloo group for its messages."""
 from __future__ import annotations
 
 import ctypes as c
@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from . import _library as library
 
@@ -51,6 +52,7 @@ class Record:
     step: int
     group: str
     findings: Tuple[Finding, ...]
+    # None of a step that could not be judged.
     values: Dict[str, float]  # "loss.std", "cosine.pooled", ...: collprobeGetValue in collprobe.h lists them
     json: str = field(repr=False, default="")  # all numbers, on rank 0 where a log is written
 
@@ -67,7 +69,7 @@ class Call:
 class _Messages:
     """The all-gather of the C entry. It is called on a thread of the library."""
 
-    def __init__(self, store: dist.Store, rank: int, ranks: int, timeout: timedelta) -> None:
+    def __init__(self, store: Store, rank: int, ranks: int, timeout: timedelta) -> None:
         self.gloo: Any = dist.ProcessGroupGloo(store, rank, ranks, timeout)
         self.ranks = ranks
         self.deadline = float("inf")
@@ -87,8 +89,9 @@ class _Messages:
                     work.wait(timedelta(milliseconds=200))
                     break
                 except RuntimeError:
-                    if work.is_completed():
-                        raise
+                    if work.is_completed():  # it has failed, or ended right behind the time-out
+                        work.wait()
+                        break
                     if time.monotonic() > self.deadline:
                         self.abandoned = [self.gloo, work, mine, every]
                         self.reason = "the other ranks have not ended the step"
@@ -113,7 +116,7 @@ class Recorder:
 
     most_under_way = 2  # steps
 
-    def __init__(self, device: str, rank: int, ranks: List[int], name: str, store: dist.Store, timeout: timedelta,
+    def __init__(self, device: str, rank: int, ranks: List[int], name: str, store: Store, timeout: timedelta,
                  options: Any, tell: Callable[[str], None]) -> None:
         self.device, self.rank, self.ranks, self.name = device, rank, ranks, name
         self.tell, self.patience, self.every = tell, options.patience, options.every
@@ -175,7 +178,8 @@ class Recorder:
                 self.reductions.append(self.names[-1])
             return Call(self, token.value, self.serial)
 
-        return self._guarded(show)
+        call: Optional[Call] = self._guarded(show)
+        return call
 
     def observe_result(self, call: Call, tensor: Optional[torch.Tensor]) -> None:
         """Once for a call; a result of an earlier step is left out."""
@@ -267,7 +271,7 @@ class Recorder:
             other = Finding(step, "mismatch", f"{failure}", "", -1, True, self.name)
             return Record(step, self.name, (other,), {})
         step = self.under_way.popleft()
-        findings = []
+        findings: List[Finding] = []
         found = library.FoundBy(c.sizeof(library.FoundBy))
         while library.call("GetFinding", handle, len(findings), c.byref(found)) == library.SUCCESS:
             findings.append(Finding(

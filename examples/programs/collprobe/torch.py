@@ -113,7 +113,7 @@ class _Session:
         if changed.every < 1 or not 0 < changed.false_alarms < 1 or not changed.patience > 0:
             raise ValueError("collprobe: every must be 1 or more, false_alarms above 0 and below 1, patience above 0 s")
         if changed != self.options and any(each.recorders for each in self.observers):
-            raise RuntimeError("collprobe: every, false_alarms and patience can be set before the first collective only")
+            raise RuntimeError("collprobe: set every, false_alarms and patience before the first collective")
         self.options = changed
         if run is not None:
             self.run = run
@@ -171,7 +171,7 @@ class _Session:
             for recorder in observer.live():
                 is_main = observer is main and recorder is observer.live()[0]
                 recorder.end_step(number, self._loss(loss, recorder.device) if is_main else None, weight)
-        if main is not None:
+        if main is not None and main.live():
             self._look_for_empty_steps(number, reductions, main)
         self.take_records(2)
 
@@ -185,8 +185,8 @@ class _Session:
         if self.empty_steps != self.longest_empty + 2:
             return
         if not self.last_reductions:
-            self.tell(f"no reduction was seen in the first {self.empty_steps} steps. Is no_sync() left on, or the process "
-                      'group none of init_process_group("probed")?')
+            self.tell(f"no reduction was seen in the first {self.empty_steps} steps. Is no_sync() left on, or the "
+                      'process group none of init_process_group("probed")?')
             return
         first = step - self.empty_steps + 1
         text = (f"no gradient was reduced since step {first}, where the steps before had "
@@ -219,7 +219,7 @@ class _Session:
             return loss.item()
         if loss.device.type == device:
             return loss.float().reshape(1)
-        self.tell(f"a loss on {loss.device} is not looked at, because that would wait for it; give a number of the host")
+        self.tell(f"a loss on {loss.device} is not looked at, as that would wait for it; give a number of the host")
         return None
 
     def take_records(self, most: int) -> None:
@@ -245,8 +245,8 @@ class _Session:
         for finding in fresh[:_warnings_of_a_step]:
             _warn(f"step {finding.step}{where}: {finding.text}", FindingWarning)
         if len(fresh) > _warnings_of_a_step:
-            _warn(f"step {record.step}{where}: {len(fresh) - _warnings_of_a_step} findings more; on_finding and the log "
-                  "have all", FindingWarning)
+            _warn(f"step {record.step}{where}: {len(fresh) - _warnings_of_a_step} findings more; on_finding and the "
+                  "log have all", FindingWarning)
 
     def leave(self, observer: Observer) -> None:
         """Of a group that is destroyed."""
@@ -326,7 +326,8 @@ class _Model:
         self.next_weight = self.next_buffer = 0
         self.step_of_buffers = -1
         ddp.register_comm_hook(self, lambda model, bucket: model._reduce(bucket))  # DDP reads annotations
-        ddp.module.register_forward_pre_hook(torch._dynamo.disable(self._before_forward))
+        ddp.module.register_forward_pre_hook(
+            torch._dynamo.disable(self._before_forward))  # type: ignore[no-untyped-call]
 
     def _reduce(self, bucket: Any) -> Any:
         name = _label([self.names.get(id(each), "?") for each in bucket.parameters()])
@@ -403,8 +404,8 @@ class Probe:
     `model`: a DistributedDataParallel, before its first backward pass. `hook`, `state`: a communication hook of DDP's
     kind for it, such as bf16_compress_hook; without one the gradients are averaged as DDP does. Or a model of
     fully_shard in the group "probed", whose calls get the names of its parts.
-    `log`: a file for JSON lines, written on rank 0. `on_finding`: called with each `Finding`, on each rank of its group,
-    in each step that has it. `run`: the run's name in the log.
+    `log`: a file for JSON lines, written on rank 0. `on_finding`: called with each `Finding`, on each rank of its
+    group, in each step that has it. `run`: the run's name in the log.
     Equal on all ranks, before the first collective: `every`: one step of so many is looked at; `false_alarms`: share of
     healthy steps in which a number names a rank; `patience`: seconds for a rank that is two steps behind, before
     probing ends (training goes on).
@@ -440,7 +441,8 @@ class Probe:
     def end_step(self, loss: Union[None, float, torch.Tensor] = None, tokens: float = 1.0,
                  step: Optional[int] = None) -> None:
         """Ends a step: the calls since the last one. `loss`: mean over this rank's `tokens` (or samples; 0: none).
-        `step`: its number, equal on all ranks; without it they are counted. Once it was called, optimizers end no steps.
+        `step`: its number, equal on all ranks; without it they are counted. Once it was called, optimizers end no
+        steps.
         Waits for nothing, unless a rank is more than two steps behind."""
         self._require_open()
         tokens = float(tokens)
@@ -516,8 +518,8 @@ class Probe:
 
     def _require_open(self) -> None:
         if not self._session.observers:
-            raise RuntimeError('collprobe: there is no group to probe: it was closed, or init_process_group("probed") or '
-                               "Probe(model) did not come before")
+            raise RuntimeError('collprobe: there is no group to probe: it was closed, or init_process_group("probed") '
+                               "or Probe(model) did not come before")
 
 
 def probe(**options: Any) -> Probe:
