@@ -28,7 +28,7 @@ note() {
 }
 
 [ $# -gt 0 ] || set -- quick
-# Of all presets, none repeats what another has with the same compiler: quick leaves numbers to host, and without a GPU
+# Of all presets, none repeats what another has with the same compiler: quick leaves numbers and MPI to host, and without a GPU
 # what needs one is built and runs in emulated alone.
 gpu_tests=""
 all=""
@@ -69,7 +69,7 @@ run_preset() {
         options="-DCOLLPROBE_TEST_LABELS_LEFT_OUT=gpu -DCOLLPROBE_BUILD_EXAMPLES=OFF"
         target=cuda_tests
     elif [ "$preset" = quick ] && [ -n "$all" ]; then
-        options="-DCOLLPROBE_TEST_LABELS_LEFT_OUT=headers;slow;study;numbers"
+        options="-DCOLLPROBE_TEST_LABELS_LEFT_OUT=headers;slow;study;numbers;mpi"
     fi
     # shellcheck disable=SC2086 # none, or arguments
     if ! cmake --preset "$preset" $options; then
