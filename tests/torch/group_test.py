@@ -277,6 +277,55 @@ def ended_by_optimizers(rank, count):
     return warned(body)
 
 
+class OfAllTypes(nn.Module):
+    """With a parameter and a buffer of types that no collective sums."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.phases = nn.Parameter(torch.ones(8, dtype=torch.complex64))
+        self.register_buffer("mask", torch.ones(3, dtype=torch.bool))
+
+    def forward(self, x):
+        return self.linear(x).mean() + self.phases.abs().mean()
+
+
+def of_all_types(rank, count):
+    def body():
+        torch.manual_seed(0)
+        model = nn.parallel.DistributedDataParallel(OfAllTypes())
+        probe = collprobe.torch.Probe(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            optimizer.zero_grad()
+            model(numbers(rank + 3 * step).reshape(4, 16)).backward()
+            optimizer.step()
+            probe.expect_equal("filter", torch.full((3,), 1 + 1j * (rank == 1 and step == 2), dtype=torch.complex64))
+            probe.expect_equal("counts", torch.full((3,), 5 + (rank == 2 and step == 3), dtype=torch.int16))
+        dist.destroy_process_group()
+
+    return warned(body)
+
+
+def stepped_by_hand_once(rank, count):
+    def body():
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        probe = collprobe.torch.probe()
+        for step in range(120):
+            model(torch.randn(4, 4)).square().mean().backward()
+            optimizer.step()
+            if step == 3:
+                try:
+                    probe.end_step(loss="x")
+                except TypeError as reason:
+                    assert "loss is 'x'" in str(reason), reason
+                probe.end_step(loss=1.0)
+        dist.destroy_process_group()
+
+    return warned(body)
+
+
 class LateWork:
     """Ends between the time-out of a wait and the question whether it has ended."""
 
@@ -362,6 +411,16 @@ class ProbedGroup(unittest.TestCase):
         told = ranks.run(4, ended_by_optimizers)
         self.assertTrue(any(each.startswith("step 0: rank 2, 'lr': has 0.2") for each in told[0]), told)
         self.assertEqual(told[1:], [[], [], []])  # rank 0 warns
+
+    def test_values_of_all_types_are_compared(self):
+        told = ranks.run(3, of_all_types)[0]
+        self.assertTrue(any(each.startswith("step 2: rank 1, 'filter': ") for each in told), told)
+        self.assertTrue(any(each.startswith("step 3: rank 2, 'counts': ") for each in told), told)
+        self.assertEqual(len(told), 2, told)
+
+    def test_steps_that_are_ended_by_hand_once_are_told(self):
+        told = ranks.run(2, stepped_by_hand_once)[0]
+        self.assertTrue(any("no step has ended since step" in each for each in told), told)
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def commands():
             assert "site-packages" not in shown, shown
 
         said = run(programs / "collprobe-run", "--version").stdout
-        expect(said, version, "without libcollprobe_engine.so (no CUDA compiler was found)")
+        expect(said, version, "without libcollprobe_engine.so (built without CUDA)")
         done = run(programs / "collprobe-run", "--dir", scratch / "logs", "printenv", "LD_PRELOAD", "COLLPROBE_DIR")
         assert done.stdout == f"{os.path.realpath(package)}/lib/libcollprobe_preload.so\n{scratch / 'logs'}\n", done
         expect(done.stderr, "calls of NCCL pass through unprobed")

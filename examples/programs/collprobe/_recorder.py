@@ -32,6 +32,15 @@ _values = (
 )
 
 
+def comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bits in an element type that the C library has."""
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    tensor = tensor.contiguous()
+    return tensor if tensor.dtype in _types else tensor.reshape(-1).view(torch.uint8)
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something that a step has found. `rank` is a global one, -1 if it is not one rank's."""

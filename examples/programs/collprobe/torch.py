@@ -36,7 +36,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import _library as library
 from ._group import Observer, ProbedGroup, named as _named
-from ._recorder import Finding, Record
+from ._recorder import Finding, Record, comparable
 
 __all__ = ["Finding", "FindingWarning", "Probe", "ProbeWarning", "Record", "probe"]
 
@@ -61,6 +61,7 @@ class _Options:
 _tensors_at_once = 64
 _check_period = 100
 _kept_records = 1024
+_longest_by_hand = 100
 _warnings_of_a_step = 8
 
 
@@ -86,6 +87,7 @@ class _Session:
         self.step = 0
         self.is_due = False  # an optimizer has ended the step; a call of end_step may still tell its loss
         self.by_hand = False
+        self.since_by_hand = 0  # steps of optimizers
         self.values: Dict[Tuple[int, str], Any] = {}
         self.optimizers: Dict[int, int] = {}
         self.rates: Dict[Tuple[int, int], float] = {}  # learning rates by optimizer and group
@@ -146,6 +148,11 @@ class _Session:
             if not isinstance(rate, torch.Tensor) or rate.device.type == "cpu":
                 self.rates[place, index] = float(rate)
         self.is_due = not self.by_hand
+        if self.by_hand:
+            self.since_by_hand += 1
+            if self.since_by_hand == _longest_by_hand * len(self.optimizers):
+                self.tell(f"no step has ended since step {self.step - 1}, in {self.since_by_hand} steps of optimizers: "
+                          "since end_step was called once, they end none; call it in each step, or never")
 
     def expect(self, expectation: int, name: str, value: Any) -> None:
         if not name:
@@ -160,6 +167,7 @@ class _Session:
 
     def end_step(self, step: Optional[int], loss: Any, weight: float) -> None:
         self.is_due = False
+        self.since_by_hand = 0
         self.stepped.clear()
         number = self.step if step is None else step
         self.step = number + 1
@@ -209,7 +217,7 @@ class _Session:
             device = value.device.type if is_there else next(iter(main.recorders), "cpu")
             recorder = main.recorder(device)
             if recorder is not None:
-                recorder.expect(expectation, name, value.contiguous() if is_there else value)
+                recorder.expect(expectation, name, comparable(value) if is_there else value)
 
     def _loss(self, loss: Any, device: str) -> Any:
         if not isinstance(loss, torch.Tensor):
@@ -452,6 +460,11 @@ class Probe:
             raise ValueError("collprobe: step is negative")
         if isinstance(loss, torch.Tensor) and loss.numel() != 1:
             raise ValueError(f"collprobe: loss has {loss.numel()} elements; give its mean")
+        if loss is not None and not isinstance(loss, torch.Tensor):
+            try:
+                loss = float(loss)
+            except (TypeError, ValueError):
+                raise TypeError(f"collprobe: loss is {loss!r}; it must be a number or a tensor of one element") from None
         self._session.by_hand = True
         self._session.end_step(step, loss, tokens)
 
