@@ -326,6 +326,21 @@ def stepped_by_hand_once(rank, count):
     return warned(body)
 
 
+def skips_a_step(rank, count):
+    def body():
+        model = nn.parallel.DistributedDataParallel(nn.Linear(32, 32))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(20):
+            x = torch.randn(4, 32, generator=torch.Generator().manual_seed(count * step + rank))
+            model(x).square().mean().backward()
+            if rank != 1 or step != 7:
+                optimizer.step()
+            optimizer.zero_grad()
+        dist.destroy_process_group()
+
+    return warned(body)
+
+
 class LateWork:
     """Ends between the time-out of a wait and the question whether it has ended."""
 
@@ -421,6 +436,13 @@ class ProbedGroup(unittest.TestCase):
     def test_steps_that_are_ended_by_hand_once_are_told(self):
         told = ranks.run(2, stepped_by_hand_once)[0]
         self.assertTrue(any("no step has ended since step" in each for each in told), told)
+
+    def test_a_rank_that_skips_an_optimizer_step_is_no_other_fault(self):
+        told = ranks.run(3, skips_a_step)[0]
+        hint = "Does a rank skip a step of its optimizer"
+        self.assertTrue(any("rank 1" in each and hint in each for each in told), told)
+        self.assertTrue(any("do not fit together since step 7" in each for each in told), told)
+        self.assertEqual(len(told), 2, told)
 
 
 if __name__ == "__main__":

@@ -138,6 +138,7 @@ class Recorder:
         self.last_names: List[str] = []
         self.reductions: List[str] = []
         self.had = 0  # calls of the last step
+        self.parted: Optional[int] = None  # the step in which the ranks made other calls, if it was the last one
         self.kept: deque[Any] = deque(maxlen=8)  # losses on the device that are still read
         self.messages = _Messages(store, rank, len(ranks), timeout)
         kind = library.CUDA if device == "cuda" else library.HOST
@@ -276,8 +277,10 @@ class Recorder:
         except library.LibraryError as failure:
             if failure.code != library.MISMATCH:
                 raise
-            step = self.under_way.popleft()
-            other = Finding(step, "mismatch", f"{failure}", "", -1, True, self.name)
+            self.parted = step = self.under_way.popleft()
+            text = f"{failure}".split("mismatch: ")[-1]
+            text += ". Does a rank skip a step of its optimizer, or make other calls?"
+            other = Finding(step, "mismatch", text, "", -1, True, self.name)
             return Record(step, self.name, (other,), {})
         step = self.under_way.popleft()
         findings: List[Finding] = []
@@ -286,6 +289,11 @@ class Recorder:
             findings.append(Finding(
                 step, found.kind.decode(), found.text.decode(errors="replace"), found.call.decode(errors="replace"),
                 self.ranks[found.rank] if found.rank >= 0 else -1, bool(found.exact), self.name))
+        if self.parted is not None and any(each.kind == "result_differs" for each in findings):
+            # Calls of different steps are held against each other: on all ranks alike.
+            self._fail(f"the ranks' steps do not fit together since step {self.parted}, where they made other calls")
+            return None
+        self.parted = None
         value = c.c_double()
         values = {}
         for each in _values:

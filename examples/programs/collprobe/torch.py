@@ -464,7 +464,8 @@ class Probe:
             try:
                 loss = float(loss)
             except (TypeError, ValueError):
-                raise TypeError(f"collprobe: loss is {loss!r}; it must be a number or a tensor of one element") from None
+                raise TypeError(f"collprobe: loss is {loss!r}; it must be a number or a tensor of one element"
+                                ) from None
         self._session.by_hand = True
         self._session.end_step(step, loss, tokens)
 
