@@ -169,160 +169,69 @@ int non_blocking(MPI_Request* request, const Describe& describe, const Call& cal
 
 using namespace collprobe_mpi;
 
-// Each collective call as it is, with a count of MPI_Count, and both without a wait. The name in the object file keeps
-// the types of <mpi.h> away, which has another name for each of its own.
-#define COLLPROBE_CALL(name, parameters)                                                                               \
+// A call of the program: described and looked at by `how`, unless its MPI is not known or lacks the call. The name in the
+// object file keeps the types of <mpi.h> away, which has another name for each of its own.
+#define COLLPROBE_WITHOUT_BRACKETS(...) __VA_ARGS__
+#define COLLPROBE_CALL(name, parameters, arguments, how, ...)                                                          \
     COLLPROBE_EXPORT int layer_##name parameters __asm__("MPI_" #name);                                                \
-    int layer_##name parameters
+    int layer_##name parameters                                                                                        \
+    {                                                                                                                  \
+        if (!has(mpi().name)) return pass_on<int>("MPI_" #name, COLLPROBE_WITHOUT_BRACKETS arguments);                 \
+        constexpr const char* function = "MPI_" #name;                                                                 \
+        return how([&] { return __VA_ARGS__; }, [&] { return mpi().name arguments; });                                 \
+    }
+#define COLLPROBE_LATER(describe, call) non_blocking(request, describe, call)
+
+// Each as it is, with a count of MPI_Count, and both without a wait; what is only counted has nothing to wait for.
 #define COLLPROBE_CALLS(suffix, Count, Displacement)                                                                   \
     COLLPROBE_CALL(Allreduce##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype> type,          \
-        wide<MPI_Op> op, wide<MPI_Comm> comm))                                                                         \
-    {                                                                                                                  \
-        const auto describe = [&] {                                                                                    \
-            return all_reduce("MPI_Allreduce" #suffix, send, receive, count, type, op, comm);                          \
-        };                                                                                                             \
-        const auto call = [&] { return mpi().Allreduce##suffix(send, receive, count, type, op, comm); };               \
-        if (has(mpi().Allreduce##suffix)) return blocking(describe, call);                                             \
-        return pass_on<int>("MPI_Allreduce" #suffix, send, receive, count, type, op, comm);                            \
-    }                                                                                                                  \
+        wide<MPI_Op> op, wide<MPI_Comm> comm), (send, receive, count, type, op, comm), blocking,                       \
+        all_reduce(function, send, receive, count, type, op, comm))                                                    \
     COLLPROBE_CALL(Iallreduce##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype> type,         \
-        wide<MPI_Op> op, wide<MPI_Comm> comm, MPI_Request* request))                                                   \
-    {                                                                                                                  \
-        const auto describe = [&] {                                                                                    \
-            return all_reduce("MPI_Iallreduce" #suffix, send, receive, count, type, op, comm);                         \
-        };                                                                                                             \
-        const auto call = [&] { return mpi().Iallreduce##suffix(send, receive, count, type, op, comm, request); };     \
-        if (has(mpi().Iallreduce##suffix)) return non_blocking(request, describe, call);                               \
-        return pass_on<int>("MPI_Iallreduce" #suffix, send, receive, count, type, op, comm, request);                  \
-    }                                                                                                                  \
-    COLLPROBE_CALL(Reduce_scatter##suffix, (const void* send, void* receive, const Count* counts, wide<MPI_Datatype>   \
-        type, wide<MPI_Op> op, wide<MPI_Comm> comm))                                                                   \
-    {                                                                                                                  \
-        const auto describe = [&] {                                                                                    \
-            return reduce_scatter("MPI_Reduce_scatter" #suffix, send, receive, counts, type, op, comm);                \
-        };                                                                                                             \
-        const auto call = [&] { return mpi().Reduce_scatter##suffix(send, receive, counts, type, op, comm); };         \
-        if (has(mpi().Reduce_scatter##suffix)) return blocking(describe, call);                                        \
-        return pass_on<int>("MPI_Reduce_scatter" #suffix, send, receive, counts, type, op, comm);                      \
-    }                                                                                                                  \
-    COLLPROBE_CALL(Ireduce_scatter##suffix, (const void* send, void* receive, const Count* counts, wide<MPI_Datatype>  \
-        type, wide<MPI_Op> op, wide<MPI_Comm> comm, MPI_Request* request))                                             \
-    {                                                                                                                  \
-        const auto describe = [&] {                                                                                    \
-            return reduce_scatter("MPI_Ireduce_scatter" #suffix, send, receive, counts, type, op, comm);               \
-        };                                                                                                             \
-        const auto call = [&] {                                                                                        \
-            return mpi().Ireduce_scatter##suffix(send, receive, counts, type, op, comm, request);                      \
-        };                                                                                                             \
-        if (has(mpi().Ireduce_scatter##suffix)) return non_blocking(request, describe, call);                          \
-        return pass_on<int>("MPI_Ireduce_scatter" #suffix, send, receive, counts, type, op, comm, request);            \
-    }                                                                                                                  \
+        wide<MPI_Op> op, wide<MPI_Comm> comm, MPI_Request* request), (send, receive, count, type, op, comm,            \
+        request), COLLPROBE_LATER, all_reduce(function, send, receive, count, type, op, comm))                         \
+    COLLPROBE_CALL(Reduce_scatter##suffix, (const void* send, void* receive, const Count* counts,                      \
+        wide<MPI_Datatype> type, wide<MPI_Op> op, wide<MPI_Comm> comm), (send, receive, counts, type, op, comm),       \
+        blocking, reduce_scatter(function, send, receive, counts, type, op, comm))                                     \
+    COLLPROBE_CALL(Ireduce_scatter##suffix, (const void* send, void* receive, const Count* counts,                     \
+        wide<MPI_Datatype> type, wide<MPI_Op> op, wide<MPI_Comm> comm, MPI_Request* request), (send, receive,          \
+        counts, type, op, comm, request), COLLPROBE_LATER, reduce_scatter(function, send, receive, counts, type,       \
+        op, comm))                                                                                                     \
     COLLPROBE_CALL(Reduce_scatter_block##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype>     \
-        type, wide<MPI_Op> op, wide<MPI_Comm> comm))                                                                   \
-    {                                                                                                                  \
-        const auto describe = [&] {                                                                                    \
-            return reduce_scatter_block("MPI_Reduce_scatter_block" #suffix, send, receive, count, type, op, comm);     \
-        };                                                                                                             \
-        const auto call = [&] { return mpi().Reduce_scatter_block##suffix(send, receive, count, type, op, comm); };    \
-        if (has(mpi().Reduce_scatter_block##suffix)) return blocking(describe, call);                                  \
-        return pass_on<int>("MPI_Reduce_scatter_block" #suffix, send, receive, count, type, op, comm);                 \
-    }                                                                                                                  \
-    COLLPROBE_CALL(Ireduce_scatter_block##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype>    \
-        type, wide<MPI_Op> op, wide<MPI_Comm> comm, MPI_Request* request))                                             \
-    {                                                                                                                  \
-        const auto describe = [&] {                                                                                    \
-            return reduce_scatter_block("MPI_Ireduce_scatter_block" #suffix, send, receive, count, type, op, comm);    \
-        };                                                                                                             \
-        const auto call = [&] {                                                                                        \
-            return mpi().Ireduce_scatter_block##suffix(send, receive, count, type, op, comm, request);                 \
-        };                                                                                                             \
-        if (has(mpi().Ireduce_scatter_block##suffix)) return non_blocking(request, describe, call);                    \
-        return pass_on<int>("MPI_Ireduce_scatter_block" #suffix, send, receive, count, type, op, comm, request);       \
-    }                                                                                                                  \
+        type, wide<MPI_Op> op, wide<MPI_Comm> comm), (send, receive, count, type, op, comm), blocking,                 \
+        reduce_scatter_block(function, send, receive, count, type, op, comm))                                          \
+    COLLPROBE_CALL(Ireduce_scatter_block##suffix, (const void* send, void* receive, Count count,                       \
+        wide<MPI_Datatype> type, wide<MPI_Op> op, wide<MPI_Comm> comm, MPI_Request* request), (send, receive,          \
+        count, type, op, comm, request), COLLPROBE_LATER, reduce_scatter_block(function, send, receive, count,         \
+        type, op, comm))                                                                                               \
     COLLPROBE_CALL(Allgather##suffix, (const void* send, Count send_count, wide<MPI_Datatype> send_type, void*         \
-        receive, Count count, wide<MPI_Datatype> type, wide<MPI_Comm> comm))                                           \
-    {                                                                                                                  \
-        const auto describe = [&] {                                                                                    \
-            return all_gather("MPI_Allgather" #suffix, send, send_count, send_type, receive, count, type, comm);       \
-        };                                                                                                             \
-        const auto call = [&] {                                                                                        \
-            return mpi().Allgather##suffix(send, send_count, send_type, receive, count, type, comm);                   \
-        };                                                                                                             \
-        if (has(mpi().Allgather##suffix)) return blocking(describe, call);                                             \
-        return pass_on<int>("MPI_Allgather" #suffix, send, send_count, send_type, receive, count, type, comm);         \
-    }                                                                                                                  \
+        receive, Count count, wide<MPI_Datatype> type, wide<MPI_Comm> comm), (send, send_count, send_type,             \
+        receive, count, type, comm), blocking, all_gather(function, send, send_count, send_type, receive, count,       \
+        type, comm))                                                                                                   \
     COLLPROBE_CALL(Iallgather##suffix, (const void* send, Count send_count, wide<MPI_Datatype> send_type, void*        \
-        receive, Count count, wide<MPI_Datatype> type, wide<MPI_Comm> comm, MPI_Request* request))                     \
-    {                                                                                                                  \
-        const auto describe = [&] {                                                                                    \
-            return all_gather("MPI_Iallgather" #suffix, send, send_count, send_type, receive, count, type, comm);      \
-        };                                                                                                             \
-        const auto call = [&] {                                                                                        \
-            return mpi().Iallgather##suffix(send, send_count, send_type, receive, count, type, comm, request);         \
-        };                                                                                                             \
-        if (has(mpi().Iallgather##suffix)) return non_blocking(request, describe, call);                               \
-        return pass_on<int>("MPI_Iallgather" #suffix, send, send_count, send_type, receive, count, type, comm,         \
-            request);                                                                                                  \
-    }                                                                                                                  \
+        receive, Count count, wide<MPI_Datatype> type, wide<MPI_Comm> comm, MPI_Request* request), (send,              \
+        send_count, send_type, receive, count, type, comm, request), COLLPROBE_LATER, all_gather(function, send,       \
+        send_count, send_type, receive, count, type, comm))                                                            \
     COLLPROBE_CALL(Allgatherv##suffix, (const void* send, Count send_count, wide<MPI_Datatype> send_type, void*        \
-        receive, const Count* counts, const Displacement* places, wide<MPI_Datatype> type, wide<MPI_Comm> comm))       \
-    {                                                                                                                  \
-        const auto describe = [&] { return all_gather_v("MPI_Allgatherv" #suffix, comm, type, counts); };              \
-        const auto call = [&] {                                                                                        \
-            return mpi().Allgatherv##suffix(send, send_count, send_type, receive, counts, places, type, comm);         \
-        };                                                                                                             \
-        if (has(mpi().Allgatherv##suffix)) return blocking(describe, call);                                            \
-        return pass_on<int>("MPI_Allgatherv" #suffix, send, send_count, send_type, receive, counts, places, type,      \
-            comm);                                                                                                     \
-    }                                                                                                                  \
+        receive, const Count* counts, const Displacement* places, wide<MPI_Datatype> type, wide<MPI_Comm> comm),       \
+        (send, send_count, send_type, receive, counts, places, type, comm), blocking, all_gather_v(function, comm,     \
+        type, counts))                                                                                                 \
     COLLPROBE_CALL(Iallgatherv##suffix, (const void* send, Count send_count, wide<MPI_Datatype> send_type, void*       \
         receive, const Count* counts, const Displacement* places, wide<MPI_Datatype> type, wide<MPI_Comm> comm,        \
-        MPI_Request* request))                                                                                         \
-    {                                                                                                                  \
-        const auto describe = [&] { return all_gather_v("MPI_Iallgatherv" #suffix, comm, type, counts); };             \
-        const auto call = [&] {                                                                                        \
-            return mpi().Iallgatherv##suffix(send, send_count, send_type, receive, counts, places, type, comm,         \
-                request);                                                                                              \
-        };                                                                                                             \
-        if (has(mpi().Iallgatherv##suffix)) return blocking(describe, call);                                           \
-        return pass_on<int>("MPI_Iallgatherv" #suffix, send, send_count, send_type, receive, counts, places, type,     \
-            comm, request);                                                                                            \
-    }                                                                                                                  \
-    COLLPROBE_CALL(Bcast##suffix, (void* data, Count count, wide<MPI_Datatype> type, int root, wide<MPI_Comm> comm))   \
-    {                                                                                                                  \
-        const auto describe = [&] { return broadcast("MPI_Bcast" #suffix, comm, type, positive(count), root); };       \
-        const auto call = [&] { return mpi().Bcast##suffix(data, count, type, root, comm); };                          \
-        if (has(mpi().Bcast##suffix)) return blocking(describe, call);                                                 \
-        return pass_on<int>("MPI_Bcast" #suffix, data, count, type, root, comm);                                       \
-    }                                                                                                                  \
-    COLLPROBE_CALL(Ibcast##suffix, (void* data, Count count, wide<MPI_Datatype> type, int root, wide<MPI_Comm> comm,   \
-        MPI_Request* request))                                                                                         \
-    {                                                                                                                  \
-        const auto describe = [&] { return broadcast("MPI_Ibcast" #suffix, comm, type, positive(count), root); };      \
-        const auto call = [&] { return mpi().Ibcast##suffix(data, count, type, root, comm, request); };                \
-        if (has(mpi().Ibcast##suffix)) return blocking(describe, call);                                                \
-        return pass_on<int>("MPI_Ibcast" #suffix, data, count, type, root, comm, request);                             \
-    }                                                                                                                  \
+        MPI_Request* request), (send, send_count, send_type, receive, counts, places, type, comm, request),            \
+        blocking, all_gather_v(function, comm, type, counts))                                                          \
+    COLLPROBE_CALL(Bcast##suffix, (void* data, Count count, wide<MPI_Datatype> type, int root, wide<MPI_Comm>          \
+        comm), (data, count, type, root, comm), blocking, broadcast(function, comm, type, positive(count), root))      \
+    COLLPROBE_CALL(Ibcast##suffix, (void* data, Count count, wide<MPI_Datatype> type, int root, wide<MPI_Comm>         \
+        comm, MPI_Request* request), (data, count, type, root, comm, request), blocking, broadcast(function, comm,     \
+        type, positive(count), root))                                                                                  \
     COLLPROBE_CALL(Reduce##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype> type,             \
-        wide<MPI_Op> op, int root, wide<MPI_Comm> comm))                                                               \
-    {                                                                                                                  \
-        const auto describe = [&] {                                                                                    \
-            return counted("MPI_Reduce" #suffix, operation::reduce, comm, type, positive(count), op, root);            \
-        };                                                                                                             \
-        const auto call = [&] { return mpi().Reduce##suffix(send, receive, count, type, op, root, comm); };            \
-        if (has(mpi().Reduce##suffix)) return blocking(describe, call);                                                \
-        return pass_on<int>("MPI_Reduce" #suffix, send, receive, count, type, op, root, comm);                         \
-    }                                                                                                                  \
+        wide<MPI_Op> op, int root, wide<MPI_Comm> comm), (send, receive, count, type, op, root, comm), blocking,       \
+        counted(function, operation::reduce, comm, type, positive(count), op, root))                                   \
     COLLPROBE_CALL(Ireduce##suffix, (const void* send, void* receive, Count count, wide<MPI_Datatype> type,            \
-        wide<MPI_Op> op, int root, wide<MPI_Comm> comm, MPI_Request* request))                                         \
-    {                                                                                                                  \
-        const auto describe = [&] {                                                                                    \
-            return counted("MPI_Ireduce" #suffix, operation::reduce, comm, type, positive(count), op, root);           \
-        };                                                                                                             \
-        const auto call = [&] { return mpi().Ireduce##suffix(send, receive, count, type, op, root, comm, request); };  \
-        if (has(mpi().Ireduce##suffix)) return blocking(describe, call);                                               \
-        return pass_on<int>("MPI_Ireduce" #suffix, send, receive, count, type, op, root, comm, request);               \
-    }
+        wide<MPI_Op> op, int root, wide<MPI_Comm> comm, MPI_Request* request), (send, receive, count, type, op,        \
+        root, comm, request), blocking, counted(function, operation::reduce, comm, type, positive(count), op,          \
+        root))
 
 COLLPROBE_CALLS(, int, int)
 #if MPI_VERSION >= 4
