@@ -16,7 +16,7 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/gram.hpp>
 #include <collprobe/reduce.hpp>
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/sum.hpp>
 
@@ -111,26 +111,26 @@ void scans(const gpu::stream& stream, const std::string& type)
     const std::uint64_t bytes = count * sizeof(T);
     const view<const T> first(from.memory.data(), count);
     (void)collprobe::testing::take_counts();
-    gpu::reduce(stream.get(), statistics_reducer<T, true>{first}, count, result.data(), scratch);
+    gpu::reduce(stream.get(), statistics_reducer<T>(first), count, result.data(), scratch);
     report(stream, {"statistics<" + type + ", digest>", bytes, 0, all_promises});
-    gpu::reduce(stream.get(), statistics_reducer<T, false>{first}, count, result.data(), scratch);
+    gpu::reduce(stream.get(), statistics_reducer<T>(first), count, result.data(), scratch);
     report(stream, {"statistics<" + type + ">", bytes, 0, all_promises});
     copy_with_statistics<gpu>(stream.get(), first, view<T>(to.data(), count), result.data(), scratch);
     report(stream, {"copy + statistics<" + type + ", digest>", bytes, bytes, all_promises});
-    gpu::reduce(stream.get(), detail::digest_reducer<T>{first}, count, digest.data(), scratch);
+    gpu::reduce(stream.get(), detail::digest_reducer<T>(first), count, digest.data(), scratch);
     report(stream, {"digest<" + type + ">", bytes, 0, all_promises});
     // Not aligned to 16 bytes: each vector is shifted together from two.
     const view<const T> shifted(first.data() + 1, count - 1);
-    gpu::reduce(stream.get(), statistics_reducer<T, true>{shifted}, count - 1, result.data(), scratch);
+    gpu::reduce(stream.get(), statistics_reducer<T>(shifted), count - 1, result.data(), scratch);
     report(stream, {"statistics<" + type + ", digest>, not aligned", bytes, 0, few_conflicts | no_local});
     if constexpr (floating_element<T>) {
-        gpu::reduce(stream.get(), detail::result_reducer<T>{first, first.data() + count}, count, record.data(), scratch);
+        gpu::reduce(stream.get(), detail::result_reducer<T>(first, first.data() + count), count, record.data(), scratch);
         report(stream, {"result<" + type + ">", 2 * bytes, 0, all_promises});
     }
     const std::uint64_t bins = sketch_options{}.bins;
-    gpu::buffer<sketch_sum<T>> sketch(detail::sketch_numbers<T>(bins));
-    gpu::buffer<sketch_sum<T>> parts(detail::sketch_scratch_numbers<gpu>(bins));
-    const detail::sketch_target<T> target{0, bins, 0, sketch.data(), parts.data()};
+    gpu::buffer<double> sketch(detail::sketch_numbers<T>(bins));
+    gpu::buffer<double> parts(detail::sketch_scratch_numbers<gpu>(bins));
+    const detail::sketch_target target{0, bins, 0, sketch.data(), parts.data()};
     // The parts' sums are written, and read by the launch that adds them up.
     const std::uint64_t of_parts = target.source(first).parts() * detail::sketch_numbers<T>(bins) * sizeof(double);
     const std::uint64_t of_sketch = of_parts + detail::sketch_numbers<T>(bins) * sizeof(double);

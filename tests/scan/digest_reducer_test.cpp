@@ -7,7 +7,7 @@
 
 #include <collprobe/device/host/device.hpp>
 #include <collprobe/scan/digest.hpp>
-#include <collprobe/scan/digest_reducer.hpp>
+#include <collprobe/scan/statistics.hpp>
 
 #include "adversarial.hpp"
 #include "cuda_schedule.hpp"

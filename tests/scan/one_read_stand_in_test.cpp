@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 
 #include "adversarial.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"

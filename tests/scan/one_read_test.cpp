@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <collprobe/device/host/device.hpp>
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/sum/dot.hpp>
 
 #include "adversarial.hpp"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <collprobe/device/host/device.hpp>
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 
 #include "support/counted_memory.hpp"
 #include "support/element_types.hpp"

@@ -154,7 +154,7 @@ public:
     };
 
     template <element T, class Call>
-    sketch<T> before(Call& call, view<const T> input, entry* to) const
+    sketch before(Call& call, view<const T> input, entry* to) const
     {
         if (call.quantised() == nullptr) return {};
         call.quantised()->errors_to = &to->errors;
@@ -171,7 +171,7 @@ public:
         return to_read;
     }
     template <element T, class Call>
-    sketch<T> after(Call& call, view<const T> result, entry* to) const
+    sketch after(Call& call, view<const T> result, entry* to) const
     {
         quantised_calls* const calls = call.quantised();
         if (calls == nullptr) return {};

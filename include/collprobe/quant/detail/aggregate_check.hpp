@@ -47,21 +47,21 @@ public:
     void forget(std::uint64_t first) noexcept { sketches_.forget(first); }
 
     template <element T>
-    sketch_target<T> before(const measured_sum& sum, std::uint64_t call, std::uint64_t bins, int lane)
+    sketch_target before(const measured_sum& sum, std::uint64_t call, std::uint64_t bins, int lane)
     {
-        return sketches_.template before<T>(
+        return sketches_.before(
             sum, call, bins, sum.what == collective::reduce_scatter, lane, sum.checks_codes);
     }
     /// For the call that was opened last: where it is to leave its share of the result's sketch.
     code_checks checks_of_last(std::uint64_t* digests) const noexcept
     {
         const auto& last = sketches_.open().back();
-        return {static_cast<double*>(last.extra), last.bins, most_bins_, sketches_.seed(), digests};
+        return {last.extra, last.bins, most_bins_, sketches_.seed(), digests};
     }
     template <element T>
-    sketch_target<T> after(std::uint64_t call, std::uint64_t count, int rank, int lane)
+    sketch_target after(std::uint64_t call, std::uint64_t count, int rank, int lane)
     {
-        return sketches_.template after<T>(call, count, rank, lane);
+        return sketches_.after(call, count, rank, lane);
     }
 
     /// Behind all calls of the step. `out_of(call)`: the entry where the device writes what it measured.

@@ -18,7 +18,7 @@
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/quant/detail/codec_kernels.hpp>
 #include <collprobe/quant/detail/quantised_memory.hpp>
-#include <collprobe/scan/digest_reducer.hpp>
+#include <collprobe/scan/statistics.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -559,7 +559,7 @@ private:
         auto& workspace = own_stream ? memory_.call_workspace : memory_.sums_workspace;
         std::uint64_t* const digests = memory_.checks.digests[own_stream ? 0 : 1].data();
         for (std::uint64_t i = 0; i < messages; ++i) {
-            device::reduce(on, digest_reducer<std::uint8_t>{view<const std::uint8_t>(first + i * bytes, bytes)},
+            device::reduce(on, digest_reducer<std::uint8_t>(view<const std::uint8_t>(first + i * bytes, bytes)),
                 bytes, digests + i, workspace);
         }
         const std::uint64_t table = (arrived ? 2 : 0) + (own_stream ? 0 : 1);
