@@ -14,13 +14,14 @@
 #include <collprobe/simd/rounding.hpp>
 #include <collprobe/simd/vector.hpp>
 
-/// The accumulator of the dot product with a second buffer; NaN if there is none. Added up as `norm` adds up squares.
-/// An element that is not finite makes it NaN or infinite.
+/// The accumulator of the dot product with a second buffer. Added up as `norm` adds up squares. An element that is not
+/// finite makes it NaN or infinite. On a GPU it is NaN if there is no second buffer; on the host there must be one.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 template <floating_element T>
 struct dotted {
     using traits = element_traits<T>;
+    using bits_type = typename traits::bits_type;
 
     struct taken {
         double dot = 0;
@@ -31,42 +32,44 @@ struct dotted {
 
     COLLPROBE_HD void add(taken& into, T element, std::uint64_t index) const noexcept
     {
-        const double product = other == nullptr ? not_a_number() : rounded_product(widen(element), widen(other[index]));
-        into.dot = rounded_sum(into.dot, product);
+        into.dot = rounded_sum(into.dot, rounded_product(widen(element), widen(other[index])));
     }
     [[gnu::noinline]] void take(taken& into, const T* tile, std::uint64_t count, std::uint64_t first) const noexcept
     {
-        if (other == nullptr) return void(into.dot = not_a_number());
         const T* const second = other + first;
         double sums[8] = {};
-        typename traits::bits_type most[2] = {};
+        bits_type seen = 0;
         if constexpr (sizeof(T) < 4) {
             for (std::uint64_t i = 0; i < count; ++i) {
-                most[0] = larger(most[0], magnitude_of(tile[i]));
-                most[1] = larger(most[1], magnitude_of(second[i]));
+                const auto both = static_cast<bits_type>((to_bits(tile[i]) | to_bits(second[i])) & ~traits::sign_mask);
+                seen = larger(seen, both);
             }
             for (std::uint64_t begin = 0; begin < count; begin += float_sums<T>::group) {
                 float_sums<T> products;
                 for (std::uint64_t i = begin; i < count && i < begin + float_sums<T>::group; ++i)
-                    products.add(i, opaque(static_cast<float>(tile[i]) * static_cast<float>(second[i])));
+                    products.add_product(i, static_cast<float>(tile[i]), static_cast<float>(second[i]));
                 products.add_to(sums);
             }
         } else {
             for (std::uint64_t i = 0; i < count; ++i) sums[i % 8] += opaque(widen(tile[i]) * widen(second[i]));
         }
-        settle(into, sums, most[0], most[1], tile, second, count);
+        settle(into, sums, seen, tile, second, count);
     }
-    /// Takes in a tile whose lane sums are known, and the bits of the largest magnitudes of both buffers.
-    static void settle(taken& into, const double (&sums)[8], std::uint64_t largest, std::uint64_t largest_other,
-        const T* tile, const T* second, std::uint64_t count) noexcept
+    /// Takes in a tile whose lane sums are known. `seen`: the largest of the bits that two elements have together, without
+    /// signs. It is at least the largest magnitude, and below twice that.
+    static void settle(taken& into, const double (&sums)[8], bits_type seen, const T* tile, const T* second,
+        std::uint64_t count) noexcept
     {
-        if (sizeof(T) >= 4 || (is_plain<T>(largest) && is_plain<T>(largest_other))) {
-            into.dot += add_lanes(sums);
-            return;
-        }
-        double dot = 0;
-        for (std::uint64_t i = 0; i < count; ++i) dot += opaque(widen(tile[i]) * widen(second[i]));
-        into.dot += dot;
+        const double dot = add_lanes(sums);
+        if (sizeof(T) >= 4 || is_plain_dot(seen, dot)) return void(into.dot += dot);
+        double exact = 0;
+        for (std::uint64_t i = 0; i < count; ++i) exact += opaque(widen(tile[i]) * widen(second[i]));
+        into.dot += exact;
+    }
+    /// Whether products in float did not leave its range, or what was lost is nothing beside the sum.
+    COLLPROBE_HD static bool is_plain_dot(std::uint64_t seen, double dot) noexcept
+    {
+        return is_plain<T>(seen) && (seen == 0 || absolute(dot) > 0x1p-100);
     }
 
     struct thread {
@@ -100,18 +103,21 @@ struct dotted {
         COLLPROBE_HD void take_half(const words16 (&words)[2], const words16 (&second)[2], const chunk& at) noexcept
         {
             if constexpr (sizeof(T) < 4) {
-                if (!is_plain<T>(largest_magnitude<T>(words)) || !is_plain<T>(largest_magnitude<T>(second))) {
-                    return each_element_in<T>(words, at, [&](T x, std::uint64_t index) {
-                        dot = multiply_add(widen(x), widen(element_at(index)), dot);
-                    });
-                }
+                const std::uint64_t seen = largest_narrow_magnitude<T, 2>(
+                    [&](unsigned k, unsigned i) { return words[k].w[i] | second[k].w[i]; });
                 float sum[2] = {};
                 each_float<T>(words, [&](unsigned i, float x) {
                     const float y = float_of<T>(second[i / per_words16<T>], i % per_words16<T>);
                     sum[i % 2] = fused_multiply_add(x, y, sum[i % 2]);
                 });
                 const double unit = float_unit<T> * float_unit<T>;
-                dot = rounded_sum(dot, exact_double(rounded_sum(sum[0], sum[1])) * unit);
+                const double part = exact_double(rounded_sum(sum[0], sum[1])) * unit;
+                if (!is_plain_dot(seen, part)) {
+                    return each_element_in<T>(words, at, [&](T x, std::uint64_t index) {
+                        dot = multiply_add(widen(x), widen(element_at(index)), dot);
+                    });
+                }
+                dot = rounded_sum(dot, part);
             } else {
                 COLLPROBE_UNROLL
                 for (unsigned i = 0; i < 2 * per_words16<T>; ++i) {
@@ -125,12 +131,6 @@ struct dotted {
             return element_of<T>(load_some(other.data + index * sizeof(T), 0, sizeof(T)), 0);
         }
     };
-
-private:
-    static typename traits::bits_type magnitude_of(T element) noexcept
-    {
-        return static_cast<typename traits::bits_type>(to_bits(element) & ~traits::sign_mask);
-    }
 };
 
 } // namespace collprobe::detail
@@ -143,22 +143,20 @@ template <class T>
 struct lanes<dotted<T>, T> {
     const unsigned char* other;
     sums_of_lanes<T> products;
-    largest_of_lanes<T> largest[2]; // of both buffers; of elements of less than 32 bits
+    largest_of_lanes<T> seen; // of the bits of both buffers; of elements of less than 32 bits
 
     [[gnu::always_inline]] lanes(const dotted<T>& of, std::uint64_t first) noexcept
-        : other(reinterpret_cast<const unsigned char*>(of.other == nullptr ? nullptr : of.other + first))
+        : other(reinterpret_cast<const unsigned char*>(of.other + first))
     {
     }
     [[gnu::always_inline]] void add_line(const unsigned char* line) noexcept
     {
-        if (other == nullptr) return;
         __builtin_prefetch(other + 4096);
         add_lines_of_both(line, other);
         other += 64;
     }
     [[gnu::always_inline]] void add_last_line(const unsigned char* line, std::uint64_t bytes) noexcept
     {
-        if (other == nullptr) return;
         unsigned char last[64] = {};
         __builtin_memcpy(last, other, bytes);
         add_lines_of_both(line, last);
@@ -171,12 +169,10 @@ struct lanes<dotted<T>, T> {
     [[gnu::always_inline]] void finish(typename dotted<T>::taken& into, const T* tile, std::uint64_t count,
         std::uint64_t, std::uint64_t) noexcept
     {
-        if (other == nullptr) return void(into.dot = not_a_number());
         end_group();
         double sums[8];
         products.store(sums);
-        dotted<T>::settle(into, sums, largest[0].all(), largest[1].all(), tile,
-            reinterpret_cast<const T*>(other) - count, count);
+        dotted<T>::settle(into, sums, seen.all(), tile, reinterpret_cast<const T*>(other) - count, count);
     }
 
 private:
@@ -184,8 +180,8 @@ private:
     {
         if constexpr (sizeof(T) < 4) {
             for (int half = 0; half < 64; half += width) {
-                largest[0].add(line + half);
-                largest[1].add(second + half);
+                using patterns = typename largest_of_lanes<T>::patterns;
+                seen.add_bits(load<patterns>(line + half) | load<patterns>(second + half));
             }
         }
         wide<T> x[lane_vectors<T>];

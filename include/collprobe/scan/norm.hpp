@@ -27,7 +27,8 @@
 /// then look at the elements one by one.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-template <floating_element T>
+/// `has_sum`: whether sum and zeros are wanted; without them their numbers are 0, and a read is faster.
+template <floating_element T, bool has_sum = true>
 struct norm {
     using traits = element_traits<T>;
     using bits_type = typename traits::bits_type;
@@ -72,10 +73,10 @@ struct norm {
         if (!is_finite(element)) return into.add_nonfinite(element, index);
         const double x = widen(element);
         const auto bits = static_cast<bits_type>(to_bits(element) & ~traits::sign_mask);
-        into.sum = rounded_sum(into.sum, x);
+        if constexpr (has_sum) into.sum = rounded_sum(into.sum, x);
         into.squares = rounded_sum(into.squares, rounded_product(x, x));
         into.largest = larger(into.largest, bits);
-        into.zero += bits == 0 ? 1u : 0u;
+        if constexpr (has_sum) into.zero += bits == 0 ? 1u : 0u;
     }
     void take(taken& into, const T* tile, std::uint64_t count, std::uint64_t first) const noexcept
     {
@@ -124,7 +125,7 @@ struct norm {
                 double squares = 0;
                 each_value<T>(words, [&](T element) {
                     const double x = widen(element);
-                    sum = rounded_sum(sum, x);
+                    if constexpr (has_sum) sum = rounded_sum(sum, x);
                     squares = multiply_add(x, x, squares);
                 });
                 take(sum, squares, words, at);
@@ -132,7 +133,7 @@ struct norm {
                 float sum[2] = {};
                 float squares[2] = {};
                 each_float<T>(words, [&](unsigned i, float x) {
-                    sum[i % 2] = rounded_sum(sum[i % 2], x);
+                    if constexpr (has_sum) sum[i % 2] = rounded_sum(sum[i % 2], x);
                     squares[i % 2] = fused_multiply_add(x, x, squares[i % 2]);
                 });
                 take(exact_double(rounded_sum(sum[0], sum[1])) * float_unit<T>,
@@ -164,10 +165,10 @@ struct norm {
             const auto largest = static_cast<bits_type>(largest_magnitude<T>(words));
             if (!is_plain<T>(largest))
                 return each_element_in<T>(words, at, [&](T x, std::uint64_t index) { take_rare(x, index); });
-            sum_ = rounded_sum(sum_, sum);
+            if constexpr (has_sum) sum_ = rounded_sum(sum_, sum);
             squares_ = rounded_sum(squares_, squares);
             largest_ = larger(largest_, largest);
-            zero_ += count_zeros<T>(words) - at.missing<T>();
+            if constexpr (has_sum) zero_ += count_zeros<T>(words) - at.missing<T>();
         }
         COLLPROBE_HD void take_rare(T element, std::uint64_t index) noexcept
         {
@@ -180,10 +181,10 @@ struct norm {
             }
             const double x = widen(element);
             const auto size = static_cast<bits_type>(to_bits(element) & ~traits::sign_mask);
-            sum_ = rounded_sum(sum_, x);
+            if constexpr (has_sum) sum_ = rounded_sum(sum_, x);
             squares_ = multiply_add(x, x, squares_);
             largest_ = larger(largest_, size);
-            zero_ += size == 0 ? 1u : 0u;
+            if constexpr (has_sum) zero_ += size == 0 ? 1u : 0u;
         }
     };
 
@@ -195,13 +196,13 @@ private:
         for (std::uint64_t i = 0; i < count; ++i) {
             const auto size = static_cast<bits_type>(to_bits(tile[i]) & ~traits::sign_mask);
             largest = size > largest ? size : largest;
-            all.zero += size == 0 ? 1 : 0;
+            if (has_sum && size == 0) ++all.zero;
         }
         all.largest = largest;
         if constexpr (sizeof(T) >= 4) {
             for (std::uint64_t i = 0; i < count; ++i) {
                 const double x = widen(tile[i]);
-                all.sum[i % 8] += x;
+                if constexpr (has_sum) all.sum[i % 8] += x;
                 all.squares[i % 8] += opaque(x * x);
             }
         } else {
@@ -209,8 +210,8 @@ private:
                 float_sums<T> sum, squares;
                 for (std::uint64_t i = begin; i < count && i < begin + float_sums<T>::group; ++i) {
                     const float x = static_cast<float>(tile[i]);
-                    sum.add(i, x);
-                    squares.add(i, opaque(x * x));
+                    if constexpr (has_sum) sum.add(i, x);
+                    squares.add_product(i, x, x);
                 }
                 sum.add_to(all.sum);
                 squares.add_to(all.squares);
@@ -233,12 +234,12 @@ private:
             ++cleared;
         }
         lane_sums sums = sums_of(finite, count);
-        sums.zero -= cleared;
+        if constexpr (has_sum) sums.zero -= cleared;
         if (!is_plain<T>(sums.largest)) {
             for (unsigned lane = 0; lane < 8; ++lane) sums.sum[lane] = sums.squares[lane] = 0;
             for (std::uint64_t i = 0; i < count; ++i) {
                 const double x = widen(finite[i]);
-                sums.sum[i % 8] += x;
+                if constexpr (has_sum) sums.sum[i % 8] += x;
                 sums.squares[i % 8] += opaque(x * x);
             }
         }
@@ -255,8 +256,9 @@ private:
 COLLPROBE_BEGIN_VECTORS
 namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
-template <class T>
-struct lanes<norm<T>, T> {
+template <class T, bool has_sum>
+struct lanes<norm<T, has_sum>, T> {
+    using accumulator = norm<T, has_sum>;
     using patterns = typename largest_of_lanes<T>::patterns;
 
     sums_of_lanes<T> sum;
@@ -265,20 +267,20 @@ struct lanes<norm<T>, T> {
     patterns zeros = {}; // at most 256 in a lane; of 8-bit elements 16, until the end of a group
     words64 zero = {};
 
-    [[gnu::always_inline]] explicit lanes(const norm<T>&, std::uint64_t) noexcept {}
+    [[gnu::always_inline]] explicit lanes(const accumulator&, std::uint64_t) noexcept {}
 
     [[gnu::always_inline]] void add_line(const unsigned char* line) noexcept
     {
         COLLPROBE_UNROLL_VECTORS
         for (int half = 0; half < 64; half += width) {
             const patterns size = largest.add(line + half);
-            zeros -= reinterpret_cast<patterns>(size == 0);
+            if constexpr (has_sum) zeros -= reinterpret_cast<patterns>(size == 0);
         }
         wide<T> x[lane_vectors<T>];
         load_line<T>(line, x);
         COLLPROBE_UNROLL_VECTORS
         for (unsigned k = 0; k < lane_vectors<T>; ++k) {
-            sum.add(k, x[k]);
+            if constexpr (has_sum) sum.add(k, x[k]);
             squares.add_product(k, x[k], x[k]);
         }
     }
@@ -286,31 +288,31 @@ struct lanes<norm<T>, T> {
     [[gnu::always_inline]] void end_group() noexcept
     {
         constexpr float unit = float8_in_halves<T>;
-        sum.end_group(unit);
+        if constexpr (has_sum) sum.end_group(unit);
         squares.end_group(unit * unit);
         count_zeros();
     }
-    [[gnu::always_inline]] typename norm<T>::lane_sums sums(std::uint64_t padding) noexcept
+    [[gnu::always_inline]] typename accumulator::lane_sums sums(std::uint64_t padding) noexcept
     {
         end_group();
-        typename norm<T>::lane_sums all;
+        typename accumulator::lane_sums all;
         sum.store(all.sum);
         squares.store(all.squares);
         all.largest = largest.all();
-        all.zero = sum_of_lanes(zero) - padding;
-        if constexpr (sizeof(T) != 1)
+        if constexpr (has_sum) all.zero = sum_of_lanes(zero) - padding;
+        if constexpr (has_sum && sizeof(T) != 1)
             for (unsigned lane = 0; lane < width / sizeof(T); ++lane) all.zero += static_cast<std::uint64_t>(zeros[lane]);
         return all;
     }
     /// `padding`: zeros behind the last element.
-    [[gnu::always_inline]] void finish(typename norm<T>::taken& into, const T* tile, std::uint64_t count,
+    [[gnu::always_inline]] void finish(typename accumulator::taken& into, const T* tile, std::uint64_t count,
         std::uint64_t first, std::uint64_t padding) noexcept
     {
-        norm<T>::settle(into, sums(padding), tile, count, first, &sums_of);
+        accumulator::settle(into, sums(padding), tile, count, first, &sums_of);
     }
-    [[gnu::noinline]] static typename norm<T>::lane_sums sums_of(const T* tile, std::uint64_t count) noexcept
+    [[gnu::noinline]] static typename accumulator::lane_sums sums_of(const T* tile, std::uint64_t count) noexcept
     {
-        lanes again(norm<T>(), 0);
+        lanes again(accumulator(), 0);
         const std::uint64_t padding = add_lines(again, reinterpret_cast<const unsigned char*>(tile), count * sizeof(T));
         return again.sums(padding / sizeof(T));
     }
@@ -318,7 +320,7 @@ struct lanes<norm<T>, T> {
 private:
     [[gnu::always_inline]] void count_zeros() noexcept
     {
-        if constexpr (sizeof(T) == 1) {
+        if constexpr (has_sum && sizeof(T) == 1) {
             zero += sums_of_bytes(zeros);
             zeros = patterns{};
         }

@@ -94,13 +94,25 @@ static_assert(sizeof(result_record) == 40);
 /// Reads a result once. All but the dot has the bits of `statistics_reducer`. `input`: as many elements as the result,
 /// or null.
 template <floating_element T>
-struct result_reducer : one_read<T, digested, dotted<T>, norm<T>> {
-    using base = one_read<T, digested, dotted<T>, norm<T>>;
+struct result_reducer : one_read<T, digested, dotted<T>, norm<T, false>> {
+    using base = one_read<T, digested, dotted<T>, norm<T, false>>;
+    using without_dot = one_read<T, digested, norm<T, false>>;
     using typename base::partial;
 
     constexpr explicit result_reducer(view<const T> result, const T* input = nullptr) noexcept
         : base(result, {}, dotted<T>{input}, {})
     {
+    }
+    void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
+    {
+        run(into, first, count, best_isa());
+    }
+    void run(partial& into, std::uint64_t first, std::uint64_t count, isa path) const noexcept
+    {
+        if (this->of.rest.first.other != nullptr) return base::run(into, first, count, path);
+        typename without_dot::partial part{into.first, {into.rest.rest.first, {}}};
+        without_dot(this->data, {}, {}).run(part, first, count, path);
+        into = {part.first, {{not_a_number()}, {part.rest.first, {}}}};
     }
     COLLPROBE_HD result_record finish(const partial& from) const noexcept
     {

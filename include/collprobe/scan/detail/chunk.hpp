@@ -125,29 +125,36 @@ COLLPROBE_HD inline void each_float(const words16 (&words)[runs], const Use& use
     }
 }
 
+/// The bits of the largest magnitude of elements of less than 32 bits, two at a time. `word(k, i)`: word i of run k.
+template <class T, unsigned runs, class Word>
+COLLPROBE_HD inline std::uint64_t largest_narrow_magnitude(const Word& word) noexcept
+{
+    constexpr std::uint32_t magnitudes = sizeof(T) == 2 ? 0x7fff7fff : 0x007f007f;
+    std::uint32_t most = 0;
+    COLLPROBE_UNROLL
+    for (unsigned k = 0; k < runs; ++k) {
+        COLLPROBE_UNROLL
+        for (unsigned i = 0; i < 4; ++i) {
+            most = larger_halves(most, word(k, i) & magnitudes);
+            if constexpr (sizeof(T) == 1) most = larger_halves(most, word(k, i) >> 8 & magnitudes);
+        }
+    }
+    return larger(most & 0xffff, most >> 16);
+}
+
 /// The bits of the largest magnitude, with those that are not finite.
 template <class T, unsigned runs>
 COLLPROBE_HD inline std::uint64_t largest_magnitude(const words16 (&words)[runs]) noexcept
 {
     using bits = typename element_traits<T>::bits_type;
-    if constexpr (sizeof(T) >= 4) {
+    if constexpr (sizeof(T) < 4) {
+        return largest_narrow_magnitude<T, runs>([&](unsigned k, unsigned i) { return words[k].w[i]; });
+    } else {
         bits most = 0;
         each_value<T>(words, [&](T element) {
             most = larger(most, static_cast<bits>(to_bits(element) & ~element_traits<T>::sign_mask));
         });
         return most;
-    } else {
-        constexpr std::uint32_t magnitudes = sizeof(T) == 2 ? 0x7fff7fff : 0x007f007f;
-        std::uint32_t most = 0; // of two at a time
-        COLLPROBE_UNROLL
-        for (unsigned k = 0; k < runs; ++k) {
-            COLLPROBE_UNROLL
-            for (unsigned i = 0; i < 4; ++i) {
-                most = larger_halves(most, words[k].w[i] & magnitudes);
-                if constexpr (sizeof(T) == 1) most = larger_halves(most, words[k].w[i] >> 8 & magnitudes);
-            }
-        }
-        return larger(most & 0xffff, most >> 16);
     }
 }
 

@@ -16,10 +16,16 @@
 /// same bits.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Whether a square, in float for elements of less than 32 bits and else in double, is exact: then it may be fused with
-/// the sum that it enters.
+/// Whether products of two elements are exact in double, so that they may be fused with the sum that they enter.
 template <class T>
-inline constexpr bool squares_are_exact = !std::is_same_v<T, bfloat16> && !std::is_same_v<T, double>;
+inline constexpr bool products_are_exact = !std::is_same_v<T, double>;
+
+/// x * y + sum, rounded once to float, for elements of at most 16 bits: their product is exact in double, and a sum of
+/// two floats that is first rounded to double has the same bits.
+inline float fused_sum(float x, float y, float sum) noexcept
+{
+    return static_cast<float>(static_cast<double>(x) * static_cast<double>(y) + static_cast<double>(sum));
+}
 
 /// Whether all elements are finite, and their squares can be added up as `norm` does, if the largest magnitude has these
 /// bits. Squares of bfloat16 from 2^-60 to 2^60 stay within the range of a float. Far smaller ones beside them do not
@@ -43,11 +49,13 @@ struct float_sums {
     static constexpr std::uint64_t group = 512 / sizeof(T);
     float lane[2][8] = {};
 
-    void add(std::uint64_t i, float x) noexcept
+    float& of(std::uint64_t i) noexcept
     {
-        if constexpr (std::is_same_v<T, bfloat16>) lane[i % 2][i / 2 % 8] += x;
-        else lane[i / 8 % 2][i % 8] += x;
+        if constexpr (std::is_same_v<T, bfloat16>) return lane[i % 2][i / 2 % 8];
+        else return lane[i / 8 % 2][i % 8];
     }
+    void add(std::uint64_t i, float x) noexcept { of(i) += x; }
+    void add_product(std::uint64_t i, float x, float y) noexcept { of(i) = fused_sum(x, y, of(i)); }
     void add_to(double (&sums)[8]) const noexcept
     {
         for (unsigned k = 0; k < 2; ++k)
@@ -110,9 +118,9 @@ struct largest_of_lanes {
 
     [[gnu::always_inline]] largest_of_lanes() noexcept {}
     /// Returns the magnitudes, each times 2.
-    [[gnu::always_inline]] patterns add(const unsigned char* from) noexcept
+    [[gnu::always_inline]] patterns add(const unsigned char* from) noexcept { return add_bits(load<patterns>(from)); }
+    [[gnu::always_inline]] patterns add_bits(patterns bits) noexcept
     {
-        const auto bits = load<patterns>(from);
         patterns size = bits + bits;
         if constexpr (sizeof(T) == 8) size = bits & 0x7fffffffffffffff;
         most = lanewise_maximum(size, most);
@@ -136,7 +144,8 @@ struct sums_of_lanes {
     [[gnu::always_inline]] void add(unsigned k, wide<T> x) noexcept { lane[k % 2] += x; }
     [[gnu::always_inline]] void add_product(unsigned k, wide<T> x, wide<T> y) noexcept
     {
-        lane[k % 2] += squares_are_exact<T> ? x * y : hidden(x * y);
+        if constexpr (sizeof(T) < 4) lane[k % 2] = fused_multiply_add(x, y, lane[k % 2]);
+        else lane[k % 2] += products_are_exact<T> ? x * y : hidden(x * y);
     }
     /// `unit`: of what was added.
     [[gnu::always_inline]] void end_group([[maybe_unused]] float unit) noexcept

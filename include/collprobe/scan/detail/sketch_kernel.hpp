@@ -12,23 +12,21 @@
 COLLPROBE_BEGIN_VECTORS
 namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
-/// The sums and energies of `n` vectors of bins. They stay in registers while rows are added to them.
-template <class V, unsigned n>
-struct bins_of {
-    V sum[n] = {};
-    V energy[n] = {};
+template <class V, class Sign>
+[[gnu::always_inline]] inline V with_signs(V x, Sign minus) noexcept
+{
+    return reinterpret_cast<V>(reinterpret_cast<Sign>(x) ^ minus);
+}
 
-    [[gnu::always_inline]] bins_of() noexcept {}
-    /// Adds x with the signs whose bits in `minus` are those of its lanes.
-    template <class Sign>
-    [[gnu::always_inline]] void add(unsigned k, V x, V square, Sign minus) noexcept
-    {
-        energy[k] = hidden(energy[k] + square);
-        sum[k] = hidden(sum[k] + reinterpret_cast<V>(reinterpret_cast<Sign>(x) ^ minus));
-    }
-};
+/// Adds floats to doubles in memory.
+[[gnu::always_inline]] inline void add_to_memory(floats x, double* to) noexcept
+{
+    store(to, load<doubles>(to) + doubles_of_eight<0>(x));
+    store(to + 4, load<doubles>(to + 4) + doubles_of_eight<1>(x));
+}
 
-/// Adds 64 columns of some rows to their bins.
+/// Adds 64 columns of some rows to their bins. False, and nothing is added, if their squares do not fit in a float.
+/// Loops over bins are unrolled, else g++ would keep them in memory.
 template <class T>
 inline bool add_columns(const T* from, std::uint64_t stride, std::uint64_t rows, const std::uint64_t* words,
     double* sums, double* energies) noexcept
@@ -37,10 +35,12 @@ inline bool add_columns(const T* from, std::uint64_t stride, std::uint64_t rows,
     if constexpr (sizeof(T) >= 4) {
         constexpr words64 places[4] = {{63, 62, 61, 60}, {59, 58, 57, 56}, {55, 54, 53, 52}, {51, 50, 49, 48}};
         for (unsigned c = 0; c < 64; c += 16) {
-            bins_of<doubles, 4> bins;
+            doubles sum[4];
+            doubles energy[4];
+            COLLPROBE_UNROLL_VECTORS
             for (unsigned k = 0; k < 4; ++k) {
-                bins.sum[k] = hidden(load<doubles>(sums + c + 4 * k));
-                bins.energy[k] = hidden(load<doubles>(energies + c + 4 * k));
+                sum[k] = hidden(load<doubles>(sums + c + 4 * k));
+                energy[k] = hidden(load<doubles>(energies + c + 4 * k));
             }
             const T* row = from + c;
             for (std::uint64_t r = 0; r < rows; ++r, row += stride) {
@@ -52,47 +52,50 @@ inline bool add_columns(const T* from, std::uint64_t stride, std::uint64_t rows,
                     if constexpr (sizeof(T) == 8) x = load<doubles>(row + 4 * k);
                     else x = widened<doubles>(load<vector<float, 16>>(row + 4 * k));
                     const words64 minus = (signs << places[k]) & 0x8000000000000000u;
-                    bins.add(k, x, squares_are_exact<T> ? x * x : hidden(x * x), minus);
+                    energy[k] = hidden(energy[k] + (products_are_exact<T> ? x * x : hidden(x * x)));
+                    sum[k] = hidden(sum[k] + with_signs(x, minus));
                 }
             }
+            COLLPROBE_UNROLL_VECTORS
             for (unsigned k = 0; k < 4; ++k) {
-                store(sums + c + 4 * k, bins.sum[k]);
-                store(energies + c + 4 * k, bins.energy[k]);
+                store(sums + c + 4 * k, sum[k]);
+                store(energies + c + 4 * k, energy[k]);
             }
         }
         return true;
     } else {
-        constexpr words32 places = {31, 30, 29, 28, 27, 26, 25, 24};
+        constexpr words32 places[2] = {{31, 30, 29, 28, 27, 26, 25, 24}, {23, 22, 21, 20, 19, 18, 17, 16}};
         using patterns = vector<typename element_traits<T>::bits_type, 16 * int{sizeof(T)}>;
-        bins_of<floats, 2> all[4];
+        // A tile of sums, so that nothing is added to the bins before the largest magnitude is known.
+        floats sum_of[8];
+        floats energy_of[8];
         patterns largest = {};
         for (unsigned c = 0; c < 64; c += 16) {
-            bins_of<floats, 2> bins;
+            floats sum[2] = {};
+            floats energy[2] = {};
             const T* row = from + c;
             for (std::uint64_t r = 0; r < rows; ++r, row += stride) {
                 __builtin_prefetch(reinterpret_cast<const unsigned char*>(row) + ahead);
                 const auto bits = load<patterns>(row);
                 largest = lanewise_maximum(static_cast<patterns>(bits + bits), largest);
+                const words32 signs = words32{} + static_cast<std::uint32_t>(words[r] >> c);
                 COLLPROBE_UNROLL_VECTORS
                 for (unsigned k = 0; k < 2; ++k) {
                     const floats x = load_floats(row + 8 * k);
-                    const auto sign = static_cast<std::uint32_t>(words[r] >> (c + 8 * k));
-                    const words32 minus = ((words32{} + sign) << places) & 0x80000000u;
-                    bins.add(k, x, squares_are_exact<T> ? x * x : hidden(x * x), minus);
+                    const words32 minus = (signs << places[k]) & 0x80000000u;
+                    energy[k] = fused_multiply_add(x, x, energy[k]);
+                    sum[k] = hidden(sum[k] + with_signs(x, minus));
                 }
             }
-            all[c / 16] = bins;
+            for (unsigned k = 0; k < 2; ++k) {
+                sum_of[c / 8 + k] = sum[k];
+                energy_of[c / 8 + k] = energy[k];
+            }
         }
-        std::uint64_t most = 0;
-        for (unsigned i = 0; i < 16; ++i) most = larger(most, std::uint64_t{largest[i]} / 2);
-        if (!is_plain<T>(most)) return false;
+        if (!is_plain<T>(highest_lane(largest) / 2u)) return false;
         for (unsigned k = 0; k < 8; ++k) {
-            const auto add = [&](const floats& from_bins, double* to) __attribute__((always_inline)) {
-                store(to, load<doubles>(to) + doubles_of_eight<0>(from_bins));
-                store(to + 4, load<doubles>(to + 4) + doubles_of_eight<1>(from_bins));
-            };
-            add(all[k / 2].sum[k % 2], sums + 8 * k);
-            add(all[k / 2].energy[k % 2], energies + 8 * k);
+            add_to_memory(sum_of[k], sums + 8 * k);
+            add_to_memory(energy_of[k], energies + 8 * k);
         }
         return true;
     }

@@ -105,7 +105,7 @@ bool add_in_float(const T* data, std::uint64_t stride, std::uint64_t rows, const
                 const auto size = static_cast<bits>(to_bits(data[c]) & ~element_traits<T>::sign_mask);
                 largest = larger(largest, std::uint64_t{size});
                 const float x = static_cast<float>(data[c]);
-                energy[c] += opaque(x * x);
+                energy[c] = fused_sum(x, x, energy[c]);
                 sum[c] += bit_cast<float>(
                     bit_cast<std::uint32_t>(x) ^ static_cast<std::uint32_t>(words[r] >> c & 1) << 31);
             }
