@@ -20,10 +20,10 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The number of rows that are added to a bin while it is in a register: as many streams as processors prefetch. Rows
-/// of 8 bits are short, and a bin costs as much as they do. Rows come together from a multiple of this number on, so that
+/// of narrow elements are short, and a bin costs as much as they do. Rows come together from a multiple of this number on, so that
 /// those that are added in float are always the same.
 template <floating_element T>
-inline constexpr std::uint64_t sketch_tile = sizeof(T) == 1 ? 16 : 8;
+inline constexpr std::uint64_t sketch_tile = sizeof(T) < 4 ? 16 : 8;
 /// Rows up to this size together stay in the second-level cache, beside their bins.
 inline constexpr std::uint64_t sketch_tile_bytes = 256 * 1024;
 /// The largest number of parts of a buffer that are summed separately.
@@ -88,7 +88,15 @@ COLLPROBE_HD inline void add_to_bin(double x, std::uint64_t minus, double& sum, 
     sum = rounded_sum(sum, bit_cast<double>(bit_cast<std::uint64_t>(x) ^ minus << 63));
 }
 
-/// Adds sums in float of 64 columns, if their squares fit. The portable path.
+/// Whether a bin's sum in float of some elements, and of their squares, stands for them: the squares neither left the
+/// range of a float nor were lost below it.
+inline bool is_plain_bin(float sum, float energy) noexcept
+{
+    const auto size = bit_cast<std::uint32_t>(energy);
+    return size < 0x7f800000 && (size >= bit_cast<std::uint32_t>(0x1p-100f) || (bit_cast<std::uint32_t>(sum) << 1) == 0);
+}
+
+/// Adds sums in float of 64 columns, if all bins are plain. The portable path.
 template <floating_element T>
 bool add_in_float(const T* data, std::uint64_t stride, std::uint64_t rows, const std::uint64_t* words, double* sums,
     double* energies) noexcept
@@ -98,19 +106,16 @@ bool add_in_float(const T* data, std::uint64_t stride, std::uint64_t rows, const
     } else {
         float sum[64] = {};
         float energy[64] = {};
-        std::uint64_t largest = 0;
         for (std::uint64_t r = 0; r < rows; ++r, data += stride) {
             for (unsigned c = 0; c < 64; ++c) {
-                using bits = typename element_traits<T>::bits_type;
-                const auto size = static_cast<bits>(to_bits(data[c]) & ~element_traits<T>::sign_mask);
-                largest = larger(largest, std::uint64_t{size});
                 const float x = static_cast<float>(data[c]);
                 energy[c] = fused_sum(x, x, energy[c]);
                 sum[c] += bit_cast<float>(
                     bit_cast<std::uint32_t>(x) ^ static_cast<std::uint32_t>(words[r] >> c & 1) << 31);
             }
         }
-        if (!is_plain<T>(largest)) return false;
+        for (unsigned c = 0; c < 64; ++c)
+            if (!is_plain_bin(sum[c], energy[c])) return false;
         for (unsigned c = 0; c < 64; ++c) {
             sums[c] += sum[c];
             energies[c] += energy[c];
@@ -126,14 +131,13 @@ bool add_in_float(const T* data, std::uint64_t stride, std::uint64_t rows, const
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Sums of the rows [row, row + rows) of 64 columns from `column` on. Elements of less than 32 bits are added up in
-/// float, row by row, and these sums in double: at most `sketch_tile` rows. If their squares do not fit in a float, all is
-/// done in double.
+/// float, row by row, and these sums in double: at most `sketch_tile` rows. If a bin is not plain, all is done in double.
 /// Precondition: the rows have all these columns.
 template <floating_element T>
 void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from, std::uint64_t row,
     std::uint64_t rows, std::uint64_t column, double* sums, double* energies) noexcept
 {
-    std::uint64_t words[sketch_tile<T>];
+    std::uint64_t words[sketch_tile<T>] = {};
     for (std::uint64_t r = 0; r < rows; ++r) words[r] = from.signs(row + r, column);
     const T* const data = from.data.data() + from.index(row, column);
     const bool done = COLLPROBE_ON_ISA(path, add_in_float(data, from.bins, rows, words, sums, energies),
