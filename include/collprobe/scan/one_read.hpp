@@ -128,7 +128,7 @@ struct one_read {
     view<const T> data;
     list of;
 
-    constexpr explicit one_read(view<const T> input, A... each) noexcept : data(input), of(made(each...)) {}
+    COLLPROBE_HD constexpr explicit one_read(view<const T> input, A... each) noexcept : data(input), of(made(each...)) {}
 
     COLLPROBE_HD static constexpr partial identity() noexcept { return {}; }
     /// Takes in the `count` elements from `first` on, a multiple of a tile's. Host only.
@@ -151,9 +151,9 @@ struct one_read {
     COLLPROBE_HD constexpr partial finish(const partial& from) const noexcept { return from; }
 
 private:
-    static constexpr accumulators<> made() noexcept { return {}; }
+    COLLPROBE_HD static constexpr accumulators<> made() noexcept { return {}; }
     template <class First, class... Rest>
-    static constexpr accumulators<First, Rest...> made(First first, Rest... rest) noexcept
+    COLLPROBE_HD static constexpr accumulators<First, Rest...> made(First first, Rest... rest) noexcept
     {
         return {first, made(rest...)};
     }

@@ -14,6 +14,7 @@
 #include <collprobe/scan/dotted.hpp>
 #include <collprobe/scan/norm.hpp>
 #include <collprobe/scan/one_read.hpp>
+#include <collprobe/simd/gradual_underflow.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
@@ -25,6 +26,17 @@ COLLPROBE_HD constexpr std::uint64_t finish_digest(digest_state sums, const view
     sums.bytes = data.count() * sizeof(T);
     return sums.finish();
 }
+/// The magnitude with these bits, also where the program flushes subnormal numbers to zero.
+template <floating_element T>
+COLLPROBE_HD double magnitude_of(typename element_traits<T>::bits_type bits) noexcept
+{
+    using traits = element_traits<T>;
+    if constexpr (sizeof(T) < 8) {
+        if (bits <= traits::fraction_mask)
+            return static_cast<double>(bits) * power_of_two(traits::min_exponent - traits::digits + 1);
+    }
+    return widen(bit_cast<T>(bits));
+}
 template <floating_element T>
 COLLPROBE_HD statistics make_statistics(
     const view<const T>& data, const digest_state& digest, const typename norm<T>::taken& values) noexcept
@@ -34,13 +46,20 @@ COLLPROBE_HD statistics make_statistics(
     result.zero = values.zero;
     result.first_nonfinite = values.first_nonfinite;
     result.digest = finish_digest(digest, data);
-    result.absolute_maximum = widen(bit_cast<T>(values.largest));
+    result.absolute_maximum = magnitude_of<T>(values.largest);
     result.sum = values.sum;
     result.sum_of_squares = values.squares;
     result.nan = values.nan;
     result.positive_infinity = values.positive_infinity;
     result.negative_infinity = values.negative_infinity;
     return result;
+}
+
+/// On the calling thread.
+template <class Reducer>
+[[gnu::noinline]] auto read_all(const Reducer& reducer) noexcept
+{
+    return reducer.finish(reduce_blocks(reducer, reducer.data.count()));
 }
 
 } // namespace detail
@@ -74,8 +93,8 @@ statistics compute_statistics(view<const T> input, call_site where = call_site::
 {
     detail::require_data(input, "compute_statistics", where);
     detail::require_aligned(input, "compute_statistics", where);
-    const statistics_reducer<T> reducer(input);
-    return reducer.finish(detail::reduce_blocks(reducer, input.count()));
+    const detail::gradual_underflow as_ieee_has_it; // blocks are merged in the same mode as they are read
+    return detail::read_all(statistics_reducer<T>(input));
 }
 
 namespace detail {
