@@ -28,6 +28,12 @@ bool same(const T& a, const T& b)
     return std::memcmp(&a, &b, sizeof a) == 0;
 }
 
+template <class Reducer>
+auto read_all(const Reducer& reducer)
+{
+    return reducer.finish(detail::reduce_blocks(reducer, reducer.data.count()));
+}
+
 /// Reads `data` with a sketch, once and separately.
 template <floating_element T>
 void check_reads(view<const T> data, const T* other, std::uint32_t bins, std::uint64_t first)
@@ -37,7 +43,7 @@ void check_reads(view<const T> data, const T* other, std::uint32_t bins, std::ui
     std::vector<double> expected(numbers), scratch(numbers);
     sketch<T>(data, view<double>(expected), options, first);
     const statistics separate = compute_statistics<T>(data);
-    const detail::result_record record = detail::read_all(detail::result_reducer<T>(data, other));
+    const detail::result_record record = read_all(detail::result_reducer<T>(data, other));
 
     host::stream stream;
     host::device::workspace workspace;
@@ -83,7 +89,7 @@ TEST_CASE_TEMPLATE("an accumulator that only adds elements counts right in every
             return static_cast<std::uint64_t>(std::count_if(data.begin(), data.end(),
                 [limit](T x) { return std::fabs(static_cast<double>(x)) > limit; }));
         };
-        const auto alone = detail::read_all(statistics_reducer<T>(input));
+        const auto alone = read_all(statistics_reducer<T>(input));
         const detail::one_read<T, above<T>, detail::norm<T>, above<T>, detail::digested, above<T>> reader(
             input, {0.5}, {}, {1.0}, {}, {2.0});
         for (const detail::isa path : {detail::isa::portable, detail::isa::vectors}) {

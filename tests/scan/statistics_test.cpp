@@ -34,7 +34,7 @@ struct on_path {
     detail::isa path;
 
     static partial identity() { return {}; }
-    static void merge(partial& into, const partial& next) { into.merge(next); }
+    static void merge(partial& into, const partial& next) { Reducer::merge(into, next); }
     void run(partial& into, std::uint64_t first, std::uint64_t count) const { reducer.run(into, first, count, path); }
 };
 template <class Reducer>

@@ -14,7 +14,6 @@
 #include <collprobe/scan/dotted.hpp>
 #include <collprobe/scan/norm.hpp>
 #include <collprobe/scan/one_read.hpp>
-#include <collprobe/simd/gradual_underflow.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
@@ -55,13 +54,6 @@ COLLPROBE_HD statistics make_statistics(
     return result;
 }
 
-/// On the calling thread.
-template <class Reducer>
-[[gnu::noinline]] auto read_all(const Reducer& reducer) noexcept
-{
-    return reducer.finish(reduce_blocks(reducer, reducer.data.count()));
-}
-
 } // namespace detail
 
 /// Reduces a buffer to its `statistics` in one read. A reducer for the devices' `reduce`.
@@ -93,8 +85,8 @@ statistics compute_statistics(view<const T> input, call_site where = call_site::
 {
     detail::require_data(input, "compute_statistics", where);
     detail::require_aligned(input, "compute_statistics", where);
-    const detail::gradual_underflow as_ieee_has_it; // blocks are merged in the same mode as they are read
-    return detail::read_all(statistics_reducer<T>(input));
+    const statistics_reducer<T> reducer(input);
+    return reducer.finish(detail::reduce_blocks(reducer, input.count()));
 }
 
 namespace detail {
