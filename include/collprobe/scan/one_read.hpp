@@ -7,6 +7,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/target.hpp>
 #include <collprobe/scan/accumulator.hpp>
 #include <collprobe/scan/detail/float_sums.hpp>
 #include <collprobe/simd/dispatch.hpp>
@@ -128,7 +129,7 @@ struct one_read {
     view<const T> data;
     list of;
 
-    constexpr explicit one_read(view<const T> input, A... each) noexcept : data(input), of(made(each...)) {}
+    COLLPROBE_HD constexpr explicit one_read(view<const T> input, A... each) noexcept : data(input), of(made(each...)) {}
 
     COLLPROBE_HD static constexpr partial identity() noexcept { return {}; }
     /// Takes in the `count` elements from `first` on, a multiple of a tile's. Host only.
@@ -147,13 +148,21 @@ struct one_read {
                 read_tile<T>(of, into, tile, some, first + done));
         }
     }
-    COLLPROBE_HD static constexpr void merge(partial& into, const partial& next) noexcept { into.merge(next); }
+    COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept
+    {
+        const gradual_underflow as_ieee_has_it;
+        merge_taken(into, next);
+    }
     COLLPROBE_HD constexpr partial finish(const partial& from) const noexcept { return from; }
 
 private:
-    static constexpr accumulators<> made() noexcept { return {}; }
+    COLLPROBE_HD COLLPROBE_HOST_NOINLINE static void merge_taken(partial& into, const partial& next) noexcept
+    {
+        into.merge(next);
+    }
+    COLLPROBE_HD static constexpr accumulators<> made() noexcept { return {}; }
     template <class First, class... Rest>
-    static constexpr accumulators<First, Rest...> made(First first, Rest... rest) noexcept
+    COLLPROBE_HD static constexpr accumulators<First, Rest...> made(First first, Rest... rest) noexcept
     {
         return {first, made(rest...)};
     }

@@ -88,7 +88,7 @@ struct sketched_reducer {
         if (first + count != from.data.count()) return;
         for (std::uint64_t i = 2 * from.bins; i < parts * 2 * from.bins; ++i) to.sketch[i] = 0;
     }
-    COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept { into.merge(next); }
+    COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept { Inner::merge(into, next); }
     COLLPROBE_HD auto finish(const partial& all) const noexcept { return inner.finish(all); }
 
 private:

@@ -25,6 +25,17 @@ COLLPROBE_HD constexpr std::uint64_t finish_digest(digest_state sums, const view
     sums.bytes = data.count() * sizeof(T);
     return sums.finish();
 }
+/// The magnitude with these bits, also where the program flushes subnormal numbers to zero.
+template <floating_element T>
+COLLPROBE_HD double magnitude_of(typename element_traits<T>::bits_type bits) noexcept
+{
+    using traits = element_traits<T>;
+    if constexpr (sizeof(T) < 8) {
+        if (bits <= traits::fraction_mask)
+            return static_cast<double>(bits) * power_of_two(traits::min_exponent - traits::digits + 1);
+    }
+    return widen(bit_cast<T>(bits));
+}
 template <floating_element T>
 COLLPROBE_HD statistics make_statistics(
     const view<const T>& data, const digest_state& digest, const typename norm<T>::taken& values) noexcept
@@ -34,7 +45,7 @@ COLLPROBE_HD statistics make_statistics(
     result.zero = values.zero;
     result.first_nonfinite = values.first_nonfinite;
     result.digest = finish_digest(digest, data);
-    result.absolute_maximum = widen(bit_cast<T>(values.largest));
+    result.absolute_maximum = magnitude_of<T>(values.largest);
     result.sum = values.sum;
     result.sum_of_squares = values.squares;
     result.nan = values.nan;

@@ -179,11 +179,11 @@ void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::ui
         }
         std::uint64_t rows = 1;
         while ((row + rows) % sketch_tile<T> != 0 && row + rows < last && from.is_whole(row + rows)) ++rows;
-        const std::uint64_t tile_bytes = rows * from.bins * sizeof(T);
-        const auto* next = reinterpret_cast<const unsigned char*>(from.data.data() + from.index(row, 0)) + tile_bytes;
+        const std::uint64_t bytes = rows * from.bins * sizeof(T);
+        const auto* next = reinterpret_cast<const unsigned char*>(from.data.data() + from.index(row, 0)) + bytes;
         for (std::uint64_t column = 0; column < from.bins; column += 64) {
             // Rows are as many streams. Memory is read fastest in one: the next rows, into the cache.
-            if (!in_cache && tile_bytes <= sketch_tile_bytes)
+            if (!in_cache && bytes <= sketch_tile_bytes)
                 for (std::size_t line = 0; line < rows * sizeof(T); ++line, next += 64)
                     __builtin_prefetch(next);
             add_word_of_columns(path, from, row, rows, column, sums + column, energies + column);
