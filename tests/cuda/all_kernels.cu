@@ -60,14 +60,6 @@ void of_a_sum(gpu::stream_ref stream, T* data)
 {
     constexpr int width = static_cast<int>(gpu::body_bytes / sizeof(T));
     gpu::for_each(stream, 1, sum_rows<in, T, width>{{data, 1, 1, 1}, 1, data, 1, 1});
-    // In two levels: of numbers that are not T.
-    if constexpr (in == accumulation::float32 || in == accumulation::float64) {
-        using number = std::conditional_t<in == accumulation::float32, float, double>;
-        constexpr int numbers = static_cast<int>(gpu::body_bytes / sizeof(number));
-        auto* const partial = reinterpret_cast<number*>(data);
-        gpu::for_each(stream, 1, sum_rows<in, T, width, number>{{data, 1, 1, 1}, 1, partial, 1, 1});
-        gpu::for_each(stream, 1, sum_rows<in, number, numbers, T>{{partial, 1, 1, 1}, 1, data, 1, 1});
-    }
 }
 template <element T>
 void of_sums(gpu::stream_ref stream, T* data)
@@ -80,18 +72,6 @@ void of_sums(gpu::stream_ref stream, T* data)
     auto* const codes = reinterpret_cast<detail::exponent_code<T>*>(data);
     auto* const sums = reinterpret_cast<std::int64_t*>(data);
     gpu::for_each(stream, 1, detail::pack_parts<T, 1>{data, 1, 1, 1, data});
-    auto* const words = reinterpret_cast<std::uint32_t*>(data);
-    gpu::for_each(stream, 1, detail::pack_parts<T, 1, detail::parts_by_table>{data, 1, 1, 1, data, {words}});
-    gpu::for_each(stream, 1, detail::pack_parts<T, 1, detail::parts_transposed>{data, 1, 1, 1, data, {1, 1}});
-    constexpr int width = static_cast<int>(gpu::body_bytes / sizeof(T));
-    auto* const pairs = reinterpret_cast<detail::compensated_type<T>*>(data);
-    gpu::for_each(stream, 1, detail::sum_rows_to_pairs<T, width>{{data, 1, 1, 1}, 1, pairs, 1, 1});
-    gpu::for_each(stream, 1, detail::sum_rows_of_pairs<T, width>{pairs, 1, data, 1, 1});
-    gpu::for_each(stream, 1, detail::sum_rows_to_words<T>{{data, 1, 1, 1}, 1, words, 1, 1});
-    gpu::for_each(stream, 1, detail::sum_rows_of_words<T>{words, 1, data, 1, 1});
-    if constexpr (detail::exact_terms_in_float64<T> != 0) {
-        gpu::for_each(stream, 1, detail::sum_rows_of_exact_doubles<T, 2>{reinterpret_cast<double*>(data), 1, data, 1, 1});
-    }
     gpu::for_each(stream, 1, detail::code_exponents<T>{data, 1, 1, codes});
     gpu::for_each(stream, 1, detail::quantise_leaves<T>{data, 1, 1, codes, 1, sums});
     gpu::for_each(stream, 1, detail::dequantise<T>{sums, codes, 1, 1, data});

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <collprobe/comm/local/device.hpp>
-#include <collprobe/comm/node_groups.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
@@ -192,48 +191,6 @@ TEST_CASE("a captured sum is right at each replay, with fresh data, between call
             require_sums(receive, 3, 6);
             require_sums(again, 3, 6);
         }));
-    }
-}
-
-TEST_CASE("in two levels over NCCL: sums and parts of them, in pieces, also captured and replayed with fresh data")
-{
-    for (const bool neighbours : {true, false}) {
-        for (const std::uint64_t scratch : {std::uint64_t{1} << 13, std::uint64_t{1} << 20}) {
-            CHECK_NOTHROW(run_nccl(4, [&](nccl::communicator& world) {
-                node_groups nodes = neighbours ? node_groups(world, 2) : node_groups(world, {0, 1, 0, 1});
-                reproducible comm(nccl::communicator_ref(world), contract<reproducibility::correctly_rounded>{}, nodes,
-                    {.scratch_bytes = scratch, .algorithm = reduction_algorithm::two_level,
-                        .overlap_levels = neighbours});
-                const cuda::device_guard here(world.device_ordinal());
-                constexpr std::size_t part = count / 4;
-                device_vector<float> send(count), receive(count), scattered(part);
-                const cuda::stream stream;
-                const auto reduce = [&] {
-                    const auto outcome
-                        = comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
-                    if (outcome.algorithm != reduction_algorithm::two_level) throw std::runtime_error("another algorithm");
-                    comm.reduce_scatter(view<const float>(send).part(0, 4 * part), view<float>(scattered),
-                        reduction::sum, stream);
-                };
-                const auto step = [&](std::uint64_t number, auto run) {
-                    send.set(terms(world.rank(), number), stream);
-                    run();
-                    stream.synchronize(soon_ms);
-                    require_sums(receive, 4, number);
-                    for (std::size_t i = 0; i < part; ++i) {
-                        const float wanted = sum_of(4, number, static_cast<std::size_t>(world.rank()) * part + i);
-                        if (to_bits(scattered.data()[i]) != to_bits(wanted)) throw std::runtime_error("wrong part");
-                    }
-                };
-                step(1, reduce);
-                captured_graph graph(stream, cudaStreamCaptureModeThreadLocal);
-                reduce();
-                cuda::check(graph.end(), "end");
-                step(2, [&] { graph.launch(stream); });
-                step(3, [&] { graph.launch(stream); });
-                step(4, reduce);
-            }));
-        }
     }
 }
 

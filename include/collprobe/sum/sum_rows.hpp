@@ -43,11 +43,10 @@ struct shifted_rows {
 
 } // namespace detail
 
-/// result[i] = the sum of element i over the rows, in the order of the rows, divided by `divisor`, rounded to `Result`
-/// (only a plain sum in float or double can have one that is not T). A body for `for_each`, on the host and in a
-/// kernel. An index is a block of `width` elements: call it with `blocks()` of them.
+/// result[i] = the sum of element i over the rows, in the order of the rows, divided by `divisor`. A body for
+/// `for_each`, on the host and in a kernel. An index is a block of `width` elements: call it with `blocks()` of them.
 ///
-/// Shapes: `result` may be one of the rows, if of type T, because a block is read before it is written.
+/// Shapes: `result` may be one of the rows, because a block is read before it is written.
 /// Preconditions: terms >= 1; divisor >= 1. Kernels read rows, and write a result, that are 16-byte aligned in words
 /// of 16 bytes.
 /// Non-finite terms follow IEEE 754 for each addition; with `accumulation::exact` they follow `exact_sum`.
@@ -55,11 +54,11 @@ struct shifted_rows {
 /// by more than one double (for double: a pair) can hold: 45 - log2(terms) bits for bfloat16, 29 - log2(terms) for
 /// float; for half never up to 8192 terms. Such a column costs 3 to 7 ns a term on a CPU, or 10 ns if 128 bits do not
 /// hold it either. For double it costs 13 ns a term, and 300 ns for the rounding.
-template <accumulation in, floating_element T, int width, floating_element Result = T>
+template <accumulation in, floating_element T, int width>
 struct sum_rows {
     detail::term_rows<T> rows;
     std::uint64_t terms = 1;
-    Result* result = nullptr;
+    T* result = nullptr;
     std::uint64_t count = 0;
     std::uint32_t divisor = 1;
 
@@ -85,7 +84,7 @@ private:
         const std::uint64_t left = count - first;
         const int here = left < width ? static_cast<int>(left) : width;
         const detail::columns<T, detail::shifted_rows<T>> of{{rows, first}, terms, divisor, here};
-        Result sums[width];
+        T sums[width];
         detail::sum_columns<in, width>(of, sums);
         if constexpr (detail::on_device && sizeof(sums) % 16 == 0) {
             if (here == width && reinterpret_cast<std::uintptr_t>(result) % 16 == 0) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/gram.hpp>
@@ -23,11 +22,9 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// `sums`, while the other is in transit.
 template <class Device>
 struct reduce_memory {
-    /// `ranks`: the number of ranks, for sums in two levels; else 0. `overlapped`: their levels are.
-    explicit reduce_memory(std::uint64_t bytes, std::uint64_t ranks = 0, bool overlapped = false)
-        : scratch(bytes / 2 / 64 * 64 * 2), gram_sums(Device::parallel_sums), rank_of_slice(ranks)
+    explicit reduce_memory(std::uint64_t bytes)
+        : scratch(bytes / 2 / 64 * 64 * 2), gram_sums(Device::parallel_sums)
     {
-        if (overlapped) network.emplace();
         Device::load_kernels();
     }
 
@@ -40,32 +37,23 @@ struct reduce_memory {
 
     typename Device::template buffer<unsigned char> scratch;
     typename Device::template buffer<double> gram_sums; ///< sums over the parts of pairs of ranks
-    typename Device::template buffer<std::uint32_t> rank_of_slice; ///< slices in the order of local rank, then node
     typename Device::stream sums;
-    std::optional<typename Device::stream> network; ///< of messages across nodes, if they overlap those within
     typename Device::event begun;
     typename Device::event arrived[2];
     typename Device::event summed[2];
-    typename Device::event crossed[2]; ///< the messages on `network`
     ordered_use<Device> use;
 };
 
-/// The parts as they are.
-struct parts_in_order {
-    COLLPROBE_HD std::uint64_t operator()(std::uint64_t k) const noexcept { return k; }
-};
-
-/// Copies the first `length` elements of each part of a buffer one after the other, in an order: part k of the copy is
-/// part `order(k)` of the source. A body for `for_each`: an index is a block of `width` elements of every part. (To
-/// find an index's part by division would cost as much as the copy.) Call it with `blocks()` indices.
-template <element T, int width, class Order = parts_in_order>
+/// Copies the first `length` elements of each part of a buffer one after the other. A body for `for_each`: an index is
+/// a block of `width` elements of every part. (To find an index's part by division would cost as much as the copy.) Call
+/// it with `blocks()` indices.
+template <element T, int width>
 struct pack_parts {
     const T* source; ///< the first part's first element
     std::uint64_t part; ///< elements from one part to the next
     std::uint64_t parts;
     std::uint64_t length;
     T* destination;
-    Order order = {};
 
     COLLPROBE_HD std::uint64_t blocks() const noexcept { return length / width + (length % width != 0 ? 1 : 0); }
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
@@ -73,7 +61,7 @@ struct pack_parts {
         const std::uint64_t first = block * width;
         const std::uint64_t here = lesser(width, length - first);
         for (std::uint64_t k = 0; k < parts; ++k) {
-            const T* const from = source + order(k) * part;
+            const T* const from = source + k * part;
             for (std::uint64_t i = first; i < first + here; ++i) destination[k * length + i] = from[i];
         }
     }

@@ -81,8 +81,8 @@ struct columns {
 };
 
 /// Term after term, each addition rounded to the type `Wide`.
-template <class Wide, int width, floating_element T, class Terms, floating_element Result>
-COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, Result* result) noexcept
+template <class Wide, int width, floating_element T, class Terms>
+COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, T* result) noexcept
 {
     const hidden<Wide> hide;
     Wide sum[width];
@@ -96,7 +96,7 @@ COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, Result* result
     if (of.divisor != 1) {
         for (int i = 0; i < width; ++i) sum[i] = quotient(sum[i], of.divisor);
     }
-    for (int i = 0; i < width; ++i) result[i] = narrowed<Result>(sum[i]);
+    for (int i = 0; i < width; ++i) result[i] = narrowed<T>(sum[i]);
 }
 
 /// Term after term, each addition rounded to an element type that is stored only.
@@ -343,10 +343,9 @@ COLLPROBE_HD inline void sum_in_pair(const columns<double, Terms>& of, double* r
     }
 }
 
-/// The sums of a block of columns. `result` gets `width` values; only the first `of.count` are valid. Sums of a
-/// standard type may be rounded to another type than that of the terms.
-template <accumulation in, int width, floating_element T, class Terms, floating_element Result>
-COLLPROBE_HD inline void sum_columns(const columns<T, Terms>& of, Result* result) noexcept
+/// The sums of a block of columns. `result` gets `width` values; only the first `of.count` are valid.
+template <accumulation in, int width, floating_element T, class Terms>
+COLLPROBE_HD inline void sum_columns(const columns<T, Terms>& of, T* result) noexcept
 {
     static_assert(holds<T>(in), "the accumulator is narrower than the element type");
     if constexpr (in == accumulation::exact && std::is_same_v<T, double>) sum_in_pair<width>(of, result);
