@@ -104,45 +104,6 @@ TEST_CASE("inside a group a sum is refused, and what NCCL does itself is not")
     }));
 }
 
-TEST_CASE("a Gram matrix over NCCL, cut into parts, is that of the ranks' buffers")
-{
-    for (const int ranks : {1, 2, 3, 8}) {
-        for (const std::uint64_t scratch : {std::uint64_t{1} << 13, std::uint64_t{1} << 20}) {
-            CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
-                const auto n = static_cast<std::uint64_t>(ranks);
-                reproducible comm{nccl::communicator_ref(world), contract<reproducibility::size_invariant>{},
-                    {.scratch_bytes = scratch}};
-                const cuda::device_guard here(world.device_ordinal());
-                const cuda::stream stream;
-                device_vector<float> send(count), receive(count);
-                device_vector<double> gram(n * n), whole(n * n);
-                const auto value = [](int rank, std::size_t i) {
-                    return static_cast<float>(static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 31) % 17) - 8);
-                };
-                std::vector<float> own(count);
-                for (std::size_t i = 0; i < count; ++i) own[i] = value(world.rank(), i);
-                send.set(own, stream);
-                gram.set(std::vector<double>(n * n, 0.5), stream); // added to
-                for (int call = 0; call < 2; ++call) {
-                    comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream,
-                        {.gram = view<double>(gram)});
-                }
-                world.all_reduce(view<const double>(gram), view<double>(whole), reduction::sum, stream);
-                stream.synchronize(soon_ms);
-                for (int i = 0; i < ranks; ++i) {
-                    for (int j = i; j < ranks; ++j) {
-                        double expected = 0.5 * ranks;
-                        for (std::size_t k = 0; k < count; ++k) {
-                            expected += 2 * static_cast<double>(value(i, k)) * static_cast<double>(value(j, k));
-                        }
-                        if (whole.data()[i * ranks + j] != expected) throw std::runtime_error("wrong Gram matrix");
-                    }
-                }
-            }));
-        }
-    }
-}
-
 TEST_CASE("a captured sum is right at each replay, with fresh data, between calls that are not captured")
 {
     for (const auto how : {reduction_algorithm::exchange, reduction_algorithm::one_shot,

@@ -38,9 +38,6 @@ struct reduction_extras {
     /// is over all leaves of all ranks; an average divides by their number. From `size_invariant` on, if the leaves
     /// are equal and dealt out in equal runs, the result's bits do not depend on the number of ranks.
     std::uint64_t leaves = 1;
-    /// Adds this rank's part of the Gram matrix of the ranks' buffers to it, as `accumulate_gram` does, in the same
-    /// pass over the terms: n x n in device memory. Only for an exchange with one leaf.
-    view<double> gram = {};
 };
 
 /// The properties of a reduction, valid once its stream is past it.

@@ -176,9 +176,9 @@ private:
     template <collective Call, element T>
     void require_plain(const job<Call, T>& what) const
     {
-        if (what.extras.leaves == 1 && what.extras.gram.empty()) return;
+        if (what.extras.leaves == 1) return;
         caller(comm_, what.call, what.where)
-            .fail(status::unsupported, "leaves and a Gram matrix come with sums and averages under a contract only");
+            .fail(status::unsupported, "leaves come with sums and averages under a contract only");
     }
 
     template <collective Call, element T>
@@ -229,7 +229,7 @@ private:
                 }
             }
             using moves = detail::exchange<in, T, Comm>;
-            moves work(comm_, memory, {what.send.data(), what.leaf_count, leaves, divisor, what.extras.gram},
+            moves work(comm_, memory, {what.send.data(), what.leaf_count, leaves, divisor},
                 stream, what.where);
             if (what.leaf_count != 0) {
                 if constexpr (Call == collective::reduce_scatter) work.reduce_scatter(what.receive);
@@ -248,9 +248,7 @@ private:
         using enum reduction_algorithm;
         if constexpr (Call == collective::reduce_scatter) return exchange;
         if (options_.algorithm != automatic) return options_.algorithm;
-        // The Gram matrix needs all terms of an element on one rank. With 2 ranks `one_shot` sends no more for larger
-        // buffers either, but `exchange` halves the additions.
-        if (!what.extras.gram.empty()) return exchange;
+        // With 2 ranks `one_shot` sends no more for larger buffers either, but `exchange` halves the additions.
         return ranks() == 1 || what.send.size_bytes() <= options_.one_shot_bytes / ranks() ? one_shot : exchange;
     }
 
@@ -305,15 +303,6 @@ private:
             }
             if (terms > detail::max_fixed_point_terms) {
                 refuse("fixed_point adds at most 2^20 - 1 terms", status::unsupported);
-            }
-        }
-        if (!what.extras.gram.empty()) {
-            if (leaves != 1 || choose(what) != reduction_algorithm::exchange) {
-                refuse("a Gram matrix comes with an exchange of one leaf a rank", status::unsupported);
-            }
-            if (what.extras.gram.count() != ranks() * ranks()) refuse("gram must hold size x size numbers");
-            if (what.extras.gram.data() == nullptr || !what.extras.gram.aligned()) {
-                refuse("gram is null or not aligned");
             }
         }
         if (options_.scratch_bytes < least_memory(leaves)) refuse(too_little_memory(leaves));

@@ -22,11 +22,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// `sums`, while the other is in transit.
 template <class Device>
 struct reduce_memory {
-    explicit reduce_memory(std::uint64_t bytes)
-        : scratch(bytes / 2 / 64 * 64 * 2), gram_sums(Device::parallel_sums)
-    {
-        Device::load_kernels();
-    }
+    explicit reduce_memory(std::uint64_t bytes) : scratch(bytes / 2 / 64 * 64 * 2) { Device::load_kernels(); }
 
     view<unsigned char> slot(int which) const noexcept
     {
@@ -36,7 +32,6 @@ struct reduce_memory {
     bool finished_by(deadline until) const noexcept { return detail::finished_by(until, use.done); }
 
     typename Device::template buffer<unsigned char> scratch;
-    typename Device::template buffer<double> gram_sums; ///< sums over the parts of pairs of ranks
     typename Device::stream sums;
     typename Device::event begun;
     typename Device::event arrived[2];
@@ -83,7 +78,6 @@ public:
         std::uint64_t leaf_count; ///< elements in a leaf
         std::uint64_t leaves;
         std::uint32_t divisor;
-        view<double> gram; ///< empty if no Gram matrix is asked for
     };
 
     exchange(Comm& comm, reduce_memory<device>& memory, const call& what, stream_ref on, call_site where)
@@ -110,7 +104,6 @@ public:
         run(plan, [&](const exchange_plan::piece& piece, int slot) { scatter(piece, slot); },
             [&](const exchange_plan::piece& piece, int slot, stream_ref sums) {
                 T* const received = memory(slot);
-                add_to_gram(received, piece.part, sums);
                 T* const result = piece.padded ? results(slot, piece) : receive.data() + piece.first;
                 sum({received, what_.leaves, piece.part, piece.part * ranks_},
                     result + rank() * piece.part, piece.part, sums);
@@ -156,7 +149,6 @@ public:
                 }
             },
             [&](const exchange_plan::piece& piece, int slot, stream_ref sums) {
-                add_to_gram(memory(slot), piece.count, sums);
                 sum({memory(slot), what_.leaves, piece.count, piece.count * ranks_}, receive.data() + piece.first,
                     piece.count, sums);
             },
@@ -188,9 +180,7 @@ private:
     template <class Plan, class Send, class Add, class Finish>
     void run(const Plan& plan, const Send& send, const Add& add, const Finish& finish)
     {
-        begin_gram();
         run_overlapped(memory_, on_, where_, plan, send, add, finish);
-        end_gram();
     }
 
     /// A slot holds the terms received, then, for a padded piece, the copy that is sent and the results.
@@ -239,33 +229,6 @@ private:
         ++collectives_;
     }
 
-    /// If there are few pairs of ranks, each pair is cut into parts (as in `accumulate_gram`) to occupy a GPU.
-    void begin_gram()
-    {
-        if (in_parts()) device::fill(on_, gram_sums(), 0.0, where_);
-    }
-    void add_to_gram(const T* received, std::uint64_t length, stream_ref on)
-    {
-        if (what_.gram.empty()) return;
-        device::sum_each(on, pairs() * parts_of_pairs(),
-            pair_dots<T>{
-                received, length, ranks_, parts_of_pairs(), in_parts() ? gram_sums().data() : what_.gram.data()});
-    }
-    void end_gram()
-    {
-        if (!in_parts()) return;
-        device::for_each(on_, pairs(), add_parts{gram_sums().data(), ranks_, parts_of_pairs(), what_.gram.data()});
-    }
-    std::uint64_t pairs() const noexcept { return ranks_ * (ranks_ + 1) / 2; }
-    std::uint64_t parts_of_pairs() const noexcept
-    {
-        return pairs() < device::parallel_sums ? device::parallel_sums / pairs() : 1;
-    }
-    bool in_parts() const noexcept { return !what_.gram.empty() && parts_of_pairs() != 1; }
-    view<double> gram_sums() const noexcept
-    {
-        return view<double>(memory_.gram_sums).part(0, pairs() * parts_of_pairs());
-    }
     void sum(const term_rows<T>& rows, T* result, std::uint64_t count, stream_ref on)
     {
         const sum_rows<in, T, width> body{rows, ranks_ * what_.leaves, result, count, what_.divisor};
