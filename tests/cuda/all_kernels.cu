@@ -67,7 +67,6 @@ void of_sums(gpu::stream_ref stream, T* data)
     of_a_sum<accumulation::native>(stream, data);
     if constexpr (sizeof(T) <= 4) of_a_sum<accumulation::float32>(stream, data);
     of_a_sum<accumulation::float64>(stream, data);
-    of_a_sum<accumulation::compensated>(stream, data);
     of_a_sum<accumulation::exact>(stream, data);
     auto* const codes = reinterpret_cast<detail::exponent_code<T>*>(data);
     auto* const sums = reinterpret_cast<std::int64_t*>(data);

@@ -170,7 +170,6 @@ void sums(const gpu::stream& stream, const std::string& type)
     sum.template operator()<accumulation::native>("native", all_promises);
     if constexpr (sizeof(T) <= 4) sum.template operator()<accumulation::float32>("float32", all_promises);
     sum.template operator()<accumulation::float64>("float64", all_promises);
-    sum.template operator()<accumulation::compensated>("compensated", all_promises);
     sum.template operator()<accumulation::exact>("exact", one_pass | wide | coalesced);
     gpu::for_each(stream.get(), count, detail::pack_parts<T, 1>{from.memory.data(), count, rows, count, to.data()});
     report(stream, {"pack_parts<" + type + ">", rows * bytes, rows * bytes, one_pass | coalesced | no_local});

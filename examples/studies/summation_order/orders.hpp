@@ -236,7 +236,6 @@ void add_rows(accumulation in, const T* const* rows, const std::vector<placed_or
         if constexpr (sizeof(T) <= 4) sum_in_order<accumulation::float32>(rows, orders, result, place, count);
         return;
     case accumulation::float64: return sum_in_order<accumulation::float64>(rows, orders, result, place, count);
-    case accumulation::compensated: return sum_in_order<accumulation::compensated>(rows, orders, result, place, count);
     case accumulation::exact: return sum_in_order<accumulation::exact>(rows, orders, result, place, count);
     }
 }

@@ -50,38 +50,6 @@ struct sums_in_block {
     }
 };
 
-template <floating_element T>
-struct sums_in_block<accumulation::compensated, T> {
-    using wide = compensated_type<T>;
-    wide sum[order_width];
-    wide lost[order_width];
-
-    void start(const T* __restrict term) noexcept
-    {
-        for (int i = 0; i < order_width; ++i) sum[i] = widened_to<wide>(term[i]);
-        for (int i = 0; i < order_width; ++i) lost[i] = 0;
-    }
-    void add(const T* __restrict term) noexcept
-    {
-        sums_in_block own;
-        own.start(term);
-        add(own);
-    }
-    void add(const sums_in_block& __restrict other) noexcept
-    {
-        const hidden<wide> hide;
-        for (int i = 0; i < order_width; ++i) {
-            const two_terms<wide> next = hidden_two_sum(sum[i], other.sum[i], hide);
-            sum[i] = next.high;
-            lost[i] = hide(rounded_sum(hide(rounded_sum(lost[i], other.lost[i])), next.low));
-        }
-    }
-    void round(T* __restrict result) const noexcept
-    {
-        for (int i = 0; i < order_width; ++i) result[i] = narrowed<T>(compensated(sum[i], lost[i]));
-    }
-};
-
 /// An addition of an order, with the places of partial sums in memory. A place is used again when its sum is added.
 struct planned_addition {
     static constexpr std::uint32_t none = ~std::uint32_t{0};

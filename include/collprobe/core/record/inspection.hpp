@@ -49,7 +49,7 @@ enum class order_class : std::uint8_t {
     k_nomial, ///< a tree from rank 0: the children of rank r are r + j k^i, the largest first; with k = 2 binomial
     k_nomial_preorder, ///< as `k_nomial`, but the ranks of a subtree follow each other
     chains, ///< rank 0 adds to its value k chains of ranks that follow each other, each summed from its end
-    exact, ///< an exact or a compensated sum, which loses nothing wherever the large values are: it has no order
+    exact, ///< an exact sum, which loses nothing wherever the large values are: it has no order
     fused, ///< all terms at once, aligned to the largest one, as in a fixed-point sum: it has no order
     multi_way, ///< a tree in which some additions add more than two partial sums at once, as tensor cores do
     codes, ///< elements travel as codes with a scale for each block (`inspection::codes`): no order shows

@@ -40,8 +40,8 @@ struct reduce_memory {
 };
 
 /// Copies the first `length` elements of each part of a buffer one after the other. A body for `for_each`: an index is
-/// a block of `width` elements of every part. (To find an index's part by division would cost as much as the copy.) Call
-/// it with `blocks()` indices.
+/// a block of `width` elements of every part. (To find an index's part by division would cost as much as the copy.)
+/// Call it with `blocks()` indices.
 template <element T, int width>
 struct pack_parts {
     const T* source; ///< the first part's first element

@@ -116,52 +116,6 @@ COLLPROBE_HD inline void sum_in_storage_type(const columns<T, Terms>& of, T* res
     }
 }
 
-/// The sum and its lost part as one number. After an overflow, of the sum or of a step of `two_sum`, `lost` is not
-/// finite; then the sum alone is the result of IEEE 754. A lost part of zero is not added, because it would turn -0
-/// into +0.
-template <class Wide>
-COLLPROBE_HD inline Wide compensated(Wide sum, Wide lost) noexcept
-{
-    const bool nothing = static_cast<decltype(to_bits(lost))>(to_bits(lost) << 1) == 0;
-    return nothing || !is_finite(lost) ? sum : rounded_sum(sum, lost);
-}
-
-/// The type of the two numbers of a compensated sum.
-template <floating_element T>
-using compensated_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// The summation of Kahan and Babuska: a second sum collects the rounding error of each addition.
-/// Source: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen" (1974).
-template <class Wide, int width, floating_element T, class Terms>
-COLLPROBE_HD inline void sum_and_lost(const columns<T, Terms>& of, Wide (&sum)[width], Wide (&lost)[width]) noexcept
-{
-    const hidden<Wide> hide;
-    T room[width];
-    const T* row = row_values(of.terms(0), of.count, room);
-    for (int i = 0; i < width; ++i) {
-        sum[i] = widened_to<Wide>(row[i]);
-        lost[i] = 0;
-    }
-    for (std::uint64_t k = 1; k < of.term_count; ++k) {
-        row = row_values(of.terms(k), of.count, room);
-        for (int i = 0; i < width; ++i) {
-            const two_terms<Wide> next = hidden_two_sum(sum[i], widened_to<Wide>(row[i]), hide);
-            sum[i] = next.high;
-            lost[i] = hide(rounded_sum(lost[i], next.low));
-        }
-    }
-}
-template <int width, floating_element T, class Terms>
-COLLPROBE_HD inline void sum_compensated(const columns<T, Terms>& of, T* result) noexcept
-{
-    compensated_type<T> sum[width];
-    compensated_type<T> lost[width];
-    sum_and_lost(of, sum, lost);
-    for (int i = 0; i < width; ++i) {
-        result[i] = narrowed<T>(quotient(compensated(sum[i], lost[i]), of.divisor));
-    }
-}
-
 /// The correctly rounded sum of one column, term by term.
 template <floating_element T, class Terms>
 COLLPROBE_HD __attribute__((noinline)) T sum_of_column(
@@ -350,7 +304,6 @@ COLLPROBE_HD inline void sum_columns(const columns<T, Terms>& of, T* result) noe
     static_assert(holds<T>(in), "the accumulator is narrower than the element type");
     if constexpr (in == accumulation::exact && std::is_same_v<T, double>) sum_in_pair<width>(of, result);
     else if constexpr (in == accumulation::exact) sum_in_double<width>(of, result);
-    else if constexpr (in == accumulation::compensated) sum_compensated<width>(of, result);
     else if constexpr (in == accumulation::float64) sum_plainly<double, width>(of, result);
     else if constexpr (in == accumulation::float32) sum_plainly<float, width>(of, result);
     else if constexpr (std::is_floating_point_v<T>) sum_plainly<T, width>(of, result);
