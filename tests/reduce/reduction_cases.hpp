@@ -67,7 +67,8 @@ public:
             return exact(i, divisor);
         } else {
             T result;
-            sum_rows<in, T, 1>{{row(i), 1, 1, 0}, terms_, &result, 1, divisor}(0);
+            host::device::for_each(host::stream::at_once(), 1,
+                sum_rows<in, T, 1>{{row(i), 1, 1, 0}, terms_, &result, 1, divisor});
             return result;
         }
     }

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <collprobe/device/host/device.hpp>
 #include <collprobe/sum/sum_rows.hpp>
 
 #include "exact_oracle.hpp"
@@ -60,7 +61,8 @@ std::vector<T> sums(matrix<T>& from, std::uint32_t divisor)
     std::vector<T> result(static_cast<std::size_t>(from.count));
     const sum_rows<in, T, width> body{
         from.rows(), static_cast<std::uint64_t>(from.terms()), result.data(), result.size(), divisor};
-    for (std::uint64_t block = 0; block < body.blocks(); ++block) body(block);
+    const host::stream here = host::stream::at_once(); // where subnormal numbers count
+    host::device::for_each(here, body.blocks(), body);
     return result;
 }
 
@@ -198,7 +200,7 @@ TEST_CASE_TEMPLATE("a result may take the place of a row", T, COLLPROBE_TEST_FLO
         const std::vector<T> wanted = sums<accumulation::exact, 8>(from, 5);
         T* const in_place = &from.at(random.between(0, 4), 0);
         const sum_rows<accumulation::exact, T, 8> body{from.rows(), 5, in_place, 61, 5};
-        for (std::uint64_t block = 0; block < body.blocks(); ++block) body(block);
+        host::device::for_each(host::stream::at_once(), body.blocks(), body);
         for (std::size_t column = 0; column < 61; ++column) REQUIRE(to_bits(in_place[column]) == to_bits(wanted[column]));
     }
 }

@@ -62,12 +62,13 @@ COLLPROBE_HD inline T narrowed(Wide value) noexcept
     }
 }
 
-/// value / divisor in the accumulator's type. For a power of two it is exact unless it underflows, else it is
-/// rounded.
+/// value / divisor in the accumulator's type; of a type that is stored only in double. For a power of two it is exact
+/// unless it underflows, else it is rounded.
 template <class Wide>
 COLLPROBE_HD inline Wide quotient(Wide value, std::uint32_t divisor) noexcept
 {
-    return divisor == 1 ? value : rounded_quotient(value, static_cast<Wide>(divisor));
+    using computed = std::conditional_t<std::is_floating_point_v<Wide>, Wide, double>;
+    return narrowed<Wide>(rounded_quotient(widened_to<computed>(value), static_cast<computed>(divisor)));
 }
 
 /// The terms of each element of a block, and the divisor of their sum. `terms(k)` points to the elements of term k;
@@ -84,36 +85,22 @@ struct columns {
 template <class Wide, int width, floating_element T, class Terms>
 COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, T* result) noexcept
 {
-    const hidden<Wide> hide;
+    [[maybe_unused]] const hidden<std::conditional_t<std::is_floating_point_v<Wide>, Wide, float>> hide;
     Wide sum[width];
     T room[width];
     const T* row = row_values(of.terms(0), of.count, room);
     for (int i = 0; i < width; ++i) sum[i] = widened_to<Wide>(row[i]);
     for (std::uint64_t k = 1; k < of.term_count; ++k) {
         row = row_values(of.terms(k), of.count, room);
-        for (int i = 0; i < width; ++i) sum[i] = hide(rounded_sum(sum[i], widened_to<Wide>(row[i])));
+        for (int i = 0; i < width; ++i) {
+            sum[i] = add(sum[i], widened_to<Wide>(row[i]));
+            if constexpr (std::is_floating_point_v<Wide>) sum[i] = hide(sum[i]);
+        }
     }
     if (of.divisor != 1) {
         for (int i = 0; i < width; ++i) sum[i] = quotient(sum[i], of.divisor);
     }
     for (int i = 0; i < width; ++i) result[i] = narrowed<T>(sum[i]);
-}
-
-/// Term after term, each addition rounded to an element type that is stored only.
-template <int width, floating_element T, class Terms>
-COLLPROBE_HD inline void sum_in_storage_type(const columns<T, Terms>& of, T* result) noexcept
-{
-    T room[width];
-    const T* row = row_values(of.terms(0), of.count, room);
-    T sum[width];
-    for (int i = 0; i < width; ++i) sum[i] = row[i];
-    for (std::uint64_t k = 1; k < of.term_count; ++k) {
-        row = row_values(of.terms(k), of.count, room);
-        for (int i = 0; i < width; ++i) sum[i] = add(sum[i], row[i]);
-    }
-    for (int i = 0; i < width; ++i) {
-        result[i] = of.divisor == 1 ? sum[i] : T(quotient(widened_to<double>(sum[i]), of.divisor));
-    }
 }
 
 /// The correctly rounded sum of one column, term by term.
@@ -306,8 +293,7 @@ COLLPROBE_HD inline void sum_columns(const columns<T, Terms>& of, T* result) noe
     else if constexpr (in == accumulation::exact) sum_in_double<width>(of, result);
     else if constexpr (in == accumulation::float64) sum_plainly<double, width>(of, result);
     else if constexpr (in == accumulation::float32) sum_plainly<float, width>(of, result);
-    else if constexpr (std::is_floating_point_v<T>) sum_plainly<T, width>(of, result);
-    else sum_in_storage_type<width>(of, result);
+    else sum_plainly<T, width>(of, result);
 }
 
 } // namespace collprobe::detail
