@@ -16,8 +16,8 @@
 /// The arithmetic of one hop of a reduction: two values of the element type give one value, rounded to that type.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The correctly rounded product. Integers wrap. 8-bit and 16-bit floating point is multiplied in float, where a product
-/// is exact, except for one of bfloat16 below 2^-134, which is zero whether it is rounded once or twice.
+/// The correctly rounded product. Integers wrap. 8-bit and 16-bit floating point is multiplied in float, where a
+/// product is exact, except for one of bfloat16 below 2^-134, which is zero whether it is rounded once or twice.
 template <element T>
 COLLPROBE_HD T multiply(T a, T b) noexcept
 {

@@ -47,8 +47,8 @@ struct shifted_rows {
 /// `for_each`, on the host and in a kernel. An index is a block of `width` elements: call it with `blocks()` of them.
 ///
 /// Shapes: `result` may be one of the rows, because a block is read before it is written.
-/// Preconditions: terms >= 1; divisor >= 1. On the host subnormal numbers count, as on every host stream. Kernels read rows, and write a result, that are 16-byte aligned in words
-/// of 16 bytes.
+/// Preconditions: terms >= 1; divisor >= 1. On the host subnormal numbers count, as on every host stream. Kernels read
+/// rows, and write a result, that are 16-byte aligned in words of 16 bytes.
 /// Non-finite terms follow IEEE 754 for each addition; with `accumulation::exact` they follow `exact_sum`.
 /// Cost: one read of each row, one write. `exact` reads a column again, alone, if the exponents of its terms differ
 /// by more than one double (for double: a pair) can hold: 45 - log2(terms) bits for bfloat16, 29 - log2(terms) for

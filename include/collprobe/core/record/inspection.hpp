@@ -27,8 +27,8 @@ struct inspect_options {
 };
 
 /// The name of the order in which an all-reduce adds the ranks' values, if it is one of sum/order.hpp. Where several
-/// names fit, as for few ranks, the one that comes first here is given, but `rotated`, `reversed` and `chain` only after
-/// the balanced ones.
+/// names fit, as for few ranks, the one that comes first here is given, but `rotated`, `reversed` and `chain` only
+/// after the balanced ones.
 enum class order_class : std::uint8_t {
     single, ///< one addition or none: up to 2 ranks there is only one order
     linear, ///< ((x0 + x1) + x2) + ... by rank, at every position
@@ -46,7 +46,7 @@ enum class order_class : std::uint8_t {
     fused, ///< all terms at once, aligned to the largest one, as in a fixed-point sum: it has no order
     multi_way, ///< a tree in which some additions add more than two partial sums at once, as tensor cores do
     call_limit, ///< not known: the search reached `inspect_options::most_order_calls`
-    other, ///< none of these, as the trees of some MPI libraries; or the order changed between calls, or has other names on other ranks
+    other, ///< none of these; or the order changed between calls, or has other names on other ranks
 };
 
 constexpr const char* name(order_class order) noexcept

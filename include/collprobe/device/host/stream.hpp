@@ -106,10 +106,10 @@ void synchronize(
 
 /// A borrowed stream. Copy it freely; it must not outlive the `stream`. Any thread may use it.
 ///
-/// Work runs in the order enqueued, on the stream's own thread, with subnormal numbers as IEEE 754 has them whatever the
-/// flags of the build. If a task throws, the exception becomes the stream's
-/// error. Then the later tasks are cancelled (except waits), a stream that waits for a later event fails too, and
-/// `synchronize` throws the error once. After that the stream is usable again.
+/// Work runs in the order enqueued, on the stream's own thread, and with subnormal numbers, which `-ffast-math` drops
+/// elsewhere. If a task throws, the exception becomes the stream's error. Then the later tasks are cancelled (except
+/// waits), a stream that waits for a later event fails too, and `synchronize` throws the error once. After that the
+/// stream is usable again.
 class stream_ref {
 public:
     /// Appends `task` (a callable without arguments) and returns at once. `task` may have a member `cancel(const
