@@ -234,7 +234,6 @@ private:
         }
         calls_.least_bytes = options_.least_bytes;
         calls_.ranks = comm_.size();
-        calls_.rotates = within_.rotate;
         std::vector<std::uint32_t> places;
         std::size_t own = 0;
         if constexpr (two_level) {
@@ -313,7 +312,7 @@ private:
         detail::enqueue_marked(done, stream, [&, this] {
             detail::quantised_exchange<T, Comm, Groups> work(comm_, nodes_, memory, within_, across_,
                 options_.sum == accumulation::float64, call, std::exchange(calls_.errors_to, nullptr),
-                std::exchange(calls_.checks_to, {}), stream, where);
+                std::exchange(calls_.digests_to, nullptr), stream, where);
             if constexpr (Call == collective::all_gather) {
                 work.all_gather(send, receive);
             } else {

@@ -52,7 +52,6 @@ struct block_encoder {
     /// or null.
     float* residual = nullptr;
     bool probed = true;
-    bool feeds_back = true; ///< adds the residual before it is replaced
 
     /// What is added to an element the next time: never a number that is not finite.
     COLLPROBE_HD static float error_to_keep(float element, float decoded) noexcept
@@ -78,10 +77,8 @@ struct block_encoder {
         if (residual == nullptr) return encode_as_is(path, x, x, key, wire, to, into);
         float* const kept = residual + to.number * how.block;
         const std::uint32_t by_vectors = path == isa::portable ? 0 : to.count / 32 * 32;
-        if (feeds_back) {
-            COLLPROBE_ON_ISA(path, void(), add_kept(x, kept, by_vectors));
-            for (std::uint32_t i = by_vectors; i < to.count; ++i) x[i] = rounded_sum(x[i], kept[i]);
-        }
+        COLLPROBE_ON_ISA(path, void(), add_kept(x, kept, by_vectors));
+        for (std::uint32_t i = by_vectors; i < to.count; ++i) x[i] = rounded_sum(x[i], kept[i]);
         encode_as_is(path, x, x, key, wire, to, into);
         float decoded[largest_block];
         decode(path, how, wire, to.message, to.block, blocks_of(to), decoded);

@@ -12,7 +12,6 @@
 #include <collprobe/core/record/quantisation.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/in_flight.hpp>
-#include <collprobe/quant/detail/code_checks.hpp>
 #include <collprobe/quant/detail/codec_kernels.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -85,7 +84,7 @@ struct quantised_memory {
     const std::uint32_t* own_slices;
     std::vector<feedback_memory<Device>> feedback; ///< by the call's place in a step
     std::vector<feedback_memory<Device>> dropped; ///< of calls that may be under way
-    code_check_memory<Device> checks;
+    typename Device::template buffer<std::uint64_t> digests[2]; ///< of messages, on the call's stream and on `sums`
     typename Device::stream sums;
     typename Device::workspace call_workspace; ///< for reductions on the call's stream
     typename Device::workspace sums_workspace;

@@ -174,7 +174,7 @@ public:
             const unsigned count = to.count > before ? to.count - before : 0;
             if (turn == 0 || tiles > 1) {
                 load(x, tile);
-                if (encoder_.residual != nullptr && encoder_.feeds_back) add_residual(to, before, count, x);
+                if (encoder_.residual != nullptr) add_residual(to, before, count, x);
             }
             if (turn < tiles) {
                 look_at(x, before, count, range, first_nonfinite);
