@@ -5,8 +5,8 @@
 //
 // Which planted fault of a quantised all-reduce gets which verdict, when, and whether its place is named. 8 ranks
 // average 32,768 elements by codes with blocks of 128, six steps a trial, every step with the fault; by the checks that
-// are on by default, and by all. Prints markdown. Exit status 1 if a fault that is larger than the roundings to codes is not named by all checks, or if a clean
-// trial has a verdict that only faults have.
+// are on by default, and by all. Prints markdown. Exit status 1 if a fault that is larger than the roundings to codes is
+// not named by all checks, or if a clean trial has a verdict that only faults have.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -56,8 +56,8 @@ std::vector<T> decoded(const std::vector<T>& x, code_format format)
     return result;
 }
 
-/// A quantised communicator with a flaw. `plain` has the same ranks. The host waits.
-template <communicator Comm>
+/// A quantised communicator, that `make` returns, with a flaw. `plain` has the same ranks. The host waits.
+template <communicator Comm, class Make>
 class flawed : public adaptor<Comm> {
     using base_type = adaptor<Comm>;
     using base_type::comm_;
@@ -65,8 +65,8 @@ class flawed : public adaptor<Comm> {
 public:
     using typename base_type::stream_ref;
 
-    flawed(Comm comm, local::communicator& plain, flaw what, code_format format)
-        : base_type(std::move(comm)), plain_(plain), what_(what), format_(format)
+    flawed(const Make& make, local::communicator& plain, flaw what, code_format format)
+        : base_type(make()), make_(make), plain_(plain), what_(what), format_(format)
     {
     }
 
@@ -86,7 +86,6 @@ public:
                 return;
             }
         }
-        if (what_ == flaw::constant_dither && first_state_.empty()) first_state_ = comm_.save(stream);
         comm_.all_reduce(send, receive, operation, stream, where);
         if (what_ == flaw::unquantised_part) {
             std::vector<T> exact(send.count());
@@ -105,8 +104,8 @@ public:
     }
     void next_step(stream_ref stream, call_site where = call_site::current())
     {
-        comm_.next_step(stream, where);
-        if (!first_state_.empty()) comm_.restore(view<const std::uint8_t>(first_state_), stream);
+        if (what_ == flaw::constant_dither) comm_ = make_(); // whose first step is this one
+        else comm_.next_step(stream, where);
     }
 
 private:
@@ -130,10 +129,10 @@ private:
         std::copy(result.begin(), result.end(), receive.begin());
     }
 
+    Make make_; ///< a communicator like `comm_`
     local::communicator& plain_;
     flaw what_;
     code_format format_;
-    std::vector<std::uint8_t> first_state_; ///< which has the number of the step
 };
 
 /// A fault: in the codes' messages, or around them.
@@ -206,13 +205,16 @@ std::vector<step_record> run_trial(const scenario& of, code_format format, std::
 {
     std::vector<step_record> records;
     local::run(ranks, [&](local::communicator& world) {
-        faulty<local::communicator> wire(world, of.of_messages, {.calls = {collective::all_to_all}});
-        quantised<faulty<local::communicator>> codes(std::move(wire),
-            {.format = format, .block = block, .rounding = of.rounding, .seed = seed, .feedback = of.feedback},
-            {.least_bytes = 1});
+        const auto make = [&] {
+            faulty<local::communicator> wire(world, of.of_messages, {.calls = {collective::all_to_all}});
+            return quantised<faulty<local::communicator>>(std::move(wire),
+                {.format = format, .block = block, .rounding = of.rounding, .seed = seed, .feedback = of.feedback},
+                {.least_bytes = 1});
+        };
         quantisation_checks checks;
         checks.messages = all_checks;
-        probed probe(flawed(std::move(codes), world, of.what, format), {}, quantisation_probe({}, checks));
+        flawed<quantised<faulty<local::communicator>>, decltype(make)> codes(make, world, of.what, format);
+        probed probe(std::move(codes), {}, quantisation_probe({}, checks));
         const host::stream stream;
         std::vector<T> gradient(count);
         std::vector<T> mean(count);

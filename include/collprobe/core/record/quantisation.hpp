@@ -74,9 +74,7 @@ enum class feedback_state : std::uint8_t {
     none, ///< no error is kept
     fresh, ///< the first call: there was none
     continued,
-    /// The call has another kind, type or count than the last one in its place, or a restored state is that
-    /// of another layout.
-    dropped,
+    dropped, ///< the call has another kind, type or count than the last one in its place
 };
 
 constexpr const char* name(feedback_state state) noexcept

@@ -186,9 +186,8 @@ public:
         if (mine.layout != layout) {
             require_no_capture(who);
             const bool had_errors = mine.layout != feedback_layout();
-            state = had_errors || mine.unfit ? feedback_state::dropped : feedback_state::fresh;
+            state = had_errors ? feedback_state::dropped : feedback_state::fresh;
             if (had_errors) memory_.dropped.push_back(std::move(mine));
-            mine.unfit = false;
             mine.layout = layout;
             mine.errors = typename device::template buffer<float>(layout.numbers());
             device::zero(on_, view<float>(mine.errors));

@@ -16,7 +16,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What identifies the errors that a call keeps. Plain bytes: it is saved with them.
+/// What identifies the errors that a call keeps.
 struct feedback_layout {
     std::uint32_t call = 0; ///< `collective`
     std::uint32_t type = 0; ///< `element_type`
@@ -35,7 +35,6 @@ template <class Device>
 struct feedback_memory {
     feedback_layout layout;
     typename Device::template buffer<float> errors;
-    bool unfit = false; ///< errors of this call were saved, and could not be restored
 
     float* input() const noexcept { return layout.input == 0 ? nullptr : errors.data(); }
     float* node() const noexcept { return layout.node == 0 ? nullptr : errors.data() + layout.input; }
