@@ -117,14 +117,12 @@ struct quantised_outcome {
 struct quantisation_errors {
     std::uint64_t count = 0; ///< elements, the non-finite ones included; with a rotation also those that fill a block
     std::uint64_t nonfinite = 0;
-    std::uint64_t first_nonfinite = no_index; ///< index in the buffer
     std::uint64_t zeros = 0; ///< elements that were zero
     std::uint64_t zeroed = 0; ///< elements that decode to zero, and were not
     std::uint64_t saturated = 0; ///< of integers: elements with an error above half a scale (1, stochastic)
     std::uint64_t outliers = 0; ///< elements above half of their block's largest magnitude
     std::uint64_t blocks = 0;
     std::uint64_t zero_blocks = 0; ///< of zeros, or of no finite elements
-    std::uint64_t underflowed_blocks = 0; ///< blocks whose scale would be below the smallest normal number
     double squares = 0; ///< sum of squares of the elements
     double error_squares = 0;
     double error_sum = 0;
@@ -132,8 +130,6 @@ struct quantisation_errors {
     double scale_sum = 0; ///< over the same blocks: scale over root mean square
     double worst_ratio = 0; ///< of the worst block: its error's sum of squares over its elements'
     std::uint64_t worst_block = no_index; ///< index of its first element
-    double largest_error = 0; ///< largest magnitude of an error
-    std::uint64_t largest_error_at = no_index; ///< index of the element
 };
 
 /// What the owner of a slice learns when it adds the ranks' terms: the errors of its own rounding, and how
@@ -142,8 +138,6 @@ struct combined_errors {
     quantisation_errors errors; ///< of the sum's rounding; of no elements if it was not rounded to codes
     double term_squares = 0; ///< sum over elements and ranks of the squares of the terms
     double sum_squares = 0; ///< sum over elements of the squares of their sums
-    std::uint64_t terms = 0; ///< elements times ranks
-    std::uint64_t nonfinite_blocks = 0;
 };
 
 /// What a quantised collective did to the numbers of one rank.
