@@ -25,8 +25,8 @@ concept has_codes = floating_element<T> && (sizeof(T) == 2 || sizeof(T) == 4);
 } // namespace detail
 
 /// Codes of the equal slices of a buffer of T, to be gathered as often as wanted: `examples/coded_weights.cpp`.
-/// Slice r is message r. Blocks begin with each slice. The last slices may be shorter, or empty; their messages have the
-/// size of the others. For kernels a program includes quant/cuda/codec_kernels.cuh.
+/// Slice r is message r. Blocks begin with each slice. The last slices may be shorter, or empty; their messages have
+/// the size of the others. For kernels a program includes quant/cuda/codec_kernels.cuh.
 template <detail::has_codes T>
 class slice_codec {
 public:
