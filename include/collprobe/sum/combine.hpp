@@ -12,8 +12,7 @@
 #include <collprobe/simd/vector.hpp>
 #include <collprobe/sum/detail/add.hpp>
 
-#define COLLPROBE_KERNEL <collprobe/sum/detail/hop_kernel.hpp>
-#include <collprobe/simd/dispatch.hpp>
+#include <collprobe/sum/detail/hop_kernel.hpp>
 
 /// The arithmetic of one hop of a reduction: two values of the element type give one value, rounded to that type.
 namespace collprobe::inline COLLPROBE_ABI::detail {

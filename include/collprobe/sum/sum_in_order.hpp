@@ -126,7 +126,7 @@ struct sum_by_blocks {
     void run() const noexcept
     {
         const gradual_underflow as_ieee_has_it;
-        if (COLLPROBE_X86_SIMD != 0 && supports(isa::avx2)) run_by_avx2();
+        if (COLLPROBE_VECTORS != 0 && supports(isa::vectors)) run_by_avx2();
         else run_as_it_is();
     }
 

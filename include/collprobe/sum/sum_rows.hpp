@@ -67,8 +67,8 @@ struct sum_rows {
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
     {
         const detail::gradual_underflow as_ieee_has_it;
-        if constexpr (COLLPROBE_X86_SIMD != 0) {
-            if (detail::supports(detail::isa::avx2)) return sum_block_by_avx2(block * width);
+        if constexpr (COLLPROBE_VECTORS != 0) {
+            if (detail::supports(detail::isa::vectors)) return sum_block_by_avx2(block * width);
         }
         sum_block(block * width);
     }

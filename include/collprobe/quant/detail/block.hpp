@@ -247,8 +247,7 @@ struct term_blocks {
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail
 
-#define COLLPROBE_KERNEL <collprobe/quant/detail/block_kernel.hpp>
-#include <collprobe/simd/dispatch.hpp>
+#include <collprobe/quant/detail/block_kernel.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 

@@ -1,32 +1,35 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
-// No include guard: simd/dispatch.hpp includes this once per instruction set.
-#if defined(COLLPROBE_ISA_NAMESPACE)
-namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
+#include <collprobe/simd/vector.hpp>
+
+#if COLLPROBE_VECTORS
+COLLPROBE_BEGIN_VECTORS
+namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
 /// Sixteen elements as two vectors of floats. Elements of bfloat16 stay in the words that they share, half of which
 /// is the float of one: first those of even index, then those of odd index.
 template <class T>
-[[gnu::always_inline]] inline void widen_16(const T* from, eight_floats (&to)[2]) noexcept
+[[gnu::always_inline]] inline void widen_16(const T* from, floats (&to)[2]) noexcept
 {
     if constexpr (std::is_same_v<T, bfloat16>) {
-        const auto pairs = load<eight_words>(from);
-        to[0] = reinterpret_cast<eight_floats>(pairs << 16);
-        to[1] = reinterpret_cast<eight_floats>(pairs & 0xffff0000u);
+        const auto pairs = load<words32>(from);
+        to[0] = reinterpret_cast<floats>(pairs << 16);
+        to[1] = reinterpret_cast<floats>(pairs & 0xffff0000u);
     } else {
         for (int k = 0; k < 2; ++k) {
-            if constexpr (sizeof(T) == 1) to[k] = floats_of_float8(from + 8 * k);
-            else to[k] = floats_of_halves(from + 8 * k);
+            if constexpr (sizeof(T) == 1) to[k] = load_floats(from + 8 * k);
+            else to[k] = load_floats(from + 8 * k);
         }
     }
 }
 
 template <class T>
-[[gnu::always_inline]] inline void narrow_16(const eight_floats (&from)[2], T* to) noexcept
+[[gnu::always_inline]] inline void narrow_16(const floats (&from)[2], T* to) noexcept
 {
     if constexpr (std::is_same_v<T, bfloat16>) {
-        const eight_words pairs
+        const words32 pairs
             = rounded_to_bfloat16(from[0]) >> 16 | (rounded_to_bfloat16(from[1]) & 0xffff0000u);
         __builtin_memcpy(static_cast<void*>(to), &pairs, sizeof pairs);
     } else if constexpr (sizeof(T) == 1) {
@@ -34,8 +37,8 @@ template <class T>
         __builtin_memcpy(values, from, sizeof values);
         for (int i = 0; i < 16; ++i) to[i] = T(values[i]);
     } else {
-        store_as_halves(from[0], to);
-        store_as_halves(from[1], to + 8);
+        store_floats(from[0], to);
+        store_floats(from[1], to + 8);
     }
 }
 
@@ -45,7 +48,7 @@ template <class T>
 {
     int i = 0;
     for (; i + 16 <= count; i += 16) {
-        eight_floats x[2], y[2];
+        floats x[2], y[2];
         widen_16(a + i, x);
         widen_16(b + i, y);
         x[0] += y[0];
@@ -63,7 +66,7 @@ template <class T>
 {
     int i = 0;
     for (; i + 16 <= count; i += 16) {
-        eight_floats x[2], y[2];
+        floats x[2], y[2];
         widen_16(a + i, x);
         widen_16(b + i * step, y);
         x[0] *= y[0];
@@ -73,5 +76,6 @@ template <class T>
     return i;
 }
 
-} // namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE
+} // namespace collprobe::detail::vectors
+COLLPROBE_END_VECTORS
 #endif
