@@ -94,7 +94,7 @@ void check_record(view<const T> data, const T* other)
     for (const T* input : {other, static_cast<const T*>(nullptr)}) {
         const separate_reads<T> separate{data, input};
         const auto expected = separate.finish(detail::reduce_blocks(separate, data.count()));
-        for (const detail::isa path : {detail::isa::portable, detail::isa::avx2, detail::isa::avx512}) {
+        for (const detail::isa path : {detail::isa::portable, detail::isa::vectors}) {
             if (!detail::supports(path)) continue;
             CAPTURE(std::string(detail::name(path)));
             check_same(record_of<T>(data, input, path), expected);
@@ -191,7 +191,7 @@ TEST_CASE_TEMPLATE("the elements of a result that are not finite are counted, an
                 data[at] = T(i % 3 == 0 ? detail::not_a_number() : i % 3 == 1 ? detail::infinity() : -detail::infinity());
             }
             const auto first = std::find(is_bad.begin(), is_bad.end(), true);
-            for (const detail::isa path : {detail::isa::portable, detail::isa::avx2, detail::isa::avx512}) {
+            for (const detail::isa path : {detail::isa::portable, detail::isa::vectors}) {
                 if (!detail::supports(path)) continue;
                 const detail::result_record found = record_of<T>(view<const T>(data), nullptr, path);
                 CHECK(found.nonfinite == static_cast<std::size_t>(std::count(is_bad.begin(), is_bad.end(), true)));

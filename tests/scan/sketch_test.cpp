@@ -124,7 +124,7 @@ TEST_CASE_TEMPLATE("the bits are the same on every path and for the threads of a
                 CAPTURE(first);
                 const view<const T> part(values.data() + shift, count);
                 const auto threads = sketch_by_threads<T>(part, options, first);
-                for (const detail::isa path : {detail::isa::portable, detail::isa::avx2, detail::isa::avx512}) {
+                for (const detail::isa path : {detail::isa::portable, detail::isa::vectors}) {
                     if (!detail::supports(path)) continue;
                     CAPTURE(std::string(detail::name(path)));
                     std::vector<sketch_sum<T>> result(sketch_numbers<T>(options)), scratch(result.size());

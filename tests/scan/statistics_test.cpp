@@ -24,34 +24,6 @@
 using namespace collprobe;
 using testing::for_all_element_types;
 
-#if COLLPROBE_X86_SIMD
-// The AVX-512 shape of the kernels (64-byte vectors), compiled for AVX2: its logic is tested here even
-// where no machine has AVX-512.
-#pragma GCC diagnostic ignored "-Wpsabi" // these vectors are inlined: no call passes them
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
-#define COLLPROBE_ISA_NAMESPACE wide_on_avx2
-#define COLLPROBE_ISA_WIDTH 64
-#define COLLPROBE_ISA_REGISTER "m"
-#define COLLPROBE_ISA_UNROLL
-#include <collprobe/simd/detail/vector_kernel.hpp>
-#include <collprobe/scan/detail/digest_kernel.hpp>
-#include <collprobe/scan/detail/statistics_kernel.hpp>
-#undef COLLPROBE_ISA_NAMESPACE
-#undef COLLPROBE_ISA_WIDTH
-#undef COLLPROBE_ISA_REGISTER
-#undef COLLPROBE_ISA_UNROLL
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-#endif
-
 namespace {
 
 #if defined(__FAST_MATH__)
@@ -62,7 +34,7 @@ constexpr bool fast_math = false;
 
 constexpr std::size_t block = 16384; // of the types of two bytes and more
 
-constexpr std::array every_path{detail::isa::portable, detail::isa::avx2, detail::isa::avx512};
+constexpr std::array every_path{detail::isa::portable, detail::isa::vectors};
 
 template <class T>
 std::string name_of()
@@ -616,54 +588,6 @@ TEST_CASE("statistics - merging an empty partial changes nothing, on either side
     check_same(reducer.finish(left), reducer.finish(partial));
     check_same(reducer.finish(right), reducer.finish(partial));
 }
-
-#if COLLPROBE_X86_SIMD
-TEST_CASE("statistics - the 64-byte shape of the kernels does what the 32-byte one does")
-{
-    if (!detail::supports(detail::isa::avx2)) {
-        MESSAGE("SKIPPED: no AVX2 here");
-        return;
-    }
-    for_all_element_types([](auto sample) {
-        using T = decltype(sample);
-        CAPTURE(name_of<T>());
-        for (const std::size_t count : {64u, 100u, 1024u, 4096u, 4095u}) {
-            for (const double mean : {0.0, 50.0}) {
-                std::vector<T> data = random_elements<T>(count, mean, 2, static_cast<unsigned>(count));
-                if (floating_element<T> && count == 100) data[3] = detail::bit_cast<T>(element_traits<T>::sign_mask);
-                for (const bool finite : {true, false}) {
-                    if constexpr (floating_element<T>)
-                        if (!finite) data[50] = detail::bit_cast<T>(element_traits<T>::exponent_mask);
-                    detail::block_sums narrow, wide;
-                    collprobe::detail::digest_state narrow_digest, wide_digest;
-                    bool narrow_finite = false;
-                    bool wide_finite = false;
-                    constexpr std::uint64_t first_byte = 5 * detail::digest_period_bytes + 7 * 128; // within a period
-                    const auto done
-                        = detail::avx2::scan<T, true>(data.data(), count, narrow, narrow_digest, first_byte, narrow_finite);
-                    const auto also
-                        = detail::wide_on_avx2::scan<T, true>(data.data(), count, wide, wide_digest, first_byte, wide_finite);
-                    const collprobe::detail::digest_state expected = detail::digest_bytes(detail::isa::portable,
-                        reinterpret_cast<const unsigned char*>(data.data()), done * sizeof(T), first_byte);
-                    CHECK(done == also);
-                    CHECK(narrow_finite == wide_finite);
-                    CHECK(narrow_digest.first == wide_digest.first);
-                    CHECK(narrow_digest.second == wide_digest.second);
-                    CHECK(narrow_digest.bytes == wide_digest.bytes);
-                    CHECK(narrow_digest.first == expected.first);
-                    CHECK(narrow_digest.second == expected.second);
-                    CHECK(narrow_digest.bytes == expected.bytes);
-                    if (narrow_finite && !fast_math) CHECK(std::memcmp(&narrow, &wide, sizeof narrow) == 0);
-                    detail::distance_sums a, b;
-                    CHECK(detail::avx2::scan_distances(data.data(), count, 1.5, a)
-                        == detail::wide_on_avx2::scan_distances(data.data(), count, 1.5, b));
-                    if (narrow_finite && !fast_math) CHECK(std::memcmp(&a, &b, sizeof a) == 0);
-                }
-            }
-        }
-    });
-}
-#endif
 
 TEST_CASE("statistics - a null view is an error that names the call")
 {

@@ -23,7 +23,7 @@ namespace {
 
 using bytes = std::vector<unsigned char>;
 using testing::naive_digest;
-constexpr std::array every_path{detail::isa::portable, detail::isa::avx2, detail::isa::avx512};
+constexpr std::array every_path{detail::isa::portable, detail::isa::vectors};
 #if defined(COLLPROBE_TEST_SANITIZED) || defined(COLLPROBE_TEST_BRIEF)
 constexpr int trials = 60;
 #else

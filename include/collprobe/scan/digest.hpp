@@ -169,8 +169,7 @@ struct digest_lane_sums {
 } // namespace detail
 } // namespace collprobe
 
-#define COLLPROBE_KERNEL <collprobe/scan/detail/digest_kernel.hpp>
-#include <collprobe/simd/dispatch.hpp>
+#include <collprobe/scan/detail/digest_kernel.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {

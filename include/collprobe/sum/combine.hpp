@@ -100,7 +100,7 @@ struct hops {
 
     void run(int count) const noexcept
     {
-        if (COLLPROBE_X86_SIMD != 0 && floating_element<T> && sizeof(T) <= 2 && supports(isa::avx2)) run_by_avx2(count);
+        if (COLLPROBE_VECTORS != 0 && floating_element<T> && sizeof(T) <= 2 && supports(isa::vectors)) run_by_avx2(count);
         else run_inlined(count);
         compiler_barrier(result);
     }

@@ -103,7 +103,7 @@ struct planned_sums {
     void run() const
     {
         const fixed_array<sums_in_block<in, T>> partial(plan.places);
-        if (COLLPROBE_X86_SIMD != 0 && supports(isa::avx2)) run_by_avx2(partial.data());
+        if (COLLPROBE_VECTORS != 0 && supports(isa::vectors)) run_by_avx2(partial.data());
         else add_blocks(partial.data());
     }
 

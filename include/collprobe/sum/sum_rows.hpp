@@ -65,8 +65,8 @@ struct sum_rows {
     COLLPROBE_HD std::uint64_t blocks() const noexcept { return count / width + (count % width != 0 ? 1 : 0); }
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
     {
-        if constexpr (COLLPROBE_X86_SIMD != 0) {
-            if (detail::supports(detail::isa::avx2)) return sum_block_by_avx2(block * width);
+        if constexpr (COLLPROBE_VECTORS != 0) {
+            if (detail::supports(detail::isa::vectors)) return sum_block_by_avx2(block * width);
         }
         sum_block(block * width);
     }

@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
-// No include guard: simd/dispatch.hpp includes this once per instruction set.
-#if defined(COLLPROBE_ISA_NAMESPACE)
-namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
+#include <collprobe/simd/vector.hpp>
+
+#if COLLPROBE_VECTORS
+COLLPROBE_BEGIN_VECTORS
+namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
 /// Codes are made and read 32 at a time.
 inline constexpr std::uint32_t group_vectors = 32 / float_lanes;
@@ -15,7 +18,7 @@ template <class V>
     return reinterpret_cast<vector<int, int{sizeof(V)}>>(x) & 0x7fffffff;
 }
 template <class V>
-[[gnu::always_inline]] inline eight_floats fold(V x) noexcept
+[[gnu::always_inline]] inline floats fold(V x) noexcept
 {
     if constexpr (sizeof(V) == 32) {
         return x;
@@ -58,7 +61,7 @@ template <bool with_signs, bool with_zeros, class T>
     keys most[2] = {};
     ints least = ints{} + 0x7fffffff;
     for (std::uint32_t i = 0; i < count; i += 32) {
-        COLLPROBE_ISA_UNROLL
+        COLLPROBE_UNROLL_VECTORS
         for (std::uint32_t k = 0; k < group_vectors; ++k) {
             const std::uint32_t at = i + float_lanes * k;
             const floats x = load_floats(from + at);
@@ -87,21 +90,21 @@ inline void find_scales(const codec& how, block_batch& batch) noexcept
 {
     const bool has_sign = how.rule == scaling::signed_maximum;
     const bool narrow = how.scale == scale_format::bfloat16;
-    const eight_floats steps = eight_floats{} + (largest_code(how.format) + (has_sign ? 1.0f : 0.0f));
+    const floats steps = floats{} + (largest_code(how.format) + (has_sign ? 1.0f : 0.0f));
     for (std::uint32_t b = 0; b < batch.blocks; b += 8) {
-        const auto extreme = load<eight_words>(batch.extreme + b);
-        const auto most = reinterpret_cast<eight_floats>(extreme >> 1);
-        const auto is_zero = reinterpret_cast<eight_ints>(extreme >> 1) == 0;
-        eight_ints scale = lanewise_maximum(
-            reinterpret_cast<eight_ints>(rounded_quotient(most, steps)), eight_ints{} + 0x00800000);
+        const auto extreme = load<words32>(batch.extreme + b);
+        const auto most = reinterpret_cast<floats>(extreme >> 1);
+        const auto is_zero = reinterpret_cast<ints>(extreme >> 1) == 0;
+        ints scale = lanewise_maximum(
+            reinterpret_cast<ints>(rounded_quotient(most, steps)), ints{} + 0x00800000);
         if (narrow) scale = (scale + 0xffff) & static_cast<int>(0xffff0000u);
         // The quotient may have been rounded down. What rounds once has the sign of the exact difference.
-        const eight_floats above = fused_multiply_add(reinterpret_cast<eight_floats>(scale), steps, -most);
+        const floats above = fused_multiply_add(reinterpret_cast<floats>(scale), steps, -most);
         scale += (above < 0) & (narrow ? 0x10000 : 1);
-        if (has_sign) scale |= reinterpret_cast<eight_ints>(~extreme << 31);
+        if (has_sign) scale |= reinterpret_cast<ints>(~extreme << 31);
         scale &= ~is_zero;
-        const auto inverse = rounded_quotient(eight_floats{} + 1.0f, reinterpret_cast<eight_floats>(scale));
-        const eight_ints inverse_bits = reinterpret_cast<eight_ints>(inverse) & ~is_zero;
+        const auto inverse = rounded_quotient(floats{} + 1.0f, reinterpret_cast<floats>(scale));
+        const ints inverse_bits = reinterpret_cast<ints>(inverse) & ~is_zero;
         __builtin_memcpy(batch.scale + b, &scale, 32);
         __builtin_memcpy(batch.inverse + b, &inverse_bits, 32);
     }
@@ -133,7 +136,7 @@ template <class V>
         words64 c1[2];
         words64 c2[2];
         words64 c3[2];
-        COLLPROBE_ISA_UNROLL
+        COLLPROBE_UNROLL_VECTORS
         for (std::uint32_t k = 0; k < 2; ++k) {
             c0[k] = numbers + (first_eighth + e + k * lanes);
             c1[k] = c0[k] >> 32;
@@ -143,7 +146,7 @@ template <class V>
         words64 k0 = words64{} + static_cast<std::uint32_t>(key);
         words64 k1 = words64{} + (key >> 32);
         for (int round = 0; round < 10; ++round) {
-            COLLPROBE_ISA_UNROLL
+            COLLPROBE_UNROLL_VECTORS
             for (std::uint32_t k = 0; k < 2; ++k) {
                 const words64 a = multiply_low_halves(c0[k], words64{} + 0xd2511f53u);
                 const words64 b = multiply_low_halves(c2[k], words64{} + 0xcd9e8d57u);
@@ -155,7 +158,7 @@ template <class V>
             k0 += 0x9e3779b9u;
             k1 += 0xbb67ae85u;
         }
-        COLLPROBE_ISA_UNROLL
+        COLLPROBE_UNROLL_VECTORS
         for (std::uint32_t k = 0; k < 2; ++k) {
             words64 in_order[2];
             interleave((c0[k] & 0xffffffffu) | c1[k] << 32, (c2[k] & 0xffffffffu) | c3[k] << 32, in_order);
@@ -266,12 +269,11 @@ template <bool probed, coding kind>
     floats squares[2] = {};
     floats error_squares[2] = {};
     floats error_sum = {};
-    ints largest = {};
     vector<unsigned char, 32> zero_codes = {};
     for (std::uint32_t i = 0; i < how.block; i += 32) {
         if constexpr (probed) next.prefetch(b * how.block + i);
         ints codes[group_vectors];
-        COLLPROBE_ISA_UNROLL
+        COLLPROBE_UNROLL_VECTORS
         for (std::uint32_t k = 0; k < group_vectors; ++k) {
             const std::uint32_t at = i + float_lanes * k;
             const auto x = load<floats>(elements + at);
@@ -282,7 +284,6 @@ template <bool probed, coding kind>
                 squares[k % 2] += value * value;
                 error_squares[k % 2] += error * error;
                 error_sum += error;
-                largest = lanewise_maximum(largest, magnitudes_of(error));
                 counts.outliers += magnitudes_of(x) > half;
                 if constexpr (kind == coding::clipped)
                     counts.clipped += magnitudes_of(error) > bit_cast<std::int32_t>(0.5f + 0x1p-10f);
@@ -293,15 +294,14 @@ template <bool probed, coding kind>
         if constexpr (probed) zero_codes -= reinterpret_cast<vector<unsigned char, 32>>(bytes == 0);
     }
     if constexpr (probed) {
-        const eight_floats all_errors = fold(error_squares[0] + error_squares[1]);
-        const eight_floats pairs = sums_of_pairs(fold(squares[0] + squares[1]), all_errors);
-        const eight_floats sum_pairs = sums_of_pairs(fold(error_sum), eight_floats{});
-        const halves_of<eight_floats> halves(sums_of_pairs(pairs, sum_pairs));
+        const floats all_errors = fold(error_squares[0] + error_squares[1]);
+        const floats pairs = sums_of_pairs(fold(squares[0] + squares[1]), all_errors);
+        const floats sum_pairs = sums_of_pairs(fold(error_sum), floats{});
+        const halves_of<floats> halves(sums_of_pairs(pairs, sum_pairs));
         const auto all = halves.both[0] + halves.both[1];
         batch.squares[b] = all[0];
         batch.error_squares[b] = all[1];
         batch.error_sum[b] = all[2];
-        batch.largest_error[b] = bit_cast<float>(highest_lane(largest));
         counts.zero_codes += sums_of_bytes(zero_codes);
     }
 }
@@ -368,46 +368,8 @@ inline void encode_batch(const codec& how, const T* from, const std::uint16_t* r
     else encode_blocks<false>(how, elements, random, next, to, batch);
 }
 
-/// The element of block `b` with the largest error, the first of equals.
-template <coding kind>
-[[gnu::noinline]] std::uint32_t find_largest_error(
-    const codec& how, const float* elements, const std::uint16_t* random, float inverse) noexcept
-{
-    const coder<kind> code_of(how);
-    ints largest = ints{} - 1;
-    ints at = {};
-    for (std::uint32_t i = 0; i < how.block; i += float_lanes) {
-        floats error;
-        code_of(load<floats>(elements + i) * inverse, kind == coding::stochastic ? random + i : nullptr, error);
-        const ints magnitudes = magnitudes_of(error);
-        const ints is_larger = magnitudes > largest;
-        largest = lanewise_maximum(largest, magnitudes);
-        at = (at & ~is_larger) | (static_cast<int>(i) & is_larger);
-    }
-    const int most = highest_lane(largest);
-    std::uint32_t first = how.block;
-    for (std::uint32_t lane = 0; lane < float_lanes; ++lane) {
-        const std::uint32_t place = static_cast<std::uint32_t>(at[lane]) + lane;
-        if (largest[lane] == most && place < first) first = place;
-    }
-    return first;
-}
-inline std::uint32_t find_largest_error(const codec& how, const float* elements, const std::uint16_t* random,
-    const block_batch& batch, std::uint32_t b) noexcept
-{
-    const float* const from = elements + b * how.block;
-    const std::uint16_t* const bits = how.rounding == code_rounding::stochastic ? random + b * how.block : nullptr;
-    switch (coding_of(how)) {
-    case coding::nearest: return find_largest_error<coding::nearest>(how, from, bits, batch.inverse[b]);
-    case coding::clipped: return find_largest_error<coding::clipped>(how, from, bits, batch.inverse[b]);
-    case coding::stochastic: return find_largest_error<coding::stochastic>(how, from, bits, batch.inverse[b]);
-    case coding::float8: return find_largest_error<coding::float8>(how, from, bits, batch.inverse[b]);
-    }
-    return 0;
-}
-
-/// `add_block` for all blocks of a batch whose elements are finite; without the places of the largest error and the
-/// worst block, whose numbers in the batch it leaves there.
+/// `add_block` for all blocks of a batch whose elements are finite; without the place of the worst block, whose number
+/// in the batch it leaves there.
 inline void add_batch(const codec& how, double energy, block_batch& batch, quantisation_errors& into) noexcept
 {
     constexpr int parts = 64 / width; // vectors of doubles for eight blocks
@@ -416,33 +378,28 @@ inline void add_batch(const codec& how, double energy, block_batch& batch, quant
     doubles error_sum = {};
     doubles crests = {};
     doubles scales = {};
-    eight_ints zero_blocks = {};
-    eight_ints smallest = {};
-    eight_ints worst = {};
-    eight_ints worst_at = {};
-    eight_ints largest = {};
-    eight_ints largest_at = {};
-    const eight_floats count = eight_floats{} + static_cast<float>(how.block);
+    ints zero_blocks = {};
+    ints worst = {};
+    ints worst_at = {};
+    const floats count = floats{} + static_cast<float>(how.block);
     for (std::uint32_t b = 0; b < batch.blocks; b += 8) {
-        const auto extreme = load<eight_words>(batch.extreme + b) >> 1;
-        const auto signed_scale = load<eight_floats>(batch.scale + b);
-        const auto scale = reinterpret_cast<eight_floats>(magnitudes_of(signed_scale));
-        const auto inverse = reinterpret_cast<eight_floats>(magnitudes_of(load<eight_floats>(batch.inverse + b)));
-        const auto sum = load<eight_floats>(batch.squares + b);
-        const auto errors = load<eight_floats>(batch.error_squares + b);
+        const auto extreme = load<words32>(batch.extreme + b) >> 1;
+        const auto signed_scale = load<floats>(batch.scale + b);
+        const auto scale = reinterpret_cast<floats>(magnitudes_of(signed_scale));
+        const auto inverse = reinterpret_cast<floats>(magnitudes_of(load<floats>(batch.inverse + b)));
+        const auto sum = load<floats>(batch.squares + b);
+        const auto errors = load<floats>(batch.error_squares + b);
         // Of the errors with their signs, as scales have signs.
-        const auto bias = reinterpret_cast<eight_floats>(
-            reinterpret_cast<eight_ints>(load<eight_floats>(batch.error_sum + b))
-            ^ (reinterpret_cast<eight_ints>(signed_scale) & static_cast<int>(0x80000000u)));
-                const auto is_zero = reinterpret_cast<eight_ints>(extreme) == 0;
-        const auto has_squares = reinterpret_cast<eight_ints>(sum) > 0;
+        const auto bias = reinterpret_cast<floats>(
+            reinterpret_cast<ints>(load<floats>(batch.error_sum + b))
+            ^ (reinterpret_cast<ints>(signed_scale) & static_cast<int>(0x80000000u)));
+                const auto is_zero = reinterpret_cast<ints>(extreme) == 0;
+        const auto has_squares = reinterpret_cast<ints>(sum) > 0;
         zero_blocks += is_zero;
-        smallest += reinterpret_cast<eight_ints>(inverse) == bit_cast<int>(0x1p126f);
-        const eight_floats one_over_rms = square_roots(count / sum);
-        const auto per_rms = reinterpret_cast<eight_floats>(reinterpret_cast<eight_ints>(one_over_rms) & has_squares);
-        const eight_floats crest = reinterpret_cast<eight_floats>(extreme) * inverse * per_rms;
-        const eight_ints ratio = reinterpret_cast<eight_ints>(errors / sum) & has_squares;
-        const auto error = reinterpret_cast<eight_ints>(scale * load<eight_floats>(batch.largest_error + b));
+        const floats one_over_rms = square_roots(count / sum);
+        const auto per_rms = reinterpret_cast<floats>(reinterpret_cast<ints>(one_over_rms) & has_squares);
+        const floats crest = reinterpret_cast<floats>(extreme) * inverse * per_rms;
+        const ints ratio = reinterpret_cast<ints>(errors / sum) & has_squares;
         for (int k = 0; k < parts; ++k) {
             const doubles unit = k == 0 ? doubles_of_eight<0>(scale) : doubles_of_eight<1>(scale);
             const doubles energies = unit * unit;
@@ -452,12 +409,9 @@ inline void add_batch(const codec& how, double energy, block_batch& batch, quant
             crests += k == 0 ? doubles_of_eight<0>(crest) : doubles_of_eight<1>(crest);
             scales += k == 0 ? doubles_of_eight<0>(per_rms) : doubles_of_eight<1>(per_rms);
         }
-        const eight_ints is_worse = ratio > worst;
-        const eight_ints is_larger = error > largest;
+        const ints is_worse = ratio > worst;
         worst = lanewise_maximum(worst, ratio);
-        largest = lanewise_maximum(largest, error);
         worst_at = (worst_at & ~is_worse) | (static_cast<int>(b) & is_worse);
-        largest_at = (largest_at & ~is_larger) | (static_cast<int>(b) & is_larger);
     }
     const std::uint32_t left_out = static_cast<std::uint32_t>(__builtin_popcount(batch.nonfinite));
     const std::uint32_t beyond = (batch.blocks + 7) / 8 * 8 - batch.blocks;
@@ -468,25 +422,18 @@ inline void add_batch(const codec& how, double energy, block_batch& batch, quant
     into.saturated += batch.saturated;
     into.outliers += batch.outliers;
     into.zero_blocks += static_cast<std::uint32_t>(-sum_of_lanes(zero_blocks)) - left_out - beyond;
-    into.underflowed_blocks += static_cast<std::uint32_t>(-sum_of_lanes(smallest));
     into.squares += energy * sum_of_lanes(squares);
     into.error_squares += energy * sum_of_lanes(error_squares);
     into.error_sum += sum_of_lanes(error_sum);
     into.crest_sum += sum_of_lanes(crests);
     into.scale_sum += sum_of_lanes(scales);
-    batch.worst = batch.largest = 0;
+    batch.worst = 0;
     int most = 0;
-    int most_error = 0;
     for (std::uint32_t lane = 0; lane < 8; ++lane) {
         const std::uint32_t place = static_cast<std::uint32_t>(worst_at[lane]) + lane;
         if (worst[lane] > most || (worst[lane] == most && place < batch.worst)) {
             most = worst[lane];
             batch.worst = place;
-        }
-        const std::uint32_t error_place = static_cast<std::uint32_t>(largest_at[lane]) + lane;
-        if (largest[lane] > most_error || (largest[lane] == most_error && error_place < batch.largest)) {
-            most_error = largest[lane];
-            batch.largest = error_place;
         }
     }
 }
@@ -517,7 +464,7 @@ template <class Code>
     floats halves[2][16 / float_lanes];
     floats_of_sixteen<Code>(first, halves[0]);
     floats_of_sixteen<Code>(second, halves[1]);
-    COLLPROBE_ISA_UNROLL
+    COLLPROBE_UNROLL_VECTORS
     for (std::uint32_t k = 0; k < group_vectors; ++k) to[k] = halves[2 * k / group_vectors][k % (16 / float_lanes)];
     if constexpr (std::is_integral_v<Code>) {
         const auto nan = static_cast<signed char>(nan_code(how));
@@ -549,7 +496,7 @@ inline std::uint32_t decode_blocks(
         for (std::uint32_t i = 0; i < how.block; i += 32) {
             floats x[group_vectors];
             load_units<Code>(how, codes + (as_nibbles ? i / 2 : i), x, nans);
-            COLLPROBE_ISA_UNROLL
+            COLLPROBE_UNROLL_VECTORS
             for (std::uint32_t k = 0; k < group_vectors; ++k) store_floats(x[k] * scales[b], to + i + float_lanes * k);
         }
         if (has_nan_code && any_bit(nans)) left_out |= 1u << b;
@@ -578,19 +525,19 @@ inline bool sum_blocks(const codec& how, const term_blocks& terms, float divisor
             floats x[group_vectors];
             load_units<Code>(how, terms.codes(term) + (as_nibbles ? i / 2 : i), x, nans);
             const float scale = terms.scale(how, term);
-            COLLPROBE_ISA_UNROLL
+            COLLPROBE_UNROLL_VECTORS
             for (std::uint32_t k = 0; k < group_vectors; ++k) {
                 x[k] *= scale;
-                asm("" : "+" COLLPROBE_ISA_REGISTER(x[k])); // rounded before it is added
+                x[k] = hidden(x[k]); // rounded before it is added
                 if constexpr (probed) {
                     const floats scaled = x[k] * factor;
                     of_terms[k] += scaled * scaled;
                 }
                 sum[k] = term == 0 ? x[k] : sum[k] + x[k];
-                asm("" : "+" COLLPROBE_ISA_REGISTER(sum[k])); // no other order
+                sum[k] = hidden(sum[k]); // no other order
             }
         }
-        COLLPROBE_ISA_UNROLL
+        COLLPROBE_UNROLL_VECTORS
         for (std::uint32_t k = 0; k < group_vectors; ++k) {
             if constexpr (probed) {
                 const floats scaled = sum[k] * factor;
@@ -601,13 +548,13 @@ inline bool sum_blocks(const codec& how, const term_blocks& terms, float divisor
         }
     }
     if constexpr (probed) {
-        COLLPROBE_ISA_UNROLL
+        COLLPROBE_UNROLL_VECTORS
         for (std::uint32_t k = 1; k < group_vectors; ++k) {
             of_terms[0] += of_terms[k];
             of_sums[0] += of_sums[k];
         }
-        const eight_floats pairs = sums_of_pairs(fold(of_terms[0]), fold(of_sums[0]));
-        const halves_of<eight_floats> halves(sums_of_pairs(pairs, pairs));
+        const floats pairs = sums_of_pairs(fold(of_terms[0]), fold(of_sums[0]));
+        const halves_of<floats> halves(sums_of_pairs(pairs, pairs));
         const auto both = halves.both[0] + halves.both[1];
         squares = both[0];
         sum_squares = both[1];
@@ -642,5 +589,6 @@ inline void keep_errors(const float* elements, const float* decoded, std::uint32
     }
 }
 
-} // namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE
+} // namespace collprobe::detail::vectors
+COLLPROBE_END_VECTORS
 #endif

@@ -15,6 +15,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/quantisation.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/quant/detail/codec_kernels.hpp>
 #include <collprobe/quant/detail/quantised_memory.hpp>
@@ -26,6 +27,21 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 struct count_step {
     std::uint64_t* step;
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept { ++*step; }
+};
+
+/// Adds the digests of messages to those of the ranks that they go to or come from. `peers`: a rank for each message;
+/// null if message i has rank i. A body for `for_each`.
+struct add_digests {
+    const std::uint64_t* digests;
+    std::uint64_t stride; ///< 0: all messages have the first digest
+    const std::uint32_t* peers;
+    std::uint64_t salt; ///< tells the messages of a pair of ranks apart
+    std::uint64_t* sums;
+
+    COLLPROBE_HD void operator()(std::uint64_t message) const noexcept
+    {
+        sums[peers == nullptr ? message : peers[message]] += mix64(digests[message * stride] ^ salt);
+    }
 };
 
 /// `parts_of_one` for the communicators of a node and across nodes.
@@ -126,7 +142,7 @@ class quantised_exchange {
 public:
     quantised_exchange(Comm& comm, Groups* nodes, memory_type& memory, const quantisation& within,
         const quantisation& across, bool wide, std::uint32_t call, quantised_errors* errors,
-        const code_checks& checks, stream_ref on, call_site where)
+        std::uint64_t* digests, stream_ref on, call_site where)
         : comm_(comm),
           nodes_(nodes),
           memory_(memory),
@@ -137,7 +153,7 @@ public:
           call_(call),
           errors_(errors == nullptr ? memory.errors.data() : errors),
           probed_(errors != nullptr),
-          checks_(checks),
+          digests_(digests),
           on_(on),
           where_(where),
           ranks_(static_cast<std::uint64_t>(comm.size())),
@@ -170,9 +186,8 @@ public:
         if (mine.layout != layout) {
             require_no_capture(who);
             const bool had_errors = mine.layout != feedback_layout();
-            state = had_errors || mine.unfit ? feedback_state::dropped : feedback_state::fresh;
+            state = had_errors ? feedback_state::dropped : feedback_state::fresh;
             if (had_errors) memory_.dropped.push_back(std::move(mine));
-            mine.unfit = false;
             mine.layout = layout;
             mine.errors = typename device::template buffer<float>(layout.numbers());
             device::zero(on_, view<float>(mine.errors));
@@ -184,7 +199,7 @@ public:
     void all_gather(view<const T> send, view<T> receive)
     {
         const quantised_plan plan = plan_for(send.count(), ranks_ * send.count());
-        begin_checks(plan);
+        begin_digests();
         const codec how = codec::of<T>(across_);
         run(
             plan,
@@ -210,7 +225,7 @@ public:
         const quantised_plan plan
             = scatters ? plan_for(receive.count(), send.count()) : plan_for(0, send.count());
         const auto divisor = static_cast<std::uint32_t>(average ? ranks_ : 1);
-        begin_checks(plan);
+        begin_digests();
         roundings_ = (two_level() ? 2 : 1) + (scatters ? 0 : 1);
         // The element with index 0, of which the rank may have none.
         T* const to = scatters ? shifted(receive.data(), rank_ * plan.stride) : receive.data();
@@ -218,15 +233,12 @@ public:
         run(
             plan,
             [&, this](const piece& at, int slot) {
-                if (feedback_ != nullptr) share_roundings(plan, at, slot, divisor, 1);
-                send_slices(plan, at, slot, send.data(), divisor);
+                send_slices(plan, at, slot, send.data());
             },
             [&, this](const piece& at, int slot, stream_ref sums) {
                 sum_slices(plan, at, slot, scatters ? to : nullptr, divisor, sums);
             },
             [&, this](const piece& at, int slot) {
-                share_roundings(plan, at, slot, divisor, -1);
-                share_narrowing(plan, at, slot, divisor, scatters);
                 if (scatters) return;
                 message_slices cut = plan.cut(at, ranks_, 1);
                 const std::uint64_t bytes = wire_layout::of(result, cut.blocks_per_slice()).bytes();
@@ -315,8 +327,7 @@ private:
         run_overlapped(memory_, on_, where_, plan, send, add, finish);
     }
 
-    void send_slices(
-        const quantised_plan& plan, const piece& at, int slot, const T* from, std::uint32_t divisor)
+    void send_slices(const quantised_plan& plan, const piece& at, int slot, const T* from)
     {
         const codec how = codec::of<T>(within_);
         message_slices cut = plan.cut(at, two_level() ? locals_ : ranks_, two_level() ? nodes_count_ : 1);
@@ -326,7 +337,6 @@ private:
             ? nullptr
             : feedback_->input() + at.blocks_before * ranks_ * plan.block;
         encode(how, cut, from, memory_.area(slot, 0), bytes, kept, at.blocks_before == 0);
-        share_sent(plan, at, how, cut, memory_.area(slot, 0), divisor);
         if (two_level()) {
             if constexpr (has_groups) {
                 exchange(nodes_->within_node(), memory_.area(slot, 0), memory_.area(slot, 1), locals_, bytes,
@@ -349,7 +359,10 @@ private:
         unsigned char* const sent = memory_.area(slot, 0);
         unsigned char* const arrived = memory_.area(slot, 1);
         const bool first = at.blocks_before == 0;
-        const block_encoder of_result = encoder(out, 2, own_roundings(plan, at, slot), feeds_back(false));
+        const block_encoder of_result = encoder(out, 2,
+            feedback_ == nullptr || feedback_->result() == nullptr ? nullptr
+                                                                   : feedback_->result()
+                    + at.blocks_before * plan.block);
         if (!two_level()) {
             const std::uint64_t stride = wire_layout::of(in, cut.blocks_per_slice()).bytes();
             combine(in, cut, arrived, stride, ranks_, divisor, to, of_result, sent + rank_ * bytes, bytes,
@@ -363,7 +376,11 @@ private:
             node_cut.slice_of = memory_.own_slices;
             const std::uint64_t stride = wire_layout::of(in, node_cut.blocks_per_message()).bytes();
             combine(in, node_cut, arrived, stride, locals_, 1, nullptr,
-                encoder(between, 1, node_roundings(plan, at, slot), feeds_back(true)), sent, bytes,
+                encoder(between, 1,
+                    feedback_ == nullptr || feedback_->node() == nullptr
+                        ? nullptr
+                        : feedback_->node() + at.blocks_before * nodes_count_ * plan.block),
+                sent, bytes,
                 &errors_->node, first, on);
             auto& across = nodes_->across_nodes();
             exchange(across, sent, arrived, nodes_count_, bytes, on, true);
@@ -374,120 +391,18 @@ private:
         }
     }
 
-    block_encoder encoder(
-        const codec& how, std::uint32_t phase, float* kept, bool feeds_back = true) const noexcept
+    block_encoder encoder(const codec& how, std::uint32_t phase, float* kept) const noexcept
     {
         return {how, {how.seed, memory_.step.data(), static_cast<std::uint32_t>(rank_), call_ * 8 + phase},
-            kept, probed_, feeds_back};
+            kept, probed_};
     }
 
-    /// Whether the roundings of a sum are kept for the next step: of the sums of the node, or of the result.
-    bool feeds_back(bool of_node) const noexcept
+    void begin_digests()
     {
-        return feedback_ != nullptr && (of_node ? feedback_->node() : feedback_->result()) != nullptr;
-    }
-    /// Where the roundings of a piece's sums go: to be fed back, to be looked at, or nowhere.
-    float* node_roundings(const quantised_plan& plan, const piece& at, int slot) const noexcept
-    {
-        if (feeds_back(true)) return feedback_->node() + at.blocks_before * nodes_count_ * plan.block;
-        return checks_.share == nullptr ? nullptr : memory_.checks.roundings[slot].data();
-    }
-    float* own_roundings(const quantised_plan& plan, const piece& at, int slot) const noexcept
-    {
-        if (feeds_back(false)) return feedback_->result() + at.blocks_before * plan.block;
-        if (checks_.share == nullptr) return nullptr;
-        return memory_.checks.roundings[slot].data() + nodes_count_ * plan.most_blocks * plan.block;
-    }
-
-    void begin_checks(const quantised_plan& plan)
-    {
-        if (checks_.digests != nullptr) {
-            memory_.checks.reserve_digests(ranks_);
-            device::zero(on_, view<std::uint64_t>(checks_.digests, 4 * ranks_));
-        }
-        if (checks_.share == nullptr) return;
-        const std::uint64_t slice = plan.most_blocks * plan.block;
-        memory_.checks.reserve_sketch(ranks_ * slice, (nodes_count_ + 1) * slice, checks_.most_bins);
-        device::zero(on_, view<double>(checks_.share, 2 * checks_.bins));
-    }
-    /// The elements of the buffer in a run of `length` from `first` on.
-    static std::uint64_t elements_in(const message_slices& cut, std::uint64_t first) noexcept
-    {
-        return first < cut.count ? lesser(cut.length, cut.count - first) : 0;
-    }
-    /// Takes in the elements that the codes stand for that this rank sends.
-    void share_sent(const quantised_plan& plan, const piece& at, const codec& how, message_slices cut,
-        const unsigned char* messages, std::uint32_t divisor)
-    {
-        if (checks_.share == nullptr) return;
-        const result_share<device> share(memory_.checks, checks_, on_);
-        float* const elements = memory_.checks.elements.data();
-        const double factor = 1.0 / divisor;
-        const bool is_run = plan.stride == 0; // else slices of it stand apart in the buffer
-        if (!is_run) {
-            cut.stride = at.length;
-            cut.first = 0;
-            cut.count = ranks_ * at.length;
-        }
-        const std::uint64_t bytes = wire_layout::of(how, cut.blocks_per_message()).bytes();
-        device::reduce(on_,
-            decode_reducer<float>{how, cut, messages, bytes, is_run ? shifted(elements, at.first) : elements},
-            cut.blocks(), &memory_.checks.unused.data()->terms, memory_.call_workspace);
-        if (is_run) return share.add(elements, at.first, lesser(at.count, plan.count - at.first), factor, true);
-        for (std::uint64_t slice = 0; slice < ranks_; ++slice)
-            share.add(elements + slice * at.length, slice * plan.stride + at.first, at.length, factor, true);
-    }
-    /// Takes in the roundings to codes of this rank's sums, those that are there now. `sign`: 1 for those that are
-    /// added to the sums, -1 for those that are left behind.
-    void share_roundings(
-        const quantised_plan& plan, const piece& at, int slot, std::uint32_t divisor, int sign)
-    {
-        if (checks_.share == nullptr) return;
-        const result_share<device> share(memory_.checks, checks_, on_);
-        const message_slices cut = own(plan, at);
-        if constexpr (has_groups) {
-            for (std::uint64_t m = 0; two_level() && m < nodes_count_ && (sign < 0 || feeds_back(true)); ++m) {
-                const int owner = nodes_->world_rank(static_cast<int>(m), nodes_->local_rank());
-                const std::uint64_t first = static_cast<std::uint64_t>(owner) * cut.stride + at.first;
-                share.add_roundings(codec::of<float>(across_),
-                    node_roundings(plan, at, slot) + m * cut.blocks_per_slice() * plan.block, first,
-                    elements_in(cut, first), sign / static_cast<double>(divisor));
-            }
-        }
-        if (plan.stride != 0 || (sign > 0 && !feeds_back(false))) return; // a part of a reduce-scatter has no codes
-        share.add_roundings(codec::of<T>(across_), own_roundings(plan, at, slot), cut.first,
-            elements_in(cut, cut.first), sign);
-    }
-    /// Takes in the roundings of results to elements of 16 bits: of sums that arrived, or of the codes made of them.
-    void share_narrowing(
-        const quantised_plan& plan, const piece& at, int slot, std::uint32_t divisor, bool scatters)
-    {
-        if constexpr (!std::is_same_v<T, float>) {
-            if (checks_.share == nullptr) return;
-            const message_slices cut = own(plan, at);
-            const std::uint64_t count = elements_in(cut, cut.first);
-            float* const elements = memory_.checks.elements.data();
-            float* const to = shifted(elements, cut.first);
-            combined_errors* const unused = memory_.checks.unused.data();
-            const codec out = codec::of<T>(across_);
-            const std::uint64_t bytes = wire_layout::of(out, cut.blocks_per_slice()).bytes();
-            if (scatters) {
-                const codec in = two_level() ? codec::of<float>(across_) : codec::of<T>(within_);
-                const std::uint64_t terms = two_level() ? nodes_count_ : ranks_;
-                device::reduce(on_,
-                    combine_reducer<float>{in, cut, memory_.area(slot, 1),
-                        wire_layout::of(in, cut.blocks_per_slice()).bytes(), static_cast<std::uint32_t>(terms),
-                        divisor, wide_, false, to, encoder(out, 2, nullptr), nullptr, 0},
-                    cut.blocks(), unused, memory_.call_workspace);
-            } else {
-                const std::uint64_t place = two_level() ? local() * nodes_count_ + node() : rank_;
-                device::reduce(on_,
-                    decode_reducer<float>{out, cut, memory_.area(slot, 0) + place * bytes, bytes, to},
-                    cut.blocks(), &unused->terms, memory_.call_workspace);
-            }
-            device::for_each(on_, count, rounding_to<T>{elements});
-            result_share<device>(memory_.checks, checks_, on_).add(elements, cut.first, count, 1);
-        }
+        if (digests_ == nullptr) return;
+        for (auto& each : memory_.digests)
+            if (each.size() == 0) each = typename device::template buffer<std::uint64_t>(ranks_);
+        device::zero(on_, view<std::uint64_t>(digests_, 4 * ranks_));
     }
 
     void encode(const codec& how, const message_slices& cut, const T* from, unsigned char* messages,
@@ -554,17 +469,17 @@ private:
     void note_messages(const unsigned char* first, std::uint64_t messages, std::uint64_t bytes,
         std::uint64_t peers, const std::uint32_t* ranks, stream_ref on, bool arrived)
     {
-        if (checks_.digests == nullptr) return;
+        if (digests_ == nullptr) return;
         const bool own_stream = on == on_;
         auto& workspace = own_stream ? memory_.call_workspace : memory_.sums_workspace;
-        std::uint64_t* const digests = memory_.checks.digests[own_stream ? 0 : 1].data();
+        std::uint64_t* const digests = memory_.digests[own_stream ? 0 : 1].data();
         for (std::uint64_t i = 0; i < messages; ++i) {
             device::reduce(on, digest_reducer<std::uint8_t>{view<const std::uint8_t>(first + i * bytes, bytes)},
                 bytes, digests + i, workspace);
         }
         const std::uint64_t table = (arrived ? 2 : 0) + (own_stream ? 0 : 1);
         device::for_each(on, peers,
-            add_digests{digests, messages == 1 ? 0u : 1u, ranks, collectives_, checks_.digests + table * ranks_});
+            add_digests{digests, messages == 1 ? 0u : 1u, ranks, collectives_, digests_ + table * ranks_});
     }
     void note_sent(std::uint64_t bytes, bool across) noexcept
     {
@@ -595,7 +510,7 @@ private:
     std::uint32_t call_;
     quantised_errors* errors_;
     bool probed_;
-    code_checks checks_;
+    std::uint64_t* digests_; ///< `quantised_calls::digests_to`
     stream_ref on_;
     call_site where_;
     std::uint64_t ranks_;

@@ -12,12 +12,11 @@
 #include <collprobe/core/record/quantisation.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/in_flight.hpp>
-#include <collprobe/quant/detail/code_checks.hpp>
 #include <collprobe/quant/detail/codec_kernels.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What identifies the errors that a call keeps. Plain bytes: it is saved with them.
+/// What identifies the errors that a call keeps.
 struct feedback_layout {
     std::uint32_t call = 0; ///< `collective`
     std::uint32_t type = 0; ///< `element_type`
@@ -36,7 +35,6 @@ template <class Device>
 struct feedback_memory {
     feedback_layout layout;
     typename Device::template buffer<float> errors;
-    bool unfit = false; ///< errors of this call were saved, and could not be restored
 
     float* input() const noexcept { return layout.input == 0 ? nullptr : errors.data(); }
     float* node() const noexcept { return layout.node == 0 ? nullptr : errors.data() + layout.input; }
@@ -85,7 +83,7 @@ struct quantised_memory {
     const std::uint32_t* own_slices;
     std::vector<feedback_memory<Device>> feedback; ///< by the call's place in a step
     std::vector<feedback_memory<Device>> dropped; ///< of calls that may be under way
-    code_check_memory<Device> checks;
+    typename Device::template buffer<std::uint64_t> digests[2]; ///< of messages, on the call's stream and on `sums`
     typename Device::stream sums;
     typename Device::workspace call_workspace; ///< for reductions on the call's stream
     typename Device::workspace sums_workspace;

@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
-// No include guard: simd/dispatch.hpp includes this once per instruction set.
-#if defined(COLLPROBE_ISA_NAMESPACE)
-namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
+#include <collprobe/simd/vector.hpp>
+
+#if COLLPROBE_VECTORS
+COLLPROBE_BEGIN_VECTORS
+namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
 /// The bytes of a line from `first` to `end`, and zeros around them, which are not read.
 struct line_bytes {
@@ -14,16 +17,12 @@ struct line_bytes {
         const unsigned char* line, unsigned first, unsigned end) noexcept
         : low{}, high{}
     {
-#if defined(COLLPROBE_ISA_AVX512)
-        low = load_bytes(line, (~std::uint64_t{0} << first) & (~std::uint64_t{0} >> (64 - end)));
-#else
-        using v8si = vector<int, 32>;
-        const v8si low_bytes{0, 4, 8, 12, 16, 20, 24, 28};
-        const v8si high_bytes = low_bytes + 32;
+        const ints low_bytes{0, 4, 8, 12, 16, 20, 24, 28};
+        const ints high_bytes = low_bytes + 32;
         const int from = static_cast<int>((first + 3) / 4 * 4);
         const int to = static_cast<int>(end / 4 * 4);
-        v8si low_words = load_words(line, (low_bytes >= from) & (low_bytes < to));
-        v8si high_words = load_words(line + 32, (high_bytes >= from) & (high_bytes < to));
+        ints low_words = load_words(line, (low_bytes >= from) & (low_bytes < to));
+        ints high_words = load_words(line + 32, (high_bytes >= from) & (high_bytes < to));
         // A word that is not read whole: the first one, the last one, or one that is both.
         const auto add_bytes = [&](unsigned begin, unsigned stop) {
             std::uint32_t word = 0;
@@ -37,7 +36,6 @@ struct line_bytes {
         if (end % 4 != 0 && behind_first < end) add_bytes(end / 4 * 4, end);
         low = reinterpret_cast<words64>(low_words);
         high = reinterpret_cast<words64>(high_words);
-#endif
     }
 };
 
@@ -48,12 +46,10 @@ inline void add_digest_rows(const digest_rows& all, digest_state& to) noexcept
     words64 plain = {};
     words64 weighted = {};
     words64 placed = {};
-    words64 first_half = {}; // of a vector as wide as a line, as in `digest_lanes::add_to`
-    for (unsigned lane = 0; width == 64 && lane < 4; ++lane) first_half[lane] = ~std::uint64_t{0};
     digest_state period_keys;
     std::uint64_t period = ~std::uint64_t{0};
     // Bytes, or rows of as many bytes, as in `sum_words`.
-    constexpr std::uint64_t ahead = width == 64 ? 12288 : 4096;
+    constexpr std::uint64_t ahead = 4096;
     const std::uint64_t distance = all.bytes < ahead && all.bytes != 0 ? ahead / all.bytes * all.memory_pitch : ahead;
     for (std::uint64_t row = 0; row < all.rows; ++row) {
         const unsigned char* from = all.data + row * all.memory_pitch;
@@ -100,15 +96,15 @@ inline void add_digest_rows(const digest_rows& all, digest_state& to) noexcept
             }
             plain += lanes.plain * period_keys.first;
             weighted += (2 * lanes.weighted + lanes.plain * digest_weight_of_line(at / 64)) * period_keys.second;
-            placed += (lanes.placed + (2 * lanes.plain & first_half)) * period_keys.second;
+            placed += lanes.placed * period_keys.second;
             from += end - begin;
             first += end - begin;
         }
     }
-    COLLPROBE_ISA_UNROLL
-    for (unsigned lane = 0; lane < width / 8; ++lane) {
+    COLLPROBE_UNROLL_VECTORS
+    for (unsigned lane = 0; lane < 4; ++lane) {
         to.first += plain[lane];
-        to.second += digest_keys.line[lane % 4] * weighted[lane] + 2 * digest_keys.place[lane % 4] * placed[lane];
+        to.second += digest_keys.line[lane] * weighted[lane] + 2 * digest_keys.place[lane] * placed[lane];
     }
 }
 
@@ -122,21 +118,21 @@ inline void cast_floats(
     std::uint64_t i = 0;
     for (; i + lanes <= count; i += lanes) {
         if (to_bfloat16) {
-            const auto bits = load<eight_words>(from + 4 * i);
-            const auto magnitude = reinterpret_cast<eight_ints>(bits & 0x7fffffffu);
-            const auto not_a_number = reinterpret_cast<eight_words>(magnitude > 0x7f800000);
-            const eight_words rounded = nearest ? rounded_to_bfloat16(bits) : bits;
-            const eight_words result = (not_a_number & (bits | 0x400000u)) | (~not_a_number & rounded);
-            const auto narrow = lower_halves(result >> 16);
-            __builtin_memcpy(to + i, &narrow, 16);
+            const auto bits = load<words32>(from + 4 * i);
+            const auto magnitude = reinterpret_cast<ints>(bits & 0x7fffffffu);
+            const auto not_a_number = reinterpret_cast<words32>(magnitude > 0x7f800000);
+            const words32 rounded = nearest ? rounded_to_bfloat16(bits) : bits;
+            const words32 result = (not_a_number & (bits | 0x400000u)) | (~not_a_number & rounded);
+            store(to + i, lower_halves(result >> 16));
         } else {
-            const auto eight = load<eight_floats>(from + 4 * i);
-            const auto narrow = nearest ? half_bits_of_floats<true>(eight) : half_bits_of_floats<false>(eight);
-            __builtin_memcpy(to + i, &narrow, 16);
+            const auto eight = load<floats>(from + 4 * i);
+            if (!nearest && !truncates_to_half) break;
+            store(to + i, nearest ? half_bits_of_floats<true>(eight) : half_bits_of_floats<!truncates_to_half>(eight));
         }
     }
     for (; i < count; ++i) to[i] = cast_float(load<std::uint32_t>(from + 4 * i), cast);
 }
 
-} // namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE
+} // namespace collprobe::detail::vectors
+COLLPROBE_END_VECTORS
 #endif

@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
-// No include guard: simd/dispatch.hpp includes this once per instruction set, after statistics_kernel.hpp.
-#if defined(COLLPROBE_ISA_NAMESPACE)
-namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
+#include <collprobe/simd/vector.hpp>
+
+#if COLLPROBE_VECTORS
+COLLPROBE_BEGIN_VECTORS
+namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
 /// Squares and, with a second buffer, products. Lanes as in `scan_lanes` and as in `dot`: there element i has lane i
 /// mod 8.
@@ -23,7 +26,7 @@ struct result_lanes {
     }
     [[gnu::always_inline]] void add_sums(const T* data) noexcept
     {
-        COLLPROBE_ISA_UNROLL
+        COLLPROBE_UNROLL_VECTORS
         for (std::uint64_t i = 0; i < step; i += 16) add_pair<0>(data + i, with_dot ? other + i : nullptr);
         if constexpr (with_dot) other += step;
     }
@@ -59,13 +62,8 @@ private:
             } else {
                 const doubles even = x * u;
                 const doubles odd = y * v;
-#if COLLPROBE_ISA_WIDTH == 32
                 products[0] += even; // elements 0, 2, 4 and 6, then 8 and on
                 products[1] += odd;
-#else
-                products[0] += __builtin_shufflevector(even, odd, 0, 1, 2, 3, 8, 9, 10, 11);
-                products[0] += __builtin_shufflevector(even, odd, 4, 5, 6, 7, 12, 13, 14, 15);
-#endif
             }
         }
         if constexpr (k + 1 < vectors_of_8) add_pair<k + 1>(data, second);
@@ -92,5 +90,6 @@ template <class T, bool with_dot>
     return whole;
 }
 
-} // namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE
+} // namespace collprobe::detail::vectors
+COLLPROBE_END_VECTORS
 #endif

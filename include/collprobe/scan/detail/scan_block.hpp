@@ -11,8 +11,7 @@
 #include <collprobe/simd/barrier.hpp>
 #include <collprobe/simd/vector.hpp>
 
-#define COLLPROBE_KERNEL <collprobe/scan/detail/statistics_kernel.hpp>
-#include <collprobe/simd/dispatch.hpp>
+#include <collprobe/scan/detail/statistics_kernel.hpp>
 
 /// The statistics of one block in host memory. The vector kernels do the common case. Scalar code with the same lanes
 /// does the rest: the tail, blocks with NaN or infinity, scaled doubles.

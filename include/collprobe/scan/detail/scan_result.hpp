@@ -20,8 +20,7 @@ struct result_sums {
 
 } // namespace collprobe::detail
 
-#define COLLPROBE_KERNEL <collprobe/scan/detail/result_kernel.hpp>
-#include <collprobe/simd/dispatch.hpp>
+#include <collprobe/scan/detail/result_kernel.hpp>
 
 /// What a block of a result in host memory is read for.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -53,8 +52,6 @@ struct result_block {
     [[gnu::noinline]] static result_block of([[maybe_unused]] isa path, const T* data, const T* other,
         std::uint64_t count, digest_state& digest, std::uint64_t first_byte) noexcept
     {
-        // Doubles with these few operations each: 32-byte vectors read memory twice as fast (measured on Zen 5).
-        if (sizeof(T) == 8 && path == isa::avx512) path = isa::avx2;
         result_sums sums;
         std::uint64_t done = 0;
         if (other != nullptr)

@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
-// No include guard: simd/dispatch.hpp includes this once per instruction set, after statistics_kernel.hpp.
-#if defined(COLLPROBE_ISA_NAMESPACE)
-namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
+#include <collprobe/simd/vector.hpp>
+
+#if COLLPROBE_VECTORS
+COLLPROBE_BEGIN_VECTORS
+namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
 /// The places in a word of signs of vector `k` of sixteen elements.
 template <int k>
@@ -19,8 +22,8 @@ template <int k, class T>
 [[gnu::always_inline]] inline doubles doubles_in_order(const T* from) noexcept
 {
     if constexpr (std::is_same_v<T, bfloat16>) {
-        constexpr int group = k * width / 64; // of eight elements
-        return doubles_of_eight<k>(reinterpret_cast<eight_floats>(words_of_shorts(from + 8 * group) << 16));
+        constexpr int group = k / 2; // of eight elements
+        return doubles_of_eight<k % 2>(reinterpret_cast<floats>(ints_of_shorts(from + 8 * group) << 16));
     } else {
         return load_doubles<k>(from);
     }
@@ -54,7 +57,7 @@ template <class V, int n>
 {
     for (int k = 0; k < n; ++k) {
         V next = load<V>(static_cast<const unsigned char*>(from) + k * width);
-        asm("" : "+" COLLPROBE_ISA_REGISTER(next)); // without this g++ copies half vectors through memory
+        next = hidden(next); // without this g++ copies half vectors through memory
         bins[k] = next;
     }
 }
@@ -76,10 +79,8 @@ template <class T, class... Bins>
         const words64 signs = words64{} + (words[row] >> shift);
         add_vector<0>(from, signs, bins...);
         add_vector<1>(from, signs, bins...);
-        if constexpr (width == 32) {
-            add_vector<2>(from, signs, bins...);
-            add_vector<3>(from, signs, bins...);
-        }
+        add_vector<2>(from, signs, bins...);
+        add_vector<3>(from, signs, bins...);
     }
 }
 
@@ -122,14 +123,14 @@ inline void add_word_of_columns(
     constexpr patterns to_highest
         = {0x8000, 0x4000, 0x2000, 0x1000, 0x800, 0x400, 0x200, 0x100, 0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1};
     constexpr int lanes = width / 8;
-    sixteen_shorts totals[4] = {};
+    shorts totals[4] = {};
     for (int r = 0; r < rows; ++r, from += stride) {
         __builtin_prefetch(from + ahead);
-        COLLPROBE_ISA_UNROLL
+        COLLPROBE_UNROLL_VECTORS
         for (int k = 0; k < 4; ++k) {
             const auto signs = load<std::uint16_t>(reinterpret_cast<const unsigned char*>(words + r) + 2 * k);
-            const sixteen_shorts minus = reinterpret_cast<sixteen_shorts>((patterns{} + signs) * to_highest) >> 15;
-            totals[k] += (shorts_of_bytes(from + 16 * k) ^ minus) - minus;
+            const shorts minus = reinterpret_cast<shorts>((patterns{} + signs) * to_highest) >> 15;
+            totals[k] += (widened<shorts>(load<vector<T, 16>>(from + 16 * k)) ^ minus) - minus;
         }
     }
     std::int16_t all[64];
@@ -143,5 +144,6 @@ inline void add_word_of_columns(
     }
 }
 
-} // namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE
+} // namespace collprobe::detail::vectors
+COLLPROBE_END_VECTORS
 #endif

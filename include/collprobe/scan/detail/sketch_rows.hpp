@@ -17,8 +17,7 @@
 #include <collprobe/simd/vector.hpp>
 #include <collprobe/simd/rounding.hpp>
 
-#define COLLPROBE_KERNEL <collprobe/scan/detail/sketch_kernel.hpp>
-#include <collprobe/simd/dispatch.hpp>
+#include <collprobe/scan/detail/sketch_kernel.hpp>
 
 /// A buffer as rows with as many elements as a sketch has bins: the cut into rows, and the sums on the CPU.
 namespace collprobe::inline COLLPROBE_ABI::detail {

@@ -1,9 +1,26 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
 
-// No include guard: simd/dispatch.hpp includes this once per instruction set, after digest_kernel.hpp.
-#if defined(COLLPROBE_ISA_NAMESPACE)
-namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
+#include <collprobe/simd/vector.hpp>
+
+#if COLLPROBE_VECTORS
+COLLPROBE_BEGIN_VECTORS
+namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
+
+/// The sum of the squares of the two numbers in each 32-bit lane; they are not both the lowest.
+[[gnu::always_inline]] inline words32 squares_of_pairs(shorts x) noexcept
+{
+    const auto pairs = reinterpret_cast<ints>(x);
+    const ints low = (pairs << 16) >> 16;
+    const ints high = pairs >> 16;
+    return reinterpret_cast<words32>(low * low + high * high);
+}
+template <class V>
+[[gnu::always_inline]] inline auto lowest_lane(V v) noexcept
+{
+    return over_lanes(v, [](auto a, auto b) { return a < b ? a : b; });
+}
 
 /// The number of vectors for eight doubles, the lanes of a sum (see `lane_position`).
 inline constexpr int vectors_of_8 = 64 / width;
@@ -13,14 +30,14 @@ template <int group, class T>
 [[gnu::always_inline]] inline auto widen_8(const T* from) noexcept
 {
     if constexpr (std::is_same_v<T, bfloat16>) {
-        const auto pairs = load<eight_words>(from);
-        return reinterpret_cast<eight_floats>(group == 0 ? pairs << 16 : pairs & 0xffff0000u);
+        const auto pairs = load<words32>(from);
+        return reinterpret_cast<floats>(group == 0 ? pairs << 16 : pairs & 0xffff0000u);
     } else if constexpr (std::is_same_v<T, float16>) {
-        return floats_of_halves(from + 8 * group);
+        return load_floats(from + 8 * group);
     } else if constexpr (element_traits<T>::is_floating_point) {
-        return floats_of_float8(from + 8 * group);
+        return load_floats(from + 8 * group);
     } else {
-        return ints_of_bytes(from + 8 * group);
+        return widened<ints>(load<vector<T, 8>>(from + 8 * group));
     }
 }
 
@@ -32,7 +49,7 @@ template <int k, class T>
     if constexpr (std::is_same_v<T, double>) {
         return load<doubles>(from + k * lanes);
     } else if constexpr (sizeof(T) <= 2) {
-        return doubles_of_eight<k>(widen_8<k * width / 64>(from));
+        return doubles_of_eight<k % 2>(widen_8<k / 2>(from));
     } else if constexpr (std::is_same_v<T, std::uint32_t>) {
         // AVX2 converts only signed integers, so the range is shifted, exactly, before and after.
         using narrow = vector<std::uint32_t, width / 2>;
@@ -40,7 +57,7 @@ template <int k, class T>
         const auto words = reinterpret_cast<signed_narrow>(load<narrow>(from + k * lanes) ^ 0x80000000u);
         return hidden(widened<doubles>(words) + 0x1p31);
     } else {
-        return widened<doubles>(load_narrow<vector<T, lanes * int{sizeof(T)}>>(from + k * lanes));
+        return widened<doubles>(load<vector<T, lanes * int{sizeof(T)}>>(from + k * lanes));
     }
 }
 
@@ -172,7 +189,7 @@ struct scan_lanes {
 
     [[gnu::always_inline]] void add_range(const T* data) noexcept
     {
-        COLLPROBE_ISA_UNROLL
+        COLLPROBE_UNROLL_VECTORS
         for (std::uint64_t i = 0; i < step; i += per_vector) {
             const auto bits = load<typename range_lanes<T>::unsigned_vector>(data + i);
             range.add(bits);
@@ -180,7 +197,7 @@ struct scan_lanes {
     }
     [[gnu::always_inline]] void add_sums(const T* data) noexcept
     {
-        COLLPROBE_ISA_UNROLL
+        COLLPROBE_UNROLL_VECTORS
         for (std::uint64_t i = 0; i < step; i += 16) add_pair<0>(data + i);
     }
 
@@ -251,7 +268,7 @@ struct scan_lanes<T> {
     /// Range and sums.
     [[gnu::always_inline]] void add_range(const T* data) noexcept
     {
-        COLLPROBE_ISA_UNROLL
+        COLLPROBE_UNROLL_VECTORS
         for (std::uint64_t i = 0; i < step; i += width) {
             const auto x = load<bytes>(data + i);
             minimum = lanewise_minimum(x, minimum);
@@ -307,7 +324,7 @@ template <std::uint64_t bytes>
 [[gnu::always_inline]] inline void prefetch_ahead(const void* step) noexcept
 {
     constexpr std::uint64_t ahead = width == 64 ? 12288 : 4096; // bytes, found by measurement
-    COLLPROBE_ISA_UNROLL
+    COLLPROBE_UNROLL_VECTORS
     for (std::uint64_t line = 0; line < bytes; line += 64)
         __builtin_prefetch(static_cast<const unsigned char*>(step) + ahead + line);
 }
@@ -332,7 +349,7 @@ template <bool with_digest, class Lanes, class T>
                 // In this order. With the digest first or last, memory is read a third slower.
                 prefetch_ahead<step_bytes>(data + i);
                 lanes.add_range(data + i);
-                COLLPROBE_ISA_UNROLL
+                COLLPROBE_UNROLL_VECTORS
                 for (std::uint64_t line = 0; line < step_bytes; line += 64)
                     digests.add_line(reinterpret_cast<const unsigned char*>(data + i) + line, keys + line / 4);
                 lanes.add_sums(data + i);
@@ -396,5 +413,6 @@ template <class T>
     return whole;
 }
 
-} // namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE
+} // namespace collprobe::detail::vectors
+COLLPROBE_END_VECTORS
 #endif

@@ -23,8 +23,7 @@ struct digest_rows {
 
 } // namespace collprobe::detail
 
-#define COLLPROBE_KERNEL <collprobe/scan/detail/part_kernel.hpp>
-#include <collprobe/simd/dispatch.hpp>
+#include <collprobe/scan/detail/part_kernel.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
