@@ -9,7 +9,7 @@
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/target.hpp>
-#include <collprobe/simd/dispatch.hpp>
+#include <collprobe/simd/convert.hpp>
 #include <collprobe/simd/rounding.hpp>
 #include <collprobe/sum/detail/add.hpp>
 
@@ -89,9 +89,9 @@ COLLPROBE_HD T combine(reduction operation, T a, T b) noexcept
     return a;
 }
 
-/// result[i] = hop(a[i], b[i]). `result` may be `a`. In blocks of a constant length, which compilers vectorise; for
-/// elements of 8 and 16 bits, most of whose work is conversions, by AVX2.
-template <element T, class Hop>
+/// result[i] = hop(a[i], b[i]); `result` may be `a`. In blocks of a constant length, which compilers vectorise; with
+/// `by_floats` a hop takes and returns floats.
+template <bool by_floats, element T, class Hop>
 struct hops {
     T* result;
     const T* a;
@@ -100,43 +100,57 @@ struct hops {
 
     void run(int count) const noexcept
     {
-        if (COLLPROBE_VECTORS != 0 && floating_element<T> && sizeof(T) <= 2 && supports(isa::vectors)) run_by_avx2(count);
-        else run_inlined(count);
+        if (COLLPROBE_VECTORS != 0 && narrow_floating_element<T> && supports(isa::vectors)) run_by_avx2(count);
+        else run_blocks(count);
         compiler_barrier(result);
     }
 
 private:
-    static constexpr int width = 32;
+    static constexpr int width = 64;
 
-    COLLPROBE_COMPILED_FOR_AVX2 void run_by_avx2(int count) const noexcept { run_inlined(count); }
-    void run_inlined(int count) const noexcept
+    COLLPROBE_COMPILED_FOR_AVX2 void run_by_avx2(int count) const noexcept { run_blocks(count); }
+    void run_blocks(int count) const noexcept
     {
-        int first = 0;
-        for (; first + width <= count; first += width) {
-            T block[width]; // no other name has it
-            for (int i = 0; i < width; ++i) block[i] = hop(a[first + i], b[first + i]);
-            std::memcpy(static_cast<void*>(result + first), block, sizeof block);
+        for (int first = 0; first < count; first += width) {
+            const int here = count - first < width ? count - first : width;
+            if constexpr (by_floats) {
+                float x[width], y[width];
+                widen_run(a + first, here, x);
+                widen_run(b + first, here, y);
+                for (int i = 0; i < width; ++i) x[i] = hop(x[i], y[i]); // beyond the end: whatever is there
+                round_run(x, here, result + first);
+            } else if (here == width) {
+                T block[width]; // no other name has it
+                for (int i = 0; i < width; ++i) block[i] = hop(a[first + i], b[first + i]);
+                std::memcpy(static_cast<void*>(result + first), block, sizeof block);
+            } else {
+                for (int i = first; i < first + here; ++i) result[i] = hop(a[i], b[i]);
+            }
         }
-        for (; first < count; ++first) result[first] = hop(a[first], b[first]);
     }
 };
-template <element T, class Hop>
+template <bool by_floats, element T, class Hop>
 void apply_hops(T* result, const T* a, const T* b, int count, Hop hop) noexcept
 {
-    hops<T, Hop>{result, a, b, hop}.run(count);
+    hops<by_floats, T, Hop>{result, a, b, hop}.run(count);
 }
+
+/// Elements whose hops are made of floats, because the conversions cost more than the hop.
+template <class T>
+inline constexpr bool hops_by_floats = narrow_floating_element<T> && sizeof(T) == 2;
 
 /// result[i] = result[i] (operation) value[i].
 template <element T>
 void combine(reduction operation, T* result, const T* value, int count) noexcept
 {
-    const auto apply = [&](auto hop) { apply_hops(result, result, value, count, hop); };
+    const auto by_floats = [&](auto hop) { apply_hops<hops_by_floats<T>>(result, result, value, count, hop); };
+    const auto as_they_are = [&](auto hop) { apply_hops<false>(result, result, value, count, hop); };
     switch (operation) {
     case reduction::sum:
-    case reduction::average: return apply([](T a, T b) { return add(a, b); });
-    case reduction::min: return apply([](T a, T b) { return minimum_number(a, b); });
-    case reduction::max: return apply([](T a, T b) { return maximum_number(a, b); });
-    case reduction::product: return apply([](T a, T b) { return multiply(a, b); });
+    case reduction::average: return by_floats([](auto a, auto b) { return add(a, b); });
+    case reduction::product: return by_floats([](auto a, auto b) { return multiply(a, b); });
+    case reduction::min: return as_they_are([](T a, T b) { return minimum_number(a, b); });
+    case reduction::max: return as_they_are([](T a, T b) { return maximum_number(a, b); });
     }
 }
 
@@ -154,8 +168,10 @@ void prepare(reduction operation, T* prepared, const T* value, int count, int ra
 {
     if constexpr (floating_element<T>) {
         if (operation == reduction::average) {
-            const T scale = average_scale<T>(ranks);
-            apply_hops(prepared, value, value, count, [scale](T a, T) { return multiply(a, scale); });
+            using number = std::conditional_t<hops_by_floats<T>, float, T>;
+            const auto scale = static_cast<number>(average_scale<T>(ranks));
+            apply_hops<hops_by_floats<T>>(
+                prepared, value, value, count, [scale](number a, number) { return multiply(a, scale); });
             return;
         }
     }

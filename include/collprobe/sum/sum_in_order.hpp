@@ -13,7 +13,7 @@
 #include <collprobe/simd/dispatch.hpp>
 #include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/sum/accumulation.hpp>
-#include <collprobe/sum/detail/add.hpp>
+#include <collprobe/sum/combine.hpp>
 #include <collprobe/sum/detail/column_sum.hpp>
 #include <collprobe/sum/order.hpp>
 #include <collprobe/sum/sum_rows.hpp>
@@ -40,7 +40,8 @@ struct sums_in_block {
     template <class Number> // T or wide
     void add(const Number* __restrict other) noexcept
     {
-        for (int i = 0; i < order_width; ++i) sum[i] = detail::add(sum[i], widened_to<wide>(other[i]));
+        if constexpr (narrow_floating_element<wide>) combine(reduction::sum, sum, other, order_width);
+        else for (int i = 0; i < order_width; ++i) sum[i] = rounded_sum(sum[i], widened_to<wide>(other[i]));
     }
     void add(const sums_in_block& other) noexcept { add(other.sum); }
     void round(T* __restrict result) const noexcept

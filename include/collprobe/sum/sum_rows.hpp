@@ -91,8 +91,12 @@ private:
                 return;
             }
         }
-        for (int i = 0; i < width; ++i) {
-            if (i < here) result[first + static_cast<std::uint64_t>(i)] = sums[i];
+        if constexpr (!detail::on_device) {
+            std::memcpy(static_cast<void*>(result + first), sums, static_cast<std::size_t>(here) * sizeof(T));
+        } else {
+            for (int i = 0; i < width; ++i) {
+                if (i < here) result[first + static_cast<std::uint64_t>(i)] = sums[i];
+            }
         }
     }
 };
