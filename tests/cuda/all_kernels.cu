@@ -72,8 +72,8 @@ void of_sums(gpu::stream_ref stream, T* data)
     auto* const sums = reinterpret_cast<std::int64_t*>(data);
     gpu::for_each(stream, 1, detail::pack_parts<T, 1>{data, 1, 1, 1, data});
     gpu::for_each(stream, 1, detail::code_exponents<T>{data, 1, 1, codes});
-    gpu::for_each(stream, 1, detail::quantise_leaves<T>{data, 1, 1, codes, 1, sums});
-    gpu::for_each(stream, 1, detail::dequantise<T>{sums, codes, 1, 1, data});
+    gpu::for_each(stream, 1, detail::leaves_to_units<T>{data, 1, 1, codes, 1, sums});
+    gpu::for_each(stream, 1, detail::units_to_elements<T>{sums, codes, 1, 1, data});
 }
 
 /// What quantised sums and gathers do, and their probe.

@@ -89,7 +89,7 @@ bool same_number(T a, T b)
 /// The least scratch memory.
 constexpr std::uint64_t least_scratch(int ranks, std::uint64_t leaves)
 {
-    return 2 * ((leaves + 2) * static_cast<std::uint64_t>(ranks) * 16 + 64);
+    return 2 * ((leaves + 1) * static_cast<std::uint64_t>(ranks) * 16 + 64);
 }
 
 /// The result of rank 0 where `deal[r]` has the terms of rank r.

@@ -417,7 +417,7 @@ TEST_CASE("scratch memory grows with the ranks where the caller does not say how
 {
     CHECK_NOTHROW(local_provider{24}.run([](local::communicator& world) {
         host::stream stream;
-        std::vector<float> values(250'000, 1.0f); // 1 MB: a third of half of 6 MiB holds it, of 4 MiB not
+        std::vector<float> values(600'000, 1.0f); // 2.4 MB: half of a slot of 3 MiB holds more of it than of 2 MiB
         const auto calls = [&](reproducible_options options) {
             reproducible comm{world, contract<reproducibility::size_invariant>{}, options};
             const reduction_outcome sum

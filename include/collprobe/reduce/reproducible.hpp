@@ -20,6 +20,7 @@
 #include <collprobe/order/hooks.hpp>
 #include <collprobe/reduce/contract.hpp>
 #include <collprobe/reduce/detail/exchange.hpp>
+#include <collprobe/reduce/detail/fixed_point.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -85,7 +86,7 @@ public:
         }
         if (options_.scratch_bytes < least_memory(1)) who.fail(status::invalid_argument, too_little_memory(1));
         const auto scope = detail::enter_device(comm_);
-        memory_ = detail::in_flight<detail::reduce_memory<device>>(base_type::timeout_ms(), options_.scratch_bytes);
+        memory_ = detail::in_flight<detail::exchange_memory<device>>(base_type::timeout_ms(), options_.scratch_bytes);
     }
     /// Legal while calls are under way. A moved-from object can only be destroyed or assigned to.
     reproducible(reproducible&&) = default;
@@ -208,7 +209,7 @@ private:
         const auto divisor = static_cast<std::uint32_t>(what.operation == reduction::average ? terms : 1);
         const reduction_algorithm how = choose(what);
         const auto scope = detail::enter_device(comm_);
-        detail::reduce_memory<device>& memory = *memory_;
+        detail::exchange_memory<device>& memory = *memory_;
         typename device::event& done = memory_->use.wait_for_last(stream, what.where);
         reduction_outcome outcome{.level = detail::strongest<T>(in, terms), .algorithm = how, .in = in, .terms = terms,
             .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
@@ -228,16 +229,13 @@ private:
                     return;
                 }
             }
-            using moves = detail::exchange<in, T, Comm>;
-            moves work(comm_, memory, {what.send.data(), what.leaf_count, leaves, divisor},
+            detail::term_exchange<in, T, Comm> work(comm_, memory,
+                {what.send.data(), what.leaf_count, leaves, divisor, what.receive, Call == collective::reduce_scatter},
                 stream, what.where);
-            if (what.leaf_count != 0) {
-                if constexpr (Call == collective::reduce_scatter) work.reduce_scatter(what.receive);
-                else if (how == reduction_algorithm::one_shot) work.all_reduce_at_once(what.receive);
-                else work.all_reduce(what.receive);
-            }
-            outcome.bytes_sent = work.bytes_sent();
-            outcome.collectives = work.collectives();
+            const detail::exchange_traffic sent
+                = how == reduction_algorithm::one_shot ? work.run_at_once() : work.run();
+            outcome.bytes_sent = sent.bytes;
+            outcome.collectives = sent.collectives;
         });
         return outcome;
     }
@@ -331,7 +329,7 @@ private:
     }
     std::uint64_t least_memory(std::uint64_t leaves) const noexcept
     {
-        return detail::exchange<accumulation::exact, double, Comm>::least_memory(ranks(), leaves);
+        return detail::term_exchange<accumulation::exact, double, Comm>::least_memory(ranks(), leaves);
     }
     std::string too_little_memory(std::uint64_t leaves) const
     {
@@ -340,7 +338,7 @@ private:
     }
 
     reproducible_options options_;
-    detail::in_flight<detail::reduce_memory<device>> memory_;
+    detail::in_flight<detail::exchange_memory<device>> memory_;
 };
 
 template <class Comm>
