@@ -346,10 +346,6 @@ setting make_setting(std::mt19937& random, code_format format, scaling rule, std
     quant::message_slices& cut = of.cut;
     cut.messages = 1 + random() % 6;
     cut.slices_per_message = 1 + random() % 3;
-    if (cut.messages % 2 == 0 && random() % 2 == 0) {
-        cut.nodes = 2;
-        cut.slices_per_message = 1;
-    }
     cut.block = block;
     const std::uint64_t most = 6000 / (cut.messages * cut.slices_per_message);
     cut.length = 1 + random() % most;

@@ -11,7 +11,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Cuts the work of an exchange into pieces that are exchanged one after the other: of each slice the same part. All
 /// ranks get the same cuts from the same counts. Slices that the caller gives, as those of a reduce-scatter, have
-/// `stride` elements. A buffer that is reduced as a whole has no slices; each piece of it is cut into slices of its own.
+/// `stride` elements. A buffer that is reduced as a whole has none: each piece of it is cut into slices of its own.
 struct slice_plan {
     std::uint64_t slices;
     std::uint64_t stride; ///< elements of a slice; 0 if each piece has slices of its own

@@ -106,14 +106,15 @@ struct exchange_traffic {
 };
 
 /// Makes the exchanges of one call. `Codec` has:
-/// - `wire`: the type of what travels; `message(at, level)`: how many of them a slice of a piece is in a level's
-///   messages, and `result_message(at)` in the gathered result
+/// - `wire`: the type of what travels; `message(at, level)`: how many of them a message of a level's all-to-all has,
+///   and `result_message(at)`: how many a slice of the result has
 /// - `sends()`: the number of all-to-alls of the first level
 /// - `encode(at, slot, send)`: enqueues the making of the first level's messages and returns them
 /// - `outgoing(slot)`: the messages of the next level; `incoming(at, slot, send)`: where messages arrive
 /// - `combine(at, slot, level, stream)`: enqueues the addition of what arrived, into the messages of the next level,
 ///   or in the last one into the result
 /// - `results(at, slot)`: the results of all places; `decode(at, slot)`: enqueues what is done with them
+/// - for `gather`, `encode_own(at, slot)`: enqueues the making of this rank's results
 /// - `note(level, messages, count, size, stream, arrived)`: is told of `count` messages before they leave and behind
 ///   their arrival
 template <class Levels, class Codec, class Memory, class StreamRef>
@@ -154,13 +155,13 @@ public:
             });
     }
 
-    /// All slices of each piece are gathered over all ranks: `encode` makes this rank's own among the results.
+    /// The results that each rank makes of what it has are gathered over all ranks.
     void gather(const slice_plan& plan)
     {
         run_overlapped(
             memory_, on_, where_, plan,
             [this](const piece& at, int slot) {
-                codec_.encode(at, slot, 0);
+                codec_.encode_own(at, slot);
                 all_gather(0, codec_.results(at, slot), codec_.result_message(at), on_);
             },
             [](const piece&, int, StreamRef) {}, [this](const piece& at, int slot) { codec_.decode(at, slot); });
@@ -170,7 +171,7 @@ private:
     void all_to_all(int level, const wire* from, wire* to, const piece& at, StreamRef on)
     {
         const std::uint64_t messages = levels_.messages(level);
-        const std::uint64_t size = levels_.slices_per_message(level) * codec_.message(at, level);
+        const std::uint64_t size = codec_.message(at, level);
         codec_.note(level, from, messages, size, on, false);
         levels_.with(level, [&, this](auto& over) {
             over.all_to_all(view<const wire>(from, messages * size), view<wire>(to, messages * size), on, where_);
