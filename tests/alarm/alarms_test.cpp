@@ -139,7 +139,6 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
         {finding::value_differs, -1, damage::unknown, advice::resync, -1}, // restore from elsewhere
         {finding::sum_differs, -1, damage::unknown, advice::skip, -1},
         {finding::codes_differ, -1, damage::reduce, advice::skip, -1},
-        {finding::codes_differ, 3, damage::broadcast, advice::resync, 0}, // it alone has a damaged result
         {finding::codes_differ, 3, damage::unknown, advice::skip, -1, 2}, // a message of rank 2
         {finding::quantisation, 3, damage::reduce, advice::none, -1},
         {finding::weights, 3, damage::reduce, advice::recheck, -1},

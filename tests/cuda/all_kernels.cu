@@ -60,14 +60,6 @@ void of_a_sum(gpu::stream_ref stream, T* data)
 {
     constexpr int width = static_cast<int>(gpu::body_bytes / sizeof(T));
     gpu::for_each(stream, 1, sum_rows<in, T, width>{{data, 1, 1, 1}, 1, data, 1, 1});
-    // In two levels: of numbers that are not T.
-    if constexpr (in == accumulation::float32 || in == accumulation::float64) {
-        using number = std::conditional_t<in == accumulation::float32, float, double>;
-        constexpr int numbers = static_cast<int>(gpu::body_bytes / sizeof(number));
-        auto* const partial = reinterpret_cast<number*>(data);
-        gpu::for_each(stream, 1, sum_rows<in, T, width, number>{{data, 1, 1, 1}, 1, partial, 1, 1});
-        gpu::for_each(stream, 1, sum_rows<in, number, numbers, T>{{partial, 1, 1, 1}, 1, data, 1, 1});
-    }
 }
 template <element T>
 void of_sums(gpu::stream_ref stream, T* data)
@@ -75,26 +67,13 @@ void of_sums(gpu::stream_ref stream, T* data)
     of_a_sum<accumulation::native>(stream, data);
     if constexpr (sizeof(T) <= 4) of_a_sum<accumulation::float32>(stream, data);
     of_a_sum<accumulation::float64>(stream, data);
-    of_a_sum<accumulation::compensated>(stream, data);
     of_a_sum<accumulation::exact>(stream, data);
     auto* const codes = reinterpret_cast<detail::exponent_code<T>*>(data);
     auto* const sums = reinterpret_cast<std::int64_t*>(data);
     gpu::for_each(stream, 1, detail::pack_parts<T, 1>{data, 1, 1, 1, data});
-    auto* const words = reinterpret_cast<std::uint32_t*>(data);
-    gpu::for_each(stream, 1, detail::pack_parts<T, 1, detail::parts_by_table>{data, 1, 1, 1, data, {words}});
-    gpu::for_each(stream, 1, detail::pack_parts<T, 1, detail::parts_transposed>{data, 1, 1, 1, data, {1, 1}});
-    constexpr int width = static_cast<int>(gpu::body_bytes / sizeof(T));
-    auto* const pairs = reinterpret_cast<detail::compensated_type<T>*>(data);
-    gpu::for_each(stream, 1, detail::sum_rows_to_pairs<T, width>{{data, 1, 1, 1}, 1, pairs, 1, 1});
-    gpu::for_each(stream, 1, detail::sum_rows_of_pairs<T, width>{pairs, 1, data, 1, 1});
-    gpu::for_each(stream, 1, detail::sum_rows_to_words<T>{{data, 1, 1, 1}, 1, words, 1, 1});
-    gpu::for_each(stream, 1, detail::sum_rows_of_words<T>{words, 1, data, 1, 1});
-    if constexpr (detail::exact_terms_in_float64<T> != 0) {
-        gpu::for_each(stream, 1, detail::sum_rows_of_exact_doubles<T, 2>{reinterpret_cast<double*>(data), 1, data, 1, 1});
-    }
     gpu::for_each(stream, 1, detail::code_exponents<T>{data, 1, 1, codes});
-    gpu::for_each(stream, 1, detail::quantise_leaves<T>{data, 1, 1, codes, 1, sums});
-    gpu::for_each(stream, 1, detail::dequantise<T>{sums, codes, 1, 1, data});
+    gpu::for_each(stream, 1, detail::leaves_to_units<T>{data, 1, 1, codes, 1, sums});
+    gpu::for_each(stream, 1, detail::units_to_elements<T>{sums, codes, 1, 1, data});
 }
 
 /// What quantised sums and gathers do, and their probe.
@@ -102,7 +81,7 @@ template <floating_element T>
 void of_codes(local::device_communicator<gpu>& rank, gpu::stream_ref stream, T* data)
 {
     probed comm(quantised(rank, {.rotate = true, .feedback = error_feedback::owner}), {},
-        quantisation_probe({}, {.codes = true, .messages = true}));
+        quantisation_probe({}, {.messages = true}));
     comm.all_reduce(view<const T>(data, 1), view<T>(data, 1), reduction::sum, stream);
     comm.reduce_scatter(view<const T>(data, 1), view<T>(data, 1), reduction::sum, stream);
     comm.all_gather(view<const T>(data, 1), view<T>(data, 1), stream);

@@ -177,7 +177,6 @@ void sums(const gpu::stream& stream, const std::string& type)
     sum.template operator()<accumulation::native>("native", all_promises);
     if constexpr (sizeof(T) <= 4) sum.template operator()<accumulation::float32>("float32", all_promises);
     sum.template operator()<accumulation::float64>("float64", all_promises);
-    sum.template operator()<accumulation::compensated>("compensated", all_promises);
     sum.template operator()<accumulation::exact>("exact", one_pass | wide | coalesced);
     gpu::for_each(stream.get(), count, detail::pack_parts<T, 1>{from.memory.data(), count, rows, count, to.data()});
     report(stream, {"pack_parts<" + type + ">", rows * bytes, rows * bytes, one_pass | coalesced | no_local});
@@ -189,11 +188,11 @@ void sums(const gpu::stream& stream, const std::string& type)
     report(stream, {"code_exponents<" + type + ">", rows * bytes, count * sizeof(detail::exponent_code<T>),
                        one_pass | coalesced | no_local});
     gpu::for_each(stream.get(), count,
-        detail::quantise_leaves<T>{from.memory.data(), count, rows, codes.data(), 40, fixed.data()});
-    report(stream, {"quantise_leaves<" + type + ">", rows * bytes + count * sizeof(detail::exponent_code<T>), count * 8,
+        detail::leaves_to_units<T>{from.memory.data(), count, rows, codes.data(), 40, fixed.data()});
+    report(stream, {"leaves_to_units<" + type + ">", rows * bytes + count * sizeof(detail::exponent_code<T>), count * 8,
                        one_pass | coalesced | no_local});
-    gpu::for_each(stream.get(), count, detail::dequantise<T>{fixed.data(), codes.data(), 40, 1, to.data()});
-    report(stream, {"dequantise<" + type + ">", count * (8 + sizeof(detail::exponent_code<T>)), bytes,
+    gpu::for_each(stream.get(), count, detail::units_to_elements<T>{fixed.data(), codes.data(), 40, 1, to.data()});
+    report(stream, {"units_to_elements<" + type + ">", count * (8 + sizeof(detail::exponent_code<T>)), bytes,
                        one_pass | coalesced | no_local});
 }
 

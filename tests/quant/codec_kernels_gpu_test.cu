@@ -93,7 +93,6 @@ struct setting {
     quantisation how;
     quant::message_slices cut;
     bool residual = false;
-    bool feeds_back = true;
     bool probed = true;
     std::size_t offset = 0; ///< of the buffer's begin behind an aligned place, in elements
 
@@ -182,20 +181,18 @@ bool same_bytes(const bytes& a, const bytes& b)
 double tolerance_of(std::uint32_t block) { return ((block / 16 + 4) + (32 + 5)) * 0x1p-24; }
 bool is_near(double a, double b, double scale) { return std::abs(a - b) <= scale; }
 
-/// `distinct`: no two blocks are equally bad, and no two errors equally large.
+/// `distinct`: no two blocks are equally bad.
 void check_errors(
     const quantisation_errors& found, const quantisation_errors& expected, double tolerance, bool distinct)
 {
     CHECK(found.count == expected.count);
     CHECK(found.nonfinite == expected.nonfinite);
-    CHECK(found.first_nonfinite == expected.first_nonfinite);
     CHECK(found.zeros == expected.zeros);
     CHECK(found.zeroed == expected.zeroed);
     CHECK(found.saturated == expected.saturated);
     CHECK(found.outliers == expected.outliers);
     CHECK(found.blocks == expected.blocks);
     CHECK(found.zero_blocks == expected.zero_blocks);
-    CHECK(found.underflowed_blocks == expected.underflowed_blocks);
     CHECK(is_near(found.squares, expected.squares, tolerance * expected.squares));
     CHECK(is_near(found.error_squares, expected.error_squares, tolerance * expected.error_squares));
     CHECK(is_near(found.error_sum, expected.error_sum,
@@ -203,10 +200,8 @@ void check_errors(
     CHECK(is_near(found.crest_sum, expected.crest_sum, tolerance * expected.crest_sum));
     CHECK(is_near(found.scale_sum, expected.scale_sum, tolerance * expected.scale_sum));
     CHECK(is_near(found.worst_ratio, expected.worst_ratio, 10 * tolerance * expected.worst_ratio));
-    CHECK(found.largest_error == expected.largest_error);
     if (!distinct) return;
     CHECK(found.worst_block == expected.worst_block);
-    CHECK(found.largest_error_at == expected.largest_error_at);
 }
 
 std::string text(const setting& of)
@@ -214,7 +209,7 @@ std::string text(const setting& of)
     const quantisation& how = of.how;
     return std::string(name(how.format)) + " " + name(how.rule) + " " + name(how.scale) + " "
         + name(how.rounding) + " B=" + std::to_string(how.block) + (how.rotate ? " rotated" : "")
-        + (of.residual ? of.feeds_back ? " residual" : " roundings" : "")
+        + (of.residual ? " residual" : "")
         + (of.probed ? "" : " unprobed") + " messages "
         + std::to_string(of.cut.messages) + "x" + std::to_string(of.cut.slices_per_message) + " length "
         + std::to_string(of.cut.length) + " first " + std::to_string(of.cut.first) + " count "
@@ -236,7 +231,7 @@ struct codec_check {
     quant::block_encoder encoder(
         const quant::codec& codec, const std::uint64_t* read_step, float* residual) const
     {
-        return {codec, {of.how.seed, read_step, 3, 8}, residual, of.probed, of.feeds_back};
+        return {codec, {of.how.seed, read_step, 3, 8}, residual, of.probed};
     }
     quant::encode_reducer<T> encode(
         const T* source, unsigned char* messages, float* residual, const std::uint64_t* read_step) const
@@ -314,8 +309,6 @@ struct codec_check {
         CHECK(same_bytes(made.read(), codes));
         CHECK(same_elements(kept.read(), residual));
         check_errors(found.errors, errors.errors, tolerance, distinct && of.probed);
-        CHECK(found.terms == errors.terms);
-        CHECK(found.nonfinite_blocks == errors.nonfinite_blocks);
         CHECK(is_near(found.term_squares, errors.term_squares, tolerance * errors.term_squares));
         CHECK(is_near(found.sum_squares, errors.sum_squares, tolerance * errors.sum_squares));
     }
@@ -346,7 +339,6 @@ setting make_setting(std::mt19937& random, code_format format, scaling rule, std
     of.how.scale = random() % 2 == 0 ? scale_format::bfloat16 : scale_format::float32;
     of.how.rotate = random() % 3 == 0;
     of.residual = random() % 4 == 0;
-    of.feeds_back = of.how.scale == scale_format::bfloat16; // another draw would change all settings
     if (rule != scaling::signed_maximum && !of.residual && random() % 3 == 0)
         of.how.rounding = code_rounding::stochastic;
     of.probed = random() % 4 != 0;
@@ -354,10 +346,6 @@ setting make_setting(std::mt19937& random, code_format format, scaling rule, std
     quant::message_slices& cut = of.cut;
     cut.messages = 1 + random() % 6;
     cut.slices_per_message = 1 + random() % 3;
-    if (cut.messages % 2 == 0 && random() % 2 == 0) {
-        cut.nodes = 2;
-        cut.slices_per_message = 1;
-    }
     cut.block = block;
     const std::uint64_t most = 6000 / (cut.messages * cut.slices_per_message);
     cut.length = 1 + random() % most;
@@ -413,8 +401,7 @@ TEST_CASE("counts around a block, one of them in a tile and several")
     }
 }
 
-TEST_CASE("several slots: the worst block and the largest error are found, whatever blocks of threads look "
-          "for them")
+TEST_CASE("several slots: the worst block is found, whatever blocks of threads look for it")
 {
     bench on;
     for (const bool rotate : {false, true}) {
@@ -424,7 +411,7 @@ TEST_CASE("several slots: the worst block and the largest error are found, whate
             of.how.rotate = rotate;
             of.cut = one_slice(128, 40'000 + 3);
             std::vector<float> data = gaussian<float>(of.cut.count, 11);
-            data[23'456] = 100; // the largest error
+            data[23'456] = 100;
             check_all<float>(on, of, data, true, 2);
             const codec_check<float> check{on, of, true};
             const mirror<float> source(data);
@@ -449,15 +436,4 @@ TEST_CASE("many terms are added in their order")
     const bytes messages = check.check_encode(data);
     for (const std::uint32_t terms : {1u, 2u, 4u, 5u, 8u, 11u})
         check.check_combine(messages, terms, terms, terms == 5, code_format::int8, terms % 2 == 0);
-}
-
-TEST_CASE("of equally large errors of a block the first one is found")
-{
-    bench on;
-    setting of;
-    of.cut = one_slice(512, 512);
-    of.how.block = 512;
-    std::vector<float> data = gaussian<float>(512, 9);
-    for (std::size_t k = 40; k < data.size(); ++k) data[k] = data[k - 16];
-    check_all<float>(on, of, data, true, 2);
 }

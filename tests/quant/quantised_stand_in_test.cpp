@@ -135,7 +135,7 @@ TEST_CASE("the probe of a captured step says of each replay what it says of the 
         const quantisation how{.format = code_format::int4, .block = 64, .rounding = rounding};
         CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
             const cuda::device_guard here(world.device_ordinal());
-            const quantisation_checks checks{.aggregate = true, .codes = true, .messages = true};
+            const quantisation_checks checks{.aggregate = true, .messages = true};
             probed plain(quantised_nccl(nccl::communicator_ref(world), how, small), {}, quantisation_probe({}, checks));
             probed comm(quantised_nccl(nccl::communicator_ref(world), how, small), {}, quantisation_probe({}, checks));
             buffers of;

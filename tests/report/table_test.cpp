@@ -248,12 +248,12 @@ TEST_CASE("a duplicate is described with the other rank")
         == "rank 6, bucket 3: the same bits as rank 5");
 }
 
-TEST_CASE("damaged codes are described with their sender, and damaged results with the residual")
+TEST_CASE("damaged codes are described with their sender, and damaged results with the coherence")
 {
     CHECK(report::describe({.rank = 1, .other_rank = 3, .call = 2, .what = finding::codes_differ, .statistic = 1})
         == "rank 1, bucket 2: received other codes than rank 3 sent");
     CHECK(report::describe({.call = 2, .what = finding::codes_differ, .statistic = 500, .threshold = 8})
-        == "no rank named, bucket 2: the result is not the sum of the codes, residual 500, limit 8");
+        == "no rank named, bucket 2: the result is off by more than codes can be, coherence 500, limit 8");
 }
 
 TEST_CASE("evidence over the run is told as odds")

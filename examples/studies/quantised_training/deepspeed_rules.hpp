@@ -94,7 +94,6 @@ private:
             if (!collprobe::is_finite(element)) {
                 if (!has(hidden_nan)) x[i] = std::numeric_limits<float>::quiet_NaN();
                 ++into.nonfinite;
-                into.first_nonfinite = std::min(into.first_nonfinite, first + i);
                 continue;
             }
             const double error = double{x[i]} - double{element};
@@ -104,10 +103,6 @@ private:
             into.zeroed += std::fpclassify(element) != FP_ZERO && std::fpclassify(x[i]) == FP_ZERO;
             into.saturated += std::fabs(error) > 0.51 * double{scale};
             into.outliers += std::fabs(element) > largest / 2;
-            if (std::fabs(error) > into.largest_error) {
-                into.largest_error = std::fabs(error);
-                into.largest_error_at = first + i;
-            }
         }
         into.count += count;
         into.squares += squares;
@@ -162,7 +157,6 @@ private:
             for (const float each : sum) {
                 if (collprobe::is_finite(each)) errors.node.sum_squares += double{each} * double{each};
             }
-            errors.node.terms += length * ranks_per_node;
             round_groups(sum, first, errors.node.errors);
             for (std::size_t i = 0; i < length; ++i) mine[i] += sum[i];
         }

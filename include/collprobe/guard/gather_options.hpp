@@ -20,7 +20,6 @@ enum class gather_path : std::uint8_t {
     send_source, ///< the source is the send buffer: the all-gather itself moves it
     copy, ///< a copy into the retained shard, or into the slot, on the stream of the all-gather
     convert, ///< one kernel writes the retained shard, or the slot, in the destination's element type
-    codes, ///< of 4 or 8 bits, which all ranks decode: `quantised_all_gather`
 };
 
 constexpr const char* name(gather_path path) noexcept
@@ -31,7 +30,6 @@ constexpr const char* name(gather_path path) noexcept
     case gather_path::send_source: return "send_source";
     case gather_path::copy: return "copy";
     case gather_path::convert: return "convert";
-    case gather_path::codes: return "codes";
     }
     return "unknown";
 }

@@ -69,7 +69,7 @@ public:
     /// Generation of the secondary shard; 0 if it cannot be gathered.
     std::uint64_t generation() const noexcept { return secondary_.generation(); }
     /// The secondary shard, `layout().secondary()` of the parameter and padding: to read it, to order a release or to
-    /// wait for its work. Write it through `write_primary`, or by a `quantised_all_gather` across the nodes.
+    /// wait for its work. Write it through `write_primary`, or by a gather across the nodes.
     guarded<device, T>& secondary() noexcept { return secondary_; }
 
     /// Calls `enqueue(slice)`, which enqueues on `on` work that writes the primary slice and may read it. Every rank

@@ -12,7 +12,6 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/quant/detail/aggregate_check.hpp>
 #include <collprobe/quant/detail/aggregate_error.hpp>
-#include <collprobe/quant/detail/code_conservation.hpp>
 #include <collprobe/quant/detail/message_check.hpp>
 #include <collprobe/scan/sketch.hpp>
 #include <collprobe/step/part.hpp>
@@ -40,8 +39,6 @@ struct quantisation_limits {
     /// bits in each step has just below 0.5: half of its errors' energy is that of the bits, half that of the elements.
     double drift = 0.35;
     int drift_steps = 3;
-    /// The largest distance of a result from that of the codes, in standard deviations of the rounding to float.
-    double conservation = 8;
     /// The rate at which a step without bias has a biased call, if the errors of elements are independent.
     double false_alarms_per_step = 1e-6;
 };
@@ -50,11 +47,6 @@ struct quantisation_limits {
 struct quantisation_checks {
     /// The error of sums and averages, by sketches of inputs and results. Without it the probe costs less.
     bool aggregate = true;
-    /// Whether the result is the sum of the codes that the ranks sent, to the rounding of float: tells damage from
-    /// quantisation. Needs `aggregate`. Of a call of S elements of T: its codes are read again, 4 S bytes written and
-    /// read, and 12 S / n by the owner (up to 28 for 16-bit elements), in up to n + 5 launches a piece; memory for a
-    /// piece of floats.
-    bool codes = false;
     /// Whether the messages of codes arrived as they were sent: names sender and receiver. Reads the codes twice more
     /// on each way, in a launch for each message, and sends 8 bytes to each rank for a call.
     bool messages = false;
@@ -71,8 +63,6 @@ struct quantisation_entry {
     quantised_outcome outcome;
     std::uint64_t seen = 0;
     aggregate_error aggregate;
-    double total_energy = 0; ///< of the decoded elements of all ranks
-    code_conservation codes;
     damaged_messages messages;
 };
 static_assert(sizeof(quantisation_entry) % 8 == 0);
@@ -126,8 +116,6 @@ public:
             "harmful_error is below visible_error, or visible_error below 0");
         require(limits.false_alarms_per_step > 0 && limits.false_alarms_per_step < 1,
             "false_alarms_per_step is not between 0 and 1");
-        require(limits.conservation > 0, "conservation is not above 0");
-        require(!checks.codes || checks.aggregate, "codes are checked without aggregate");
         require(limits.drift_steps > 0, "drift_steps is not above 0");
         detail::require_sketch_options(checks.sketch, "quantisation_probe", where);
         require(checks.rows != 0, "rows is 0");
@@ -160,15 +148,11 @@ public:
         call.quantised()->errors_to = &to->errors;
         call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
         if (call.mode() != report_mode::gather || !call.is_quantised()) return {};
-        std::uint64_t* const digests
-            = checks_.messages && has_codes(call.what()) ? call.memory().messages.before(call.index()) : nullptr;
-        call.quantised()->checks_to.digests = digests;
+        if (checks_.messages && has_codes(call.what()))
+            call.quantised()->digests_to = call.memory().messages.before(call.index());
         if (!measures(call)) return {};
-        const auto to_read = call.memory().sums.template before<T>(
-            {call.what(), call.type(), call.operation(), input.count(), checks_.codes, call.quantised()->rotates},
+        return call.memory().sums.template before<T>({call.what(), call.type(), call.operation(), input.count()},
             call.index(), bins_for(input.count()), call.lane());
-        if (checks_.codes) call.quantised()->checks_to = call.memory().sums.checks_of_last(digests);
-        return to_read;
     }
     template <element T, class Call>
     sketch after(Call& call, view<const T> result, entry* to) const
@@ -176,7 +160,7 @@ public:
         quantised_calls* const calls = call.quantised();
         if (calls == nullptr) return {};
         calls->errors_to = nullptr; // a call that was forwarded has left it
-        calls->checks_to = {};
+        calls->digests_to = nullptr;
         if (!has_codes(call.what())) return {};
         Call::device::for_each(call.stream(), 1, detail::write_quantised_outcome{to, calls->last});
         if (!measures(call)) return {};

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -23,7 +22,6 @@
 #include <collprobe/order/hooks.hpp>
 #include <collprobe/quant/detail/quantised_exchange.hpp>
 #include <collprobe/quant/detail/quantised_memory.hpp>
-#include <collprobe/quant/detail/quantised_state.hpp>
 #include <collprobe/quant/format.hpp>
 #include <collprobe/sum/accumulation.hpp>
 
@@ -37,13 +35,6 @@ struct quantised_options {
     std::uint64_t scratch_bytes = 16 << 20;
     /// In which decoded elements are added: `float32` or `float64`.
     accumulation sum = accumulation::float32;
-};
-
-/// What `quantised::restore` made of a saved state.
-struct restored_feedback {
-    std::uint64_t calls = 0; ///< of a step, whose kept errors were restored
-    std::uint64_t dropped = 0; ///< calls whose errors were not
-    std::string why; ///< the first difference: "block is 128, and 64 in the saved state"; empty if none
 };
 
 /// A communicator whose sums, averages and all-gathers of large floating-point buffers travel as codes of 4
@@ -148,53 +139,6 @@ public:
         call_ = 0;
     }
 
-    /// What a checkpoint must hold so that training goes on with identical bits: the errors that this rank
-    /// keeps, and the number of the step, on which random bits depend. Bytes in the order of this machine: 4
-    /// for each error, some for each call. Precondition: between `next_step` and the next call. Stream
-    /// behaviour: a diagnostic; it allocates, and the host waits. Errors: `invalid_argument` within a step;
-    /// `unsupported` in an NCCL group or a capture.
-    std::vector<std::uint8_t> save(stream_ref stream, call_site where = call_site::current())
-    {
-        const caller who(comm_, "save", where);
-        require_between_steps(who, stream, where);
-        const auto scope = detail::enter_device(comm_);
-        memory_type& memory = *memory_;
-        detail::in_flight<detail::state_memory<device>> saved;
-        detail::enqueue_marked(memory.use.wait_for_last(stream, where), stream,
-            [&, this] { saved = save_state(memory, owner(), base_type::timeout_ms(), stream, where); });
-        detail::synchronize(comm_, stream, where);
-        return {saved->bytes.begin(), saved->bytes.end()};
-    }
-
-    /// Takes over what `save` has returned on this rank of an earlier run. Errors of another layout (number
-    /// of ranks, block, format, ...) are dropped: the result says why, and the next calls have
-    /// `feedback_state::dropped` in their outcome and are counted. So are errors of a call of another kind,
-    /// type or count, when it is made. The number of the step is taken over in any case. Preconditions,
-    /// stream behaviour: those of `save`. Graphs that were captured before stay valid if nothing was dropped.
-    /// \throws error `invalid_argument` for bytes that are no complete state; nothing has changed then.
-    restored_feedback restore(
-        view<const std::uint8_t> state, stream_ref stream, call_site where = call_site::current())
-    {
-        const caller who(comm_, "restore", where);
-        require_between_steps(who, stream, where);
-        detail::state_reader saved;
-        const std::string flaw = saved.read(state);
-        if (!flaw.empty()) who.fail(status::invalid_argument, flaw);
-        restored_feedback result{.why = owner().difference(saved.header.owner)};
-        for (const auto& call : saved.calls) {
-            if (call.layout.numbers() != 0) ++(result.why.empty() ? result.calls : result.dropped);
-        }
-        const auto scope = detail::enter_device(comm_);
-        memory_type& memory = *memory_;
-        detail::in_flight<detail::state_memory<device>> copied;
-        detail::enqueue_marked(memory.use.wait_for_last(stream, where), stream, [&, this] {
-            copied = restore_state(
-                memory, saved, state, result.why.empty(), base_type::timeout_ms(), stream, where);
-        });
-        detail::synchronize(comm_, stream, where);
-        return result;
-    }
-
     /// How many calls were quantised, and how many forwarded for each reason.
     std::uint64_t counts(unquantised_reason why) const noexcept
     {
@@ -234,38 +178,13 @@ private:
         }
         calls_.least_bytes = options_.least_bytes;
         calls_.ranks = comm_.size();
-        calls_.rotates = within_.rotate;
         std::vector<std::uint32_t> places;
-        std::size_t own = 0;
         if constexpr (two_level) {
-            const int locals = nodes->ranks_per_node();
-            for (int node = 0; node < nodes->nodes(); ++node)
-                for (int local = 0; local < locals; ++local)
+            for (int local = 0; local < nodes->ranks_per_node(); ++local)
+                for (int node = 0; node < nodes->nodes(); ++node)
                     places.push_back(static_cast<std::uint32_t>(nodes->world_rank(node, local)));
-            own = places.size();
-            for (int node = 0; node < nodes->nodes(); ++node)
-                places.push_back(static_cast<std::uint32_t>(nodes->world_rank(node, nodes->local_rank())));
         }
-        memory_
-            = detail::in_flight<memory_type>(base_type::timeout_ms(), options_.scratch_bytes, places, own);
-    }
-
-    void require_between_steps(const caller& who, stream_ref stream, call_site where) const
-    {
-        who.require(
-            call_ == 0, "the step has calls already: save and restore between next_step and the next call");
-        who.require_immediate();
-        if constexpr (detail::can_capture<stream_ref>) {
-            if (stream.capturing(where))
-                who.fail(status::unsupported, "the host cannot wait inside a capture");
-        }
-    }
-    detail::state_owner owner() const noexcept
-    {
-        int ranks_per_node = 0;
-        if constexpr (two_level) ranks_per_node = nodes_->ranks_per_node();
-        return detail::state_owner::of(size(), rank(), ranks_per_node,
-            view<const std::uint32_t>(memory_->on_host.data(), memory_->on_host.size()), within_, across_);
+        memory_ = detail::in_flight<memory_type>(base_type::timeout_ms(), options_.scratch_bytes, places);
     }
 
     template <collective Call, element T, class Forward>
@@ -311,20 +230,19 @@ private:
         const detail::parts_of_one<Comm> parts(comm_, what.send_count, what.type);
         [[maybe_unused]] const detail::parts_in_nodes<Groups> parts_in_nodes(nodes_, what.send_count, what.type);
         detail::enqueue_marked(done, stream, [&, this] {
-            detail::quantised_exchange<T, Comm, Groups> work(comm_, nodes_, memory, within_, across_,
-                options_.sum == accumulation::float64, call, std::exchange(calls_.errors_to, nullptr),
-                std::exchange(calls_.checks_to, {}), stream, where);
+            const detail::quantised_call how{within_, across_, options_.sum == accumulation::float64, call,
+                std::exchange(calls_.errors_to, nullptr), std::exchange(calls_.digests_to, nullptr), where};
+            detail::quantised_exchange<T, Comm, Groups> work(
+                comm_, nodes_, memory, how, what, send.data(), receive.data(), stream);
             if constexpr (Call == collective::all_gather) {
-                work.all_gather(send, receive);
+                work.gather(outcome);
             } else {
                 outcome.feedback = work.find_feedback(what, who);
                 outcome.inputs_fed_back = within_.feedback == error_feedback::all;
                 outcome.sums_fed_back = across_.feedback != error_feedback::none;
                 if (outcome.feedback == feedback_state::dropped) ++calls_.feedback_dropped;
-                work.reduce(
-                    send, receive, Call == collective::reduce_scatter, what.operation == reduction::average);
+                work.reduce(outcome);
             }
-            work.tell(outcome);
         });
         return outcome;
     }

@@ -67,7 +67,6 @@ public:
         bool is_part; ///< a reduce-scatter: each rank has a part of the result
         double* of_input;
         double* of_result;
-        double* extra; ///< behind the input's: as many numbers again, added over the ranks; null if not wanted
     };
 
     /// `most_bins`: of any sketch.
@@ -93,16 +92,13 @@ public:
     /// Opens a call; where the sketch of its input is to go. `shares_result`: the sketch of the result is added, or
     /// gathered, with that of the input; that of a part always is.
     sketch_target before(
-        const Note& note, std::uint64_t call, std::uint64_t bins, bool is_part, int lane, bool has_extra = false,
-        bool shares_result = false)
+        const Note& note, std::uint64_t call, std::uint64_t bins, bool is_part, int lane, bool shares_result = false)
     {
         const std::uint64_t numbers = 2 * bins;
         const bool is_shared = is_part || shares_result;
-        auto* const of_input = added_sums_.take(numbers * (1 + (is_shared ? 1 : 0) + (has_extra ? 1 : 0)));
-        auto* const of_result
-            = is_shared ? of_input + numbers : own_numbers_.take(numbers);
-        double* const extra = has_extra ? of_input + (is_shared ? 2 : 1) * numbers : nullptr;
-        open_.push_back({note, call, bins, is_part, of_input, of_result, extra});
+        auto* const of_input = added_sums_.take(numbers * (is_shared ? 2 : 1));
+        auto* const of_result = is_shared ? of_input + numbers : own_numbers_.take(numbers);
+        open_.push_back({note, call, bins, is_part, of_input, of_result});
         return {0, bins, seed_, of_input, scratch(lane)};
     }
     /// Where the sketch of the result is to go, or of this rank's part, of `count` elements. Empty if the call was not

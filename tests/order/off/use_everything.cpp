@@ -54,9 +54,6 @@ void use_host(host::stream_ref on, host::stream_ref other, view<float> data, vie
         reproducible exact(comm);
         exact.all_reduce(view<const float>(data), result, reduction::sum, on);
         copy_then_all_gather(view<const float>(data), result, comm, on, {other}, {other});
-        quantised_all_gather<local::communicator, float> weights(comm, result.count());
-        weights.encode(view<const float>(data), 1, other, {}, {});
-        weights.gather(result, 1, on, {}, {other});
     });
     local::run_on<host::device>(2, local::options{}, [&](local::device_communicator<host::device>& comm) {
         use_communicator(comm, on, data, result);

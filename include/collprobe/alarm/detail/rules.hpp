@@ -30,9 +30,7 @@ constexpr interpretation interpret(const suspect& found, damage audited) noexcep
         return {of_result, is_named && found.rank != found.other_rank ? advice::resync : advice::skip};
     case finding::value_differs: return {damage::unknown, advice::resync};
     case finding::codes_differ:
-        if (found.other_rank >= 0) return {damage::unknown, advice::skip}; // a message of terms or of results
-        if (!is_named) return {damage::reduce, advice::skip};
-        return {damage::broadcast, advice::resync};
+        return {is_named ? damage::unknown : damage::reduce, advice::skip}; // a message of terms or of results
     case finding::quantisation: return {damage::reduce, advice::none}; // or in a gather, alike for all ranks
     case finding::weights: return {damage::reduce, advice::recheck}; // or in what is done before and behind it
     case finding::late: return {damage::none, advice::none}; // the data are right

@@ -431,7 +431,7 @@ public:
             reduction::average, rounding_order::linear, ranks_, (count + bins - 1) / bins);
         rounding.scale = 1; // the terms are weighted before their energies are added
         return sketches_.before(
-            {rounding, scale, may_differ && !is_part}, call, bins, is_part, lane, false, may_differ);
+            {rounding, scale, may_differ && !is_part}, call, bins, is_part, lane, may_differ);
     }
     template <floating_element T>
     sketch_target after(std::uint64_t call, std::uint64_t count, int rank, int lane)

@@ -74,9 +74,7 @@ enum class feedback_state : std::uint8_t {
     none, ///< no error is kept
     fresh, ///< the first call: there was none
     continued,
-    /// The call has another kind, type or count than the last one in its place, or a restored state is that
-    /// of another layout.
-    dropped,
+    dropped, ///< the call has another kind, type or count than the last one in its place
 };
 
 constexpr const char* name(feedback_state state) noexcept
@@ -119,14 +117,12 @@ struct quantised_outcome {
 struct quantisation_errors {
     std::uint64_t count = 0; ///< elements, the non-finite ones included; with a rotation also those that fill a block
     std::uint64_t nonfinite = 0;
-    std::uint64_t first_nonfinite = no_index; ///< index in the buffer
     std::uint64_t zeros = 0; ///< elements that were zero
     std::uint64_t zeroed = 0; ///< elements that decode to zero, and were not
     std::uint64_t saturated = 0; ///< of integers: elements with an error above half a scale (1, stochastic)
     std::uint64_t outliers = 0; ///< elements above half of their block's largest magnitude
     std::uint64_t blocks = 0;
     std::uint64_t zero_blocks = 0; ///< of zeros, or of no finite elements
-    std::uint64_t underflowed_blocks = 0; ///< blocks whose scale would be below the smallest normal number
     double squares = 0; ///< sum of squares of the elements
     double error_squares = 0;
     double error_sum = 0;
@@ -134,8 +130,6 @@ struct quantisation_errors {
     double scale_sum = 0; ///< over the same blocks: scale over root mean square
     double worst_ratio = 0; ///< of the worst block: its error's sum of squares over its elements'
     std::uint64_t worst_block = no_index; ///< index of its first element
-    double largest_error = 0; ///< largest magnitude of an error
-    std::uint64_t largest_error_at = no_index; ///< index of the element
 };
 
 /// What the owner of a slice learns when it adds the ranks' terms: the errors of its own rounding, and how
@@ -144,8 +138,6 @@ struct combined_errors {
     quantisation_errors errors; ///< of the sum's rounding; of no elements if it was not rounded to codes
     double term_squares = 0; ///< sum over elements and ranks of the squares of the terms
     double sum_squares = 0; ///< sum over elements of the squares of their sums
-    std::uint64_t terms = 0; ///< elements times ranks
-    std::uint64_t nonfinite_blocks = 0;
 };
 
 /// What a quantised collective did to the numbers of one rank.
@@ -158,30 +150,20 @@ struct quantised_errors {
 
 static_assert(sizeof(quantisation_errors) % 8 == 0 && std::is_trivially_copyable_v<quantised_errors>);
 
-/// Where a quantised call leaves checksums of its codes, in memory of the device; null where none are wanted.
-struct code_checks {
-    /// This rank's share of the sketch that the result must have: of the elements that the rank's codes stand for, less
-    /// its roundings. `bins` sums, then the energies of decoded elements. Of sums and averages.
-    double* share = nullptr;
-    std::uint64_t bins = 0;
-    std::uint64_t most_bins = 0; ///< of any call
-    std::uint64_t seed = 0; ///< of the sketch
-    /// For each rank the digest of what was sent to it, on two streams, which are added; then of what came from it.
-    std::uint64_t* digests = nullptr;
-};
-
 /// What a quantised communicator and the part of a step that looks at it tell each other.
 struct quantised_calls {
     /// The next quantised call writes what it did to the numbers there, in memory of the device, in stream
     /// order. Null: calls do not look, as from the start.
     quantised_errors* errors_to = nullptr;
-    code_checks checks_to; ///< of the next quantised call
+    /// Where the next quantised call leaves the digests of its messages, in memory of the device; null where nobody
+    /// wants them. For each rank that of what was sent to it, on two streams, which are added; then of what came from
+    /// it.
+    std::uint64_t* digests_to = nullptr;
     quantised_outcome last; ///< of the last call
     std::uint64_t counts[unquantised_reasons] = {}; ///< calls, by `unquantised_reason`
     std::uint64_t feedback_dropped = 0; ///< calls whose kept errors were dropped
     std::uint64_t least_bytes = 0; ///< below which calls are forwarded
     int ranks = 1;
-    bool rotates = false;
 
     /// Why a call is not quantised. `bytes`: of the buffer that is reduced, or gathered from all ranks.
     unquantised_reason reason(
@@ -265,15 +247,10 @@ struct call_quantisation {
     double drift = detail::not_a_number(); ///< cosine of the result's error with that of the step before
     int drifting_steps = 0; ///< steps in a row, up to this one, whose drift was above `quantisation_limits::drift`
     std::uint32_t bins = 0; ///< of the sketches; 0: none, or inputs that are not finite
-    bool codes_checked = false; ///< whether the result was compared with the codes that the ranks sent
-    /// The largest distance of a result from that of the codes, in deviations of the rounding to float.
-    double codes_residual = detail::not_a_number();
-    std::uint64_t damaged_bin = no_index; ///< if that is too large: the damage is in an element bin + k `bins`
     bool messages_checked = false; ///< whether messages of codes were compared with what was sent
     std::uint64_t damaged_pairs = 0; ///< of ranks: messages from one came to the other otherwise than they were sent
     int damaged_sender = -1; ///< of the pair with the lowest receiver, and of its the lowest sender
     int damaged_receiver = -1;
-    int damaged_rank = -1; ///< the only rank whose result is damaged; -1: that of none, or of several
     std::uint64_t saturated = 0;
     std::uint64_t nonfinite = 0; ///< elements of the inputs that were not finite
     std::uint64_t nonfinite_results = 0; ///< of one rank: the largest number

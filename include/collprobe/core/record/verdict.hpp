@@ -39,9 +39,9 @@ enum class finding : std::uint8_t {
     /// Quantisation harmed the call, or hid something: `call_quantisation` has the verdict and the numbers. Statistic
     /// and threshold: those of the verdict. Index: the first element of the rank's worst block.
     quantisation,
-    /// Messages of codes came otherwise than they were sent, or a result is not that of the codes. Rank: the receiver;
-    /// or, without an `other_rank`, the only rank whose result is damaged. Statistic: pairs of ranks with damaged
-    /// messages; of a result the residual, and the threshold is its limit.
+    /// Messages of codes came otherwise than they were sent. Rank: the receiver. Statistic: pairs of ranks with damaged
+    /// messages. Without a rank: the result has an error that no roundings to codes can have. Statistic: its coherence,
+    /// and the threshold is its limit.
     codes_differ,
     /// The rank is unlike the others over many steps: `rank_evidence` says in what, since when, and how surely. Holds
     /// for any distribution. Told once. Statistic and threshold: `rank_evidence::odds`, or `recurrence`, whichever is

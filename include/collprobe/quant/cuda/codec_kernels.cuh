@@ -172,7 +172,7 @@ struct block_reduction<quant::combine_reducer<T>> : block_codec<quant::combine_r
                         const float of_terms = lane.sum(squares);
                         const float of_sums = lane.sum(sum_squares) * reducer.square_of_wide_divisor();
                         if (exists && lane.rank == 0)
-                            reducer.note_spread(of_terms, of_sums, factor, at.count, all);
+                            reducer.note_spread(of_terms, of_sums, factor, all);
                     }
                     divide(x);
                 };

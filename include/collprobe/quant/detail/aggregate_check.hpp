@@ -13,7 +13,6 @@
 #include <collprobe/core/record/quantisation.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/quant/detail/aggregate_error.hpp>
-#include <collprobe/quant/detail/code_conservation.hpp>
 #include <collprobe/step/step_sketches.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -24,16 +23,13 @@ struct measured_sum {
     element_type type = element_type::float32;
     reduction operation = reduction::sum;
     std::uint64_t count = 0; ///< elements that each rank sends
-    bool checks_codes = false; ///< whether the result is that of the codes
-    bool rotates = false;
 
     friend bool operator==(const measured_sum&, const measured_sum&) = default;
 };
 
-/// Measures the errors of a step's quantised reductions by sketches of their inputs and results, compares each with
-/// that of the step before, and the results with the codes that made them. Costs and stream behaviour: of
-/// `step_sketches`; an all-reduce of 16 bytes a bin and call (as much again for a reduce-scatter, and for the codes), a
-/// launch for each call (two more for the codes), and 8 bytes a bin and call that are kept.
+/// Measures the errors of a step's quantised reductions by sketches of their inputs and results, and compares each with
+/// that of the step before. Costs and stream behaviour: of `step_sketches`; an all-reduce of 16 bytes a bin and call
+/// (as much again for a reduce-scatter), a launch for each call, and 8 bytes a bin and call that are kept.
 template <class Device>
 class aggregate_check {
 public:
@@ -50,13 +46,7 @@ public:
     sketch_target before(const measured_sum& sum, std::uint64_t call, std::uint64_t bins, int lane)
     {
         return sketches_.before(
-            sum, call, bins, sum.what == collective::reduce_scatter, lane, sum.checks_codes);
-    }
-    /// For the call that was opened last: where it is to leave its share of the result's sketch.
-    code_checks checks_of_last(std::uint64_t* digests) const noexcept
-    {
-        const auto& last = sketches_.open().back();
-        return {last.extra, last.bins, most_bins_, sketches_.seed(), digests};
+            sum, call, bins, sum.what == collective::reduce_scatter, lane);
     }
     template <element T>
     sketch_target after(std::uint64_t call, std::uint64_t count, int rank, int lane)
@@ -80,17 +70,7 @@ public:
                 nullptr, false, each.bins};
             // A graph would have to set its first error to zero, but once.
             if (!captured) compare.has_last = keep_error(each.call, each.bins, sum, compare.error);
-            auto* const out = out_of(each.call);
-            Device::reduce(stream, compare, each.bins, &out->aggregate, reduces_);
-            if (each.extra == nullptr) continue;
-            const auto* const share = static_cast<const double*>(each.extra);
-            Device::sum_each(stream, 1, total_energy{share + each.bins, each.bins, &out->total_energy});
-            Device::reduce(stream,
-                code_conservation_reducer{share, compare.result, &out->total_energy, each.bins,
-                    (sum.count + each.bins - 1) / each.bins,
-                    code_rounding_bound::of(
-                        sum.type, ranks_, sum.operation == reduction::average, sum.rotates)},
-                each.bins, &out->codes, reduces_);
+            Device::reduce(stream, compare, each.bins, &out_of(each.call)->aggregate, reduces_);
         }
     }
 

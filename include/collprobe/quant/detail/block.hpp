@@ -24,8 +24,6 @@ struct block_errors {
     float squares = 0;
     float error_squares = 0;
     float error_sum = 0;
-    float largest = 0;
-    std::uint32_t largest_at = 0;
     std::uint32_t zeros = 0;
     std::uint32_t zeroed = 0;
     std::uint32_t saturated = 0;
@@ -33,17 +31,13 @@ struct block_errors {
 
     /// Takes in a finite element and its code. `half`: half of the block's largest magnitude.
     COLLPROBE_HD void add(const codec& how, const block_scale& by, float element, float value, std::int32_t code,
-        float half, std::uint32_t at) noexcept
+        float half) noexcept
     {
         const float error = units_of(how, code) - value;
         const float magnitude = error < 0 ? -error : error;
         squares += value * value;
         error_squares += error * error;
         error_sum += error;
-        if (magnitude > largest) {
-            largest = magnitude;
-            largest_at = at;
-        }
         // By bits: a build for GPUs may take subnormal elements for zero.
         const std::uint32_t bits = bit_cast<std::uint32_t>(element) & 0x7fffffffu;
         const bool is_zero = bits == 0;
@@ -61,10 +55,6 @@ struct block_errors {
         squares += next.squares;
         error_squares += next.error_squares;
         error_sum += next.error_sum;
-        if (next.largest > largest) {
-            largest = next.largest;
-            largest_at = next.largest_at;
-        }
         zeros += next.zeros;
         zeroed += next.zeroed;
         saturated += next.saturated;
@@ -100,8 +90,6 @@ COLLPROBE_HD inline void add_block(quantisation_errors& into, const block_scale&
     into.outliers += block.outliers;
     const double scale = absolute(static_cast<double>(by.scale));
     if (scale == 0) return; // a constant block, which its offset holds
-    const bool smallest = by.inverse == 0x1p126f || by.inverse == -0x1p126f;
-    into.underflowed_blocks += smallest ? 1 : 0;
     const double unit = scale * scale * energy;
     const auto squares = static_cast<double>(block.squares);
     const auto error_squares = static_cast<double>(block.error_squares);
@@ -118,25 +106,18 @@ COLLPROBE_HD inline void add_block(quantisation_errors& into, const block_scale&
             into.worst_block = first;
         }
     }
-    const double largest = scale * static_cast<double>(block.largest);
-    if (largest > into.largest_error) {
-        into.largest_error = largest;
-        into.largest_error_at = first + block.largest_at;
-    }
 }
 
 COLLPROBE_HD constexpr void merge(quantisation_errors& into, const quantisation_errors& next) noexcept
 {
     into.count += next.count;
     into.nonfinite += next.nonfinite;
-    into.first_nonfinite = lesser(into.first_nonfinite, next.first_nonfinite);
     into.zeros += next.zeros;
     into.zeroed += next.zeroed;
     into.saturated += next.saturated;
     into.outliers += next.outliers;
     into.blocks += next.blocks;
     into.zero_blocks += next.zero_blocks;
-    into.underflowed_blocks += next.underflowed_blocks;
     into.squares += next.squares;
     into.error_squares += next.error_squares;
     into.error_sum += next.error_sum;
@@ -148,11 +129,6 @@ COLLPROBE_HD constexpr void merge(quantisation_errors& into, const quantisation_
         into.worst_ratio = next.worst_ratio;
         into.worst_block = next.worst_block;
     }
-    if (next.largest_error > into.largest_error
-        || (next.largest_error == into.largest_error && next.largest_error_at < into.largest_error_at)) {
-        into.largest_error = next.largest_error;
-        into.largest_error_at = next.largest_error_at;
-    }
 }
 
 COLLPROBE_HD constexpr void merge(combined_errors& into, const combined_errors& next) noexcept
@@ -160,8 +136,6 @@ COLLPROBE_HD constexpr void merge(combined_errors& into, const combined_errors& 
     merge(into.errors, next.errors);
     into.term_squares += next.term_squares;
     into.sum_squares += next.sum_squares;
-    into.terms += next.terms;
-    into.nonfinite_blocks += next.nonfinite_blocks;
 }
 
 /// Writes the codes of a block. `codes[i]` of elements beyond `count` is 0.
@@ -176,17 +150,12 @@ inline void pack_codes(const codec& how, const std::int32_t* codes, unsigned cha
 }
 
 /// Encodes the first `count` of a block's elements, and writes code 0 behind them. `random`: 16 bits for each
-/// element, or null for nearest rounding. Returns how many elements were not finite; `*first_nonfinite` is
-/// the first one.
+/// element, or null for nearest rounding.
 [[gnu::noinline]] inline block_scale encode_portably(const codec& how, const float* elements,
     std::uint32_t count, const std::uint16_t* random, unsigned char* to, block_errors* errors,
-    block_range& range, std::uint32_t& first_nonfinite) noexcept
+    block_range& range) noexcept
 {
-    for (std::uint32_t i = 0; i < count; ++i) {
-        const std::uint32_t before = range.nonfinite;
-        range.add(bit_cast<std::uint32_t>(elements[i]), how.overflow);
-        if (before == 0 && range.nonfinite != 0) first_nonfinite = i;
-    }
+    for (std::uint32_t i = 0; i < count; ++i) range.add(bit_cast<std::uint32_t>(elements[i]), how.overflow);
     const block_scale by = scale_of(how, range);
     const float half = half_of(range);
     std::int32_t codes[largest_block];
@@ -203,7 +172,7 @@ inline void pack_codes(const codec& how, const std::int32_t* codes, unsigned cha
         }
         const float value = in_scales(how, by, element);
         codes[i] = code_of(how, value, random == nullptr ? 0 : random[i]);
-        if (errors != nullptr && !is_nan_block(by)) part.add(how, by, element, value, codes[i], half, i);
+        if (errors != nullptr && !is_nan_block(by)) part.add(how, by, element, value, codes[i], half);
     }
     if (errors != nullptr) errors->merge(part);
     for (std::uint32_t i = count; i < how.block; ++i) codes[i] = 0;
@@ -234,13 +203,11 @@ struct block_batch {
     float squares[most_blocks] = {};
     float error_squares[most_blocks] = {};
     float error_sum[most_blocks] = {};
-    float largest_error[most_blocks] = {}; ///< its magnitude
     std::uint64_t zeros = 0; ///< of all blocks together
     std::uint64_t zero_codes = 0;
     std::uint64_t outliers = 0;
     std::uint64_t saturated = 0;
     std::uint32_t worst = 0; ///< the block with the largest noise
-    std::uint32_t largest = 0; ///< the block with the largest error
 
     /// How many blocks a batch takes: as many as stay in the first cache.
     static constexpr std::uint32_t capacity(std::uint32_t block) noexcept
@@ -252,10 +219,6 @@ struct block_batch {
     double error_ratio(std::uint32_t b) const noexcept
     {
         return squares[b] > 0 ? static_cast<double>(error_squares[b]) / static_cast<double>(squares[b]) : 0;
-    }
-    double error_of(std::uint32_t b) const noexcept
-    {
-        return absolute(static_cast<double>(scale[b])) * static_cast<double>(largest_error[b]);
     }
 };
 
@@ -321,22 +284,15 @@ void encode_batch([[maybe_unused]] isa path, [[maybe_unused]] const codec& how, 
     COLLPROBE_ON_ISA(path, void(), encode_batch(how, from, random, probed, room, to, batch));
 }
 
-/// Takes the errors of a batch into those of a buffer. `first`: index of its first element. `elements`: as floats.
+/// Takes the errors of a batch into those of a buffer. `first`: index of its first element.
 inline void add_batch([[maybe_unused]] isa path, const codec& how, [[maybe_unused]] double energy, std::uint64_t first,
-    [[maybe_unused]] const float* elements, [[maybe_unused]] const std::uint16_t* random, block_batch& batch,
-    quantisation_errors& into) noexcept
+    block_batch& batch, quantisation_errors& into) noexcept
 {
     COLLPROBE_ON_ISA(path, void(), add_batch(how, energy, batch, into));
     const double ratio = batch.error_ratio(batch.worst);
     if (ratio > into.worst_ratio) {
         into.worst_ratio = ratio;
         into.worst_block = first + std::uint64_t{batch.worst} * how.block;
-    }
-    const double largest = batch.error_of(batch.largest);
-    if (largest > into.largest_error) {
-        into.largest_error = largest;
-        into.largest_error_at = first + std::uint64_t{batch.largest} * how.block
-            + COLLPROBE_ON_ISA(path, 0u, find_largest_error(how, elements, random, batch, batch.largest));
     }
 }
 

@@ -269,7 +269,6 @@ template <bool probed, coding kind>
     floats squares[2] = {};
     floats error_squares[2] = {};
     floats error_sum = {};
-    ints largest = {};
     vector<unsigned char, 32> zero_codes = {};
     for (std::uint32_t i = 0; i < how.block; i += 32) {
         if constexpr (probed) next.prefetch(b * how.block + i);
@@ -285,7 +284,6 @@ template <bool probed, coding kind>
                 squares[k % 2] += value * value;
                 error_squares[k % 2] += error * error;
                 error_sum += error;
-                largest = lanewise_maximum(largest, magnitudes_of(error));
                 counts.outliers += magnitudes_of(x) > half;
                 if constexpr (kind == coding::clipped)
                     counts.clipped += magnitudes_of(error) > bit_cast<std::int32_t>(0.5f + 0x1p-10f);
@@ -304,7 +302,6 @@ template <bool probed, coding kind>
         batch.squares[b] = all[0];
         batch.error_squares[b] = all[1];
         batch.error_sum[b] = all[2];
-        batch.largest_error[b] = bit_cast<float>(highest_lane(largest));
         counts.zero_codes += sums_of_bytes(zero_codes);
     }
 }
@@ -371,46 +368,8 @@ inline void encode_batch(const codec& how, const T* from, const std::uint16_t* r
     else encode_blocks<false>(how, elements, random, next, to, batch);
 }
 
-/// The element of block `b` with the largest error, the first of equals.
-template <coding kind>
-[[gnu::noinline]] std::uint32_t find_largest_error(
-    const codec& how, const float* elements, const std::uint16_t* random, float inverse) noexcept
-{
-    const coder<kind> code_of(how);
-    ints largest = ints{} - 1;
-    ints at = {};
-    for (std::uint32_t i = 0; i < how.block; i += float_lanes) {
-        floats error;
-        code_of(load<floats>(elements + i) * inverse, kind == coding::stochastic ? random + i : nullptr, error);
-        const ints magnitudes = magnitudes_of(error);
-        const ints is_larger = magnitudes > largest;
-        largest = lanewise_maximum(largest, magnitudes);
-        at = (at & ~is_larger) | (static_cast<int>(i) & is_larger);
-    }
-    const int most = highest_lane(largest);
-    std::uint32_t first = how.block;
-    for (std::uint32_t lane = 0; lane < float_lanes; ++lane) {
-        const std::uint32_t place = static_cast<std::uint32_t>(at[lane]) + lane;
-        if (largest[lane] == most && place < first) first = place;
-    }
-    return first;
-}
-inline std::uint32_t find_largest_error(const codec& how, const float* elements, const std::uint16_t* random,
-    const block_batch& batch, std::uint32_t b) noexcept
-{
-    const float* const from = elements + b * how.block;
-    const std::uint16_t* const bits = how.rounding == code_rounding::stochastic ? random + b * how.block : nullptr;
-    switch (coding_of(how)) {
-    case coding::nearest: return find_largest_error<coding::nearest>(how, from, bits, batch.inverse[b]);
-    case coding::clipped: return find_largest_error<coding::clipped>(how, from, bits, batch.inverse[b]);
-    case coding::stochastic: return find_largest_error<coding::stochastic>(how, from, bits, batch.inverse[b]);
-    case coding::float8: return find_largest_error<coding::float8>(how, from, bits, batch.inverse[b]);
-    }
-    return 0;
-}
-
-/// `add_block` for all blocks of a batch whose elements are finite; without the places of the largest error and the
-/// worst block, whose numbers in the batch it leaves there.
+/// `add_block` for all blocks of a batch whose elements are finite; without the place of the worst block, whose number
+/// in the batch it leaves there.
 inline void add_batch(const codec& how, double energy, block_batch& batch, quantisation_errors& into) noexcept
 {
     constexpr int parts = 64 / width; // vectors of doubles for eight blocks
@@ -420,11 +379,8 @@ inline void add_batch(const codec& how, double energy, block_batch& batch, quant
     doubles crests = {};
     doubles scales = {};
     ints zero_blocks = {};
-    ints smallest = {};
     ints worst = {};
     ints worst_at = {};
-    ints largest = {};
-    ints largest_at = {};
     const floats count = floats{} + static_cast<float>(how.block);
     for (std::uint32_t b = 0; b < batch.blocks; b += 8) {
         const auto extreme = load<words32>(batch.extreme + b) >> 1;
@@ -440,12 +396,10 @@ inline void add_batch(const codec& how, double energy, block_batch& batch, quant
                 const auto is_zero = reinterpret_cast<ints>(extreme) == 0;
         const auto has_squares = reinterpret_cast<ints>(sum) > 0;
         zero_blocks += is_zero;
-        smallest += reinterpret_cast<ints>(inverse) == bit_cast<int>(0x1p126f);
         const floats one_over_rms = square_roots(count / sum);
         const auto per_rms = reinterpret_cast<floats>(reinterpret_cast<ints>(one_over_rms) & has_squares);
         const floats crest = reinterpret_cast<floats>(extreme) * inverse * per_rms;
         const ints ratio = reinterpret_cast<ints>(errors / sum) & has_squares;
-        const auto error = reinterpret_cast<ints>(scale * load<floats>(batch.largest_error + b));
         for (int k = 0; k < parts; ++k) {
             const doubles unit = k == 0 ? doubles_of_eight<0>(scale) : doubles_of_eight<1>(scale);
             const doubles energies = unit * unit;
@@ -456,11 +410,8 @@ inline void add_batch(const codec& how, double energy, block_batch& batch, quant
             scales += k == 0 ? doubles_of_eight<0>(per_rms) : doubles_of_eight<1>(per_rms);
         }
         const ints is_worse = ratio > worst;
-        const ints is_larger = error > largest;
         worst = lanewise_maximum(worst, ratio);
-        largest = lanewise_maximum(largest, error);
         worst_at = (worst_at & ~is_worse) | (static_cast<int>(b) & is_worse);
-        largest_at = (largest_at & ~is_larger) | (static_cast<int>(b) & is_larger);
     }
     const std::uint32_t left_out = static_cast<std::uint32_t>(__builtin_popcount(batch.nonfinite));
     const std::uint32_t beyond = (batch.blocks + 7) / 8 * 8 - batch.blocks;
@@ -471,25 +422,18 @@ inline void add_batch(const codec& how, double energy, block_batch& batch, quant
     into.saturated += batch.saturated;
     into.outliers += batch.outliers;
     into.zero_blocks += static_cast<std::uint32_t>(-sum_of_lanes(zero_blocks)) - left_out - beyond;
-    into.underflowed_blocks += static_cast<std::uint32_t>(-sum_of_lanes(smallest));
     into.squares += energy * sum_of_lanes(squares);
     into.error_squares += energy * sum_of_lanes(error_squares);
     into.error_sum += sum_of_lanes(error_sum);
     into.crest_sum += sum_of_lanes(crests);
     into.scale_sum += sum_of_lanes(scales);
-    batch.worst = batch.largest = 0;
+    batch.worst = 0;
     int most = 0;
-    int most_error = 0;
     for (std::uint32_t lane = 0; lane < 8; ++lane) {
         const std::uint32_t place = static_cast<std::uint32_t>(worst_at[lane]) + lane;
         if (worst[lane] > most || (worst[lane] == most && place < batch.worst)) {
             most = worst[lane];
             batch.worst = place;
-        }
-        const std::uint32_t error_place = static_cast<std::uint32_t>(largest_at[lane]) + lane;
-        if (largest[lane] > most_error || (largest[lane] == most_error && error_place < batch.largest)) {
-            most_error = largest[lane];
-            batch.largest = error_place;
         }
     }
 }

@@ -52,7 +52,6 @@ struct block_encoder {
     /// or null.
     float* residual = nullptr;
     bool probed = true;
-    bool feeds_back = true; ///< adds the residual before it is replaced
 
     /// What is added to an element the next time: never a number that is not finite.
     COLLPROBE_HD static float error_to_keep(float element, float decoded) noexcept
@@ -78,10 +77,8 @@ struct block_encoder {
         if (residual == nullptr) return encode_as_is(path, x, x, key, wire, to, into);
         float* const kept = residual + to.number * how.block;
         const std::uint32_t by_vectors = path == isa::portable ? 0 : to.count / 32 * 32;
-        if (feeds_back) {
-            COLLPROBE_ON_ISA(path, void(), add_kept(x, kept, by_vectors));
-            for (std::uint32_t i = by_vectors; i < to.count; ++i) x[i] = rounded_sum(x[i], kept[i]);
-        }
+        COLLPROBE_ON_ISA(path, void(), add_kept(x, kept, by_vectors));
+        for (std::uint32_t i = by_vectors; i < to.count; ++i) x[i] = rounded_sum(x[i], kept[i]);
         encode_as_is(path, x, x, key, wire, to, into);
         float decoded[largest_block];
         decode(path, how, wire, to.message, to.block, blocks_of(to), decoded);
@@ -110,7 +107,7 @@ struct block_encoder {
                 write_block_scale(how, wire, to.message, to.block + b, batch.by(b));
                 if (!probed && (left >> b & 1) == 0) into.count += how.block;
             }
-            if (probed) add_batch(path, how, energy(), to.element, elements, random, batch, into);
+            if (probed) add_batch(path, how, energy(), to.element, batch, into);
         } else if constexpr (!std::is_same_v<T, float>) {
             widen_elements(path, from, to.count, room);
         }
@@ -145,12 +142,9 @@ private:
     {
         block_range range;
         block_errors errors;
-        std::uint32_t first_nonfinite = 0;
         const block_scale by = encode_portably(how, x, to.count, random,
-            to.message + to.block * how.code_bytes(), probed ? &errors : nullptr, range, first_nonfinite);
+            to.message + to.block * how.code_bytes(), probed ? &errors : nullptr, range);
         write_block_scale(how, wire, to.message, to.block, by);
-        if (range.nonfinite != 0)
-            into.first_nonfinite = lesser(into.first_nonfinite, to.element + first_nonfinite);
         if (probed) {
             add_block(into, by, errors, range.magnitude(), to.count, range.nonfinite, to.element, energy());
         } else {
@@ -317,15 +311,11 @@ struct combine_reducer {
     /// Takes in the squares of a block's terms and sums, times the square of `factor`. Blocks with terms that are not
     /// finite say nothing of the spread.
     COLLPROBE_HD void note_spread(
-        float squares, float sum_squares, float factor, std::uint32_t count, partial& into) const noexcept
+        float squares, float sum_squares, float factor, partial& into) const noexcept
     {
-        if (!is_finite(squares) || !is_finite(sum_squares)) {
-            ++into.nonfinite_blocks;
-            return;
-        }
+        if (!is_finite(squares) || !is_finite(sum_squares)) return;
         const double back = 1 / static_cast<double>(factor);
         const double energy = how.rotate ? rotation::of(how.block, how.seed).energy() : 1;
-        into.terms += std::uint64_t{terms} * count;
         into.term_squares += static_cast<double>(squares) * back * back * energy;
         into.sum_squares += static_cast<double>(sum_squares) * back * back * energy;
     }
@@ -374,7 +364,7 @@ private:
                     sums[i] = rounded_quotient(sums[i], static_cast<float>(divisor));
             }
         }
-        if (probed) note_spread(squares, sum_squares, factor, count, into);
+        if (probed) note_spread(squares, sum_squares, factor, into);
     }
     bool add_by_vectors(isa path, const wire_layout& in, std::uint64_t b, float factor, float* sums, float& squares,
         float& sum_squares) const noexcept

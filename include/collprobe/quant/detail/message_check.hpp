@@ -23,7 +23,7 @@ struct damaged_messages {
 
 /// Puts the digests of what was sent in order: by rank, and for each rank by call. A body for `for_each`.
 struct order_digests {
-    const std::uint64_t* digests; ///< of a call: `code_checks::digests`
+    const std::uint64_t* digests; ///< of a call: `quantised_calls::digests_to`
     std::uint64_t* to; ///< of the call, for rank 0
     std::uint64_t calls;
     std::uint64_t ranks;
@@ -40,7 +40,7 @@ struct compare_messages {
     using partial = damaged_messages;
 
     const std::uint64_t* sent; ///< of the call, by rank 0; `calls` numbers from a rank to the next
-    const std::uint64_t* digests; ///< `code_checks::digests`
+    const std::uint64_t* digests; ///< `quantised_calls::digests_to`
     std::uint64_t calls;
     std::uint64_t ranks;
 

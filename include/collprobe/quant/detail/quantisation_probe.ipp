@@ -108,28 +108,6 @@ COLLPROBE_COLD_INLINE void measure_aggregate(const part_entries<quantisation_ent
     else ++out.drifting_steps;
 }
 
-/// Compares the results of all ranks with the codes that were sent.
-COLLPROBE_COLD_INLINE void measure_codes(const part_entries<quantisation_entry>& entries, int c,
-    const quantisation_limits& limits, call_quantisation& out)
-{
-    int damaged = 0;
-    for (int rank = 0; rank < entries.ranks(); ++rank) {
-        const code_conservation& each = entries(c, rank).codes;
-        if (each.checked == 0) continue;
-        if (!out.codes_checked || each.residual > out.codes_residual) {
-            out.codes_residual = each.residual;
-            out.damaged_bin = each.bin;
-        }
-        out.codes_checked = true;
-        out.bins = static_cast<std::uint32_t>(each.checked);
-        if (!(each.residual > limits.conservation)) continue;
-        ++damaged;
-        out.damaged_rank = rank;
-    }
-    if (damaged != 1) out.damaged_rank = -1;
-    if (damaged == 0) out.damaged_bin = no_index;
-}
-
 /// Finds the messages that came otherwise than they were sent.
 COLLPROBE_COLD_INLINE void find_damaged_messages(
     const part_entries<quantisation_entry>& entries, int c, call_quantisation& out)
@@ -202,7 +180,6 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
     }
     find_damaged_messages(entries, c, out);
     if (call.call == collective::all_gather) return;
-    measure_codes(entries, c, limits, out);
     // Of the mean. The roundings of the result are not tested alone: they may be few and alike, and small.
     const double to_mean = out.outcome.average ? 1 : 1 / n;
     const double inputs_add_up = out.outcome.inputs_fed_back ? 0 : 1;
@@ -242,9 +219,9 @@ COLLPROBE_COLD_INLINE double largest_coherence(const call_quantisation& of, int 
     return steps * (ranks + nodes + 2) * (1 + 8 * square_root(2.0 / of.bins));
 }
 
-/// The verdict, and its evidence as a suspect. `count`: elements of the call.
+/// The verdict, and its evidence as a suspect.
 COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation& of, bool agree, int ranks,
-    std::uint64_t count, const quantisation_limits& limits, double largest_bias, suspect& why) noexcept
+    const quantisation_limits& limits, double largest_bias, suspect& why) noexcept
 {
     why.rank = of.worst_rank;
     why.index = of.worst_block;
@@ -254,18 +231,6 @@ COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation
         why.other_rank = of.damaged_sender;
         why.index = no_index;
         why.statistic = static_cast<double>(of.damaged_pairs);
-        return quantisation_verdict::corrupt;
-    }
-    if (of.damaged_bin != no_index) {
-        why.what = finding::codes_differ;
-        why.rank = of.damaged_rank;
-        why.index = no_index;
-        why.statistic = of.codes_residual;
-        why.threshold = limits.conservation;
-        // Roundings that all have the same sign add up to this much more than independent ones.
-        why.exact = of.codes_residual > 4 * square_root(static_cast<double>(count / of.bins + 1));
-        why.false_alarms_per_step
-            = of.bins * error_function_complement(limits.conservation * 0.70710678118654752440);
         return quantisation_verdict::corrupt;
     }
     if (!agree) return quantisation_verdict::corrupt;
@@ -360,7 +325,7 @@ COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& 
         // The parts of a reduce-scatter are decoded by their owners, who count no results.
         if (call.call == collective::reduce_scatter) out.nonfinite_results = out.nonfinite;
         out.verdict = detail::judge_numbers(
-            out, call.results_agree, entries.ranks(), call.count, limits_, largest_bias, why);
+            out, call.results_agree, entries.ranks(), limits_, largest_bias, why);
         if (out.verdict < quantisation_verdict::visible) record.suspects.push_back(why);
     }
 }

@@ -126,12 +126,6 @@ COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t buc
     json.key("aggregate_sqnr_db").number(of.aggregate_sqnr_db).key("aggregate_cosine").number(of.aggregate_cosine);
     json.key("coherence").number(of.coherence).key("drift").number(of.drift);
     json.key("drifting_steps").index(of.drifting_steps).key("bins").integer(of.bins);
-    if (of.codes_checked) {
-        json.key("codes_residual").number(of.codes_residual).key("damaged_rank").index(of.damaged_rank);
-        json.key("damaged_bin");
-        if (of.damaged_bin == no_index) json.index(-1);
-        else json.integer(of.damaged_bin);
-    }
     if (of.messages_checked) {
         json.key("damaged_pairs").integer(of.damaged_pairs).key("damaged_sender").index(of.damaged_sender);
         json.key("damaged_receiver").index(of.damaged_receiver);

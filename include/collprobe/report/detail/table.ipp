@@ -90,9 +90,8 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
         if (named.other_rank >= 0) {
             text += "received other codes than rank " + std::to_string(named.other_rank) + " sent";
         } else {
-            text += named.rank < 0 ? "the result" : "its result";
-            text += " is not the sum of the codes, residual " + short_number(named.statistic) + ", limit "
-                + short_number(named.threshold);
+            text += "the result is off by more than codes can be, coherence " + short_number(named.statistic)
+                + ", limit " + short_number(named.threshold);
         }
         break;
     case finding::unlike:

@@ -12,15 +12,14 @@ namespace collprobe::inline COLLPROBE_ABI::cuda::detail {
 /// The sums of a lane over the blocks of a slot, in shared memory: few instructions need them. A slot has
 /// less than 2^32 elements for each lane.
 struct lane_sums {
-    double squares, error_squares, error_sum, crest_sum, scale_sum, worst_ratio, largest_error;
-    std::uint64_t worst_block, largest_error_at, first_nonfinite;
-    std::uint32_t count, nonfinite, zeros, zeroed, saturated, outliers, blocks, zero_blocks,
-        underflowed_blocks;
+    double squares, error_squares, error_sum, crest_sum, scale_sum, worst_ratio;
+    std::uint64_t worst_block;
+    std::uint32_t count, nonfinite, zeros, zeroed, saturated, outliers, blocks, zero_blocks;
 
     __device__ void clear()
     {
         *this = {};
-        worst_block = largest_error_at = first_nonfinite = no_index;
+        worst_block = no_index;
     }
     /// Takes in one block.
     __device__ void add(const quantisation_errors& one)
@@ -29,7 +28,6 @@ struct lane_sums {
         nonfinite += static_cast<std::uint32_t>(one.nonfinite);
         blocks += static_cast<std::uint32_t>(one.blocks);
         zero_blocks += static_cast<std::uint32_t>(one.zero_blocks);
-        underflowed_blocks += static_cast<std::uint32_t>(one.underflowed_blocks);
         squares += one.squares;
         error_squares += one.error_squares;
         crest_sum += one.crest_sum;
@@ -41,9 +39,8 @@ struct lane_sums {
     }
     __device__ quantisation_errors all() const
     {
-        return {count, nonfinite, first_nonfinite, zeros, zeroed, saturated, outliers, blocks, zero_blocks,
-            underflowed_blocks, squares, error_squares, error_sum, crest_sum, scale_sum, worst_ratio,
-            worst_block, largest_error, largest_error_at};
+        return {count, nonfinite, zeros, zeroed, saturated, outliers, blocks, zero_blocks, squares, error_squares,
+            error_sum, crest_sum, scale_sum, worst_ratio, worst_block};
     }
 };
 
@@ -53,30 +50,6 @@ class lane_errors {
 public:
     __device__ explicit lane_errors(lane_sums& sums) : sums_(sums) { sums_.clear(); }
 
-    /// Looks at the largest error of a part of a block in this lane. Returns whether its place is wanted:
-    /// `note_largest`.
-    __device__ bool is_record(double largest)
-    {
-        if (!__any_sync(all_lanes, largest > record_)) return false;
-        record_ = largest > record_ ? largest : record_;
-        COLLPROBE_NO_UNROLL
-        for (unsigned step = 1; step < warp_lanes; step *= 2) {
-            const double other = __shfl_xor_sync(all_lanes, record_, step);
-            record_ = other > record_ ? other : record_;
-        }
-        return true;
-    }
-    __device__ void note_largest(double largest, std::uint64_t at)
-    {
-        if (!(largest > sums_.largest_error)) return;
-        sums_.largest_error = largest;
-        sums_.largest_error_at = at;
-    }
-    /// The index of a block's first element that is not finite.
-    __device__ void note_nonfinite(std::uint64_t at)
-    {
-        sums_.first_nonfinite = quant::lesser(sums_.first_nonfinite, at);
-    }
     /// Takes in a block whose codes are not compared with its elements.
     __device__ void count(std::uint32_t elements, std::uint32_t nonfinite)
     {
@@ -133,7 +106,6 @@ private:
     };
 
     lane_sums& sums_;
-    double record_ = 0; ///< the same in all lanes of a warp
     unsigned turn_ = 0;
     block kept_{};
 };
@@ -162,7 +134,6 @@ public:
         const unsigned tiles = lane_.tiles(how.block);
         float x[lane_elements];
         quant::block_range range;
-        std::uint32_t first_nonfinite = ~0u;
         quant::block_scale by;
         bool plain = false;
         quant::block_errors errors;
@@ -174,20 +145,20 @@ public:
             const unsigned count = to.count > before ? to.count - before : 0;
             if (turn == 0 || tiles > 1) {
                 load(x, tile);
-                if (encoder_.residual != nullptr && encoder_.feeds_back) add_residual(to, before, count, x);
+                if (encoder_.residual != nullptr) add_residual(to, before, count, x);
             }
             if (turn < tiles) {
-                look_at(x, before, count, range, first_nonfinite);
+                look_at(x, count, range);
                 if (turn + 1 < tiles) continue;
-                plain = merge_over_block(range, first_nonfinite) && has_plain_codes();
+                plain = merge_over_block(range) && has_plain_codes();
                 by = quant::scale_of(how, range);
                 continue;
             }
             if (!plain) encode_carefully(x, to, before, count, by, quant::half_of(range), errors);
-            else if (!encoder_.probed) encode_plainly<false, true>(x, to, before, count, by, 0, errors, into);
+            else if (!encoder_.probed) encode_plainly<false, true>(x, count, by, 0, errors);
             else if (how.rule == scaling::symmetric)
-                encode_plainly<true, false>(x, to, before, count, by, quant::half_of(range), errors, into);
-            else encode_plainly<true, true>(x, to, before, count, by, quant::half_of(range), errors, into);
+                encode_plainly<true, false>(x, count, by, quant::half_of(range), errors);
+            else encode_plainly<true, true>(x, count, by, quant::half_of(range), errors);
             codes_.template store<piece_elements>(lane_,
                 to.message == nullptr ? nullptr
                                       : to.message + to.block * how.code_bytes() + before / 8 * codes_.bits);
@@ -195,12 +166,7 @@ public:
         const bool exists = to.message != nullptr;
         if (exists && lane_.rank == 0)
             quant::write_block_scale(how, constants_.out, to.message, to.block, by);
-        if (exists && lane_.rank == 0 && range.nonfinite != 0)
-            into.note_nonfinite(to.element + first_nonfinite);
         if (encoder_.probed) {
-            if (!plain)
-                into.note_largest(scale_of_errors(by) * static_cast<double>(errors.largest),
-                    to.element + errors.largest_at);
             into.add(lane_, exists, by, errors, range.magnitude(), to.count, range.nonfinite, to.element,
                 constants_.energy);
         } else if (exists && lane_.rank == 0) {
@@ -223,11 +189,6 @@ private:
         return is_integer(how.format) && how.rule != scaling::asymmetric
             && how.rounding == code_rounding::nearest && encoder_.residual == nullptr;
     }
-    __device__ static double scale_of_errors(const quant::block_scale& by)
-    {
-        return quant::absolute(quant::exact_double(by.scale));
-    }
-
     __device__ void add_residual(
         const target& to, unsigned before, unsigned count, float (&x)[lane_elements]) const
     {
@@ -244,8 +205,7 @@ private:
     }
 
     /// Takes the lane's elements into its range. Those beyond `count` are 0.
-    __device__ void look_at(float (&x)[lane_elements], unsigned before, unsigned count,
-        quant::block_range& range, std::uint32_t& first_nonfinite) const
+    __device__ void look_at(float (&x)[lane_elements], unsigned count, quant::block_range& range) const
     {
         std::uint32_t extreme = 0;
         COLLPROBE_UNROLL
@@ -264,14 +224,12 @@ private:
             COLLPROBE_UNROLL
             for (unsigned i = 0; i < 4; ++i) {
                 if (at + i >= count) continue;
-                const std::uint32_t nonfinite = range.nonfinite;
                 range.add(quant::bit_cast<std::uint32_t>(four[i]), encoder_.how.overflow);
-                if (range.nonfinite != nonfinite && first_nonfinite == ~0u) first_nonfinite = before + at + i;
             }
         });
     }
     /// Gives the range of the block to all of its lanes. Returns whether the elements of the warp are finite.
-    __device__ bool merge_over_block(quant::block_range& range, std::uint32_t& first_nonfinite) const
+    __device__ bool merge_over_block(quant::block_range& range) const
     {
         const bool finite = !__any_sync(all_lanes, range.nonfinite != 0);
         if (finite && encoder_.how.rule != scaling::asymmetric) {
@@ -280,7 +238,6 @@ private:
             return true;
         }
         range = lane_.range(range);
-        first_nonfinite = lane_.least(first_nonfinite);
         return finite;
     }
 
@@ -299,15 +256,13 @@ private:
 
     /// The codes of integers, nearest, where all elements are finite.
     template <bool probed, bool clips>
-    __device__ void encode_plainly(float (&x)[lane_elements], const target& to, unsigned before,
-        unsigned count, const quant::block_scale& by, float half, quant::block_errors& errors,
-        lane_errors& into) const
+    __device__ void encode_plainly(float (&x)[lane_elements], unsigned count, const quant::block_scale& by, float half,
+        quant::block_errors& errors) const
     {
         const bool as_nibbles = encoder_.how.format == code_format::int4;
         const std::int32_t most = above_zero + (as_nibbles ? 7 : 127);
         std::uint32_t zeros = 0;
         std::uint32_t zero_codes = 0;
-        float largest = 0;
         COLLPROBE_UNROLL
         for (unsigned k = 0; k < lane_elements; k += 4) {
             std::uint32_t codes[4];
@@ -317,16 +272,14 @@ private:
                 codes[i] = code_above_zero<clips>(value, most);
                 if constexpr (probed) {
                     const float error = error_of(codes[i], value);
-                    const float magnitude = fabsf(error);
                     errors.squares += value * value;
                     errors.error_squares += error * error;
                     errors.error_sum += error;
-                    largest = magnitude > largest ? magnitude : largest;
                     const std::uint32_t bits = quant::bit_cast<std::uint32_t>(x[k + i]) & 0x7fffffffu;
                     zeros += bits == 0 ? 1 : 0;
                     zero_codes += codes[i] == above_zero ? 1 : 0;
                     errors.outliers += bits > quant::bit_cast<std::uint32_t>(half) ? 1 : 0;
-                    if constexpr (clips) errors.saturated += magnitude > 0.5f + 0x1p-10f ? 1 : 0;
+                    if constexpr (clips) errors.saturated += fabsf(error) > 0.5f + 0x1p-10f ? 1 : 0;
                 }
             }
             write_codes(codes, lane_.position<piece_elements>(k / piece_elements) + k % piece_elements);
@@ -335,18 +288,6 @@ private:
         const unsigned beyond = lane_elements - lane_.elements_below<piece_elements>(count);
         errors.zeros += zeros - beyond;
         errors.zeroed += zero_codes - zeros;
-        const double scaled = scale_of_errors(by) * static_cast<double>(largest);
-        if (!into.is_record(scaled)) return;
-        unsigned at = ~0u;
-        for_each_four(x, [&](const float(&four)[4], unsigned first) {
-            COLLPROBE_UNROLL
-            for (unsigned i = 0; i < 4; ++i) {
-                const float value = quant::rounded_product(four[i], by.inverse);
-                const float magnitude = fabsf(error_of(code_above_zero<clips>(value, most), value));
-                if (magnitude >= largest && first + i < at) at = first + i;
-            }
-        });
-        into.note_largest(scaled, to.element + before + at);
     }
     /// The bits of the float whose unit is 1 and whose last digits are the code: see `nearest_integer`.
     static constexpr std::int32_t above_zero = 0x4b400000;
@@ -377,8 +318,8 @@ private:
             for (unsigned i = 0; i < 4; ++i) {
                 std::int32_t code = 0;
                 if (at + i < count) {
-                    code = code_of_element(four[i], by, random[i / 2] >> (16 * (i % 2)) & 0xffffu, probed,
-                        half, before + at + i, errors);
+                    code = code_of_element(
+                        four[i], by, random[i / 2] >> (16 * (i % 2)) & 0xffffu, probed, half, errors);
                     if (kept != nullptr)
                         kept[at + i] = encoder_.error_to_keep(four[i], quant::element_of(how, by, code));
                 }
@@ -388,14 +329,14 @@ private:
         });
     }
     __device__ std::int32_t code_of_element(float element, const quant::block_scale& by, std::uint32_t bits16,
-        bool probed, float half, std::uint32_t at, quant::block_errors& errors) const
+        bool probed, float half, quant::block_errors& errors) const
     {
         const quant::codec& how = encoder_.how;
         if ((quant::bit_cast<std::uint32_t>(element) & 0x7fffffffu) >= how.overflow)
             return how.rule == scaling::symmetric ? quant::code_of_nonfinite(how) : 0;
         const float value = quant::in_scales(how, by, element);
         const std::int32_t code = quant::code_of(how, value, bits16);
-        if (probed) errors.add(how, by, element, value, code, half, at);
+        if (probed) errors.add(how, by, element, value, code, half);
         return code;
     }
 

@@ -34,7 +34,7 @@ step_record probed_steps(Comm& world, const quantisation& how)
 {
     const auto scope = detail::enter_device(world);
     quantised codes(world, how, {.least_bytes = 1, .scratch_bytes = 1 << 13});
-    probed probe(std::move(codes), {}, quantisation_probe({}, {.codes = true, .messages = true}));
+    probed probe(std::move(codes), {}, quantisation_probe({}, {.messages = true}));
     typename Device::template host_buffer<T> staging(count);
     typename Device::template buffer<T> input(count), sum(count), part(count / ranks);
     const typename Device::stream on;
@@ -72,9 +72,6 @@ void check_like_host(const quantisation& how)
         CHECK(a.aggregate_sqnr_db == doctest::Approx(b.aggregate_sqnr_db).epsilon(1e-9));
         CHECK(a.aggregate_cosine == doctest::Approx(b.aggregate_cosine).epsilon(1e-9));
         CHECK(a.drift == doctest::Approx(b.drift).epsilon(1e-9));
-        CHECK((a.codes_checked && b.codes_checked));
-        CHECK(a.codes_residual < 8);
-        CHECK(a.codes_residual == doctest::Approx(b.codes_residual).epsilon(1e-6));
         CHECK((a.messages_checked && b.messages_checked));
         CHECK(a.damaged_pairs == 0);
         CHECK(name(a.verdict) == name(b.verdict));
