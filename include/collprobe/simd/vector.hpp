@@ -326,17 +326,6 @@ template <class Code>
         + __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
 }
 
-/// a * b + c, rounded once.
-[[gnu::always_inline]] inline floats fused_multiply_add(floats a, floats b, floats c) noexcept
-{
-#if defined(__x86_64__)
-    asm("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(c) : "x"(a), "x"(b));
-#else
-    for (int i = 0; i < 8; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
-#endif
-    return c;
-}
-
 [[gnu::always_inline]] inline floats square_roots(floats x) noexcept
 {
 #if defined(__x86_64__)

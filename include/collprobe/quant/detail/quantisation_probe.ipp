@@ -58,7 +58,6 @@ COLLPROBE_COLD_INLINE void note_bias(double sum, double error_squares, double sq
 COLLPROBE_COLD_INLINE double expected_zeros(code_format format, double scale) noexcept
 {
     if (format == code_format::e4m3) scale *= 0x1p-9; // the smallest number of the format
-    if (format == code_format::e5m2) scale *= 0x1p-16;
     return 1 - error_function_complement(scale / 2 / square_root(2));
 }
 
@@ -252,7 +251,7 @@ COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation
         why.statistic = static_cast<double>(of.nonfinite_results);
         return quantisation_verdict::harmful;
     }
-    if (of.saturated != 0 && of.outcome.rule == scaling::symmetric) {
+    if (of.saturated != 0) {
         why.statistic = static_cast<double>(of.saturated);
         return quantisation_verdict::biased;
     }

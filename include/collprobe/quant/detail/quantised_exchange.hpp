@@ -141,7 +141,7 @@ class quantised_exchange {
 
 public:
     quantised_exchange(Comm& comm, Groups* nodes, memory_type& memory, const quantisation& within,
-        const quantisation& across, bool wide, std::uint32_t call, quantised_errors* errors,
+        const quantisation& across, std::uint32_t call, quantised_errors* errors,
         std::uint64_t* digests, stream_ref on, call_site where)
         : comm_(comm),
           nodes_(nodes),
@@ -149,7 +149,6 @@ public:
           within_(each_is_a_node(nodes) ? across : within),
           feeds_inputs_(within.feedback == error_feedback::all),
           across_(across),
-          wide_(wide),
           call_(call),
           errors_(errors == nullptr ? memory.errors.data() : errors),
           probed_(errors != nullptr),
@@ -259,7 +258,6 @@ public:
     void tell(quantised_outcome& outcome) const noexcept
     {
         outcome.within = within_.format;
-        outcome.rule = within_.rule;
         outcome.levels = two_level() ? 2 : 1;
         outcome.ranks_per_node = two_level() ? static_cast<std::uint32_t>(locals_) : 0;
         outcome.bytes_sent = bytes_sent_;
@@ -303,7 +301,7 @@ private:
     quantised_plan plan_for(std::uint64_t stride, std::uint64_t count) const noexcept
     {
         const auto bytes_of_block = [](const codec& how) {
-            return std::uint64_t{how.code_bytes()} + how.scale_bytes() * (how.has_offsets() ? 2u : 1u);
+            return std::uint64_t{how.code_bytes()} + scale_bytes;
         };
         const std::uint64_t in = bytes_of_block(codec::of<T>(within_));
         const std::uint64_t out = bytes_of_block(codec::of<T>(across_));
@@ -420,7 +418,7 @@ private:
         // A call of one piece adds on its own stream.
         auto& workspace = on == on_ ? memory_.call_workspace : memory_.sums_workspace;
         device::reduce(on,
-            combine_reducer<T>{how, cut, messages, stride, static_cast<std::uint32_t>(terms), divisor, wide_,
+            combine_reducer<T>{how, cut, messages, stride, static_cast<std::uint32_t>(terms), divisor,
                 probed_, to, into, codes, bytes, first ? nullptr : errors},
             cut.blocks(), errors, workspace);
     }
@@ -506,7 +504,6 @@ private:
     const quantisation& within_; ///< of the first messages: `across`, if these go between nodes
     bool feeds_inputs_;
     const quantisation& across_;
-    bool wide_;
     std::uint32_t call_;
     quantised_errors* errors_;
     bool probed_;
