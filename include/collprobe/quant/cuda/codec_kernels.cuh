@@ -42,6 +42,7 @@ struct block_task {
     std::uint64_t element; ///< index of the first element in the buffer
     std::uint32_t count; ///< of elements
     bool exists; ///< or the lanes have none, and work on zeros
+    float scale; ///< of codes that are read
 };
 
 /// The errors of a lane's elements, in shared memory.
@@ -49,6 +50,17 @@ struct element_errors {
     double squares = 0, error_squares = 0, error_sum = 0;
     std::uint32_t nonfinite = 0, zeros = 0, zero_codes = 0, outliers = 0;
     std::uint32_t nonfinite_before = 0; ///< the block that is under way
+
+    __device__ void merge(const element_errors& next)
+    {
+        squares += next.squares;
+        error_squares += next.error_squares;
+        error_sum += next.error_sum;
+        nonfinite += next.nonfinite;
+        zeros += next.zeros;
+        zero_codes += next.zero_codes;
+        outliers += next.outliers;
+    }
 };
 /// Those of blocks as a whole, for all lanes of a block.
 struct block_sums {
@@ -56,46 +68,27 @@ struct block_sums {
     std::uint64_t worst_block = no_index;
     float worst_ratio = 0;
     std::uint32_t count = 0, blocks = 0, zero_blocks = 0;
-};
-/// What the threads of a block merge of both.
-struct slot_errors {
-    element_errors elements;
-    block_sums blocks;
 
-    __device__ void merge(const slot_errors& next)
+    __device__ void merge(const block_sums& next)
     {
-        elements.squares += next.elements.squares;
-        elements.error_squares += next.elements.error_squares;
-        elements.error_sum += next.elements.error_sum;
-        elements.nonfinite += next.elements.nonfinite;
-        elements.zeros += next.elements.zeros;
-        elements.zero_codes += next.elements.zero_codes;
-        elements.outliers += next.elements.outliers;
-        blocks.crest_sum += next.blocks.crest_sum;
-        blocks.scale_sum += next.blocks.scale_sum;
-        blocks.count += next.blocks.count;
-        blocks.blocks += next.blocks.blocks;
-        blocks.zero_blocks += next.blocks.zero_blocks;
-        const float ratio = next.blocks.worst_ratio;
-        if (ratio > blocks.worst_ratio
-            || (ratio == blocks.worst_ratio && next.blocks.worst_block < blocks.worst_block)) {
-            blocks.worst_ratio = ratio;
-            blocks.worst_block = next.blocks.worst_block;
+        crest_sum += next.crest_sum;
+        scale_sum += next.scale_sum;
+        count += next.count;
+        blocks += next.blocks;
+        zero_blocks += next.zero_blocks;
+        if (next.worst_ratio > worst_ratio || (next.worst_ratio == worst_ratio && next.worst_block < worst_block)) {
+            worst_ratio = next.worst_ratio;
+            worst_block = next.worst_block;
         }
     }
-    using of_lane = element_errors;
-    __device__ static slot_errors of(const element_errors& elements, const block_sums& blocks)
-    {
-        return {elements, blocks};
-    }
-    __device__ quantisation_errors all() const
-    {
-        return {blocks.count, elements.nonfinite, elements.zeros, elements.zero_codes - elements.zeros, 0,
-            elements.outliers, blocks.blocks, blocks.zero_blocks, elements.squares, elements.error_squares,
-            elements.error_sum, blocks.crest_sum, blocks.scale_sum, static_cast<double>(blocks.worst_ratio),
-            blocks.worst_block};
-    }
 };
+__device__ inline quantisation_errors errors_of(const element_errors& elements, const block_sums& blocks)
+{
+    return {blocks.count, elements.nonfinite, elements.zeros, elements.zero_codes - elements.zeros, 0,
+        elements.outliers, blocks.blocks, blocks.zero_blocks, elements.squares, elements.error_squares,
+        elements.error_sum, blocks.crest_sum, blocks.scale_sum, static_cast<double>(blocks.worst_ratio),
+        blocks.worst_block};
+}
 
 /// Encodes blocks, each by some lanes of a warp, which call it together.
 struct lane_encoder {
@@ -111,7 +104,7 @@ struct lane_encoder {
     __device__ void encode(Load load) const
     {
         const quant::codec& how = of.how;
-        const unsigned passes = lane.passes(how.block);
+        const unsigned passes = lane.passes;
         eight_floats x;
         std::uint32_t rare = 0; // bit i: element i is not finite, and replaced by 0
         std::uint32_t largest = 0;
@@ -144,7 +137,8 @@ struct lane_encoder {
                 add_errors(x, codes, by.inverse, largest, count, rare, squares, error_squares, error_sum);
             if (of.residual != nullptr) keep_residual(at, count, x, by.scale, codes);
             if (rare != 0) mark_rare(codes, rare);
-            if (to.exists) store_codes(how, to.message + to.block * how.code_bytes(), at, codes);
+            if (to.exists)
+                store_codes(how, to.message + to.block * how.code_bytes() + place_of_codes(how, at), codes);
         }
         if (to.exists && lane.rank == 0) {
             quant::write_block_scale(constants.out, to.message, to.block, by.scale);
@@ -181,7 +175,7 @@ private:
         COLLPROBE_UNROLL
         for (unsigned i = 0; i < lane_elements; ++i)
             residual[i] = quant::block_encoder::residual_of(x[i], residual[i]);
-        store_eight(of.residual + to.number * of.how.block + at, count, residual);
+        store_eight(of.residual + to.number * of.how.block + at, count, to.count == of.how.block, residual);
     }
 
     /// Takes the elements into their block's largest magnitude, without those that are not finite, which become 0.
@@ -272,8 +266,8 @@ private:
 };
 
 /// What the three have in common. The count of the reduction is that of blocks; the warps of a thread block take those
-/// of a slot in turn. `Slot`: what the threads merge.
-template <class Reducer, class Slot>
+/// of a slot in turn. `Elements`: what a lane keeps of its elements.
+template <class Reducer, class Elements>
 struct codec_reduction : partials_merge<Reducer> {
     static constexpr unsigned warps = block_threads / warp_lanes;
     static constexpr unsigned most_blocks = block_threads * lane_elements / 32; ///< at once
@@ -287,18 +281,18 @@ struct codec_reduction : partials_merge<Reducer> {
     struct shared {
         union {
             typename partials_merge<Reducer>::shared merging;
-            typename block_merge<Slot>::storage merging_slot;
+            Elements of_warps[warps];
         };
-        alignas(8) unsigned char tasks[most_blocks][sizeof(shared_task)];
-        typename Slot::of_lane lanes[block_threads];
+        alignas(8) unsigned char tasks[most_blocks][sizeof(shared_task) + 8]; ///< in different banks
+        Elements lanes[block_threads];
         codec_constants constants;
     };
 
     const Reducer& reducer;
     shared& memory;
 
-    /// As if an element of a block had one byte.
-    static std::uint64_t element_bytes_of(const Reducer& reducer) { return reducer.cut.block; }
+    /// As if an element of a block had half a byte: a slot has four turns of the warps, or more.
+    static std::uint64_t element_bytes_of(const Reducer& reducer) { return reducer.cut.block / 2; }
 
     __device__ shared_task& task_of(const block_lanes& lane) const
     {
@@ -329,12 +323,35 @@ struct codec_reduction : partials_merge<Reducer> {
             __syncwarp();
         }
     }
-    __device__ void write_slot(const block_lanes& lane, partial_results to, unsigned slot) const
+    /// `partial_of(elements, sums)`: the partial result of a slot.
+    template <class PartialOf>
+    __device__ void write_slot(
+        const block_lanes& lane, partial_results to, unsigned slot, PartialOf partial_of) const
     {
-        const Slot all = block_merge<Slot>::run(
-            memory.merging_slot, Slot::of(own(), lane.rank == 0 ? task_of(lane).sums : block_sums()));
-        if (threadIdx.x == 0) to.write(slot, all.all());
+        const unsigned in_warp = threadIdx.x % warp_lanes;
+        const Elements mine = over_warp(own());
+        if (in_warp == 0) memory.of_warps[threadIdx.x / warp_lanes] = mine;
         __syncthreads();
+        if (threadIdx.x < warp_lanes) {
+            const Elements elements = over_warp(in_warp < warps ? memory.of_warps[in_warp] : Elements());
+            block_sums sums;
+            for (unsigned k = in_warp; k < warps * lane.blocks(); k += warp_lanes)
+                sums.merge(reinterpret_cast<const shared_task*>(memory.tasks[k])->sums);
+            sums = over_warp(sums);
+            if (in_warp == 0) to.write(slot, partial_of(elements, sums));
+        }
+        __syncthreads();
+    }
+    /// Lane 0 gets all of them, in a fixed order.
+    template <class Part>
+    __device__ static Part over_warp(Part mine)
+    {
+        COLLPROBE_NO_UNROLL
+        for (unsigned above = 1; above < warp_lanes; above *= 2) {
+            const Part next = block_merge<Part>::from_lane_above(mine, above);
+            if (threadIdx.x % warp_lanes + above < warp_lanes) mine.merge(next);
+        }
+        return mine;
     }
     template <class Result>
     __device__ void combine(partial_results from, unsigned slots, Result* result)
@@ -344,8 +361,8 @@ struct codec_reduction : partials_merge<Reducer> {
 };
 
 template <class T>
-struct block_reduction<quant::encode_reducer<T>> : codec_reduction<quant::encode_reducer<T>, slot_errors> {
-    using base = codec_reduction<quant::encode_reducer<T>, slot_errors>;
+struct block_reduction<quant::encode_reducer<T>> : codec_reduction<quant::encode_reducer<T>, element_errors> {
+    using base = codec_reduction<quant::encode_reducer<T>, element_errors>;
     static constexpr unsigned blocks_per_multiprocessor = 3;
 
     __device__ block_reduction(const quant::encode_reducer<T>& own, typename base::shared& memory)
@@ -372,7 +389,7 @@ struct block_reduction<quant::encode_reducer<T>> : codec_reduction<quant::encode
                 if (!exists) return {};
                 const quant::message_slices::place at = cursor.place(reducer.cut);
                 return {reducer.messages + at.message * reducer.message_stride, at.block, number, at.element,
-                    how.rotate && at.count != 0 ? how.block : at.count, true};
+                    how.rotate && at.count != 0 ? how.block : at.count, true, 0};
             },
             [&] {
                 encoder.encode([&](eight_floats& x, unsigned pass, bool) {
@@ -380,43 +397,34 @@ struct block_reduction<quant::encode_reducer<T>> : codec_reduction<quant::encode
                     const unsigned before = lane.position(pass);
                     const std::uint32_t have
                         = how.rotate && mine.task.exists ? mine.cursor.place(reducer.cut).count : mine.task.count;
-                    load_eight(
-                        reducer.source + mine.task.element + before, have > before ? have - before : 0, x);
+                    load_eight(reducer.source + mine.task.element + before, have > before ? have - before : 0,
+                        have == how.block, x);
                     if (how.rotate) lane_rotation{lane, this->memory.constants.turn}.apply(x);
                 });
             });
-        this->write_slot(lane, to, slot);
+        this->write_slot(lane, to, slot, errors_of);
     }
 };
 
-/// `slot_errors` and the spread of the terms.
-struct combined_slot_errors {
-    struct of_lane : element_errors {
-        double term_squares = 0, sum_squares = 0;
-        /// Of the block that is under way. Those of the sums are scaled by the square of `factor`.
-        double block_term_squares = 0;
-        float block_sum_squares = 0, factor = 1;
-    };
-
-    slot_errors errors;
+/// `element_errors` and the spread of the terms.
+struct combined_element_errors : element_errors {
     double term_squares = 0, sum_squares = 0;
+    /// Of the block that is under way. Those of the sums are scaled by the square of `factor`.
+    double block_term_squares = 0;
+    float block_sum_squares = 0, factor = 1;
 
-    __device__ static combined_slot_errors of(const of_lane& elements, const block_sums& blocks)
+    __device__ void merge(const combined_element_errors& next)
     {
-        return {{elements, blocks}, elements.term_squares, elements.sum_squares};
-    }
-    __device__ void merge(const combined_slot_errors& next)
-    {
-        errors.merge(next.errors);
+        element_errors::merge(next);
         term_squares += next.term_squares;
         sum_squares += next.sum_squares;
     }
-    __device__ combined_errors all() const { return {errors.all(), term_squares, sum_squares}; }
 };
 
 template <class T>
-struct block_reduction<quant::combine_reducer<T>> : codec_reduction<quant::combine_reducer<T>, combined_slot_errors> {
-    using base = codec_reduction<quant::combine_reducer<T>, combined_slot_errors>;
+struct block_reduction<quant::combine_reducer<T>>
+    : codec_reduction<quant::combine_reducer<T>, combined_element_errors> {
+    using base = codec_reduction<quant::combine_reducer<T>, combined_element_errors>;
     static constexpr unsigned blocks_per_multiprocessor = 3;
     /// Terms whose codes are loaded before the first of them is added.
     static constexpr unsigned terms_at_once = 4;
@@ -439,10 +447,9 @@ struct block_reduction<quant::combine_reducer<T>> : codec_reduction<quant::combi
         auto& mine = this->task_of(lane);
         const lane_encoder encoder{
             reducer.encoder, this->memory.constants, lane, mine.task, this->own(), mine.sums};
-        const unsigned passes = lane.passes(how.block);
         const auto load = [&, this](eight_floats& x, unsigned pass, bool again) {
             add_up(x, lane.position(pass), mine.task);
-            if (reducer.probed && !again && pass + 1 == passes) note_spread(lane);
+            if (reducer.probed && !again && pass + 1 == lane.passes) note_spread(lane);
             divide(x);
         };
         this->for_each_block(
@@ -450,32 +457,31 @@ struct block_reduction<quant::combine_reducer<T>> : codec_reduction<quant::combi
             [&](const quant::block_cursor& cursor, std::uint64_t number, bool exists) -> block_task {
                 if (!exists) return {};
                 const quant::message_slices::place at = cursor.place(reducer.cut);
-                if (reducer.result != nullptr) return {nullptr, 0, number, at.element, at.count, true};
+                if (reducer.result != nullptr) return {nullptr, 0, number, at.element, at.count, true, 0};
                 return {reducer.codes + cursor.slice(reducer.cut) * reducer.codes_stride, cursor.in_slice(), number,
-                    at.element, how.rotate && at.count != 0 ? how.block : at.count, true};
+                    at.element, how.rotate && at.count != 0 ? how.block : at.count, true, 0};
             },
             [&] {
                 this->own().block_term_squares = 0;
                 this->own().block_sum_squares = 0;
                 if (reducer.result == nullptr) return encoder.encode(load);
                 COLLPROBE_NO_UNROLL
-                for (unsigned pass = 0; pass < passes; ++pass) {
+                for (unsigned pass = 0; pass < lane.passes; ++pass) {
                     const unsigned before = lane.position(pass);
                     eight_floats x;
                     load(x, pass, false);
                     if (how.rotate) lane_rotation{lane, this->memory.constants.turn}.undo(x);
                     if (mine.task.count > before)
-                        store_eight(reducer.result + mine.task.element + before, mine.task.count - before, x);
+                        store_eight(reducer.result + mine.task.element + before, mine.task.count - before,
+                            mine.task.count == how.block, x);
                 }
             });
-        this->write_slot(lane, to, slot);
+        this->write_slot(lane, to, slot, [](const combined_element_errors& elements, const block_sums& sums) {
+            return combined_errors{errors_of(elements, sums), elements.term_squares, elements.sum_squares};
+        });
     }
 
 private:
-    __device__ const unsigned char* message(std::uint32_t term) const
-    {
-        return this->reducer.messages + term * this->reducer.message_stride;
-    }
     /// The sums of the terms of eight elements; 0 where there is no block.
     __device__ void add_up(eight_floats& x, unsigned at, const block_task& task) const
     {
@@ -484,38 +490,43 @@ private:
         const std::uint32_t terms = task.exists ? reducer.terms : 0;
         COLLPROBE_UNROLL
         for (float& one : x) one = 0;
-        bool plain = true;
-        std::uint32_t most = 0; // of the scales
+        const unsigned char* codes_at
+            = reducer.messages + task.number * how.code_bytes() + place_of_codes(how, at);
+        const unsigned char* scale_at
+            = reducer.messages + this->memory.constants.in.scales_at() + task.number * quant::scale_bytes;
+        std::uint32_t most = 0; // of the scales, by their bits
+        std::uint32_t nans = 0;
         double term_squares = 0;
         COLLPROBE_NO_UNROLL
         for (std::uint32_t begin = 0; begin < terms; begin += terms_at_once) {
-            eight_codes codes[terms_at_once];
-            float scale[terms_at_once];
+            eight_codes packed[terms_at_once] = {};
+            float scale[terms_at_once] = {};
             COLLPROBE_UNROLL
             for (unsigned k = 0; k < terms_at_once; ++k) {
-                codes[k][0] = codes[k][1] = 0;
-                scale[k] = 0;
-                if (begin + k >= terms) continue;
-                const unsigned char* const from = message(begin + k);
-                load_codes(how, from + task.number * how.code_bytes(), at, codes[k]);
-                scale[k] = quant::read_block_scale(this->memory.constants.in, from, task.number);
+                if (begin + k < terms) {
+                    load_packed(how, codes_at, packed[k]);
+                    scale[k] = quant::read_scale(scale_at, 0);
+                }
+                codes_at += reducer.message_stride;
+                scale_at += reducer.message_stride;
             }
             COLLPROBE_UNROLL
             for (unsigned k = 0; k < terms_at_once; ++k) {
+                eight_codes codes;
                 eight_floats units;
-                units_of_eight(how, codes[k], units);
+                unpack(how, packed[k], codes);
+                units_of_eight(how, codes, units);
                 COLLPROBE_UNROLL
                 for (unsigned i = 0; i < lane_elements; ++i) x[i] = product_added(units[i], scale[k], x[i]);
-                plain = plain && is_plain(how, scale[k]) && !has_nan(how, codes[k]);
-                const std::uint32_t bits = quant::magnitude_bits(scale[k]);
-                most = bits < 0x7f800000u && bits > most ? bits : most;
+                nans |= nan_bits_of(how, packed[k]);
+                most = quant::magnitude_bits(scale[k]) > most ? quant::magnitude_bits(scale[k]) : most;
                 if (reducer.probed) {
                     const double by = quant::exact_double(scale[k]);
-                    term_squares += squares_of_codes(how, codes[k], units) * by * by;
+                    term_squares += squares_of_codes(how, codes, units) * by * by;
                 }
             }
         }
-        if (!plain) add_carefully(x, at, task.number, term_squares);
+        if (nans != 0 || !is_plain(how, quant::bit_cast<float>(most))) add_carefully(x, at, task.number, term_squares);
         if (!reducer.probed) return;
         const float factor = quant::combine_reducer<T>::range_factor(most);
         float squares = 0;
@@ -567,11 +578,13 @@ private:
         term_squares = 0;
         COLLPROBE_NO_UNROLL
         for (std::uint32_t term = 0; term < this->reducer.terms; ++term) {
+            const unsigned char* const message = this->reducer.messages + term * this->reducer.message_stride;
             eight_codes codes;
-            load_codes(how, message(term) + block * how.code_bytes(), at, codes);
+            load_packed(how, message + block * how.code_bytes() + place_of_codes(how, at), codes);
+            unpack(how, codes, codes);
             eight_floats elements;
-            decode_eight(how, quant::read_block_scale(this->memory.constants.in, message(term), block), false, codes,
-                elements);
+            decode_eight(
+                how, quant::read_block_scale(this->memory.constants.in, message, block), false, codes, elements);
             COLLPROBE_UNROLL
             for (unsigned i = 0; i < lane_elements; ++i) {
                 x[i] = quant::rounded_sum(x[i], elements[i]);
@@ -594,18 +607,15 @@ private:
     }
 };
 
-struct slot_nonfinite {
-    using of_lane = slot_nonfinite;
+struct nonfinite_elements {
     std::uint32_t count = 0;
 
-    __device__ static slot_nonfinite of(const slot_nonfinite& mine, const block_sums&) { return mine; }
-    __device__ void merge(const slot_nonfinite& next) { count += next.count; }
-    __device__ std::uint64_t all() const { return count; }
+    __device__ void merge(const nonfinite_elements& next) { count += next.count; }
 };
 
 template <class T>
-struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode_reducer<T>, slot_nonfinite> {
-    using base = codec_reduction<quant::decode_reducer<T>, slot_nonfinite>;
+struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode_reducer<T>, nonfinite_elements> {
+    using base = codec_reduction<quant::decode_reducer<T>, nonfinite_elements>;
     static constexpr unsigned blocks_per_multiprocessor = 4;
 
     __device__ block_reduction(const quant::decode_reducer<T>& own, typename base::shared& memory)
@@ -623,23 +633,28 @@ struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode
         const block_task& task = this->task_of(lane).task;
         this->for_each_block(
             first, count, lane,
-            [&](const quant::block_cursor& cursor, std::uint64_t, bool exists) -> block_task {
+            [&, this](const quant::block_cursor& cursor, std::uint64_t, bool exists) -> block_task {
                 if (!exists) return {};
                 const quant::message_slices::place at = cursor.place(reducer.cut);
-                return {nullptr, at.block, at.message, at.element, at.count, true};
+                const unsigned char* const message = reducer.messages + at.message * reducer.message_stride;
+                return {nullptr, at.block, at.message, at.element, at.count, true,
+                    quant::read_block_scale(this->memory.constants.in, message, at.block)};
             },
             [&, this] {
                 const unsigned char* const message = reducer.messages + task.number * reducer.message_stride;
-                const float scale
-                    = task.exists ? quant::read_block_scale(this->memory.constants.in, message, task.block) : 0.0f;
+                const float scale = task.scale;
                 const bool plain = is_plain(how, scale);
                 COLLPROBE_NO_UNROLL
-                for (unsigned pass = 0; pass < lane.passes(how.block); ++pass) {
+                for (unsigned pass = 0; pass < lane.passes; ++pass) {
                     const unsigned before = lane.position(pass);
-                    eight_codes codes = {};
-                    if (task.exists) load_codes(how, message + task.block * how.code_bytes(), before, codes);
+                    eight_codes packed = {};
+                    if (task.exists)
+                        load_packed(
+                            how, message + task.block * how.code_bytes() + place_of_codes(how, before), packed);
+                    eight_codes codes;
+                    unpack(how, packed, codes);
                     eight_floats x;
-                    decode_eight(how, scale, plain, codes, x);
+                    decode_eight(how, scale, plain && nan_bits_of(how, packed) == 0, codes, x);
                     if (how.rotate) {
                         lane_rotation{lane, this->memory.constants.turn}.undo(x);
                         COLLPROBE_UNROLL
@@ -651,10 +666,12 @@ struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode
                     for (unsigned i = 0; i < lane_elements; ++i)
                         nonfinite += before + i < task.count && !is_finite(x[i]) ? 1 : 0;
                     this->own().count += nonfinite;
-                    store_eight(reducer.result + task.element + before, task.count - before, x);
+                    store_eight(reducer.result + task.element + before, task.count - before, task.count == how.block, x);
                 }
             });
-        this->write_slot(lane, to, slot);
+        this->write_slot(lane, to, slot, [](const nonfinite_elements& elements, const block_sums&) {
+            return std::uint64_t{elements.count};
+        });
     }
 };
 

@@ -27,17 +27,18 @@ using eight_codes = std::uint32_t[2]; ///< bytes: signed integers, also of int4,
 /// several passes.
 struct block_lanes {
     unsigned lanes; ///< of a block
+    unsigned passes; ///< over a block
     unsigned rank; ///< of this lane, among those
     unsigned block; ///< of this lane, in the warp
 
     __device__ explicit block_lanes(std::uint32_t block_elements)
         : lanes(block_elements < warp_lanes * lane_elements ? block_elements / lane_elements : warp_lanes),
+          passes(block_elements < warp_lanes * lane_elements ? 1 : block_elements / (warp_lanes * lane_elements)),
           rank(threadIdx.x % warp_lanes & (lanes - 1)),
           block(threadIdx.x % warp_lanes / lanes)
     {
     }
     __device__ unsigned blocks() const { return warp_lanes / lanes; } ///< of a warp
-    __device__ unsigned passes(std::uint32_t block_elements) const { return block_elements / (lanes * lane_elements); }
     /// Where the lane's elements begin in the block.
     __device__ unsigned position(unsigned pass) const { return (pass * lanes + rank) * lane_elements; }
 
@@ -45,7 +46,11 @@ struct block_lanes {
     template <class T, class Merge>
     __device__ T over_block(T mine, Merge merge) const
     {
-        for (unsigned step = 1; step < lanes; step *= 2) mine = merge(mine, __shfl_xor_sync(all_lanes, mine, step));
+        COLLPROBE_UNROLL
+        for (unsigned step = 1; step < warp_lanes; step *= 2) {
+            const T other = __shfl_xor_sync(all_lanes, mine, step);
+            mine = step < lanes ? merge(mine, other) : mine;
+        }
         return mine;
     }
     template <class T>
@@ -67,16 +72,38 @@ __device__ float to_float(T value)
     else return static_cast<float>(value);
 }
 
-/// Loads the first `count` of eight elements; the others are 0.
+/// Four floats of each of two lanes beside each other change places: then both access 32 bytes beside each other, rather
+/// than every other 16. `of_lane`: the first four of an even lane and the last four of an odd one stay.
+__device__ inline void swap_with_neighbour(std::uint32_t (&first)[4], std::uint32_t (&last)[4])
+{
+    const unsigned lane = threadIdx.x % warp_lanes;
+    const bool is_odd = (lane & 1) != 0;
+    COLLPROBE_UNROLL
+    for (unsigned i = 0; i < 4; ++i) {
+        const std::uint32_t other
+            = __shfl_xor_sync(3u << (lane & ~1u), is_odd ? first[i] : last[i], 1);
+        if (is_odd) first[i] = other;
+        else last[i] = other;
+    }
+}
+
+/// Loads the first `count` of a lane's eight elements; the others are 0. `whole`: of the block all elements exist, so
+/// that the lane's neighbour has eight, too.
 template <class T>
-__device__ void load_eight(const T* from, unsigned count, eight_floats& x)
+__device__ void load_eight(const T* from, unsigned count, bool whole, eight_floats& x)
 {
     constexpr unsigned vectors = sizeof(T) / 2;
-    if (count >= lane_elements && reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
+    if (whole && reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
         std::uint32_t words[vectors][4];
-        COLLPROBE_UNROLL
-        for (unsigned k = 0; k < vectors; ++k)
-            quant::load_constant_16(words[k], reinterpret_cast<const unsigned char*>(from) + 16 * k);
+        const auto* const bytes = reinterpret_cast<const unsigned char*>(from);
+        if constexpr (vectors == 2) {
+            const unsigned odd = threadIdx.x & 1; // an even lane has the bytes 0 and 32, an odd one 16 and 48 of the two's
+            quant::load_constant_16(words[0], bytes - 16 * odd);
+            quant::load_constant_16(words[1], bytes - 16 * odd + 32);
+            swap_with_neighbour(words[0], words[1]);
+        } else {
+            quant::load_constant_16(words[0], bytes);
+        }
         COLLPROBE_UNROLL
         for (unsigned i = 0; i < lane_elements; ++i) {
             using bits_type = typename element_traits<T>::bits_type;
@@ -89,17 +116,23 @@ __device__ void load_eight(const T* from, unsigned count, eight_floats& x)
     for (unsigned i = 0; i < lane_elements; ++i) x[i] = i < count ? to_float(from[i]) : 0.0f;
 }
 template <class T>
-__device__ void store_eight(T* to, unsigned count, const eight_floats& x)
+__device__ void store_eight(T* to, unsigned count, bool whole, const eight_floats& x)
 {
     constexpr unsigned of_word = 4 / sizeof(T);
-    if (count >= lane_elements && reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
+    constexpr unsigned vectors = sizeof(T) / 2;
+    if (whole && reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
+        std::uint32_t words[vectors][4] = {};
         COLLPROBE_UNROLL
-        for (unsigned k = 0; k < lane_elements; k += 4 * of_word) {
-            std::uint32_t words[4] = {};
-            COLLPROBE_UNROLL
-            for (unsigned i = 0; i < 4 * of_word; ++i)
-                words[i / of_word] |= std::uint32_t{to_bits(T(x[k + i]))} << (i % of_word * sizeof(T) * 8);
-            quant::store_16(reinterpret_cast<unsigned char*>(to + k), words);
+        for (unsigned i = 0; i < lane_elements; ++i)
+            words[i * sizeof(T) / 16][i / of_word % 4] |= std::uint32_t{to_bits(T(x[i]))} << (i % of_word * sizeof(T) * 8);
+        auto* const bytes = reinterpret_cast<unsigned char*>(to);
+        if constexpr (vectors == 2) {
+            const unsigned odd = threadIdx.x & 1;
+            swap_with_neighbour(words[0], words[1]);
+            quant::store_16(bytes - 16 * odd, words[0]);
+            quant::store_16(bytes - 16 * odd + 32, words[1]);
+        } else {
+            quant::store_16(bytes, words[0]);
         }
         return;
     }
@@ -207,10 +240,11 @@ __device__ inline std::uint32_t nearest_e4m3(const float (&value)[4])
         asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(value[1]), "f"(value[0]));
         asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(value[3]), "f"(value[2]));
         word = low | std::uint32_t{high} << 16;
-        return word ^ (zero_bytes(word & 0x7f * each_byte) & word); // zeros have no sign
+        word ^= zero_bytes(word & 0x7f * each_byte) & word; // zeros have no sign
+    } else {
+        COLLPROBE_UNROLL
+        for (unsigned i = 0; i < 4; ++i) word |= quant::e4m3::code_of(value[i], false, 0) << (8 * i);
     }
-    COLLPROBE_UNROLL
-    for (unsigned i = 0; i < 4; ++i) word |= quant::e4m3::code_of(value[i], false, 0) << (8 * i);
     return word;
 }
 
@@ -262,15 +296,49 @@ __device__ inline void units_of_eight(const quant::codec& how, const eight_codes
     }
 }
 
-/// Whether one of the codes stands for NaN.
-__device__ inline bool has_nan(const quant::codec& how, const eight_codes& codes)
+/// Reads eight codes of a message as they are there: eight bytes, or four.
+__device__ inline void load_packed(const quant::codec& how, const unsigned char* from, eight_codes& packed)
 {
-    if (!is_integer(how.format)) {
-        const auto carried = [](std::uint32_t word) { return (word & 0x7f * each_byte) + each_byte; };
-        return ((carried(codes[0]) | carried(codes[1])) & 0x80 * each_byte) != 0;
+    if (how.format == code_format::int4) {
+        packed[0] = __ldg(reinterpret_cast<const std::uint32_t*>(from));
+        packed[1] = 0;
+        return;
     }
-    const std::uint32_t nan = static_cast<std::uint32_t>(quant::nan_code(how.format) & 0xff) * each_byte;
-    return (zero_bytes(codes[0] ^ nan) | zero_bytes(codes[1] ^ nan)) != 0;
+    const uint2 both = __ldg(reinterpret_cast<const uint2*>(from));
+    packed[0] = both.x;
+    packed[1] = both.y;
+}
+/// Where the codes of the elements from `at` on are in a block.
+__device__ inline unsigned place_of_codes(const quant::codec& how, unsigned at)
+{
+    return how.format == code_format::int4 ? at / 2 : at;
+}
+__device__ inline void unpack(const quant::codec& how, const eight_codes& packed, eight_codes& codes)
+{
+    codes[0] = packed[0];
+    codes[1] = packed[1];
+    if (how.format != code_format::int4) return;
+    // Each half byte less 8 and 8 more, as a signed byte.
+    const auto widened = [](std::uint32_t nibbles) {
+        return (((nibbles & 0x0f * each_byte) ^ 0x88 * each_byte) - 0x08 * each_byte) ^ 0x80 * each_byte;
+    };
+    const std::uint32_t even = widened(packed[0]);
+    const std::uint32_t odd = widened(packed[0] >> 4);
+    codes[0] = __byte_perm(even, odd, 0x5140);
+    codes[1] = __byte_perm(even, odd, 0x7362);
+}
+
+/// Bits that are set if one of the codes stands for NaN. `packed`: as they are in a message.
+__device__ inline std::uint32_t nan_bits_of(const quant::codec& how, const eight_codes& packed)
+{
+    if (how.format == code_format::e4m3) {
+        const auto carried = [](std::uint32_t word) { return (word & 0x7f * each_byte) + each_byte; };
+        return (carried(packed[0]) | carried(packed[1])) & 0x80 * each_byte;
+    }
+    if (how.format == code_format::int8)
+        return zero_bytes(packed[0] ^ 0x80 * each_byte) | zero_bytes(packed[1] ^ 0x80 * each_byte);
+    const std::uint32_t word = packed[0] ^ 0x88 * each_byte; // half bytes that are 0, as in `zero_bytes`
+    return ~(((word & 0x77 * each_byte) + 0x77 * each_byte) | word | 0x77 * each_byte);
 }
 /// Whether no code of a block decodes to an element beyond the largest one. False for NaN.
 __device__ inline bool is_plain(const quant::codec& how, float scale)
@@ -278,14 +346,14 @@ __device__ inline bool is_plain(const quant::codec& how, float scale)
     const float reach = quant::rounded_product(scale, largest_code(how.format));
     return quant::magnitude_bits(reach) <= to_bits(how.largest);
 }
-/// The elements of codes, `element_of`. `plain`: of their scale.
+/// The elements of codes, `element_of`. `plain`: none of them is rare.
 __device__ inline void decode_eight(
     const quant::codec& how, float scale, bool plain, const eight_codes& codes, eight_floats& x)
 {
     units_of_eight(how, codes, x);
     COLLPROBE_UNROLL
     for (float& one : x) one = quant::rounded_product(one, scale);
-    if (plain && !has_nan(how, codes)) return;
+    if (plain) return;
     COLLPROBE_UNROLL
     for (unsigned i = 0; i < lane_elements; ++i) {
         const std::uint32_t byte = codes[i / 4] >> (i % 4 * 8) & 0xffu;
@@ -294,36 +362,18 @@ __device__ inline void decode_eight(
     }
 }
 
-/// Reads and writes eight codes of a message: eight bytes, or four.
-__device__ inline void load_codes(const quant::codec& how, const unsigned char* block, unsigned at, eight_codes& codes)
+/// Writes eight codes of a block.
+__device__ inline void store_codes(const quant::codec& how, unsigned char* to, const eight_codes& codes)
 {
     if (how.format != code_format::int4) {
-        const uint2 both = __ldg(reinterpret_cast<const uint2*>(block + at));
-        codes[0] = both.x;
-        codes[1] = both.y;
-        return;
-    }
-    const std::uint32_t packed = __ldg(reinterpret_cast<const std::uint32_t*>(block + at / 2));
-    // Each half byte less 8 and 8 more, as a signed byte.
-    const auto widened = [](std::uint32_t nibbles) {
-        return (((nibbles & 0x0f * each_byte) ^ 0x88 * each_byte) - 0x08 * each_byte) ^ 0x80 * each_byte;
-    };
-    const std::uint32_t even = widened(packed);
-    const std::uint32_t odd = widened(packed >> 4);
-    codes[0] = __byte_perm(even, odd, 0x5140);
-    codes[1] = __byte_perm(even, odd, 0x7362);
-}
-__device__ inline void store_codes(const quant::codec& how, unsigned char* block, unsigned at, const eight_codes& codes)
-{
-    if (how.format != code_format::int4) {
-        *reinterpret_cast<uint2*>(block + at) = make_uint2(codes[0], codes[1]);
+        *reinterpret_cast<uint2*>(to) = make_uint2(codes[0], codes[1]);
         return;
     }
     const auto packed = [](std::uint32_t bytes) {
         bytes &= 0x0f * each_byte;
         return bytes | bytes >> 4;
     };
-    *reinterpret_cast<std::uint32_t*>(block + at / 2) = __byte_perm(packed(codes[0]), packed(codes[1]), 0x6420);
+    *reinterpret_cast<std::uint32_t*>(to) = __byte_perm(packed(codes[0]), packed(codes[1]), 0x6420);
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI::cuda::detail
