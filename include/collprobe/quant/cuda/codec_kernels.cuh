@@ -666,7 +666,8 @@ struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode
                     for (unsigned i = 0; i < lane_elements; ++i)
                         nonfinite += before + i < task.count && !is_finite(x[i]) ? 1 : 0;
                     this->own().count += nonfinite;
-                    store_eight(reducer.result + task.element + before, task.count - before, task.count == how.block, x);
+                    store_eight(
+                        reducer.result + task.element + before, task.count - before, task.count == how.block, x);
                 }
             });
         this->write_slot(lane, to, slot, [](const nonfinite_elements& elements, const block_sums&) {

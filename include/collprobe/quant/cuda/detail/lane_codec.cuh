@@ -72,8 +72,8 @@ __device__ float to_float(T value)
     else return static_cast<float>(value);
 }
 
-/// Four floats of each of two lanes beside each other change places: then both access 32 bytes beside each other, rather
-/// than every other 16. `of_lane`: the first four of an even lane and the last four of an odd one stay.
+/// Two lanes beside each other exchange four floats each, so that they access 32 bytes beside each other and not every
+/// other 16: the last four of the even lane, and the first four of the odd one.
 __device__ inline void swap_with_neighbour(std::uint32_t (&first)[4], std::uint32_t (&last)[4])
 {
     const unsigned lane = threadIdx.x % warp_lanes;
@@ -97,7 +97,7 @@ __device__ void load_eight(const T* from, unsigned count, bool whole, eight_floa
         std::uint32_t words[vectors][4];
         const auto* const bytes = reinterpret_cast<const unsigned char*>(from);
         if constexpr (vectors == 2) {
-            const unsigned odd = threadIdx.x & 1; // an even lane has the bytes 0 and 32, an odd one 16 and 48 of the two's
+            const unsigned odd = threadIdx.x & 1; // of the pair's 64 bytes: from 0 and 32 on, or from 16 and 48 on
             quant::load_constant_16(words[0], bytes - 16 * odd);
             quant::load_constant_16(words[1], bytes - 16 * odd + 32);
             swap_with_neighbour(words[0], words[1]);
@@ -124,7 +124,8 @@ __device__ void store_eight(T* to, unsigned count, bool whole, const eight_float
         std::uint32_t words[vectors][4] = {};
         COLLPROBE_UNROLL
         for (unsigned i = 0; i < lane_elements; ++i)
-            words[i * sizeof(T) / 16][i / of_word % 4] |= std::uint32_t{to_bits(T(x[i]))} << (i % of_word * sizeof(T) * 8);
+            words[i * sizeof(T) / 16][i / of_word % 4]
+                |= std::uint32_t{to_bits(T(x[i]))} << (i % of_word * sizeof(T) * 8);
         auto* const bytes = reinterpret_cast<unsigned char*>(to);
         if constexpr (vectors == 2) {
             const unsigned odd = threadIdx.x & 1;
