@@ -21,8 +21,7 @@ NAMES = {"schema", "kind", "format", "block", "rounding", "feedback", "rotate", 
 VERDICTS = ["corrupt", "non_finite_hidden", "biased", "harmful", "degenerate_blocks", "visible", "negligible"]
 RANKS, NODES, LOCALS = 8, 2, 4
 ROUNDINGS = {("nearest", "none", False): "nearest", ("stochastic", "none", False): "stochastic",
-             ("nearest", "owner", False): "feedback_of_the_owner", ("nearest", "all", False): "feedback_of_all",
-             ("nearest", "none", True): "rotated"}
+             ("nearest", "all", False): "feedback", ("nearest", "none", True): "rotated"}
 
 
 def refuse(word):
