@@ -67,7 +67,7 @@ struct kernels {
     void combine()
     {
         cu::device::reduce(stream,
-            quant::combine_reducer<T>{how, cut, codes(), message_bytes, ranks, ranks, false, probed,
+            quant::combine_reducer<T>{how, cut, codes(), message_bytes, ranks, ranks, probed,
                 nullptr, encoder(), sum.data(), message_bytes},
             cut.blocks(), errors.data(), scratch);
     }

@@ -80,7 +80,7 @@ void of_sums(gpu::stream_ref stream, T* data)
 template <floating_element T>
 void of_codes(local::device_communicator<gpu>& rank, gpu::stream_ref stream, T* data)
 {
-    probed comm(quantised(rank, {.rotate = true, .feedback = error_feedback::owner}), {},
+    probed comm(quantised(rank, {.rotate = true, .feedback = error_feedback::all}), {},
         quantisation_probe({}, {.messages = true}));
     comm.all_reduce(view<const T>(data, 1), view<T>(data, 1), reduction::sum, stream);
     comm.reduce_scatter(view<const T>(data, 1), view<T>(data, 1), reduction::sum, stream);

@@ -219,12 +219,12 @@ void codes(const gpu::stream& stream, const std::string& type)
                     detail::encode_reducer<T>{
                         encoder, cut, from.memory.data(), messages.data() + row * bytes, bytes},
                     cut.blocks(), &errors.data()->errors, scratch);
-                if (row == 0) report(stream, {"encode" + kind, count * sizeof(T), bytes, one_pass | wide | coalesced | no_local});
+                if (row == 0) report(stream, {"encode" + kind, count * sizeof(T), bytes, one_pass | coalesced | no_local});
             }
             stream.synchronize();
             (void)collprobe::testing::take_counts();
             gpu::reduce(stream.get(),
-                detail::combine_reducer<T>{how, cut, messages.data(), bytes, rows, rows, false, probed, nullptr,
+                detail::combine_reducer<T>{how, cut, messages.data(), bytes, rows, rows, probed, nullptr,
                     encoder, sum.data(), bytes},
                 cut.blocks(), errors.data(), scratch);
             report(stream, {"combine" + kind, rows * bytes, bytes, coalesced | no_local});

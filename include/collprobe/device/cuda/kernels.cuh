@@ -158,6 +158,7 @@ struct partials_merge {
         const Reducer& reducer, shared& memory, partial_results from, unsigned slots, Result* result)
     {
         partial mine = Reducer::identity();
+        COLLPROBE_NO_UNROLL
         for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
             Reducer::merge(mine, from.template read<partial>(slot));
         const partial all = merge::run(memory, mine);
