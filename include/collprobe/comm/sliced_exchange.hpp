@@ -16,13 +16,15 @@
 /// sum on the slice's owner, an all-gather. What travels, and how it is added, is a codec's.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The memory, the stream and the events of sliced exchanges. The memory holds two pieces, so that one is added, on the
-/// stream `sums`, while the other is in transit.
+/// The memory, the stream and the events of sliced exchanges. If work overlaps messages, the memory holds two pieces, of
+/// which one is added, on the stream `sums`, while the other is in transit.
 template <class Device>
 struct exchange_memory {
-    explicit exchange_memory(std::uint64_t bytes) : scratch(bytes / 2 / 64 * 64 * 2) { Device::load_kernels(); }
+    static constexpr std::uint64_t slots = Device::overlaps_messages ? 2 : 1;
 
-    std::uint64_t slot_bytes() const noexcept { return scratch.size() / 2; }
+    explicit exchange_memory(std::uint64_t bytes) : scratch(bytes / slots / 64 * 64 * slots) { Device::load_kernels(); }
+
+    std::uint64_t slot_bytes() const noexcept { return scratch.size() / slots; }
     unsigned char* slot(int which) const noexcept
     {
         return scratch.data() + static_cast<std::uint64_t>(which) * slot_bytes();
@@ -36,6 +38,22 @@ struct exchange_memory {
     typename Device::event summed[2];
     ordered_use<Device> use;
 };
+
+/// Runs the pieces of a call: as `run_overlapped`, or one after the other on the call's stream.
+template <class Device, class StreamRef, class Send, class Add, class Finish>
+void run_pieces(exchange_memory<Device>& memory, StreamRef on, call_site where, const slice_plan& plan, const Send& send,
+    const Add& add, const Finish& finish)
+{
+    if constexpr (Device::overlaps_messages) {
+        run_overlapped(memory, on, where, plan, send, add, finish);
+    } else {
+        for (slice_plan::piece at = plan.next({}); at.count != 0; at = plan.next(at)) {
+            send(at, 0);
+            add(at, 0, on);
+            finish(at, 0);
+        }
+    }
+}
 
 /// The communicators of an exchange: one for all ranks, or with several nodes of several ranks one within each node
 /// and one across the nodes. A message of a level holds a slice for each rank of the levels behind it. The slices of an
@@ -133,7 +151,7 @@ public:
     /// Each rank gets its slice of the sums, or with `gathers` all of them.
     void reduce(const slice_plan& plan, bool gathers)
     {
-        run_overlapped(
+        run_pieces(
             memory_, on_, where_, plan,
             [this](const piece& at, int slot) {
                 for (std::uint64_t send = 0; send < codec_.sends(); ++send)
@@ -158,7 +176,7 @@ public:
     /// The results that each rank makes of what it has are gathered over all ranks.
     void gather(const slice_plan& plan)
     {
-        run_overlapped(
+        run_pieces(
             memory_, on_, where_, plan,
             [this](const piece& at, int slot) {
                 codec_.encode_own(at, slot);

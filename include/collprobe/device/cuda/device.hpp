@@ -114,6 +114,9 @@ struct device {
     template <class Body>
     static void for_each(stream_ref on, std::uint64_t count, Body body);
 
+    /// Whether work on one stream costs messages of another one no time: as good as none.
+    static constexpr bool overlaps_messages = true;
+
     /// The least number of sums for `sum_each`, if the caller can choose: two blocks for each multiprocessor of a
     /// large GPU. A constant, so that results do not depend on the GPU.
     static constexpr std::uint64_t parallel_sums = 264;

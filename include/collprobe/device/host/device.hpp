@@ -115,6 +115,9 @@ struct device {
     /// few enough for the first-level cache.
     static constexpr std::uint64_t body_bytes = 1024;
 
+    /// Whether work on one stream costs messages of another one no time. Here they share the processor's cores.
+    static constexpr bool overlaps_messages = false;
+
     /// Does nothing on the CPU. A GPU must load kernels before work waits for other ranks.
     static void load_kernels() noexcept {}
 

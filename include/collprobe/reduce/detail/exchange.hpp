@@ -88,7 +88,7 @@ public:
     {
         exchange_traffic traffic;
         const slice_plan plan{1, what_.leaf_count, what_.leaf_count, unit, room(what_.leaves * ranks_)};
-        run_overlapped(
+        run_pieces(
             memory_, on_, where_, plan,
             [&, this](const piece& at, int slot) {
                 for (std::uint64_t leaf = 0; leaf < what_.leaves; ++leaf) {
