@@ -207,7 +207,7 @@ void codes(const gpu::stream& stream, const std::string& type)
     gpu::workspace scratch;
     for (const code_format format : {code_format::int8, code_format::int4, code_format::e4m3}) {
         const auto how = detail::codec::of<T>({.format = format});
-        const detail::message_slices cut{1, 1, 1, how.block, count, 0, count, count, nullptr};
+        const detail::message_slices cut{1, 1, how.block, count, 0, count, count, nullptr};
         const std::uint64_t bytes = detail::wire_layout::of(how, cut.blocks()).bytes();
         gpu::buffer<unsigned char> messages(rows * bytes), sum(bytes);
         for (const bool probed : {false, true}) {
