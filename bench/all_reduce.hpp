@@ -39,9 +39,8 @@ inline double median_of(std::vector<double> values)
 
 /// What is compared with the communicator's own all-reduce.
 enum class method {
-    size_invariant, ///< the contract, by its default accumulator: fp64 (compensated for double)
+    size_invariant, ///< the contract, by its default accumulator: fp64
     float32, ///< the same level, added in float
-    compensated, ///< the same level, added in pairs of floats
     correctly_rounded, ///< exact: the level order_invariant is the same when it is done by exchange
     fixed_point, ///< the contract order_invariant, by the communicator's own all-reduce of integers
     upcast, ///< widened to float, the communicator's own, rounded: of 16-bit types
@@ -54,7 +53,6 @@ constexpr const char* name(method which)
     switch (which) {
     case method::size_invariant: return "size_invariant";
     case method::float32: return "float32";
-    case method::compensated: return "compensated";
     case method::correctly_rounded: return "correctly_rounded";
     case method::fixed_point: return "fixed_point";
     case method::upcast: return "upcast";
@@ -132,8 +130,6 @@ public:
         case method::size_invariant: return add_contract(which, contract<size_invariant>{}, settings_.algorithm);
         case method::float32:
             return add_contract(which, contract<size_invariant, accumulation::float32>{}, settings_.algorithm);
-        case method::compensated:
-            return add_contract(which, contract<size_invariant, accumulation::compensated>{}, settings_.algorithm);
         case method::correctly_rounded:
             return add_contract(which, contract<correctly_rounded>{}, settings_.algorithm);
         case method::fixed_point:

@@ -74,7 +74,6 @@ void time_sums(double least_seconds)
     for (const std::uint64_t terms : {2u, 4u, 8u, 64u}) {
         time_sum<accumulation::native>(rows, terms, result, least_seconds);
         time_sum<accumulation::float32>(rows, terms, result, least_seconds);
-        time_sum<accumulation::compensated>(rows, terms, result, least_seconds);
         time_sum<accumulation::float64>(rows, terms, result, least_seconds);
         time_sum<accumulation::exact>(rows, terms, result, least_seconds);
     }

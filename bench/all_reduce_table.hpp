@@ -43,10 +43,10 @@ inline all_reduce_options parse_all_reduce_options(const char* program, int argc
             {"half", element_type::float16}},
         "of float, double, bfloat16, half (float,bfloat16)");
     line.choices("--levels", result.methods,
-        {{"size_invariant", method::size_invariant}, {"float32", method::float32}, {"compensated", method::compensated},
+        {{"size_invariant", method::size_invariant}, {"float32", method::float32},
             {"correctly_rounded", method::correctly_rounded}, {"fixed_point", method::fixed_point},
             {"upcast", method::upcast}, {"int8", method::int8}, {"int4", method::int4}},
-        "of size_invariant, float32, compensated (that level with another\naccumulator), correctly_rounded, fixed_point, "
+        "of size_invariant, float32 (that level with another accumulator),\ncorrectly_rounded, fixed_point, "
         "upcast (to float, of\n16-bit types), int8, int4 (by codes) (size_invariant,float32,correctly_rounded,fixed_point,upcast)");
     line.choice("--algorithm", "NAME", result.settings.algorithm,
         {{"automatic", reduction_algorithm::automatic}, {"exchange", reduction_algorithm::exchange},

@@ -42,7 +42,7 @@ struct codecs {
     std::vector<T> elements;
     quant::codec how;
     std::uint64_t count = elements.size();
-    quant::message_slices cut{1, 1, 1, how.block, count, 0, count, count, nullptr};
+    quant::message_slices cut{1, 1, how.block, count, 0, count, count, nullptr};
     std::uint64_t message_bytes = quant::wire_layout::of(how, cut.blocks()).bytes();
     std::vector<unsigned char> messages = std::vector<unsigned char>(ranks * message_bytes);
     std::vector<unsigned char> sum = std::vector<unsigned char>(message_bytes);

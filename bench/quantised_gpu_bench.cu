@@ -42,7 +42,7 @@ struct kernels {
         ? 1
         : 1 + 2 * static_cast<std::uint64_t>(bench::attribute(cudaDevAttrL2CacheSize)) / (count * sizeof(T));
     std::uint64_t turn = 0;
-    quant::message_slices cut{1, 1, 1, how.block, count, 0, count, count, nullptr};
+    quant::message_slices cut{1, 1, how.block, count, 0, count, count, nullptr};
     std::uint64_t message_bytes = quant::wire_layout::of(how, cut.blocks()).bytes();
     cu::stream stream{};
     cu::workspace scratch{};

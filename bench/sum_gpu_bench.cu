@@ -75,7 +75,6 @@ void add_cases()
     };
     add_sum("native", sum<T, accumulation::native>);
     add_sum("float32", sum<T, accumulation::float32>);
-    add_sum("compensated", sum<T, accumulation::compensated>);
     add_sum("float64", sum<T, accumulation::float64>);
     add_sum("exact", sum<T, accumulation::exact>);
 }

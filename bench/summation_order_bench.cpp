@@ -101,7 +101,7 @@ const int added = [] {
         {ring, accumulation::float32}, {ring, accumulation::exact}});
     add_benchmarks<float16>({{ring, accumulation::native}, {ring, accumulation::exact}});
     add_benchmarks<float>({{linear, accumulation::native}, {ring, accumulation::native}, {doubling, accumulation::native},
-        {ring, accumulation::float64}, {ring, accumulation::compensated}, {ring, accumulation::exact}});
+        {ring, accumulation::float64}, {ring, accumulation::exact}});
     add_benchmarks<double>({{ring, accumulation::native}, {ring, accumulation::exact}});
     benchmark::RegisterBenchmark("sum_rows/bfloat16/float32", add_rows_linearly<bfloat16, accumulation::float32>);
     benchmark::RegisterBenchmark("sum_rows/float/native", add_rows_linearly<float, accumulation::native>);

@@ -10,7 +10,6 @@
 #include <collprobe/sum/dot.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/order.hpp>
-#include <collprobe/sum/partial_rows.hpp>
 #include <collprobe/sum/round_scaled.hpp>
 #include <collprobe/sum/sum_in_order.hpp>
 #include <collprobe/sum/sum_rows.hpp>

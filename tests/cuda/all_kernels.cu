@@ -28,12 +28,12 @@ template <element T>
 void of_any_type(gpu::stream_ref stream, T* data, statistics* result, gpu::workspace& scratch)
 {
     const view<const T> source(data, 1);
-    gpu::reduce(stream, statistics_reducer<T, true>{source}, 1, result, scratch);
-    gpu::reduce(stream, statistics_reducer<T, false>{source}, 1, result, scratch);
+    gpu::reduce(stream, statistics_reducer<T>(source), 1, result, scratch);
+    gpu::reduce(stream, statistics_reducer<T>(source), 1, result, scratch);
     copy_with_statistics<gpu>(stream, source, view<T>(data + 1, 1), result, scratch);
     gpu::fill(stream, view<T>(data, 1), T{});
-    gpu::reduce(stream, collprobe::detail::digest_reducer<T>{source}, 1, &result->digest, scratch);
-    sketch_sum<T>* const sketch = nullptr;
+    gpu::reduce(stream, collprobe::detail::digest_reducer<T>(source), 1, &result->digest, scratch);
+    double* const sketch = nullptr;
     detail::enqueue_sketch<gpu>(stream, detail::sketch_source<T>{source, 0, 64, 0}, sketch, sketch);
     gpu::reduce(stream, collprobe::detail::judge_conservation<T>(sketch, sketch, 64, 1, reduction::sum, rounding_order::linear, 2, 8), 64,
         reinterpret_cast<detail::conservation_result*>(result), scratch);
@@ -44,9 +44,9 @@ template <element T>
 void of_a_gradient(gpu::stream_ref stream, T* data, double* gram, statistics* result, gpu::workspace& scratch)
 {
     const view<const T> source(data, 1);
-    gpu::reduce(stream, detail::result_reducer<T>{source, data}, 1, reinterpret_cast<detail::result_record*>(result),
+    gpu::reduce(stream, detail::result_reducer<T>(source, data), 1, reinterpret_cast<detail::result_record*>(result),
         scratch);
-    const detail::sketch_target<T> sketch{0, 4096, 0, gram, gram};
+    const detail::sketch_target sketch{0, 4096, 0, gram, gram};
     detail::read_input<gpu, T>(stream, source, result, sketch, scratch);
     detail::read_result<gpu, T>(
         stream, source, data, reinterpret_cast<detail::result_record*>(result), sketch, scratch);
@@ -60,14 +60,6 @@ void of_a_sum(gpu::stream_ref stream, T* data)
 {
     constexpr int width = static_cast<int>(gpu::body_bytes / sizeof(T));
     gpu::for_each(stream, 1, sum_rows<in, T, width>{{data, 1, 1, 1}, 1, data, 1, 1});
-    // In two levels: of numbers that are not T.
-    if constexpr (in == accumulation::float32 || in == accumulation::float64) {
-        using number = std::conditional_t<in == accumulation::float32, float, double>;
-        constexpr int numbers = static_cast<int>(gpu::body_bytes / sizeof(number));
-        auto* const partial = reinterpret_cast<number*>(data);
-        gpu::for_each(stream, 1, sum_rows<in, T, width, number>{{data, 1, 1, 1}, 1, partial, 1, 1});
-        gpu::for_each(stream, 1, sum_rows<in, number, numbers, T>{{partial, 1, 1, 1}, 1, data, 1, 1});
-    }
 }
 template <element T>
 void of_sums(gpu::stream_ref stream, T* data)
@@ -75,26 +67,13 @@ void of_sums(gpu::stream_ref stream, T* data)
     of_a_sum<accumulation::native>(stream, data);
     if constexpr (sizeof(T) <= 4) of_a_sum<accumulation::float32>(stream, data);
     of_a_sum<accumulation::float64>(stream, data);
-    of_a_sum<accumulation::compensated>(stream, data);
     of_a_sum<accumulation::exact>(stream, data);
     auto* const codes = reinterpret_cast<detail::exponent_code<T>*>(data);
     auto* const sums = reinterpret_cast<std::int64_t*>(data);
     gpu::for_each(stream, 1, detail::pack_parts<T, 1>{data, 1, 1, 1, data});
-    auto* const words = reinterpret_cast<std::uint32_t*>(data);
-    gpu::for_each(stream, 1, detail::pack_parts<T, 1, detail::parts_by_table>{data, 1, 1, 1, data, {words}});
-    gpu::for_each(stream, 1, detail::pack_parts<T, 1, detail::parts_transposed>{data, 1, 1, 1, data, {1, 1}});
-    constexpr int width = static_cast<int>(gpu::body_bytes / sizeof(T));
-    auto* const pairs = reinterpret_cast<detail::compensated_type<T>*>(data);
-    gpu::for_each(stream, 1, detail::sum_rows_to_pairs<T, width>{{data, 1, 1, 1}, 1, pairs, 1, 1});
-    gpu::for_each(stream, 1, detail::sum_rows_of_pairs<T, width>{pairs, 1, data, 1, 1});
-    gpu::for_each(stream, 1, detail::sum_rows_to_words<T>{{data, 1, 1, 1}, 1, words, 1, 1});
-    gpu::for_each(stream, 1, detail::sum_rows_of_words<T>{words, 1, data, 1, 1});
-    if constexpr (detail::exact_terms_in_float64<T> != 0) {
-        gpu::for_each(stream, 1, detail::sum_rows_of_exact_doubles<T, 2>{reinterpret_cast<double*>(data), 1, data, 1, 1});
-    }
     gpu::for_each(stream, 1, detail::code_exponents<T>{data, 1, 1, codes});
-    gpu::for_each(stream, 1, detail::quantise_leaves<T>{data, 1, 1, codes, 1, sums});
-    gpu::for_each(stream, 1, detail::dequantise<T>{sums, codes, 1, 1, data});
+    gpu::for_each(stream, 1, detail::leaves_to_units<T>{data, 1, 1, codes, 1, sums});
+    gpu::for_each(stream, 1, detail::units_to_elements<T>{sums, codes, 1, 1, data});
 }
 
 /// What quantised sums and gathers do, and their probe.
@@ -153,7 +132,7 @@ int main()
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 1
     of_any_type<float>(stream.get(), nullptr, result, scratch);
     (void)digest_part_on<gpu>(stream.get(), {});
-    gpu::reduce_parts(stream.get(), collprobe::detail::digest_reducer<std::uint8_t>{}, 0, 0,
+    gpu::reduce_parts(stream.get(), collprobe::detail::digest_reducer<std::uint8_t>(), 0, 0,
         static_cast<std::uint64_t*>(nullptr), scratch);
     of_any_type<collprobe::float16>(stream.get(), nullptr, result, scratch);
 #endif

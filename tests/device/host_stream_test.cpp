@@ -21,9 +21,14 @@
 #include <utility>
 #include <vector>
 
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <collprobe/core/element.hpp>
 #include <collprobe/device/host/stream.hpp>
 
 #include "support/checks.hpp"
@@ -577,3 +582,28 @@ TEST_CASE("a stream that failed still comes after the work of others that it wai
         CHECK(written == 1);
     }
 }
+
+#if defined(__SSE__)
+TEST_CASE("work on a stream has subnormal numbers, also where the threads that make and use the stream drop them")
+{
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);
+    const auto half_of_least = [] {
+        volatile float least = 0x1p-126f;
+        return to_bits(static_cast<float>(least / 2));
+    };
+    const auto on_a = [&](const host::stream& on) {
+        std::uint32_t bits = 0;
+        on.enqueue([&] { bits = half_of_least(); });
+        on.synchronize(soon_ms);
+        return bits;
+    };
+    const std::uint32_t on_its_thread = on_a(host::stream());
+    const std::uint32_t at_once = on_a(host::stream::at_once());
+    const std::uint32_t here = half_of_least();
+    _mm_setcsr(before);
+    CHECK(on_its_thread == 0x00400000);
+    CHECK(at_once == 0x00400000);
+    CHECK(here == 0);
+}
+#endif

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/inspect/detail/sum_tree.hpp>
 
 #include "../../examples/studies/summation_order/measures.hpp"
 #include "../../examples/studies/summation_order/orders.hpp"
@@ -81,6 +82,22 @@ TEST_CASE("orders have names, some with a number")
     for (std::size_t k = 0; k < std::size(summation::order_names); ++k) {
         CHECK(static_cast<std::size_t>(summation::order_names[k].kind) == k);
     }
+}
+
+TEST_CASE("the trees of MPI libraries, as inspected in Open MPI and MPICH with 9 ranks")
+{
+    using namespace summation;
+    const auto brackets = [](const summation_order& order) { return detail::brackets_of(detail::tree_of(order)); };
+    CHECK(brackets(level_binary_order(9)) == "((((3+7)+1)+5)+0)+(((4+8)+2)+6)");
+    CHECK(brackets(in_order_binary_order(9)) == "(((4+5)+(6+7))+8)+((0+1)+(2+3))");
+    CHECK(brackets(chains_order(9, 4)) == "((((1+2)+0)+(3+4))+(5+6))+(7+8)");
+    CHECK(brackets(chains_order(9, 2)) == "((((3+4)+2)+1)+0)+(((7+8)+6)+5)");
+    CHECK(brackets(k_ary_order(9, 2)) == "(((((3+7)+8)+1)+4)+0)+((2+5)+6)");
+    CHECK(brackets(k_ary_order(9, 3)) == "(((((1+4)+5)+6)+0)+((2+7)+8))+3");
+    CHECK(brackets(k_nomial_order(9, 2)) == "(((((6+7)+4)+5)+(0+8))+(2+3))+1");
+    CHECK(brackets(k_nomial_order(9, 3)) == "(((((6+8)+7)+0)+((3+5)+4))+2)+1");
+    CHECK(brackets(k_nomial_preorder_order(9, 2)) == "((((((3+4)+2)+5)+1)+(6+7))+8)+0");
+    CHECK(brackets(k_nomial_preorder_order(9, 3)) == "(((((1+2)+3)+0)+((4+5)+6))+7)+8");
 }
 
 TEST_CASE("the orders of a part of a message are those that the whole has there")

@@ -20,7 +20,6 @@ TEST_CASE("a cursor is at every block where the division says it is")
         message_slices cut;
         cut.messages = 1 + static_cast<unsigned>(random() % 6);
         cut.slices_per_message = 1 + static_cast<unsigned>(random() % 4);
-        cut.nodes = cut.slices_per_message == 1 && cut.messages % 2 == 0 && random() % 2 == 0 ? 2 : 1;
         cut.block = 32u << random() % 4;
         cut.length = 1 + random() % 700;
         cut.first = random() % 50;

@@ -470,7 +470,7 @@ TEST_CASE_TEMPLATE("the errors of a buffer are those of its elements", T, float,
             for (std::size_t i = 4096 * 7; i < 4096 * 8; ++i) x[i] = T(0.0f);
             x[2000] = T(40.0f);
             const std::uint64_t count = x.size();
-            const detail::message_slices cut{1, 1, 1, block, count, 0, count, count, nullptr};
+            const detail::message_slices cut{1, 1, block, count, 0, count, count, nullptr};
             const detail::wire_layout wire = detail::wire_layout::of(how, cut.blocks());
             std::vector<unsigned char> message(wire.bytes());
             std::vector<T> result(count);
@@ -521,7 +521,7 @@ TEST_CASE("rotated elements of a type are clamped to its largest number, as othe
 {
     const codec how = codec::of<float16>({.format = code_format::int4, .rotate = true});
     const std::vector<float16> x(4096, float16(65000.0f));
-    const detail::message_slices cut{1, 1, 1, how.block, 4096, 0, 4096, 4096, nullptr};
+    const detail::message_slices cut{1, 1, how.block, 4096, 0, 4096, 4096, nullptr};
     std::vector<unsigned char> message(detail::wire_layout::of(how, cut.blocks()).bytes());
     std::vector<float16> result(4096);
     quantisation_errors errors;
@@ -541,7 +541,7 @@ TEST_CASE("stochastic codes take the random bits of their elements, wherever blo
     for (const code_format format : formats) {
         const codec how = make(format, 32, code_rounding::stochastic);
         const std::vector<float> x = gaussian(300, 9);
-        const detail::message_slices cut{3, 1, 1, 32, 100, 0, 100, 300, nullptr}; // slices start at 0, 100, 200
+        const detail::message_slices cut{3, 1, 32, 100, 0, 100, 300, nullptr}; // slices start at 0, 100, 200
         const detail::wire_layout wire = detail::wire_layout::of(how, cut.blocks_per_message());
         std::vector<unsigned char> messages(3 * wire.bytes());
         const detail::dither noise{1, nullptr, 2, 3};
@@ -566,7 +566,7 @@ TEST_CASE_TEMPLATE("sums of codes are those of their elements in the order of th
     constexpr std::uint64_t count = 64 * 40 + 13;
     for (const code_format format : formats) {
         const codec how = codec::of<T>({.format = format, .block = block});
-        const detail::message_slices cut{1, 1, 1, block, count, 0, count, count, nullptr};
+        const detail::message_slices cut{1, 1, block, count, 0, count, count, nullptr};
         const detail::wire_layout wire = detail::wire_layout::of(how, cut.blocks());
         const std::uint64_t bytes = wire.bytes();
         std::vector<unsigned char> messages(terms * bytes);

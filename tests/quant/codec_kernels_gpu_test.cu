@@ -104,7 +104,7 @@ struct setting {
 
 quant::message_slices one_slice(std::uint32_t block, std::uint64_t count)
 {
-    return {1, 1, 1, block, count, 0, count, count};
+    return {1, 1, block, count, 0, count, count};
 }
 
 /// Blocks of all kinds: numbers of any size, zeros, equal ones, and some with what is not finite or rare.
@@ -339,10 +339,6 @@ setting make_setting(std::mt19937& random, code_format format, std::uint32_t blo
     quant::message_slices& cut = of.cut;
     cut.messages = 1 + random() % 6;
     cut.slices_per_message = 1 + random() % 3;
-    if (cut.messages % 2 == 0 && random() % 2 == 0) {
-        cut.nodes = 2;
-        cut.slices_per_message = 1;
-    }
     cut.block = block;
     const std::uint64_t most = 6000 / (cut.messages * cut.slices_per_message);
     cut.length = 1 + random() % most;
@@ -425,7 +421,7 @@ TEST_CASE("many terms are added in their order")
 {
     bench on;
     setting of;
-    of.cut = {11, 1, 1, 128, 700, 0, 700, 7700};
+    of.cut = {11, 1, 128, 700, 0, 700, 7700};
     const std::vector<bfloat16> data = adversarial<bfloat16>(of.cut.count, 128, 4);
     const codec_check<bfloat16> check{on, of, false};
     const bytes messages = check.check_encode(data);

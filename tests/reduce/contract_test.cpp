@@ -18,7 +18,7 @@ static_assert(contract<size_invariant, accumulation::float32>::possible<bfloat16
 static_assert(!contract<size_invariant, accumulation::float32>::possible<double>); // narrower than the terms
 static_assert(!contract<order_invariant, accumulation::float64>::possible<float>); // rounds, so the order matters
 static_assert(contract<correctly_rounded, accumulation::float64>::possible<float16>); // exact, for few enough terms
-static_assert(!contract<correctly_rounded, accumulation::compensated>::possible<double>);
+static_assert(!contract<correctly_rounded, accumulation::float64>::possible<double>);
 
 template <class Contract, class T>
 constexpr bool reduces = has_all_reduce<reproducible<local::communicator, Contract>, T>
@@ -33,7 +33,7 @@ static_assert(has_all_gather<reproducible<local::communicator, contract<order_in
 TEST_CASE("the accumulator of a contract is the one it names, or what its level needs")
 {
     CHECK(contract<size_invariant>::accumulator<float> == accumulation::float64);
-    CHECK(contract<size_invariant>::accumulator<double> == accumulation::compensated);
+    CHECK(contract<size_invariant>::accumulator<double> == accumulation::float64);
     CHECK(contract<order_invariant>::accumulator<bfloat16> == accumulation::exact);
     CHECK(contract<correctly_rounded, accumulation::float64>::accumulator<float16> == accumulation::float64);
     CHECK(contract<run_to_run, accumulation::native>::accumulator<float16> == accumulation::native);

@@ -32,7 +32,7 @@ struct one_term {
     {
         detail::code_exponents<T>{&value, 1, 1, &code}(0);
         unit = detail::fixed_point_unit<T>(static_cast<int>(code), term_bits);
-        detail::quantise_leaves<T>{&value, 1, 1, &code, term_bits, &units}(0);
+        detail::leaves_to_units<T>{&value, 1, 1, &code, term_bits, &units}(0);
     }
 };
 
@@ -53,7 +53,7 @@ TEST_CASE_TEMPLATE("a term is rounded to the nearest number of units, ties to ev
         for (const one_term<T>& in : {own, larger}) {
             if (in.code < own.code) continue;
             std::int64_t units = 0;
-            detail::quantise_leaves<T>{&column[0], 1, 1, &in.code, term_bits, &units}(0);
+            detail::leaves_to_units<T>{&column[0], 1, 1, &in.code, term_bits, &units}(0);
             if constexpr (element_traits<T>::type == element_type::float64) {
                 if (in.unit < -1000) continue; // a long double holds what 2^-unit makes of the others
             }
@@ -77,7 +77,7 @@ TEST_CASE_TEMPLATE("a sum is rounded once, whatever it is divided by", T, COLLPR
         if (random.one_in(2)) sum = -sum;
         const std::uint32_t divisor = testing::random_divisor(random, 7);
         T result{};
-        detail::dequantise<T>{&sum, &largest.code, term_bits, divisor, &result}(0);
+        detail::units_to_elements<T>{&sum, &largest.code, term_bits, divisor, &result}(0);
         // Two halves of the integer, each a double.
         const std::int64_t low = sum & 0xffffffff;
         exact_oracle<double> exact;
@@ -98,7 +98,7 @@ TEST_CASE("what is not finite is counted, for as many terms as there may be")
     const auto decoded = [](std::int64_t sum) {
         const detail::exponent_code<float> code = 255;
         float result = 0;
-        detail::dequantise<float>{&sum, &code, 4, 3, &result}(0);
+        detail::units_to_elements<float>{&sum, &code, 4, 3, &result}(0);
         return to_bits(result);
     };
     for (const std::int64_t number : {std::int64_t{1}, most}) {

@@ -47,7 +47,7 @@ std::vector<T> reduction_bits(const Provider& provider, const std::vector<reduct
             device::template fill<unsigned char>(stream,
                 view<unsigned char>(reinterpret_cast<unsigned char*>(receive.data()), per_rank * sizeof(T)), 0);
             device::template copy<T>(stream, view<const T>(staging), view<T>(send));
-            const reduction_extras extras{leaves, {}};
+            const reduction_extras extras{leaves};
             std::uint64_t at = 0;
             for (const reduction_call& each : calls) {
                 if (each.what == collective::all_reduce) {

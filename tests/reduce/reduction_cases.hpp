@@ -67,7 +67,8 @@ public:
             return exact(i, divisor);
         } else {
             T result;
-            sum_rows<in, T, 1>{{row(i), 1, 1, 0}, terms_, &result, 1, divisor}(0);
+            host::device::for_each(host::stream::at_once(), 1,
+                sum_rows<in, T, 1>{{row(i), 1, 1, 0}, terms_, &result, 1, divisor});
             return result;
         }
     }
@@ -88,7 +89,7 @@ bool same_number(T a, T b)
 /// The least scratch memory.
 constexpr std::uint64_t least_scratch(int ranks, std::uint64_t leaves)
 {
-    return 2 * ((leaves + 2) * static_cast<std::uint64_t>(ranks) * 16 + 64);
+    return 2 * ((leaves + 1) * static_cast<std::uint64_t>(ranks) * 16 + 64);
 }
 
 /// The result of rank 0 where `deal[r]` has the terms of rank r.

@@ -106,7 +106,6 @@ TEST_CASE_TEMPLATE("sums and averages are those of the contract, for any count, 
     check_contract<contract<size_invariant>, T>(30);
     check_contract<contract<size_invariant, accumulation::native>, T>(15);
     check_contract<contract<run_to_run, sizeof(T) < 8 ? accumulation::float32 : accumulation::float64>, T>(15);
-    if constexpr (sizeof(T) < 8) check_contract<contract<size_invariant, accumulation::compensated>, T>(15);
 }
 
 TEST_CASE("and with many ranks")

@@ -76,7 +76,6 @@ TEST_CASE_TEMPLATE("a GPU gives the bits of the CPU under every contract and alg
         check_contract<contract<size_invariant>, T>(how);
         check_contract<contract<size_invariant, accumulation::native>, T>(how);
     }
-    check_contract<contract<size_invariant, accumulation::compensated>, T>(reduction_algorithm::exchange);
     if constexpr (sizeof(T) < 8) {
         check_contract<contract<size_invariant, accumulation::float32>, T>(reduction_algorithm::exchange);
     }

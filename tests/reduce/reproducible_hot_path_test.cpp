@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/comm/node_groups.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
 #include "support/hot_path.hpp"
@@ -35,34 +34,6 @@ TEST_CASE("steady reductions under a contract allocate nothing and never wait fo
         CHECK(steady.allocations() == 0);
         CHECK(steady.waits() == 0);
     }
-}
-
-TEST_CASE("nor do those in two levels, whatever form the partial sums take")
-{
-    const auto check = []<class Contract>(Contract, bool scatter, std::uint64_t leaves) {
-        testing::hot_path steady(4);
-        testing::local_provider{4}.run([&](local::communicator& world) {
-            std::vector<float> send(leaves * 5004, 1.5f), receive(scatter ? 1251 : 5004);
-            const host::stream stream;
-            node_groups nodes(world, 2);
-            reproducible comm(world, Contract{}, nodes,
-                {.scratch_bytes = 1 << 14, .algorithm = reduction_algorithm::two_level, .overlap_levels = scatter});
-            const auto work = [&] {
-                const view<const float> from(send);
-                const view<float> to(receive);
-                if (scatter) comm.reduce_scatter(from, to, reduction::average, stream, {.leaves = leaves});
-                else comm.all_reduce(from, to, reduction::average, stream, {.leaves = leaves});
-            };
-            steady.measure(world.rank(), stream, work);
-        });
-        CHECK(steady.allocations() == 0);
-        CHECK(steady.waits() == 0);
-    };
-    using enum reproducibility;
-    check(contract<size_invariant>{}, false, 1);
-    check(contract<size_invariant, accumulation::compensated>{}, true, 1);
-    check(contract<order_invariant>{}, false, 2); // terms
-    check(contract<order_invariant>{}, true, 6); // words
 }
 
 TEST_CASE("a reduction returns before its peers have called")

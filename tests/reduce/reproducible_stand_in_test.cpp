@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <collprobe/comm/local/device.hpp>
-#include <collprobe/comm/node_groups.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
@@ -105,45 +104,6 @@ TEST_CASE("inside a group a sum is refused, and what NCCL does itself is not")
     }));
 }
 
-TEST_CASE("a Gram matrix over NCCL, cut into parts, is that of the ranks' buffers")
-{
-    for (const int ranks : {1, 2, 3, 8}) {
-        for (const std::uint64_t scratch : {std::uint64_t{1} << 13, std::uint64_t{1} << 20}) {
-            CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
-                const auto n = static_cast<std::uint64_t>(ranks);
-                reproducible comm{nccl::communicator_ref(world), contract<reproducibility::size_invariant>{},
-                    {.scratch_bytes = scratch}};
-                const cuda::device_guard here(world.device_ordinal());
-                const cuda::stream stream;
-                device_vector<float> send(count), receive(count);
-                device_vector<double> gram(n * n), whole(n * n);
-                const auto value = [](int rank, std::size_t i) {
-                    return static_cast<float>(static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 31) % 17) - 8);
-                };
-                std::vector<float> own(count);
-                for (std::size_t i = 0; i < count; ++i) own[i] = value(world.rank(), i);
-                send.set(own, stream);
-                gram.set(std::vector<double>(n * n, 0.5), stream); // added to
-                for (int call = 0; call < 2; ++call) {
-                    comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream,
-                        {.gram = view<double>(gram)});
-                }
-                world.all_reduce(view<const double>(gram), view<double>(whole), reduction::sum, stream);
-                stream.synchronize(soon_ms);
-                for (int i = 0; i < ranks; ++i) {
-                    for (int j = i; j < ranks; ++j) {
-                        double expected = 0.5 * ranks;
-                        for (std::size_t k = 0; k < count; ++k) {
-                            expected += 2 * static_cast<double>(value(i, k)) * static_cast<double>(value(j, k));
-                        }
-                        if (whole.data()[i * ranks + j] != expected) throw std::runtime_error("wrong Gram matrix");
-                    }
-                }
-            }));
-        }
-    }
-}
-
 TEST_CASE("a captured sum is right at each replay, with fresh data, between calls that are not captured")
 {
     for (const auto how : {reduction_algorithm::exchange, reduction_algorithm::one_shot,
@@ -192,48 +152,6 @@ TEST_CASE("a captured sum is right at each replay, with fresh data, between call
             require_sums(receive, 3, 6);
             require_sums(again, 3, 6);
         }));
-    }
-}
-
-TEST_CASE("in two levels over NCCL: sums and parts of them, in pieces, also captured and replayed with fresh data")
-{
-    for (const bool neighbours : {true, false}) {
-        for (const std::uint64_t scratch : {std::uint64_t{1} << 13, std::uint64_t{1} << 20}) {
-            CHECK_NOTHROW(run_nccl(4, [&](nccl::communicator& world) {
-                node_groups nodes = neighbours ? node_groups(world, 2) : node_groups(world, {0, 1, 0, 1});
-                reproducible comm(nccl::communicator_ref(world), contract<reproducibility::correctly_rounded>{}, nodes,
-                    {.scratch_bytes = scratch, .algorithm = reduction_algorithm::two_level,
-                        .overlap_levels = neighbours});
-                const cuda::device_guard here(world.device_ordinal());
-                constexpr std::size_t part = count / 4;
-                device_vector<float> send(count), receive(count), scattered(part);
-                const cuda::stream stream;
-                const auto reduce = [&] {
-                    const auto outcome
-                        = comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
-                    if (outcome.algorithm != reduction_algorithm::two_level) throw std::runtime_error("another algorithm");
-                    comm.reduce_scatter(view<const float>(send).part(0, 4 * part), view<float>(scattered),
-                        reduction::sum, stream);
-                };
-                const auto step = [&](std::uint64_t number, auto run) {
-                    send.set(terms(world.rank(), number), stream);
-                    run();
-                    stream.synchronize(soon_ms);
-                    require_sums(receive, 4, number);
-                    for (std::size_t i = 0; i < part; ++i) {
-                        const float wanted = sum_of(4, number, static_cast<std::size_t>(world.rank()) * part + i);
-                        if (to_bits(scattered.data()[i]) != to_bits(wanted)) throw std::runtime_error("wrong part");
-                    }
-                };
-                step(1, reduce);
-                captured_graph graph(stream, cudaStreamCaptureModeThreadLocal);
-                reduce();
-                cuda::check(graph.end(), "end");
-                step(2, [&] { graph.launch(stream); });
-                step(3, [&] { graph.launch(stream); });
-                step(4, reduce);
-            }));
-        }
     }
 }
 

@@ -461,7 +461,7 @@ TEST_CASE("foreign text stays text")
         record.suspects = {named};
         page.add(record);
         inspection inspected;
-        inspected.communicator = inspected.codes = text;
+        inspected.communicator = text;
         page.add(inspected);
         for (const bool alarmed : {false, true}) {
             if (alarmed) {

@@ -94,20 +94,6 @@ TEST_CASE("orders that only some ranks see name these ranks")
         == "from element 0, 8 of them, on rank 0 1: (0+1)+2\nfrom element 0, 8 of them, on rank 2: (1+2)+0\n");
 }
 
-TEST_CASE("the name of an order has its radix, also in JSON")
-{
-    inspection found = sample();
-    CHECK(report::order_name(found) == "ring");
-    found.order = order_class::k_ary;
-    found.radix = 3;
-    CHECK(report::order_name(found) == "k_ary 3");
-    const std::string line = report::json_line("", found);
-    CHECK(line.find("\"order_class\":\"k_ary\",\"orders\":2,\"radix\":3,") != std::string::npos);
-    found.codes = "int8";
-    found.code_block = 128;
-    CHECK(report::order_name(found) == "int8 in 128");
-}
-
 TEST_CASE("every order class has a name of its own")
 {
     std::string names;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include <collprobe/device/host/device.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/sum_rows.hpp>
 
@@ -78,8 +79,9 @@ void run_block(testing::random_bits& random, tally& counts)
     }
     const auto check_rows = [&](const char* what) {
         T got[width];
-        sum_rows<accumulation::exact, T, width>{
-            {rows.data(), 1, width, 0}, static_cast<std::uint64_t>(terms), got, width, divisor}(0);
+        const sum_rows<accumulation::exact, T, width> body{
+            {rows.data(), 1, width, 0}, static_cast<std::uint64_t>(terms), got, width, divisor};
+        host::device::for_each(host::stream::at_once(), 1, body);
         for (int i = 0; i < width; ++i) {
             if (to_bits(got[i]) == to_bits(wanted[i])) continue;
             ++counts.mismatches;

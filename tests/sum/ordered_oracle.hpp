@@ -40,20 +40,6 @@ __attribute__((noinline)) T add_one_by_one(const std::vector<T>& terms, const su
             sums[step.into] = T(plus(static_cast<standard>(sums[step.into]), static_cast<standard>(sums[step.from])));
         }
         return sums[last];
-    } else if constexpr (in == accumulation::compensated) {
-        std::vector<standard> sums, errors(terms.size());
-        for (const T term : terms) sums.push_back(static_cast<standard>(term));
-        for (const addition& step : order) {
-            const standard a = sums[step.into], b = sums[step.from];
-            const standard sum = plus(a, b);
-            const standard rounded_b = plus(sum, -a);
-            const standard rounded_a = plus(sum, -rounded_b);
-            const standard error = plus(plus(a, -rounded_a), plus(b, -rounded_b));
-            sums[step.into] = sum;
-            errors[step.into] = plus(plus(errors[step.into], errors[step.from]), error);
-        }
-        const bool alone = !is_finite(errors[last]) || (to_bits(errors[last]) << 1) == 0;
-        return T(alone ? sums[last] : plus(sums[last], errors[last]));
     } else {
         using wide = std::conditional_t<in == accumulation::float32, float, double>;
         std::vector<wide> sums;
@@ -79,7 +65,6 @@ void for_each_accumulation(Use&& use)
     use(std::integral_constant<accumulation, accumulation::native>{});
     if constexpr (holds<T>(accumulation::float32)) use(std::integral_constant<accumulation, accumulation::float32>{});
     use(std::integral_constant<accumulation, accumulation::float64>{});
-    use(std::integral_constant<accumulation, accumulation::compensated>{});
     use(std::integral_constant<accumulation, accumulation::exact>{});
 }
 

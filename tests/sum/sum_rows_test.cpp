@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <collprobe/device/host/device.hpp>
 #include <collprobe/sum/sum_rows.hpp>
 
 #include "exact_oracle.hpp"
@@ -60,7 +61,8 @@ std::vector<T> sums(matrix<T>& from, std::uint32_t divisor)
     std::vector<T> result(static_cast<std::size_t>(from.count));
     const sum_rows<in, T, width> body{
         from.rows(), static_cast<std::uint64_t>(from.terms()), result.data(), result.size(), divisor};
-    for (std::uint64_t block = 0; block < body.blocks(); ++block) body(block);
+    const host::stream here = host::stream::at_once(); // where subnormal numbers count
+    host::device::for_each(here, body.blocks(), body);
     return result;
 }
 
@@ -186,50 +188,8 @@ TEST_CASE_TEMPLATE("no accumulator's bits depend on the width or on the place in
         check(std::integral_constant<accumulation, accumulation::native>{});
         if constexpr (sizeof(T) <= 4) check(std::integral_constant<accumulation, accumulation::float32>{});
         check(std::integral_constant<accumulation, accumulation::float64>{});
-        check(std::integral_constant<accumulation, accumulation::compensated>{});
         check(std::integral_constant<accumulation, accumulation::exact>{});
     }
-}
-
-TEST_CASE_TEMPLATE("a compensated sum is within a rounding of the exact one where a plain sum is not", T, float, double)
-{
-    testing::random_bits random{10};
-    int plain_wrong = 0;
-    for (int i = 0; i < 2'000; ++i) {
-        std::vector<T> terms(200);
-        testing::sum_cases<T>::fill(random, difficulty::alike, terms.data(), 200);
-        testing::exact_oracle<T> oracle;
-        for (T& value : terms) {
-            const auto positive = to_bits(value) & ~element_traits<T>::sign_mask;
-            value = detail::bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(positive));
-            oracle.add(value);
-        }
-        const auto wanted = static_cast<std::int64_t>(to_bits(oracle.round()));
-        const auto off = [&](auto in) {
-            T result{};
-            sum_rows<in(), T, 1>{{terms.data(), 1, 1, 0}, terms.size(), &result, 1}(0);
-            const auto bits = static_cast<std::int64_t>(to_bits(result));
-            return bits > wanted ? bits - wanted : wanted - bits;
-        };
-        REQUIRE(off(std::integral_constant<accumulation, accumulation::compensated>{}) <= 1);
-        plain_wrong += off(std::integral_constant<accumulation, accumulation::native>{}) > 1 ? 1 : 0;
-    }
-    CHECK(plain_wrong > 200);
-}
-
-TEST_CASE_TEMPLATE("a compensated sum keeps the sign of zero and what overflows only on the way of its rest", T, float, double)
-{
-    using cases = testing::sum_cases<T>;
-    const T largest = cases::of(false, cases::top_field, ~std::uint64_t{0});
-    const T unit = cases::power(false, element_traits<T>::max_exponent - element_traits<T>::digits);
-    const auto sum = [](std::vector<T> terms) {
-        T result{};
-        sum_rows<accumulation::compensated, T, 1>{{terms.data(), 1, 1, 0}, terms.size(), &result, 1}(0);
-        return std::uint64_t{to_bits(result)};
-    };
-    CHECK(sum({cases::of(true, 0, 0), cases::of(true, 0, 0)}) == to_bits(cases::of(true, 0, 0)));
-    CHECK(sum({static_cast<T>(-3 * unit), largest}) == to_bits(static_cast<T>(largest - 2 * unit)));
-    CHECK(sum({largest, largest}) == to_bits(cases::of(false, cases::top_field + 1, 0)));
 }
 
 TEST_CASE_TEMPLATE("a result may take the place of a row", T, COLLPROBE_TEST_FLOATING_TYPES)
@@ -240,7 +200,7 @@ TEST_CASE_TEMPLATE("a result may take the place of a row", T, COLLPROBE_TEST_FLO
         const std::vector<T> wanted = sums<accumulation::exact, 8>(from, 5);
         T* const in_place = &from.at(random.between(0, 4), 0);
         const sum_rows<accumulation::exact, T, 8> body{from.rows(), 5, in_place, 61, 5};
-        for (std::uint64_t block = 0; block < body.blocks(); ++block) body(block);
+        host::device::for_each(host::stream::at_once(), body.blocks(), body);
         for (std::size_t column = 0; column < 61; ++column) REQUIRE(to_bits(in_place[column]) == to_bits(wanted[column]));
     }
 }

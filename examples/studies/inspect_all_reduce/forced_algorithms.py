@@ -105,8 +105,7 @@ def yielding(folder):
 
 
 def cell(row):
-    name = row["order_class"] + (f" {row['radix']}" if "radix" in row else "")
-    name += ("" if row["ranks_agree"] else " !") + ("" if row["run_stable"] else " ~")
+    name = row["order_class"] + ("" if row["ranks_agree"] else " !") + ("" if row["run_stable"] else " ~")
     share = row["reproduced"]
     return name + ("" if share in (1, "nan") else f" ({share:.0%})")
 

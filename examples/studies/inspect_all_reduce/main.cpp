@@ -109,7 +109,7 @@ int run(const inspect_all_reduce::options& given, Ranks&& ranks)
     for (const inspection& row : rows) {
         if (given.verbose) {
             std::printf("\n%s, %llu bytes: %s, found in %llu calls\n%s", name(row.element),
-                static_cast<unsigned long long>(row.bytes()), report::order_name(row).c_str(),
+                static_cast<unsigned long long>(row.bytes()), name(row.order),
                 static_cast<unsigned long long>(row.order_calls), report::order_list(row).c_str());
         }
         if (row.reproduced < 1) {

@@ -92,7 +92,7 @@ struct answer {
     {
         std::vector<std::size_t> all;
         for (const accumulation in : {accumulation::native, accumulation::float32, accumulation::float64,
-                 accumulation::compensated, accumulation::exact}) {
+                 accumulation::exact}) {
             const auto is_in = [&](accumulation own) { return own == in; };
             if (is_invariant(is_in)) all.push_back(fastest(is_in));
         }

@@ -63,7 +63,7 @@ inline std::vector<int> numbers_of_ranks(std::vector<int> given, int rows)
 /// The accumulations that are compared unless others are asked for: those that are another arithmetic each.
 inline std::vector<accumulation> default_accumulations(element_type type)
 {
-    if (type == element_type::float64) return {accumulation::native, accumulation::compensated, accumulation::exact};
+    if (type == element_type::float64) return {accumulation::native, accumulation::exact};
     return {accumulation::native, accumulation::float32, accumulation::float64, accumulation::exact};
 }
 
@@ -127,8 +127,8 @@ inline options parse_options(const std::vector<std::string>& arguments)
         orders);
     line.choices("--accumulations", result.accumulations,
         {{"native", accumulation::native}, {"float32", accumulation::float32}, {"float64", accumulation::float64},
-            {"compensated", accumulation::compensated}, {"exact", accumulation::exact}},
-        "of native, float32, float64, compensated, exact");
+            {"exact", accumulation::exact}},
+        "of native, float32, float64, exact");
     line.number("--permutations", result.permutations, 0, 1000, "of the ranks: how many results has an element?");
     line.number("--threads", result.threads, 1, 64, "that add");
     bool json = false, csv = false;

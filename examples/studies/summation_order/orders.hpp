@@ -12,10 +12,10 @@
 #include <vector>
 
 #include <collprobe/core/element.hpp>
-#include <collprobe/inspect/detail/rooted_orders.hpp>
 #include <collprobe/sum/sum_in_order.hpp>
 
 #include "../digits/words.hpp"
+#include "rooted_orders.hpp"
 
 /// The orders and accumulations that are compared, by the names of the inspector (`inspect_all_reduce`).
 namespace summation {
@@ -170,12 +170,12 @@ inline std::vector<placed_order> orders_over_ranks(order_choice choice, int n, c
         return {{0, permuted_order(downwards)}};
     }
     case order_kind::mpi_ring: return mpi_ring_orders(n, of.count, of.first, of.end);
-    case order_kind::in_order_binary: return {{0, detail::in_order_binary_order(n)}};
-    case order_kind::level_binary: return {{0, detail::level_binary_order(n)}};
-    case order_kind::k_ary: return {{0, detail::k_ary_order(n, k)}};
-    case order_kind::k_nomial: return {{0, detail::k_nomial_order(n, k)}};
-    case order_kind::k_nomial_preorder: return {{0, detail::k_nomial_preorder_order(n, k)}};
-    case order_kind::chains: return {{0, detail::chains_order(n, k)}};
+    case order_kind::in_order_binary: return {{0, in_order_binary_order(n)}};
+    case order_kind::level_binary: return {{0, level_binary_order(n)}};
+    case order_kind::k_ary: return {{0, k_ary_order(n, k)}};
+    case order_kind::k_nomial: return {{0, k_nomial_order(n, k)}};
+    case order_kind::k_nomial_preorder: return {{0, k_nomial_preorder_order(n, k)}};
+    case order_kind::chains: return {{0, chains_order(n, k)}};
     }
     return {{0, linear_order(n)}};
 }
@@ -236,7 +236,6 @@ void add_rows(accumulation in, const T* const* rows, const std::vector<placed_or
         if constexpr (sizeof(T) <= 4) sum_in_order<accumulation::float32>(rows, orders, result, place, count);
         return;
     case accumulation::float64: return sum_in_order<accumulation::float64>(rows, orders, result, place, count);
-    case accumulation::compensated: return sum_in_order<accumulation::compensated>(rows, orders, result, place, count);
     case accumulation::exact: return sum_in_order<accumulation::exact>(rows, orders, result, place, count);
     }
 }

@@ -18,7 +18,6 @@ enum class reduction_algorithm : std::uint8_t {
     exchange, ///< all-to-all of slices, sum in the owner, all-gather
     one_shot, ///< all-gather, sum everywhere
     fixed_point, ///< agreement on exponents, the communicator's own all-reduce of int64
-    two_level, ///< exchange within the nodes, exchange of their sums across the nodes, all-gathers
 };
 
 constexpr const char* name(reduction_algorithm how) noexcept
@@ -29,7 +28,6 @@ constexpr const char* name(reduction_algorithm how) noexcept
     case reduction_algorithm::exchange: return "exchange";
     case reduction_algorithm::one_shot: return "one_shot";
     case reduction_algorithm::fixed_point: return "fixed_point";
-    case reduction_algorithm::two_level: return "two_level";
     }
     return "unknown";
 }
@@ -38,19 +36,13 @@ constexpr const char* name(reduction_algorithm how) noexcept
 struct reduction_extras {
     /// The number of leaves (micro-batch gradients) that each rank sends: `send` has them one after the other. A sum
     /// is over all leaves of all ranks; an average divides by their number. From `size_invariant` on, if the leaves
-    /// are equal and dealt out in equal runs, the result's bits do not depend on the number of ranks. (Those of a
-    /// `two_level` sum whose accumulator rounds depend on how many terms a node adds.)
+    /// are equal and dealt out in equal runs, the result's bits do not depend on the number of ranks.
     std::uint64_t leaves = 1;
-    /// Adds this rank's part of the Gram matrix of the ranks' buffers to it, as `accumulate_gram` does, in the same
-    /// pass over the terms: n x n in device memory. Only for an exchange with one leaf.
-    view<double> gram = {};
 };
 
 /// The properties of a reduction, valid once its stream is past it.
 struct reduction_outcome {
     reproducibility level = reproducibility::unspecified; ///< the level of the result: at least the requested one
-    /// With an accumulator that rounds it tells the order of the additions, too: the ranks one after the other, or in
-    /// `two_level` the ranks of each node and then the nodes.
     reduction_algorithm algorithm = reduction_algorithm::native;
     accumulation in = accumulation::native;
     std::uint64_t terms = 0; ///< terms of each element: ranks times leaves
@@ -60,7 +52,6 @@ struct reduction_outcome {
     /// Bytes of payload that this rank sends. For `native` and `fixed_point`, where the communicator chooses the
     /// algorithm: the bytes that a ring sends, which is the least possible.
     std::uint64_t bytes_sent = 0;
-    std::uint64_t bytes_across_nodes = 0; ///< those of `bytes_sent` for ranks of other nodes; 0 without `node_groups`
     std::uint64_t collectives = 0; ///< calls of the communicator
 };
 

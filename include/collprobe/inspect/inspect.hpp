@@ -16,9 +16,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// Finds out how a communicator's all-reduce adds `count` elements of type T: order and partial sums, or codes, their
-/// block and roundings; whether the bits are stable; error, and speed. It makes sums of chosen values only, so the
-/// answer holds for this size, type and buffers, at this time.
+/// Finds out how a communicator's all-reduce adds `count` elements of type T: order and partial
+/// sums; whether the bits are stable; error, and speed. It makes sums of chosen values only, so the answer holds for
+/// this size, type and buffers, at this time.
 ///
 ///     puts(report::inspection_table({inspect<bfloat16>(comm, stream, 1 << 20)}).c_str());
 ///
@@ -29,7 +29,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 ///   an NCCL group or a capture; the communicator's errors.
 /// Cost for n ranks: all-reduces for the order O(n log n) on average if additions have two terms (README.md has
 /// numbers), n (n - 1) / 2 at most, never more than `most_order_calls`, and n all-gathers of n bytes; for the bits of
-/// partial sums up to 7 (n - 2), at most 33 * 7, or 2 (n - 1) for codes; about 43 others, 100 for small messages.
+/// partial sums up to 7 (n - 2), at most 33 * 7; about 40 others, 95 for small messages.
 /// Memory: 8 times the message on the host, 4 times on the device. Source of the search: FPRev, arXiv 2411.00442.
 template <detail::inspectable T, communicator Comm>
     requires(has_all_reduce<Comm, T> && has_all_gather<Comm, std::uint8_t>)

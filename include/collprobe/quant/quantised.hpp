@@ -174,18 +174,12 @@ private:
         calls_.least_bytes = options_.least_bytes;
         calls_.ranks = comm_.size();
         std::vector<std::uint32_t> places;
-        std::size_t own = 0;
         if constexpr (two_level) {
-            const int locals = nodes->ranks_per_node();
-            for (int node = 0; node < nodes->nodes(); ++node)
-                for (int local = 0; local < locals; ++local)
+            for (int local = 0; local < nodes->ranks_per_node(); ++local)
+                for (int node = 0; node < nodes->nodes(); ++node)
                     places.push_back(static_cast<std::uint32_t>(nodes->world_rank(node, local)));
-            own = places.size();
-            for (int node = 0; node < nodes->nodes(); ++node)
-                places.push_back(static_cast<std::uint32_t>(nodes->world_rank(node, nodes->local_rank())));
         }
-        memory_
-            = detail::in_flight<memory_type>(base_type::timeout_ms(), options_.scratch_bytes, places, own);
+        memory_ = detail::in_flight<memory_type>(base_type::timeout_ms(), options_.scratch_bytes, places);
     }
 
     template <collective Call, element T, class Forward>
@@ -231,20 +225,19 @@ private:
         const detail::parts_of_one<Comm> parts(comm_, what.send_count, what.type);
         [[maybe_unused]] const detail::parts_in_nodes<Groups> parts_in_nodes(nodes_, what.send_count, what.type);
         detail::enqueue_marked(done, stream, [&, this] {
-            detail::quantised_exchange<T, Comm, Groups> work(comm_, nodes_, memory, within_, across_,
-                call, std::exchange(calls_.errors_to, nullptr),
-                std::exchange(calls_.digests_to, nullptr), stream, where);
+            const detail::quantised_call how{within_, across_, call,
+                std::exchange(calls_.errors_to, nullptr), std::exchange(calls_.digests_to, nullptr), where};
+            detail::quantised_exchange<T, Comm, Groups> work(
+                comm_, nodes_, memory, how, what, send.data(), receive.data(), stream);
             if constexpr (Call == collective::all_gather) {
-                work.all_gather(send, receive);
+                work.gather(outcome);
             } else {
                 outcome.feedback = work.find_feedback(what, who);
                 outcome.inputs_fed_back = within_.feedback == error_feedback::all;
                 outcome.sums_fed_back = across_.feedback != error_feedback::none;
                 if (outcome.feedback == feedback_state::dropped) ++calls_.feedback_dropped;
-                work.reduce(
-                    send, receive, Call == collective::reduce_scatter, what.operation == reduction::average);
+                work.reduce(outcome);
             }
-            work.tell(outcome);
         });
         return outcome;
     }

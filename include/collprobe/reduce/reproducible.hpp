@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -13,7 +12,6 @@
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/node_groups.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -21,9 +19,8 @@
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/order/hooks.hpp>
 #include <collprobe/reduce/contract.hpp>
-#include <collprobe/reduce/detail/algorithm.hpp>
 #include <collprobe/reduce/detail/exchange.hpp>
-#include <collprobe/reduce/detail/two_level.hpp>
+#include <collprobe/reduce/detail/fixed_point.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -34,33 +31,15 @@ struct reproducible_options {
     std::uint64_t scratch_bytes = 0;
     /// The algorithm of sums under a contract. Without a contract (`unspecified`) all sums are `native`.
     reduction_algorithm algorithm = reduction_algorithm::automatic;
-    /// `automatic` uses `one_shot` if all terms of a call together have at most this many bytes. (Not for a sum in two
-    /// levels whose accumulator rounds: bits would depend on the size.)
+    /// `automatic` uses `one_shot` if all terms of a call together have at most this many bytes.
     std::uint64_t one_shot_bytes = 64 << 10;
-    /// Two levels: messages within and across the nodes at the same time, on two streams. NCCL's user guide warns of
-    /// two communicators at a time: their kernels must fit on the GPU together, and nothing may synchronise the device.
-    /// All ranks make the calls of both in the same order.
-    bool overlap_levels = false;
 };
-
-/// Says that nothing is known of nodes.
-struct no_node_groups {};
-
-namespace detail {
-
-template <class Groups>
-inline constexpr bool are_node_groups = false;
-template <class World>
-inline constexpr bool are_node_groups<node_groups<World>> = true;
-
-} // namespace detail
 
 /// A communicator whose floating-point sums and averages keep a contract. It satisfies the communicator concept and
 /// forwards everything else: integer reductions (which are exact), min and max, and data movement.
 /// One rank adds all terms of an element, in the order of the ranks and their leaves, in the contract's accumulator. It
 /// divides the sum (average) and rounds it to the element type. Non-finite terms follow IEEE 754 for each addition; at
-/// `order_invariant` and above they follow `exact_sum`. With `node_groups` it adds in two levels, node by node, and
-/// sends less across the nodes. README.md describes the algorithms.
+/// `order_invariant` and above they follow `exact_sum`. README.md describes the algorithms.
 /// Preconditions: one thread at a time. Captured calls share the object's memory: while a call is captured there is no
 /// other call of the object, and a graph must not run at the same time as another call or graph of the object.
 /// Stream behaviour: enqueued on the call's stream and on a stream of this object, for which the call's stream waits.
@@ -70,12 +49,10 @@ inline constexpr bool are_node_groups<node_groups<World>> = true;
 /// inside an NCCL group.
 /// Cost: for S bytes of buffer, messages of 2 S (n-1)/n bytes a rank, (leaves + 1) S (n-1)/n with leaves; for small
 /// buffers leaves * S (n-1). Each rank reads its part of n * leaves terms once and writes it once.
-template <communicator Comm, class Contract = contract<reproducibility::size_invariant>,
-    class Groups = no_node_groups>
+template <communicator Comm, class Contract = contract<reproducibility::size_invariant>>
 class reproducible : public adaptor<Comm> {
     using base_type = adaptor<Comm>;
     using base_type::comm_;
-    static constexpr bool knows_nodes = detail::are_node_groups<Groups>;
 
 public:
     using typename base_type::device;
@@ -98,18 +75,18 @@ public:
     ///   the algorithm `native` with a contract, because `native` keeps none.
     explicit reproducible(Comm comm, Contract = {}, reproducible_options options = {},
         call_site where = call_site::current())
-        requires(!knows_nodes)
-        : reproducible(std::move(comm), nullptr, options, where)
+        : base_type(std::move(comm)), options_(options)
     {
-    }
-    /// The same, with the nodes of the communicator's ranks. They must outlive this object; other users of `nodes` make
-    /// their calls in the same order on all ranks.
-    /// \throws error also `invalid_argument` if `nodes` are not those of the communicator.
-    reproducible(Comm comm, Contract, Groups& nodes, reproducible_options options = {},
-        call_site where = call_site::current())
-        requires(knows_nodes)
-        : reproducible(std::move(comm), &nodes, options, where)
-    {
+        if (options_.scratch_bytes == 0) options_.scratch_bytes = default_scratch_bytes();
+        const caller who(comm_, "reproducible", where);
+        if (Contract::level != reproducibility::unspecified && options_.algorithm == reduction_algorithm::native) {
+            who.fail(status::unsupported,
+                std::string("the algorithm native is what the communicator does: it does not keep the contract ")
+                    + name(Contract::level));
+        }
+        if (options_.scratch_bytes < least_memory(1)) who.fail(status::invalid_argument, too_little_memory(1));
+        const auto scope = detail::enter_device(comm_);
+        memory_ = detail::in_flight<detail::exchange_memory<device>>(base_type::timeout_ms(), options_.scratch_bytes);
     }
     /// Legal while calls are under way. A moved-from object can only be destroyed or assigned to.
     reproducible(reproducible&&) = default;
@@ -170,44 +147,6 @@ public:
 private:
     using caller = detail::caller<Comm>;
 
-    reproducible(Comm comm, Groups* nodes, reproducible_options options, call_site where)
-        : base_type(std::move(comm)), options_(options), nodes_(nodes)
-    {
-        if (options_.scratch_bytes == 0) options_.scratch_bytes = default_scratch_bytes();
-        const caller who(comm_, "reproducible", where);
-        if (Contract::level != reproducibility::unspecified && options_.algorithm == reduction_algorithm::native) {
-            who.fail(status::unsupported,
-                std::string("the algorithm native is what the communicator does: it does not keep the contract ")
-                    + name(Contract::level));
-        }
-        if (!knows_nodes && options_.algorithm == reduction_algorithm::two_level) {
-            who.fail(status::unsupported, "the algorithm two_level needs node_groups");
-        }
-        if constexpr (knows_nodes) {
-            who.require(nodes->nodes() * nodes->ranks_per_node() == comm_.size()
-                    && nodes->world_rank(nodes->node(), nodes->local_rank()) == comm_.rank(),
-                "nodes are not those of the communicator");
-        }
-        if (options_.scratch_bytes < least_memory(1)) who.fail(status::invalid_argument, too_little_memory(1));
-        const auto scope = detail::enter_device(comm_);
-        memory_ = detail::in_flight<detail::reduce_memory<device>>(
-            base_type::timeout_ms(), options_.scratch_bytes, knows_nodes ? ranks() : 0,
-            knows_nodes && options_.overlap_levels);
-        if constexpr (knows_nodes) write_ranks_of_slices();
-    }
-
-    void write_ranks_of_slices()
-    {
-        typename device::template host_buffer<std::uint32_t> table(ranks());
-        for (int local = 0, at = 0; local < nodes_->ranks_per_node(); ++local) {
-            for (int node = 0; node < nodes_->nodes(); ++node, ++at) {
-                table.data()[at] = static_cast<std::uint32_t>(nodes_->world_rank(node, local));
-            }
-        }
-        device::copy(memory_->sums, view<const std::uint32_t>(table), view<std::uint32_t>(memory_->rank_of_slice));
-        memory_->sums.synchronize();
-    }
-
     template <collective Call, element T>
     struct job {
         static constexpr collective call = Call;
@@ -238,9 +177,9 @@ private:
     template <collective Call, element T>
     void require_plain(const job<Call, T>& what) const
     {
-        if (what.extras.leaves == 1 && what.extras.gram.empty()) return;
+        if (what.extras.leaves == 1) return;
         caller(comm_, what.call, what.where)
-            .fail(status::unsupported, "leaves and a Gram matrix come with sums and averages under a contract only");
+            .fail(status::unsupported, "leaves come with sums and averages under a contract only");
     }
 
     template <collective Call, element T>
@@ -262,7 +201,7 @@ private:
     reduction_outcome reduce(const job<Call, T>& what, stream_ref stream)
     {
         constexpr accumulation in = Contract::template accumulator<T>;
-        check_arguments_for_all(what, stream);
+        check_arguments(what, stream);
         if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), what.send, what.receive, what.where);
         [[maybe_unused]] order_hooks::silent inner_work;
         const std::uint64_t leaves = what.extras.leaves;
@@ -270,7 +209,7 @@ private:
         const auto divisor = static_cast<std::uint32_t>(what.operation == reduction::average ? terms : 1);
         const reduction_algorithm how = choose(what);
         const auto scope = detail::enter_device(comm_);
-        detail::reduce_memory<device>& memory = *memory_;
+        detail::exchange_memory<device>& memory = *memory_;
         typename device::event& done = memory_->use.wait_for_last(stream, what.where);
         reduction_outcome outcome{.level = detail::strongest<T>(in, terms), .algorithm = how, .in = in, .terms = terms,
             .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
@@ -290,90 +229,31 @@ private:
                     return;
                 }
             }
-            if constexpr (knows_nodes) {
-                if (how == reduction_algorithm::two_level) return reduce_in_two_levels(what, divisor, outcome, stream);
-            }
-            using moves = detail::exchange<in, T, Comm>;
-            moves work(comm_, memory, {what.send.data(), what.leaf_count, leaves, divisor, what.extras.gram},
+            detail::term_exchange<in, T, Comm> work(comm_, memory,
+                {what.send.data(), what.leaf_count, leaves, divisor, what.receive, Call == collective::reduce_scatter},
                 stream, what.where);
-            if (what.leaf_count != 0) {
-                if constexpr (Call == collective::reduce_scatter) work.reduce_scatter(what.receive);
-                else if (how == reduction_algorithm::one_shot) work.all_reduce_at_once(what.receive);
-                else work.all_reduce(what.receive);
-            }
-            outcome.bytes_sent = work.bytes_sent();
-            outcome.collectives = work.collectives();
-            if constexpr (knows_nodes) { // each peer gets as much
-                const auto others = ranks() - static_cast<std::uint64_t>(nodes_->ranks_per_node());
-                if (others != 0) outcome.bytes_across_nodes = outcome.bytes_sent / (ranks() - 1) * others;
-            }
+            const detail::exchange_traffic sent
+                = how == reduction_algorithm::one_shot ? work.run_at_once() : work.run();
+            outcome.bytes_sent = sent.bytes;
+            outcome.collectives = sent.collectives;
         });
         return outcome;
     }
 
     template <collective Call, floating_element T>
-    void reduce_in_two_levels(
-        const job<Call, T>& what, std::uint32_t divisor, reduction_outcome& outcome, stream_ref stream)
-    {
-        using group_type = typename Groups::part;
-        constexpr element_type type = element_traits<T>::type;
-        const detail::parts_of_one<group_type> within(nodes_->within_node(), what.send.count(), type);
-        const detail::parts_of_one<group_type> across(nodes_->across_nodes(), what.send.count(), type);
-        detail::two_level<Contract::template accumulator<T>, T, Comm, Groups> work(*nodes_, *memory_,
-            {what.send.data(), what.leaf_count, what.extras.leaves, divisor}, stream, what.where);
-        try {
-            if (what.leaf_count != 0) {
-                if constexpr (Call == collective::reduce_scatter) work.reduce_scatter(what.receive);
-                else work.all_reduce(what.receive);
-            }
-        } catch (const std::exception& cause) { // peers may wait in the other communicator
-            const std::string reason = std::string("a part of a reduction in two levels failed: ") + cause.what();
-            detail::abort(nodes_->within_node(), reason);
-            detail::abort(nodes_->across_nodes(), reason);
-            throw;
-        }
-        outcome.bytes_across_nodes = work.bytes_across();
-        outcome.bytes_sent = work.bytes_within() + work.bytes_across();
-        outcome.collectives = work.collectives();
-    }
-
-    template <collective Call, floating_element T>
     reduction_algorithm choose(const job<Call, T>& what) const
     {
-        detail::reduction_case of{.asked = options_.algorithm,
-            .scatters = Call == collective::reduce_scatter,
-            .with_gram = !what.extras.gram.empty(),
-            .order_matters = Contract::template accumulator<T> != accumulation::exact,
-            .bytes = what.send.size_bytes(),
-            .one_shot_bytes = options_.one_shot_bytes,
-            .ranks = ranks()};
-        if constexpr (knows_nodes) of.ranks_per_node = static_cast<std::uint64_t>(nodes_->ranks_per_node());
-        return detail::algorithm_for(of);
+        using enum reduction_algorithm;
+        if constexpr (Call == collective::reduce_scatter) return exchange;
+        if (options_.algorithm != automatic) return options_.algorithm;
+        // With 2 ranks `one_shot` sends no more for larger buffers either, but `exchange` halves the additions.
+        return ranks() == 1 || what.send.size_bytes() <= options_.one_shot_bytes / ranks() ? one_shot : exchange;
     }
 
     /// Whether the communicator adds the integers that fixed point needs, and fixed point keeps the contract.
     template <floating_element T>
     static constexpr bool has_fixed_point = Contract::level <= reproducibility::order_invariant
         && has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, detail::exponent_code<T>>;
-
-    /// Peers may wait in the communicators of the nodes.
-    template <collective Call, floating_element T>
-    void check_arguments_for_all(const job<Call, T>& what, stream_ref stream)
-    {
-        if constexpr (knows_nodes) {
-            try {
-                check_arguments(what, stream);
-            } catch (const error& why) {
-                if (why.code() != status::unsupported) {
-                    detail::tell_refusal(nodes_->within_node(), why, Call, stream);
-                    detail::tell_refusal(nodes_->across_nodes(), why, Call, stream);
-                }
-                throw;
-            }
-        } else {
-            check_arguments(what, stream);
-        }
-    }
 
     template <collective Call, floating_element T>
     void check_arguments(const job<Call, T>& what, stream_ref stream)
@@ -423,15 +303,6 @@ private:
                 refuse("fixed_point adds at most 2^20 - 1 terms", status::unsupported);
             }
         }
-        if (!what.extras.gram.empty()) {
-            if (leaves != 1 || choose(what) != reduction_algorithm::exchange) {
-                refuse("a Gram matrix comes with an exchange of one leaf a rank", status::unsupported);
-            }
-            if (what.extras.gram.count() != ranks() * ranks()) refuse("gram must hold size x size numbers");
-            if (what.extras.gram.data() == nullptr || !what.extras.gram.aligned()) {
-                refuse("gram is null or not aligned");
-            }
-        }
         if (options_.scratch_bytes < least_memory(leaves)) refuse(too_little_memory(leaves));
     }
 
@@ -458,16 +329,7 @@ private:
     }
     std::uint64_t least_memory(std::uint64_t leaves) const noexcept
     {
-        using flat = detail::exchange<accumulation::exact, double, Comm>;
-        const std::uint64_t least = flat::least_memory(ranks(), leaves);
-        if constexpr (knows_nodes) {
-            using two_level = detail::two_level<accumulation::exact, double, Comm, Groups>;
-            const std::uint64_t in_two_levels = two_level::least_memory(static_cast<std::uint64_t>(nodes_->nodes()),
-                static_cast<std::uint64_t>(nodes_->ranks_per_node()), leaves);
-            return in_two_levels > least ? in_two_levels : least;
-        } else {
-            return least;
-        }
+        return detail::term_exchange<accumulation::exact, double, Comm>::least_memory(ranks(), leaves);
     }
     std::string too_little_memory(std::uint64_t leaves) const
     {
@@ -476,8 +338,7 @@ private:
     }
 
     reproducible_options options_;
-    Groups* nodes_;
-    detail::in_flight<detail::reduce_memory<device>> memory_;
+    detail::in_flight<detail::exchange_memory<device>> memory_;
 };
 
 template <class Comm>
@@ -486,10 +347,5 @@ template <class Comm, class Contract>
 reproducible(Comm, Contract) -> reproducible<Comm, Contract>;
 template <class Comm, class Contract>
 reproducible(Comm, Contract, reproducible_options) -> reproducible<Comm, Contract>;
-template <class Comm, class Contract, class World>
-reproducible(Comm, Contract, node_groups<World>&) -> reproducible<Comm, Contract, node_groups<World>>;
-template <class Comm, class Contract, class World>
-reproducible(Comm, Contract, node_groups<World>&, reproducible_options)
-    -> reproducible<Comm, Contract, node_groups<World>>;
 
 } // namespace collprobe

@@ -18,14 +18,9 @@ std::string partial_sum_precision(const inspection& found);
 
 } // namespace detail
 
-/// The name of the order, with its radix if it has one: "ring", "k_ary 3". Of a quantised reduction the code and the
-/// elements of a block: "int8 in 128".
-std::string order_name(const inspection& found);
-
 /// A row per inspection, as in nccl-tests: size, count and type first, bandwidths last. The letters of `stable` tell
 /// what the bits do not depend on (`-` for a missing letter): r: the run; s: the size of the message and the place in
-/// it; p: which rank has which value. A "!" after them: the ranks got different bits. Of a quantised reduction the
-/// roundings are those to codes.
+/// it; p: which rank has which value. A "!" after them: the ranks got different bits.
 std::string inspection_table(const std::vector<inspection>& found);
 
 /// The orders of one inspection, one per line: first element, number of elements, the ranks that see it if not all do,
@@ -33,8 +28,7 @@ std::string inspection_table(const std::vector<inspection>& found);
 std::string order_list(const inspection& found);
 
 /// An inspection as a JSON line. `kind` is "inspection"; the members are those of the struct. Bits and roundings are
-/// null if undefined or unknown; `reproduced` is "nan" if there is nothing to compare with. `radix` is
-/// of orders that have one, `codes` and `code_block` of quantised reductions only.
+/// null if undefined or unknown; `reproduced` is "nan" if there is nothing to compare with.
 std::string json_line(const line_head& head, const inspection& found);
 
 } // namespace collprobe::report

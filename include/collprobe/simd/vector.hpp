@@ -204,7 +204,7 @@ template <class T, class Shorts>
     return halves;
 }
 template <class T>
-inline constexpr float float8_in_halves = std::is_same_v<T, float8_e5m2> ? 1.0f : 0x1p8f;
+inline constexpr float float8_in_halves = std::is_same_v<T, float8_e4m3> ? 0x1p8f : 1.0f;
 
 /// Eight elements of floating point of at most 32 bits, as floats.
 template <class T>
@@ -324,6 +324,17 @@ template <class Code>
 {
     return __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14)
         + __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
+}
+
+/// a * b + c, rounded once.
+[[gnu::always_inline]] inline floats fused_multiply_add(floats a, floats b, floats c) noexcept
+{
+#if defined(__x86_64__)
+    asm("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(c) : "x"(a), "x"(b));
+#else
+    for (int i = 0; i < 8; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+#endif
+    return c;
 }
 
 [[gnu::always_inline]] inline floats square_roots(floats x) noexcept

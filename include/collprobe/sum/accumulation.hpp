@@ -14,15 +14,12 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// Bounds of the error before that rounding, for n terms x added one after the other without overflow. u is 2^-8
 /// (bfloat16), 2^-11 (half), 2^-24 (float) or 2^-53 (double) of the accumulator's type:
 ///     native, float32, float64    (n - 1) u sum |x|; ceil(log2 n) instead of n - 1 for a balanced tree
-///     compensated                 u |sum x| + ((n - 1) u)^2 sum |x|, to first order
 ///     exact                       none
-/// Source: N. Higham, "The accuracy of floating point summation" (1993); T. Ogita, S. Rump, S. Oishi, "Accurate sum
-/// and dot product" (2005), section 4.
+/// Source: N. Higham, "The accuracy of floating point summation" (1993).
 enum class accumulation : std::uint8_t {
     native, ///< the element type itself: one rounding a term
     float32,
     float64,
-    compensated, ///< a pair of floats (of doubles for double): the sum and its rounding errors
     exact, ///< no rounding except the last: the correctly rounded sum, in any order
 };
 
@@ -32,7 +29,6 @@ constexpr const char* name(accumulation in) noexcept
     case accumulation::native: return "native";
     case accumulation::float32: return "float32";
     case accumulation::float64: return "float64";
-    case accumulation::compensated: return "compensated";
     case accumulation::exact: return "exact";
     }
     return "unknown";
@@ -92,7 +88,7 @@ template <floating_element T>
 constexpr accumulation default_accumulation(reproducibility level) noexcept
 {
     if (level >= reproducibility::order_invariant) return accumulation::exact;
-    return element_traits<T>::bytes <= 4 ? accumulation::float64 : accumulation::compensated;
+    return accumulation::float64;
 }
 
 } // namespace detail

@@ -3,29 +3,28 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/target.hpp>
+#include <collprobe/simd/convert.hpp>
 #include <collprobe/simd/rounding.hpp>
-#include <collprobe/simd/vector.hpp>
 #include <collprobe/sum/detail/add.hpp>
-
-#include <collprobe/sum/detail/hop_kernel.hpp>
 
 /// The arithmetic of one hop of a reduction: two values of the element type give one value, rounded to that type.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The correctly rounded product. Integers wrap. 8-bit and 16-bit floating point is multiplied in double, where
-/// the product is exact (in float a tiny bfloat16 product would be rounded twice).
+/// The correctly rounded product. Integers wrap. 8-bit and 16-bit floating point is multiplied in float, where a
+/// product is exact, except for one of bfloat16 below 2^-134, which is zero whether it is rounded once or twice.
 template <element T>
 COLLPROBE_HD T multiply(T a, T b) noexcept
 {
     if constexpr (std::is_floating_point_v<T>) {
         return rounded_product(a, b);
     } else if constexpr (floating_element<T>) {
-        return T(rounded_product(exact_double(static_cast<float>(a)), exact_double(static_cast<float>(b))));
+        return T(rounded_product(static_cast<float>(a), static_cast<float>(b)));
     } else {
         return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
     }
@@ -90,40 +89,69 @@ COLLPROBE_HD T combine(reduction operation, T a, T b) noexcept
     return a;
 }
 
-/// Floating point of 8 or 16 bits: conversions make a hop slow, so vector code does most of the elements.
-template <class T>
-concept narrow_floating_element = floating_element<T> && sizeof(T) <= 2;
+/// result[i] = hop(a[i], b[i]); `result` may be `a`. In blocks of a constant length, which compilers vectorise; with
+/// `by_floats` a hop takes and returns floats.
+template <bool by_floats, element T, class Hop>
+struct hops {
+    T* result;
+    const T* a;
+    const T* b;
+    Hop hop;
 
-/// result[i] = a[i] * b[i * step]; with a `step` of 0 there are sixteen equal elements at `b`.
-template <narrow_floating_element T>
-void multiply_by_vectors(T* result, const T* a, const T* b, int step, int count) noexcept
+    void run(int count) const noexcept
+    {
+        if (COLLPROBE_VECTORS != 0 && narrow_floating_element<T> && supports(isa::vectors)) run_by_avx2(count);
+        else run_blocks(count);
+        compiler_barrier(result);
+    }
+
+private:
+    static constexpr int width = 64;
+
+    COLLPROBE_COMPILED_FOR_AVX2 void run_by_avx2(int count) const noexcept { run_blocks(count); }
+    void run_blocks(int count) const noexcept
+    {
+        for (int first = 0; first < count; first += width) {
+            const int here = count - first < width ? count - first : width;
+            if constexpr (by_floats) {
+                float x[width], y[width];
+                widen_run(a + first, here, x);
+                widen_run(b + first, here, y);
+                for (int i = 0; i < width; ++i) x[i] = hop(x[i], y[i]); // beyond the end: whatever is there
+                round_run(x, here, result + first);
+            } else if (here == width) {
+                T block[width]; // no other name has it
+                for (int i = 0; i < width; ++i) block[i] = hop(a[first + i], b[first + i]);
+                std::memcpy(static_cast<void*>(result + first), block, sizeof block);
+            } else {
+                for (int i = first; i < first + here; ++i) result[i] = hop(a[i], b[i]);
+            }
+        }
+    }
+};
+template <bool by_floats, element T, class Hop>
+void apply_hops(T* result, const T* a, const T* b, int count, Hop hop) noexcept
 {
-    int i = COLLPROBE_ON_ISA(best_isa(), 0, multiply_hop(result, a, b, step, count));
-    for (; i < count; ++i) result[i] = multiply(a[i], b[i * step]);
-    compiler_barrier(result);
+    hops<by_floats, T, Hop>{result, a, b, hop}.run(count);
 }
+
+/// Elements whose hops are made of floats, because the conversions cost more than the hop.
+template <class T>
+inline constexpr bool hops_by_floats = narrow_floating_element<T> && sizeof(T) == 2;
 
 /// result[i] = result[i] (operation) value[i].
 template <element T>
 void combine(reduction operation, T* result, const T* value, int count) noexcept
 {
-    int first = 0;
-    if constexpr (narrow_floating_element<T>) {
-        if (operation == reduction::product) return multiply_by_vectors(result, result, value, 1, count);
-        if (operation == reduction::sum || operation == reduction::average)
-            first = COLLPROBE_ON_ISA(best_isa(), 0, add_hop(result, result, value, count));
-    }
-    const auto apply = [&](auto combined) {
-        for (int i = first; i < count; ++i) result[i] = combined(result[i], value[i]);
-    };
+    const auto by_floats = [&](auto hop) { apply_hops<hops_by_floats<T>>(result, result, value, count, hop); };
+    const auto as_they_are = [&](auto hop) { apply_hops<false>(result, result, value, count, hop); };
     switch (operation) {
     case reduction::sum:
-    case reduction::average: apply([](T a, T b) { return add(a, b); }); break;
-    case reduction::min: apply([](T a, T b) { return minimum_number(a, b); }); break;
-    case reduction::max: apply([](T a, T b) { return maximum_number(a, b); }); break;
-    case reduction::product: apply([](T a, T b) { return multiply(a, b); }); break;
+    case reduction::average: return by_floats([](auto a, auto b) { return add(a, b); });
+    case reduction::product: return by_floats([](auto a, auto b) { return multiply(a, b); });
+    case reduction::min: return as_they_are([](T a, T b) { return minimum_number(a, b); });
+    case reduction::max: return as_they_are([](T a, T b) { return maximum_number(a, b); });
     }
-    compiler_barrier(result);
 }
 
 /// 1/n, rounded to the element type.
@@ -140,15 +168,10 @@ void prepare(reduction operation, T* prepared, const T* value, int count, int ra
 {
     if constexpr (floating_element<T>) {
         if (operation == reduction::average) {
-            const T scale = average_scale<T>(ranks);
-            if constexpr (narrow_floating_element<T>) {
-                T scales[16];
-                for (T& each : scales) each = scale;
-                multiply_by_vectors(prepared, value, scales, 0, count);
-            } else {
-                for (int i = 0; i < count; ++i) prepared[i] = multiply(value[i], scale);
-                compiler_barrier(prepared);
-            }
+            using number = std::conditional_t<hops_by_floats<T>, float, T>;
+            const auto scale = static_cast<number>(average_scale<T>(ranks));
+            apply_hops<hops_by_floats<T>>(
+                prepared, value, value, count, [scale](number a, number) { return multiply(a, scale); });
             return;
         }
     }

@@ -71,41 +71,6 @@ public:
         empty_ &= other.empty_;
     }
 
-    /// 32-bit words that hold the sum of up to 2^32 - 1 terms: to send it.
-    static constexpr int words = (traits::max_exponent + 1 - least + 32 + 1 + 4 + 31) / 32;
-
-    /// Writes the sum as words, `stride` apart: an integer in two's complement, the low word first. The highest 4 bits
-    /// are signs of which 4 properties take the place.
-    COLLPROBE_HD constexpr void write(std::uint32_t* to, std::uint64_t stride = 1) const noexcept
-    {
-        exact_sum sum = *this;
-        sum.carry();
-        std::uint32_t word = 0;
-        for (int i = 0; i < words; ++i) {
-            word = static_cast<std::uint32_t>(sum.digit_[i]);
-            if (i < words - 1) to[static_cast<std::uint64_t>(i) * stride] = word;
-        }
-        word &= top_word;
-        if (has_nan_) word |= 1u << 31;
-        if (has_positive_infinity_) word |= 1u << 30;
-        if (has_negative_infinity_) word |= 1u << 29;
-        if (only_negative_zeros_ && !empty_) word |= 1u << 28;
-        to[static_cast<std::uint64_t>(words - 1) * stride] = word;
-    }
-    /// Adds the terms of a sum of at least one term that `write` has written.
-    COLLPROBE_HD constexpr void add_words(const std::uint32_t* from, std::uint64_t stride = 1) noexcept
-    {
-        for (int i = 0; i < words - 1; ++i) digit_[i] += from[static_cast<std::uint64_t>(i) * stride];
-        const std::uint32_t top = from[static_cast<std::uint64_t>(words - 1) * stride];
-        digit_[words - 1] += static_cast<std::int32_t>(top << 4) >> 4;
-        has_nan_ |= (top >> 31) != 0;
-        has_positive_infinity_ |= (top >> 30 & 1) != 0;
-        has_negative_infinity_ |= (top >> 29 & 1) != 0;
-        only_negative_zeros_ &= (top >> 28 & 1) != 0;
-        empty_ = false;
-        if (++waiting_ == (std::uint32_t{1} << 30)) carry();
-    }
-
     /// The sum divided by `divisor`, rounded once to U: the correctly rounded sum for 1, the average for the number
     /// of terms.
     /// Precondition: divisor != 0.
@@ -149,8 +114,6 @@ public:
 
 private:
     static constexpr std::uint64_t low_word = 0xffffffff;
-    static constexpr std::uint32_t top_word = 0x0fffffff;
-    static_assert(words <= digits);
 
     /// Afterwards each digit except the last is within 0 .. 2^32 - 1; the last digit has the sign.
     COLLPROBE_HD constexpr void carry() noexcept

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include <collprobe/sum/combine.hpp>
 #include <collprobe/sum/detail/column_sum.hpp>
 #include <collprobe/sum/order.hpp>
+#include <collprobe/sum/sum_rows.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -47,38 +47,6 @@ struct sums_in_block {
     void round(T* __restrict result) const noexcept
     {
         for (int i = 0; i < order_width; ++i) result[i] = narrowed<T>(sum[i]);
-    }
-};
-
-template <floating_element T>
-struct sums_in_block<accumulation::compensated, T> {
-    using wide = compensated_type<T>;
-    wide sum[order_width];
-    wide lost[order_width];
-
-    void start(const T* __restrict term) noexcept
-    {
-        for (int i = 0; i < order_width; ++i) sum[i] = widened_to<wide>(term[i]);
-        for (int i = 0; i < order_width; ++i) lost[i] = 0;
-    }
-    void add(const T* __restrict term) noexcept
-    {
-        sums_in_block own;
-        own.start(term);
-        add(own);
-    }
-    void add(const sums_in_block& __restrict other) noexcept
-    {
-        const hidden<wide> hide;
-        for (int i = 0; i < order_width; ++i) {
-            const two_terms<wide> next = hidden_two_sum(sum[i], other.sum[i], hide);
-            sum[i] = next.high;
-            lost[i] = hide(rounded_sum(hide(rounded_sum(lost[i], other.lost[i])), next.low));
-        }
-    }
-    void round(T* __restrict result) const noexcept
-    {
-        for (int i = 0; i < order_width; ++i) result[i] = narrowed<T>(compensated(sum[i], lost[i]));
     }
 };
 
@@ -117,56 +85,40 @@ struct order_plan {
     }
 };
 
-/// Calls body(first, here) for each block of `here` elements, in code for this processor.
-template <int width, class Body>
-struct sum_by_blocks {
-    std::uint64_t count;
-    const Body& body;
-
-    void run() const noexcept
-    {
-        const gradual_underflow as_ieee_has_it;
-        if (COLLPROBE_VECTORS != 0 && supports(isa::vectors)) run_by_avx2();
-        else run_as_it_is();
-    }
-
-private:
-    // Not inlined: the sum must stay inside the scope that sets the floating-point mode.
-    COLLPROBE_COMPILED_FOR_AVX2 void run_by_avx2() const noexcept { run_inlined(); }
-    __attribute__((noinline)) void run_as_it_is() const noexcept { run_inlined(); }
-    void run_inlined() const noexcept
-    {
-        for (std::uint64_t first = 0; first < count; first += width) {
-            body(first, count - first < width ? static_cast<int>(count - first) : width);
-        }
-    }
-};
-
-/// The rows from element `by` on.
-template <floating_element T>
-struct rows_from {
-    const T* const* rows;
-    std::uint64_t by;
-    COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept { return rows[k] + by; }
-};
-
 template <floating_element T>
 void add_exactly(const T* const* rows, std::uint64_t terms, T* result, std::uint64_t count)
 {
-    constexpr int width = 64;
-    const auto add = [=](std::uint64_t first, int here) {
-        T sums[width];
-        sum_columns<accumulation::exact, width>(columns<T, rows_from<T>>{{rows, first}, terms, 1, here}, sums);
-        std::memcpy(static_cast<void*>(result + first), sums, static_cast<std::size_t>(here) * sizeof(T));
-    };
-    sum_by_blocks<width, decltype(add)>{count, add}.run();
+    const auto row = [rows](std::uint64_t k) { return rows[k]; };
+    const sum_rows<accumulation::exact, T, 64, decltype(row)> body{row, terms, result, count};
+    for (std::uint64_t block = 0; block < body.blocks(); ++block) body(block);
 }
 
+/// The sums of all elements, in code for this processor.
 template <accumulation in, floating_element T>
-void add_by_plan(const T* const* rows, const order_plan& plan, T* result, std::uint64_t count)
-{
-    const fixed_array<sums_in_block<in, T>> partial(plan.places);
-    const auto add = [&](std::uint64_t first, int here) {
+struct planned_sums {
+    const T* const* rows;
+    const order_plan& plan;
+    T* result;
+    std::uint64_t count;
+
+    void run() const
+    {
+        const fixed_array<sums_in_block<in, T>> partial(plan.places);
+        if (COLLPROBE_VECTORS != 0 && supports(isa::vectors)) run_by_avx2(partial.data());
+        else add_blocks(partial.data());
+    }
+
+private:
+    COLLPROBE_COMPILED_FOR_AVX2 void run_by_avx2(sums_in_block<in, T>* partial) const noexcept { add_blocks(partial); }
+    void add_blocks(sums_in_block<in, T>* partial) const noexcept
+    {
+        for (std::uint64_t first = 0; first < count; first += order_width) {
+            const int here = count - first < order_width ? static_cast<int>(count - first) : order_width;
+            add_block(partial, first, here);
+        }
+    }
+    void add_block(sums_in_block<in, T>* partial, std::uint64_t first, int here) const noexcept
+    {
         T room[order_width];
         const auto term = [&](std::uint32_t k) { return row_values(rows[k] + first, here, room); };
         if (plan.steps.empty()) partial[0].start(term(0));
@@ -179,8 +131,20 @@ void add_by_plan(const T* const* rows, const order_plan& plan, T* result, std::u
         partial[plan.result].round(to);
         if (to != room) return;
         for (int i = 0; i < here; ++i) result[first + static_cast<std::uint64_t>(i)] = room[i];
-    };
-    sum_by_blocks<order_width, decltype(add)>{count, add}.run();
+    }
+};
+
+/// Not inlined: see `gradual_underflow`.
+template <accumulation in, floating_element T>
+__attribute__((noinline)) void add_in_order(
+    const T* const* rows, const summation_order& order, T* result, std::uint64_t count)
+{
+    if constexpr (in == accumulation::exact) {
+        add_exactly(rows, order.size() + 1, result, count);
+    } else {
+        const order_plan plan(order);
+        planned_sums<in, T>{rows, plan, result, count}.run();
+    }
 }
 
 } // namespace detail
@@ -198,8 +162,8 @@ template <accumulation in, floating_element T>
 void sum_in_order(const T* const* rows, const summation_order& order, T* result, std::uint64_t count)
 {
     static_assert(holds<T>(in), "the accumulator is narrower than the element type");
-    if constexpr (in == accumulation::exact) detail::add_exactly(rows, order.size() + 1, result, count);
-    else detail::add_by_plan<in>(rows, detail::order_plan(order), result, count);
+    const detail::gradual_underflow as_ieee_has_it;
+    detail::add_in_order<in>(rows, order, result, count);
 }
 
 /// The same for a part of a message whose elements have an order by their place, as those of a ring have.

@@ -33,9 +33,9 @@ struct term_rows {
 };
 
 /// The rows from element `by` on.
-template <floating_element T>
+template <floating_element T, class Rows>
 struct shifted_rows {
-    term_rows<T> rows;
+    Rows rows;
     std::uint64_t by;
 
     COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept { return rows(k) + by; }
@@ -43,30 +43,28 @@ struct shifted_rows {
 
 } // namespace detail
 
-/// result[i] = the sum of element i over the rows, in the order of the rows, divided by `divisor`, rounded to `Result`
-/// (only a plain sum in float or double can have one that is not T). A body for `for_each`, on the host and in a
-/// kernel. An index is a block of `width` elements: call it with `blocks()` of them.
+/// result[i] = the sum of element i over the rows, in the order of the rows, divided by `divisor`. A body for
+/// `for_each`, on the host and in a kernel. An index is a block of `width` elements: call it with `blocks()` of them.
 ///
-/// Shapes: `result` may be one of the rows, if of type T, because a block is read before it is written.
-/// Preconditions: terms >= 1; divisor >= 1. Kernels read rows, and write a result, that are 16-byte aligned in words
-/// of 16 bytes.
+/// Shapes: `result` may be one of the rows, because a block is read before it is written.
+/// Preconditions: terms >= 1; divisor >= 1. On the host subnormal numbers count, as on every host stream. Kernels read
+/// rows, and write a result, that are 16-byte aligned in words of 16 bytes.
 /// Non-finite terms follow IEEE 754 for each addition; with `accumulation::exact` they follow `exact_sum`.
 /// Cost: one read of each row, one write. `exact` reads a column again, alone, if the exponents of its terms differ
 /// by more than one double (for double: a pair) can hold: 45 - log2(terms) bits for bfloat16, 29 - log2(terms) for
 /// float; for half never up to 8192 terms. Such a column costs 3 to 7 ns a term on a CPU, or 10 ns if 128 bits do not
 /// hold it either. For double it costs 13 ns a term, and 300 ns for the rounding.
-template <accumulation in, floating_element T, int width, floating_element Result = T>
+template <accumulation in, floating_element T, int width, class Rows = detail::term_rows<T>>
 struct sum_rows {
-    detail::term_rows<T> rows;
+    Rows rows; ///< rows(k) points to the elements of term k
     std::uint64_t terms = 1;
-    Result* result = nullptr;
+    T* result = nullptr;
     std::uint64_t count = 0;
     std::uint32_t divisor = 1;
 
     COLLPROBE_HD std::uint64_t blocks() const noexcept { return count / width + (count % width != 0 ? 1 : 0); }
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
     {
-        const detail::gradual_underflow as_ieee_has_it;
         if constexpr (COLLPROBE_VECTORS != 0) {
             if (detail::supports(detail::isa::vectors)) return sum_block_by_avx2(block * width);
         }
@@ -74,18 +72,13 @@ struct sum_rows {
     }
 
 private:
-    // Not inlined: the sum must stay inside the scope that sets the floating-point mode.
-    COLLPROBE_COMPILED_FOR_AVX2 void sum_block_by_avx2(std::uint64_t first) const noexcept { sum_block_inlined(first); }
-    COLLPROBE_HOST_NOINLINE COLLPROBE_HD void sum_block(std::uint64_t first) const noexcept
-    {
-        sum_block_inlined(first);
-    }
-    COLLPROBE_HD void sum_block_inlined(std::uint64_t first) const noexcept
+    COLLPROBE_COMPILED_FOR_AVX2 void sum_block_by_avx2(std::uint64_t first) const noexcept { sum_block(first); }
+    COLLPROBE_HD void sum_block(std::uint64_t first) const noexcept
     {
         const std::uint64_t left = count - first;
         const int here = left < width ? static_cast<int>(left) : width;
-        const detail::columns<T, detail::shifted_rows<T>> of{{rows, first}, terms, divisor, here};
-        Result sums[width];
+        const detail::columns<T, detail::shifted_rows<T, Rows>> of{{rows, first}, terms, divisor, here};
+        T sums[width];
         detail::sum_columns<in, width>(of, sums);
         if constexpr (detail::on_device && sizeof(sums) % 16 == 0) {
             if (here == width && reinterpret_cast<std::uintptr_t>(result) % 16 == 0) {
@@ -98,8 +91,12 @@ private:
                 return;
             }
         }
-        for (int i = 0; i < width; ++i) {
-            if (i < here) result[first + static_cast<std::uint64_t>(i)] = sums[i];
+        if constexpr (!detail::on_device) {
+            std::memcpy(static_cast<void*>(result + first), sums, static_cast<std::size_t>(here) * sizeof(T));
+        } else {
+            for (int i = 0; i < width; ++i) {
+                if (i < here) result[first + static_cast<std::uint64_t>(i)] = sums[i];
+            }
         }
     }
 };

@@ -26,10 +26,9 @@ struct inspect_options {
     std::uint64_t most_order_calls = 32768;
 };
 
-/// The name of the order in which an all-reduce adds the ranks' values. sum/order.hpp has some of the orders, and
-/// inspect/detail/rooted_orders.hpp those of the trees from rank 0, in which a rank adds its children's sums to its own
-/// value one after the other. Where several names fit, as for few ranks, the one that comes first here is given, but
-/// `rotated`, `reversed` and `chain` only after the balanced ones.
+/// The name of the order in which an all-reduce adds the ranks' values, if it is one of sum/order.hpp. Where several
+/// names fit, as for few ranks, the one that comes first here is given, but `rotated`, `reversed` and `chain` only
+/// after the balanced ones.
 enum class order_class : std::uint8_t {
     single, ///< one addition or none: up to 2 ranks there is only one order
     linear, ///< ((x0 + x1) + x2) + ... by rank, at every position
@@ -43,16 +42,9 @@ enum class order_class : std::uint8_t {
     /// The order of MPI libraries: with p the largest power of two up to n, the first 2 (n - p) ranks are added in
     /// pairs, then the p sums as in `pairwise`. If that is the same order as `pairwise`, it is called `pairwise`.
     recursive_doubling,
-    in_order_binary, ///< a binary tree from the last rank, whose subtrees have ranks that follow each other
-    level_binary, ///< a binary tree from rank 0: the children of rank r of level l are r + 2^l and r + 2^(l + 1)
-    k_ary, ///< a tree from rank 0: the children of rank r are k r + 1 to k r + k; with k = 2 a binary heap
-    k_nomial, ///< a tree from rank 0: the children of rank r are r + j k^i, the largest first; with k = 2 binomial
-    k_nomial_preorder, ///< as `k_nomial`, but the ranks of a subtree follow each other
-    chains, ///< rank 0 adds to its value k chains of ranks that follow each other, each summed from its end
-    exact, ///< an exact or a compensated sum, which loses nothing wherever the large values are: it has no order
+    exact, ///< an exact sum, which loses nothing wherever the large values are: it has no order
     fused, ///< all terms at once, aligned to the largest one, as in a fixed-point sum: it has no order
     multi_way, ///< a tree in which some additions add more than two partial sums at once, as tensor cores do
-    codes, ///< elements travel as codes with a scale for each block (`inspection::codes`): no order shows
     call_limit, ///< not known: the search reached `inspect_options::most_order_calls`
     other, ///< none of these; or the order changed between calls, or has other names on other ranks
 };
@@ -70,16 +62,9 @@ constexpr const char* name(order_class order) noexcept
     case order_class::recursive_halving: return "recursive_halving";
     case order_class::pairwise: return "pairwise";
     case order_class::recursive_doubling: return "recursive_doubling";
-    case order_class::in_order_binary: return "in_order_binary";
-    case order_class::level_binary: return "level_binary";
-    case order_class::k_ary: return "k_ary";
-    case order_class::k_nomial: return "k_nomial";
-    case order_class::k_nomial_preorder: return "k_nomial_preorder";
-    case order_class::chains: return "chains";
     case order_class::exact: return "exact";
     case order_class::fused: return "fused";
     case order_class::multi_way: return "multi_way";
-    case order_class::codes: return "codes";
     case order_class::call_limit: return "call_limit";
     case order_class::other: return "other";
     }
@@ -105,7 +90,6 @@ struct inspection {
     int ranks = 0;
 
     order_class order = order_class::other;
-    int radix = 0; ///< the k of `k_ary`, `k_nomial`, `k_nomial_preorder` and `chains`; else 0
     std::vector<order_of_elements> orders; ///< by their first position, at most 64 of them on a rank
     std::uint64_t order_calls = 0; ///< the calls that the search of the order made
     /// The number of significant bits that a partial sum keeps: the type's own, or more. It is the least that was
@@ -114,13 +98,7 @@ struct inspection {
     bool partial_sum_bits_or_more = false; ///< the type cannot show whether a partial sum keeps more
     /// How often a value is rounded to the element type (or less) on its way: n - 1 if each addition rounds; -1 if it
     /// is unknown. An addition of more than two partial sums at once counts as one.
-    /// Of codes: the roundings to codes.
     int roundings_per_element = -1;
-
-    /// Of a quantised reduction the code, "int8", "int4", "e4m3" or "e5m2", or "unknown" (rotated blocks do not show
-    /// it); with several formats on the way that of the fewest values. Empty if each element is rounded for itself.
-    std::string codes;
-    std::uint64_t code_block = 0; ///< elements that share a scale, as far as the message shows them; 0 without codes
 
     bool run_stable = true; ///< the same call gives the same bits
     bool size_stable = true; ///< the same values give the same bits at other places and in other message sizes

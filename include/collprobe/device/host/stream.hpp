@@ -15,6 +15,7 @@
 #include <collprobe/detail/thread.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/order/hooks.hpp>
+#include <collprobe/simd/gradual_underflow.hpp>
 
 /// Streams and events of the CPU, with CUDA's meaning. A stream is a FIFO, and a thread of its own does the work. So
 /// a missing event is a real race here, which a test can provoke and ThreadSanitizer reports.
@@ -89,6 +90,14 @@ private:
     std::uint64_t failed_at_ = 0;
 };
 
+/// On the calling thread. The body is not inlined: see `gradual_underflow`.
+template <class Task>
+void run_at_once(Task& task)
+{
+    const collprobe::detail::gradual_underflow as_ieee_has_it;
+    [&]() __attribute__((noinline)) { task(); }();
+}
+
 /// Blocks the calling host thread until task `number` of `state` is done.
 void synchronize(
     stream_state& state, std::uint64_t number, const char* what, std::int64_t timeout_ms, call_site where);
@@ -97,9 +106,10 @@ void synchronize(
 
 /// A borrowed stream. Copy it freely; it must not outlive the `stream`. Any thread may use it.
 ///
-/// Work runs in the order enqueued, on the stream's own thread. If a task throws, the exception becomes the stream's
-/// error. Then the later tasks are cancelled (except waits), a stream that waits for a later event fails too, and
-/// `synchronize` throws the error once. After that the stream is usable again.
+/// Work runs in the order enqueued, on the stream's own thread, and with subnormal numbers, which `-ffast-math` drops
+/// elsewhere. If a task throws, the exception becomes the stream's error. Then the later tasks are cancelled (except
+/// waits), a stream that waits for a later event fails too, and `synchronize` throws the error once. After that the
+/// stream is usable again.
 class stream_ref {
 public:
     /// Appends `task` (a callable without arguments) and returns at once. `task` may have a member `cancel(const
@@ -110,7 +120,7 @@ public:
     void enqueue(Task&& task) const
     {
         detail::stream_state& to = state("enqueue");
-        if (to.is_at_once) task();
+        if (to.is_at_once) detail::run_at_once(task);
         else to.queue.push([&](collprobe::detail::task& slot) { slot.emplace(std::forward<Task>(task)); });
     }
 

@@ -15,7 +15,6 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/middle.hpp>
 #include <collprobe/inspect/detail/call.hpp>
-#include <collprobe/inspect/detail/codes.hpp>
 #include <collprobe/inspect/detail/data.hpp>
 #include <collprobe/inspect/detail/names.hpp>
 #include <collprobe/inspect/detail/probes.hpp>
@@ -43,12 +42,9 @@ public:
 
     inspection run()
     {
-        find_codes();
-        if (result_.codes.empty()) {
-            find_order();
-            find_bits();
-            count_roundings();
-        }
+        find_order();
+        find_bits();
+        count_roundings();
         for (std::uint64_t round = 0; round * count_ < 64; ++round) compare_sums(round);
         time_calls();
         agree();
@@ -69,26 +65,6 @@ private:
         int bits = 0; ///< as `inspection::partial_sum_bits`
         int roundings = -1;
     };
-
-    /// The next calls depend on the observations, so these must be equal on all ranks.
-    void find_codes()
-    {
-        arithmetic_.assign(1, {});
-        if (ranks_ == 1) return;
-        const code_block block = find_block<T>(calls_, rank_, count_);
-        digest(block.first);
-        digest(block.elements);
-        if (!digests_agree() || block.elements == 0) return;
-        const code_values codes = find_values<T>(calls_, block, rank_, count_, options_.seed);
-        for (const double each : codes.values) digest(to_bits(each));
-        if (!digests_agree()) return;
-        result_.codes = codes.name();
-        result_.code_block = block.elements;
-        result_.order = order_class::codes;
-        if (codes.name() == "unknown") return;
-        result_.roundings_per_element = count_code_roundings<T>(calls_, block, codes, rank_, ranks_, count_);
-        digest(static_cast<std::uint64_t>(result_.roundings_per_element));
-    }
 
     /// The ranks make the same probes, also if they see different orders.
     void find_order()
@@ -138,22 +114,19 @@ private:
         std::vector<shown_order> shown;
         for (const group_arithmetic& group : arithmetic_) shown.push_back(group.shown);
         result_.order = classify(shown, ranks_);
-        result_.radix = shown.size() == 1 ? shown[0].radix : 0;
         for (std::size_t g = 0; g < arithmetic_.size() && g < 64; ++g) {
             result_.orders.push_back({ranks_ > 256 ? std::string() : brackets_of(shown[g].tree),
                 groups_.groups[g].first, groups_.groups[g].elements});
         }
         if (orders_agree_) return;
-        const int kind = 65536 * static_cast<int>(result_.order) + result_.radix;
+        const int kind = static_cast<int>(result_.order);
         std::vector<order_list> lists = told_.orders({kind, std::move(result_.orders)});
         result_.orders = merged(lists);
         for (const order_list& each : lists) {
-            if (each.kind == kind) continue;
-            result_.order = order_class::other;
-            result_.radix = 0;
+            if (each.kind != kind) result_.order = order_class::other;
         }
         for (const order_list& each : lists) { // one unfinished search of a rank hides a name
-            if (each.kind / 65536 == static_cast<int>(order_class::call_limit)) result_.order = order_class::call_limit;
+            if (each.kind == static_cast<int>(order_class::call_limit)) result_.order = order_class::call_limit;
         }
     }
 
@@ -306,12 +279,10 @@ private:
             errors.predicted += each.errors.predicted;
             errors.reproduced += each.errors.reproduced;
         }
-        if (result_.codes.empty()) {
-            result_.partial_sum_bits = bits;
-            result_.partial_sum_bits_or_more = bits == most_bits<T>;
-            result_.roundings_per_element = roundings;
-            if (!result_.run_stable) forget_order();
-        }
+        result_.partial_sum_bits = bits;
+        result_.partial_sum_bits_or_more = bits == most_bits<T>;
+        result_.roundings_per_element = roundings;
+        if (!result_.run_stable) forget_order();
         result_.max_ulp = errors.max_ulp;
         result_.rms_ulp = square_root(errors.squares / static_cast<double>(errors.elements));
         if (errors.predicted != 0) {
@@ -326,7 +297,6 @@ private:
     {
         if (ranks_ <= 2) return;
         if (result_.order != order_class::call_limit) result_.order = order_class::other;
-        result_.radix = 0;
         for (auto& each : result_.orders) each.brackets.clear();
         result_.partial_sum_bits = 0;
         result_.partial_sum_bits_or_more = false;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <collprobe/core/record/inspection.hpp>
-#include <collprobe/inspect/detail/rooted_orders.hpp>
 #include <collprobe/inspect/detail/sum_tree.hpp>
 #include <collprobe/sum/order.hpp>
 
@@ -19,7 +18,6 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 struct shown_order {
     order_class kind = order_class::other;
     sum_tree tree = {}; ///< empty if unknown
-    int radix = 0; ///< of the names that have one
 };
 
 /// The name of a chain by rank: all ranks upwards or downwards from 0 or from another one; else `chain`.
@@ -46,7 +44,7 @@ inline order_class name_of_chain(const std::vector<std::uint32_t>& chain)
 /// Names a single order. Where several names fit, which is so for few ranks, the first in this sequence is given.
 inline shown_order recognise(sum_tree tree, int n)
 {
-    const auto named = [&](order_class kind, int radix = 0) { return shown_order{kind, std::move(tree), radix}; };
+    const auto named = [&](order_class kind) { return shown_order{kind, std::move(tree)}; };
     if (n <= 2) return {order_class::single, tree_of(linear_order(n))};
     if (tree.empty()) return {};
     if (tree.size() == 1) return named(order_class::fused);
@@ -60,14 +58,6 @@ inline shown_order recognise(sum_tree tree, int n)
     if (is(recursive_halving_order(n))) return named(order_class::recursive_halving);
     if (of_chain == order_class::rotated || of_chain == order_class::reversed) return named(of_chain);
     if (is(tree_order(n, 0)) || is(tree_order(n, 1))) return named(order_class::tree);
-    if (is(in_order_binary_order(n))) return named(order_class::in_order_binary);
-    if (is(level_binary_order(n))) return named(order_class::level_binary);
-    for (int k = 2; k < n; ++k) {
-        if (is(k_ary_order(n, k))) return named(order_class::k_ary, k);
-        if (is(k_nomial_order(n, k))) return named(order_class::k_nomial, k);
-        if (is(k_nomial_preorder_order(n, k))) return named(order_class::k_nomial_preorder, k);
-        if (is(chains_order(n, k))) return named(order_class::chains, k);
-    }
     return named(of_chain);
 }
 

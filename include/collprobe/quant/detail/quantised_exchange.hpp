@@ -3,14 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <type_traits>
 #include <utility>
 
-#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/overlapped_pieces.hpp>
+#include <collprobe/comm/sliced_exchange.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/quantisation.hpp>
@@ -19,7 +17,7 @@
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/quant/detail/codec_kernels.hpp>
 #include <collprobe/quant/detail/quantised_memory.hpp>
-#include <collprobe/scan/digest_reducer.hpp>
+#include <collprobe/scan/statistics.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -29,18 +27,19 @@ struct count_step {
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept { ++*step; }
 };
 
-/// Adds the digests of messages to those of the ranks that they go to or come from. `peers`: a rank for each message;
-/// null if message i has rank i. A body for `for_each`.
+/// Adds the digests of messages to those of the ranks that they go to or come from. A body for `for_each` over the
+/// ranks of a communicator.
 struct add_digests {
     const std::uint64_t* digests;
-    std::uint64_t stride; ///< 0: all messages have the first digest
-    const std::uint32_t* peers;
+    std::uint64_t stride; ///< 0: all of the ranks get the first message
+    const std::uint32_t* ranks; ///< in the world, `ranks_stride` numbers apart; null for the world itself
+    std::uint64_t ranks_stride;
     std::uint64_t salt; ///< tells the messages of a pair of ranks apart
     std::uint64_t* sums;
 
-    COLLPROBE_HD void operator()(std::uint64_t message) const noexcept
+    COLLPROBE_HD void operator()(std::uint64_t peer) const noexcept
     {
-        sums[peers == nullptr ? message : peers[message]] += mix64(digests[message * stride] ^ salt);
+        sums[ranks == nullptr ? peer : ranks[peer * ranks_stride]] += mix64(digests[peer * stride] ^ salt);
     }
 };
 
@@ -73,219 +72,171 @@ inline std::uint64_t least_area(
     return ((a > b ? a : b) + 63) / 64 * 64;
 }
 
-/// The pieces of a quantised call: the same part of each of the slices. Slices that the caller gives have
-/// `stride` elements; a buffer that is reduced as a whole has none, and each piece is cut into slices of its
-/// own.
-struct quantised_plan {
-    std::uint64_t slices;
-    std::uint64_t stride; ///< elements of a slice; 0 if each piece has slices of its own
-    std::uint64_t count; ///< elements of the buffer
-    std::uint64_t block;
-    std::uint64_t most_blocks; ///< of a slice in a piece
-
-    struct piece {
-        std::uint64_t first = 0; ///< of the part, in a slice; or of the piece, in the buffer
-        std::uint64_t length = 0; ///< elements of each slice
-        std::uint64_t count = 0; ///< elements that the next piece starts behind; 0 behind the last piece
-        std::uint64_t blocks_before = 0; ///< of one slice, in the pieces before
-    };
-    piece next(const piece& before) const noexcept
-    {
-        piece at;
-        at.first = before.first + before.count;
-        at.blocks_before = before.blocks_before + (before.length + block - 1) / block;
-        const std::uint64_t end = stride == 0 ? count : stride;
-        if (at.first >= end) return at;
-        const std::uint64_t left = end - at.first;
-        const std::uint64_t most = most_blocks * block;
-        if (stride == 0) {
-            const std::uint64_t wanted = (left + slices * block - 1) / (slices * block) * block;
-            at.length = wanted < most ? wanted : most;
-            at.count = at.length * slices;
-        } else {
-            at.length = left < most ? left : most;
-            at.count = at.length;
-        }
-        return at;
-    }
-    /// Blocks of a slice in all pieces.
-    std::uint64_t blocks() const noexcept
-    {
-        piece at = next({});
-        while (at.count != 0) at = next(at);
-        return at.blocks_before;
-    }
-    message_slices cut(
-        const piece& at, std::uint64_t messages, std::uint64_t slices_per_message) const noexcept
-    {
-        message_slices made;
-        made.messages = static_cast<std::uint32_t>(messages);
-        made.slices_per_message = static_cast<std::uint32_t>(slices_per_message);
-        made.block = static_cast<std::uint32_t>(block);
-        made.stride = stride == 0 ? at.length : stride;
-        made.first = at.first;
-        made.length = at.length;
-        made.count = count;
-        return made;
-    }
+/// What one quantised call is made with.
+struct quantised_call {
+    const quantisation& within; ///< of the messages within a node, or between all ranks
+    const quantisation& across; ///< of those between nodes, and of the result
+    std::uint32_t number; ///< of the call in its step
+    quantised_errors* errors; ///< null if nobody wants them
+    std::uint64_t* digests; ///< `quantised_calls::digests_to`
+    call_site where;
 };
 
-/// Makes one quantised call. One object per call.
+/// Makes one quantised call: a codec of sliced exchanges whose messages are codes. One object per call.
 template <floating_element T, communicator Comm, class Groups>
 class quantised_exchange {
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
     using memory_type = quantised_memory<device>;
-    using piece = quantised_plan::piece;
-    static constexpr bool has_groups = !std::is_void_v<Groups>;
+    using levels_type = exchange_levels<Comm, Groups>;
+    using piece = slice_plan::piece;
 
 public:
-    quantised_exchange(Comm& comm, Groups* nodes, memory_type& memory, const quantisation& within,
-        const quantisation& across, std::uint32_t call, quantised_errors* errors,
-        std::uint64_t* digests, stream_ref on, call_site where)
-        : comm_(comm),
-          nodes_(nodes),
-          memory_(memory),
-          within_(each_is_a_node(nodes) ? across : within),
-          feeds_inputs_(within.feedback == error_feedback::all),
-          across_(across),
-          call_(call),
-          errors_(errors == nullptr ? memory.errors.data() : errors),
-          probed_(errors != nullptr),
-          digests_(digests),
-          on_(on),
-          where_(where),
-          ranks_(static_cast<std::uint64_t>(comm.size())),
-          rank_(static_cast<std::uint64_t>(comm.rank()))
+    using wire = std::uint8_t;
+
+    quantised_exchange(Comm& comm, Groups* nodes, memory_type& memory, const quantised_call& call,
+        const collective_arguments& what, const T* send, T* receive, stream_ref on)
+        : levels_(comm, nodes, what.call == collective::all_gather), memory_(memory), call_(call), on_(on),
+          within_(levels_.is_across(0) ? call.across : call.within),
+          errors_(call.errors == nullptr ? memory.errors.data() : call.errors),
+          rank_(static_cast<std::uint64_t>(comm.rank())), send_(send), receive_(receive),
+          scatters_(what.call == collective::reduce_scatter),
+          divisor_(what.operation == reduction::average ? static_cast<std::uint32_t>(comm.size()) : 1),
+          plan_(plan_of(what))
     {
-        if constexpr (has_groups) {
-            locals_ = static_cast<std::uint64_t>(nodes->ranks_per_node());
-            nodes_count_ = static_cast<std::uint64_t>(nodes->nodes());
-        }
+        if (call.digests == nullptr) return;
+        for (auto& each : memory_.digests)
+            if (each.size() == 0) each = typename device::template buffer<std::uint64_t>(levels_.ranks());
+        device::zero(on_, view<std::uint64_t>(call.digests, 4 * levels_.ranks()));
     }
     quantised_exchange(const quantised_exchange&) = delete;
 
-    /// Finds the errors that the call of the step before has left, or makes memory for new ones.
+    /// Finds the residuals that the call of the step before has left, or makes memory for new ones.
     template <class Caller>
     feedback_state find_feedback(const collective_arguments& what, const Caller& who)
     {
-        const bool input = feeds_inputs_;
-        const bool sums = across_.feedback != error_feedback::none;
+        const bool input = call_.within.feedback == error_feedback::all;
+        const bool sums = call_.across.feedback != error_feedback::none;
         if (!input && !sums) return feedback_state::none;
-        const quantised_plan plan = plan_of(what);
-        const std::uint64_t slice = plan.blocks() * plan.block;
-        const feedback_layout layout{static_cast<std::uint32_t>(what.call),
-            static_cast<std::uint32_t>(what.type), plan.count, plan.next({}).length,
-            input ? slice * ranks_ : 0, sums && two_level() ? slice * nodes_count_ : 0,
+        const std::uint64_t slice = plan_.slice_elements();
+        const feedback_layout layout{static_cast<std::uint32_t>(what.call), static_cast<std::uint32_t>(what.type),
+            plan_.count, plan_.next({}).length, input ? slice * levels_.ranks() : 0,
+            sums && levels_.count() == 2 ? slice * levels_.slices_per_message(0) : 0,
             sums && what.call == collective::all_reduce ? slice : 0};
         auto& all = memory_.feedback;
-        while (all.size() <= call_) all.emplace_back();
-        feedback_memory<device>& mine = all[call_];
-        feedback_state state = feedback_state::continued;
-        if (mine.layout != layout) {
-            require_no_capture(who);
-            const bool had_errors = mine.layout != feedback_layout();
-            state = had_errors ? feedback_state::dropped : feedback_state::fresh;
-            if (had_errors) memory_.dropped.push_back(std::move(mine));
-            mine.layout = layout;
-            mine.errors = typename device::template buffer<float>(layout.numbers());
-            device::zero(on_, view<float>(mine.errors));
+        while (all.size() <= call_.number) all.emplace_back();
+        feedback_ = &all[call_.number];
+        if (feedback_->layout == layout) return feedback_state::continued;
+        if constexpr (can_capture<stream_ref>) {
+            if (on_.capturing(call_.where)) {
+                who.fail(status::unsupported, "a captured call with feedback needs the errors of an earlier call: "
+                                              "make the step once before");
+            }
         }
-        feedback_ = &mine;
-        return state;
+        const bool had_errors = feedback_->layout != feedback_layout();
+        if (had_errors) memory_.dropped.push_back(std::move(*feedback_));
+        *feedback_ = {layout, typename device::template buffer<float>(layout.input + layout.node + layout.result)};
+        device::zero(on_, view<float>(feedback_->residuals));
+        return had_errors ? feedback_state::dropped : feedback_state::fresh;
     }
 
-    void all_gather(view<const T> send, view<T> receive)
+    void reduce(quantised_outcome& outcome)
     {
-        const quantised_plan plan = plan_for(send.count(), ranks_ * send.count());
-        begin_digests();
-        const codec how = codec::of<T>(across_);
-        run(
-            plan,
-            [&, this](const piece& at, int slot) {
-                const message_slices cut = own(plan, at);
-                const std::uint64_t bytes = wire_layout::of(how, cut.blocks_per_slice()).bytes();
-                unsigned char* const codes = memory_.area(slot, 0);
-                // The shard is the rank's part of a buffer that does not exist before the gather.
-                encode(how, cut, shifted(send.data(), rank_ * plan.stride), codes + rank_ * bytes, bytes,
-                    nullptr, at.blocks_before == 0);
-                gather(comm_, codes, rank_, bytes, on_, flat_is_across());
-            },
-            [](const piece&, int, stream_ref) {},
-            [&, this](const piece& at, int slot) {
-                message_slices cut = plan.cut(at, ranks_, 1);
-                decode(how, cut, memory_.area(slot, 0), receive.data(), at.blocks_before == 0);
-            });
-        roundings_ = 1;
+        sliced_exchange exchange(levels_, *this, memory_, on_, call_.where);
+        exchange.reduce(plan_, !scatters_);
+        tell(exchange.traffic(), levels_.count() + (scatters_ ? 0 : 1), outcome);
+    }
+    void gather(quantised_outcome& outcome)
+    {
+        sliced_exchange exchange(levels_, *this, memory_, on_, call_.where);
+        exchange.gather(plan_);
+        tell(exchange.traffic(), 1, outcome);
     }
 
-    void reduce(view<const T> send, view<T> receive, bool scatters, bool average)
+    unsigned char* outgoing(int slot) const noexcept { return memory_.slot(slot); }
+    unsigned char* incoming(const piece&, int slot, std::uint64_t) const noexcept
     {
-        const quantised_plan plan
-            = scatters ? plan_for(receive.count(), send.count()) : plan_for(0, send.count());
-        const auto divisor = static_cast<std::uint32_t>(average ? ranks_ : 1);
-        begin_digests();
-        roundings_ = (two_level() ? 2 : 1) + (scatters ? 0 : 1);
-        // The element with index 0, of which the rank may have none.
-        T* const to = scatters ? shifted(receive.data(), rank_ * plan.stride) : receive.data();
-        const codec result = codec::of<T>(across_);
-        run(
-            plan,
-            [&, this](const piece& at, int slot) {
-                send_slices(plan, at, slot, send.data());
-            },
-            [&, this](const piece& at, int slot, stream_ref sums) {
-                sum_slices(plan, at, slot, scatters ? to : nullptr, divisor, sums);
-            },
-            [&, this](const piece& at, int slot) {
-                if (scatters) return;
-                message_slices cut = plan.cut(at, ranks_, 1);
-                const std::uint64_t bytes = wire_layout::of(result, cut.blocks_per_slice()).bytes();
-                unsigned char* const codes = memory_.area(slot, 0);
-                if (two_level()) {
-                    if constexpr (has_groups) {
-                        gather(nodes_->within_node(), codes, local(), nodes_count_ * bytes, on_, false);
-                        cut.nodes = static_cast<std::uint32_t>(nodes_count_);
-                        cut.slice_of = memory_.slices.data();
-                    }
-                } else {
-                    gather(comm_, codes, rank_, bytes, on_, flat_is_across());
-                }
-                decode(result, cut, codes, to, at.blocks_before == 0);
-            });
+        return memory_.slot(slot) + memory_.area_bytes();
+    }
+    unsigned char* results(const piece&, int slot) const noexcept { return memory_.slot(slot); }
+    std::uint64_t sends() const noexcept { return 1; }
+    std::uint64_t message(const piece& at, int level) const noexcept
+    {
+        return wire_layout::of(codec::of<T>(level == 0 ? within_ : call_.across),
+            cut(at, 1, levels_.slices_per_message(level)).blocks_per_message())
+            .bytes();
+    }
+    std::uint64_t result_message(const piece& at) const noexcept
+    {
+        return wire_layout::of(codec::of<T>(call_.across), cut(at, 1, 1).blocks()).bytes();
     }
 
-    void tell(quantised_outcome& outcome) const noexcept
+    const unsigned char* encode(const piece& at, int slot, std::uint64_t)
     {
-        outcome.within = within_.format;
-        outcome.levels = two_level() ? 2 : 1;
-        outcome.ranks_per_node = two_level() ? static_cast<std::uint32_t>(locals_) : 0;
-        outcome.bytes_sent = bytes_sent_;
-        outcome.bytes_across = bytes_across_;
-        outcome.collectives = collectives_;
-        outcome.roundings_per_element = static_cast<std::uint32_t>(roundings_);
+        float* const kept = feedback_ == nullptr ? nullptr : feedback_->input(at.before * levels_.ranks());
+        encode(within_, cut(at, levels_.messages(0), levels_.slices_per_message(0)), send_, outgoing(slot),
+            message(at, 0), kept, at);
+        return outgoing(slot);
+    }
+    /// Into this rank's place among the results. What the rank sends is its part of a buffer that does not exist before
+    /// the gather.
+    void encode_own(const piece& at, int slot)
+    {
+        const std::uint64_t bytes = result_message(at);
+        encode(call_.across, own(at), shifted(send_, rank_ * plan_.stride), results(at, slot) + rank_ * bytes, bytes,
+            nullptr, at);
+    }
+    void combine(const piece& at, int slot, int level, stream_ref on)
+    {
+        const bool is_last = level + 1 == levels_.count();
+        // The sums of a node may be beyond the numbers of T.
+        const codec in = level == 0 ? codec::of<T>(within_) : codec::of<float>(call_.across);
+        const codec out = is_last ? codec::of<T>(call_.across) : codec::of<float>(call_.across);
+        const std::uint64_t bytes = result_message(at);
+        float* const kept = feedback_ == nullptr ? nullptr
+            : is_last                            ? feedback_->result(at.before)
+                                                 : feedback_->node(at.before * levels_.slices_per_message(0));
+        // Where the element with index 0 would be, of which the rank may have none.
+        T* const to = is_last && scatters_ ? shifted(receive_, rank_ * plan_.stride) : nullptr;
+        const message_slices of = is_last ? own(at) : cut(at, 1, levels_.slices_per_message(0), levels_.first_place(1));
+        combined_errors* const errors = is_last ? &errors_->owned : &errors_->node;
+        device::reduce(on,
+            combine_reducer<T>{in, of, incoming(at, slot, 0), message(at, level),
+                static_cast<std::uint32_t>(levels_.messages(level)), is_last ? divisor_ : 1, is_probed(),
+                to, encoder(out, is_last ? 2 : 1, kept),
+                outgoing(slot) + (is_last ? levels_.own_place() * bytes : 0), bytes,
+                at.before == 0 ? nullptr : errors},
+            of.blocks(), errors, workspace(on));
+    }
+    void decode(const piece& at, int slot)
+    {
+        const message_slices all = cut(at, levels_.ranks(), 1);
+        std::uint64_t* const nonfinite = &errors_->nonfinite_results;
+        device::reduce(on_,
+            decode_reducer<T>{codec::of<T>(call_.across), all, results(at, slot), result_message(at), receive_,
+                at.before == 0 ? nullptr : nonfinite},
+            all.blocks(), nonfinite, memory_.call_workspace);
+    }
+    /// Takes the digests of messages to the ranks of a level, or from them. One message: all of them get it.
+    void note(int level, const unsigned char* first, std::uint64_t messages, std::uint64_t bytes, stream_ref on,
+        bool arrived)
+    {
+        if (call_.digests == nullptr) return;
+        const bool own_stream = on == on_;
+        std::uint64_t* const digests = memory_.digests[own_stream ? 0 : 1].data();
+        device::reduce_parts(on, digest_reducer<std::uint8_t>(view<const std::uint8_t>(first, messages * bytes)),
+            messages, bytes, digests, workspace(on));
+        const bool in_world = levels_.count() == 1;
+        const std::uint64_t table = (arrived ? 2 : 0) + (own_stream ? 0 : 1);
+        device::for_each(on, levels_.messages(level),
+            add_digests{digests, messages == 1 ? 0u : 1u,
+                in_world ? nullptr
+                         : memory_.places.data() + (level == 0 ? levels_.own_message(1) : levels_.first_place(1)),
+                level == 0 ? levels_.slices_per_message(0) : 1, noted_, call_.digests + table * levels_.ranks()});
+        noted_ += arrived ? 1 : 0;
     }
 
 private:
-    bool two_level() const noexcept { return locals_ > 1 && nodes_count_ > 1; }
-    bool flat_is_across() const noexcept { return each_is_a_node(nodes_); }
-    /// Whether each rank is a node of its own, so that all messages go between nodes.
-    static bool each_is_a_node([[maybe_unused]] const Groups* nodes) noexcept
-    {
-        if constexpr (has_groups) return nodes->ranks_per_node() == 1 && nodes->nodes() > 1;
-        else return false;
-    }
-    std::uint64_t local() const noexcept
-    {
-        if constexpr (has_groups) return static_cast<std::uint64_t>(nodes_->local_rank());
-        else return 0;
-    }
-    std::uint64_t node() const noexcept
-    {
-        if constexpr (has_groups) return static_cast<std::uint64_t>(nodes_->node());
-        else return 0;
-    }
-
     /// A pointer to where an element would be that stands `back` elements before `from`.
     template <class U>
     static U* shifted(U* from, std::uint64_t back) noexcept
@@ -293,232 +244,89 @@ private:
         return reinterpret_cast<U*>(reinterpret_cast<std::uintptr_t>(from) - back * sizeof(U));
     }
 
-    quantised_plan plan_of(const collective_arguments& what) const noexcept
+    slice_plan plan_of(const collective_arguments& what) const noexcept
     {
-        return what.call == collective::reduce_scatter ? plan_for(what.receive_count, what.send_count)
-                                                       : plan_for(0, what.send_count);
-    }
-    quantised_plan plan_for(std::uint64_t stride, std::uint64_t count) const noexcept
-    {
+        const bool gathers = what.call == collective::all_gather;
         const auto bytes_of_block = [](const codec& how) {
             return std::uint64_t{how.code_bytes()} + scale_bytes;
         };
         const std::uint64_t in = bytes_of_block(codec::of<T>(within_));
-        const std::uint64_t out = bytes_of_block(codec::of<T>(across_));
+        const std::uint64_t out = bytes_of_block(codec::of<T>(call_.across));
         // Each message pads two planes by less than 16 bytes.
         const std::uint64_t area = memory_.area_bytes();
-        const std::uint64_t padding = 32 * ranks_;
-        const std::uint64_t room = area > padding ? (area - padding) / (ranks_ * (in > out ? in : out)) : 0;
-        return {ranks_, stride, count, within_.block, room == 0 ? 1 : room};
+        const std::uint64_t padding = 32 * levels_.ranks();
+        const std::uint64_t room = area > padding ? (area - padding) / (levels_.ranks() * (in > out ? in : out)) : 0;
+        return {levels_.ranks(), gathers ? what.send_count : scatters_ ? what.receive_count : 0,
+            gathers ? what.receive_count : what.send_count, within_.block, (room == 0 ? 1 : room) * within_.block};
     }
-    /// The blocks of the slice that this rank owns.
-    message_slices own(const quantised_plan& plan, const piece& at) const noexcept
+    /// The slices of messages of a piece, from a place on.
+    message_slices cut(const piece& at, std::uint64_t messages, std::uint64_t slices_per_message,
+        std::uint64_t first_place = 0) const noexcept
     {
-        message_slices cut = plan.cut(at, 1, 1);
-        cut.first += rank_ * cut.stride;
-        return cut;
+        message_slices made;
+        made.messages = static_cast<std::uint32_t>(messages);
+        made.slices_per_message = static_cast<std::uint32_t>(slices_per_message);
+        made.block = static_cast<std::uint32_t>(plan_.unit);
+        made.stride = plan_.stride == 0 ? at.length : plan_.stride;
+        made.first = at.first;
+        made.length = at.length;
+        made.count = plan_.count;
+        if (levels_.count() == 2) made.slice_of = memory_.places.data() + first_place;
+        return made;
+    }
+    /// This rank's slice.
+    message_slices own(const piece& at) const noexcept
+    {
+        message_slices one = cut(at, 1, 1);
+        one.first += rank_ * one.stride;
+        one.slice_of = nullptr;
+        return one;
     }
 
-    template <class Send, class Add, class Finish>
-    void run(const quantised_plan& plan, const Send& send, const Add& add, const Finish& finish)
+    bool is_probed() const noexcept { return call_.errors != nullptr; }
+    auto& workspace(stream_ref on) const noexcept
     {
-        run_overlapped(memory_, on_, where_, plan, send, add, finish);
+        return on == on_ ? memory_.call_workspace : memory_.sums_workspace; // a call of one piece has one stream
     }
-
-    void send_slices(const quantised_plan& plan, const piece& at, int slot, const T* from)
-    {
-        const codec how = codec::of<T>(within_);
-        message_slices cut = plan.cut(at, two_level() ? locals_ : ranks_, two_level() ? nodes_count_ : 1);
-        if (two_level()) cut.slice_of = memory_.slices.data();
-        const std::uint64_t bytes = wire_layout::of(how, cut.blocks_per_message()).bytes();
-        float* const kept = feedback_ == nullptr || feedback_->input() == nullptr
-            ? nullptr
-            : feedback_->input() + at.blocks_before * ranks_ * plan.block;
-        encode(how, cut, from, memory_.area(slot, 0), bytes, kept, at.blocks_before == 0);
-        if (two_level()) {
-            if constexpr (has_groups) {
-                exchange(nodes_->within_node(), memory_.area(slot, 0), memory_.area(slot, 1), locals_, bytes,
-                    on_, false);
-            }
-        } else {
-            exchange(
-                comm_, memory_.area(slot, 0), memory_.area(slot, 1), ranks_, bytes, on_, flat_is_across());
-        }
-    }
-
-    /// Adds the slices that arrived. The result goes to `to`, or as codes to this rank's place in area 0.
-    void sum_slices(
-        const quantised_plan& plan, const piece& at, int slot, T* to, std::uint32_t divisor, stream_ref on)
-    {
-        const codec in = codec::of<T>(within_);
-        const codec out = codec::of<T>(across_);
-        const message_slices cut = own(plan, at);
-        const std::uint64_t bytes = wire_layout::of(out, cut.blocks_per_slice()).bytes();
-        unsigned char* const sent = memory_.area(slot, 0);
-        unsigned char* const arrived = memory_.area(slot, 1);
-        const bool first = at.blocks_before == 0;
-        const block_encoder of_result = encoder(out, 2,
-            feedback_ == nullptr || feedback_->result() == nullptr ? nullptr
-                                                                   : feedback_->result()
-                    + at.blocks_before * plan.block);
-        if (!two_level()) {
-            const std::uint64_t stride = wire_layout::of(in, cut.blocks_per_slice()).bytes();
-            combine(in, cut, arrived, stride, ranks_, divisor, to, of_result, sent + rank_ * bytes, bytes,
-                &errors_->owned, first, on);
-            return;
-        }
-        if constexpr (has_groups) {
-            // The sums of a node may be beyond the numbers of T.
-            const codec between = codec::of<float>(across_);
-            message_slices node_cut = plan.cut(at, 1, nodes_count_);
-            node_cut.slice_of = memory_.own_slices;
-            const std::uint64_t stride = wire_layout::of(in, node_cut.blocks_per_message()).bytes();
-            combine(in, node_cut, arrived, stride, locals_, 1, nullptr,
-                encoder(between, 1,
-                    feedback_ == nullptr || feedback_->node() == nullptr
-                        ? nullptr
-                        : feedback_->node() + at.blocks_before * nodes_count_ * plan.block),
-                sent, bytes,
-                &errors_->node, first, on);
-            auto& across = nodes_->across_nodes();
-            exchange(across, sent, arrived, nodes_count_, bytes, on, true);
-            unsigned char* const mine = sent + local() * nodes_count_ * bytes;
-            combine(between, cut, arrived, bytes, nodes_count_, divisor, to, of_result,
-                mine + node() * bytes, bytes, &errors_->owned, first, on);
-            if (to == nullptr) gather(across, mine, node(), bytes, on, true);
-        }
-    }
-
     block_encoder encoder(const codec& how, std::uint32_t phase, float* kept) const noexcept
     {
-        return {how, {how.seed, memory_.step.data(), static_cast<std::uint32_t>(rank_), call_ * 8 + phase},
-            kept, probed_};
+        return {how, {how.seed, memory_.step.data(), static_cast<std::uint32_t>(rank_), call_.number * 8 + phase},
+            kept, is_probed()};
     }
-
-    void begin_digests()
-    {
-        if (digests_ == nullptr) return;
-        for (auto& each : memory_.digests)
-            if (each.size() == 0) each = typename device::template buffer<std::uint64_t>(ranks_);
-        device::zero(on_, view<std::uint64_t>(digests_, 4 * ranks_));
-    }
-
-    void encode(const codec& how, const message_slices& cut, const T* from, unsigned char* messages,
-        std::uint64_t bytes, float* kept, bool first)
+    void encode(const quantisation& how, const message_slices& of, const T* from, unsigned char* messages,
+        std::uint64_t bytes, float* kept, const piece& at)
     {
         device::reduce(on_,
-            encode_reducer<T>{
-                encoder(how, 0, kept), cut, from, messages, bytes, first ? nullptr : &errors_->input},
-            cut.blocks(), &errors_->input, memory_.call_workspace);
+            encode_reducer<T>{encoder(codec::of<T>(how), 0, kept), of, from, messages, bytes,
+                at.before == 0 ? nullptr : &errors_->input},
+            of.blocks(), &errors_->input, memory_.call_workspace);
     }
-    void combine(const codec& how, const message_slices& cut, const unsigned char* messages,
-        std::uint64_t stride, std::uint64_t terms, std::uint32_t divisor, T* to, const block_encoder& into,
-        unsigned char* codes, std::uint64_t bytes, combined_errors* errors, bool first, stream_ref on)
+    void tell(const exchange_traffic& sent, int roundings, quantised_outcome& outcome) const noexcept
     {
-        // A call of one piece adds on its own stream.
-        auto& workspace = on == on_ ? memory_.call_workspace : memory_.sums_workspace;
-        device::reduce(on,
-            combine_reducer<T>{how, cut, messages, stride, static_cast<std::uint32_t>(terms), divisor,
-                probed_, to, into, codes, bytes, first ? nullptr : errors},
-            cut.blocks(), errors, workspace);
-    }
-    void decode(const codec& how, const message_slices& cut, const unsigned char* messages, T* to, bool first)
-    {
-        device::reduce(on_,
-            decode_reducer<T>{how, cut, messages, wire_layout::of(how, cut.blocks_per_message()).bytes(), to,
-                first ? nullptr : &errors_->nonfinite_results},
-            cut.blocks(), &errors_->nonfinite_results, memory_.call_workspace);
+        const bool two_levels = levels_.count() == 2;
+        outcome.within = within_.format;
+        outcome.levels = two_levels ? 2 : 1;
+        outcome.ranks_per_node = two_levels ? static_cast<std::uint32_t>(levels_.messages(0)) : 0;
+        outcome.bytes_sent = sent.bytes;
+        outcome.bytes_across = sent.bytes_across;
+        outcome.collectives = sent.collectives;
+        outcome.roundings_per_element = static_cast<std::uint32_t>(roundings);
     }
 
-    template <class Over>
-    void exchange(Over& over, const unsigned char* from, unsigned char* to, std::uint64_t messages,
-        std::uint64_t bytes, stream_ref on, bool across)
-    {
-        using bytes_type = std::uint8_t;
-        const std::uint32_t* const peers = ranks_of(over, across);
-        note_messages(from, messages, bytes, messages, peers, on, false);
-        over.all_to_all(view<const bytes_type>(from, messages * bytes),
-            view<bytes_type>(to, messages * bytes), on, where_);
-        note_messages(to, messages, bytes, messages, peers, on, true);
-        note_sent((messages - 1) * bytes, across);
-    }
-    /// Gathers the parts of an area in place.
-    template <class Over>
-    void gather(
-        Over& over, unsigned char* area, std::uint64_t mine, std::uint64_t bytes, stream_ref on, bool across)
-    {
-        using bytes_type = std::uint8_t;
-        const auto parts = static_cast<std::uint64_t>(over.size());
-        const std::uint32_t* const peers = ranks_of(over, across);
-        note_messages(area + mine * bytes, 1, bytes, parts, peers, on, false);
-        over.all_gather(view<const bytes_type>(area + mine * bytes, bytes),
-            view<bytes_type>(area, parts * bytes), on, where_);
-        note_messages(area, parts, bytes, parts, peers, on, true);
-        note_sent((parts - 1) * bytes, across);
-    }
-    /// The ranks of the world that are those of a group; null for the world itself.
-    template <class Over>
-    const std::uint32_t* ranks_of(const Over& over, bool across) const
-    {
-        if (static_cast<const void*>(&over) == static_cast<const void*>(&comm_)) return nullptr;
-        return across ? memory_.own_slices : memory_.slices.data() + node() * locals_;
-    }
-    /// Takes the digests of messages to `peers` ranks, or from them. One message: all of them get it.
-    void note_messages(const unsigned char* first, std::uint64_t messages, std::uint64_t bytes,
-        std::uint64_t peers, const std::uint32_t* ranks, stream_ref on, bool arrived)
-    {
-        if (digests_ == nullptr) return;
-        const bool own_stream = on == on_;
-        auto& workspace = own_stream ? memory_.call_workspace : memory_.sums_workspace;
-        std::uint64_t* const digests = memory_.digests[own_stream ? 0 : 1].data();
-        for (std::uint64_t i = 0; i < messages; ++i) {
-            device::reduce(on, digest_reducer<std::uint8_t>{view<const std::uint8_t>(first + i * bytes, bytes)},
-                bytes, digests + i, workspace);
-        }
-        const std::uint64_t table = (arrived ? 2 : 0) + (own_stream ? 0 : 1);
-        device::for_each(on, peers,
-            add_digests{digests, messages == 1 ? 0u : 1u, ranks, collectives_, digests_ + table * ranks_});
-    }
-    void note_sent(std::uint64_t bytes, bool across) noexcept
-    {
-        bytes_sent_ += bytes;
-        bytes_across_ += across ? bytes : 0;
-        ++collectives_;
-    }
-
-    template <class Caller>
-    void require_no_capture(const Caller& who) const
-    {
-        if constexpr (can_capture<stream_ref>) {
-            if (on_.capturing(where_)) {
-                who.fail(status::unsupported,
-                    "a captured call with feedback needs the errors of an earlier call: make the step once "
-                    "before");
-            }
-        }
-    }
-
-    Comm& comm_;
-    Groups* nodes_;
+    levels_type levels_;
     memory_type& memory_;
-    const quantisation& within_; ///< of the first messages: `across`, if these go between nodes
-    bool feeds_inputs_;
-    const quantisation& across_;
-    std::uint32_t call_;
-    quantised_errors* errors_;
-    bool probed_;
-    std::uint64_t* digests_; ///< `quantised_calls::digests_to`
+    quantised_call call_;
     stream_ref on_;
-    call_site where_;
-    std::uint64_t ranks_;
+    const quantisation& within_; ///< of the first messages: `across`, if these go between nodes
+    quantised_errors* errors_;
     std::uint64_t rank_;
-    std::uint64_t locals_ = 1;
-    std::uint64_t nodes_count_ = 1;
+    const T* send_;
+    T* receive_;
+    bool scatters_;
+    std::uint32_t divisor_;
+    slice_plan plan_;
     feedback_memory<device>* feedback_ = nullptr;
-    std::uint64_t bytes_sent_ = 0;
-    std::uint64_t bytes_across_ = 0;
-    std::uint64_t collectives_ = 0;
-    int roundings_ = 0;
+    std::uint64_t noted_ = 0; ///< exchanges whose messages have digests
 };
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -44,23 +44,19 @@ COLLPROBE_HD inline void write_block_scale(
     for (std::uint64_t at = wire.blocks; at * scale_bytes % 16 != 0; ++at) write_scale(plane, at, 0);
 }
 
-/// The elements of a buffer that some messages hold. The buffer consists of slices of equal length, of which
-/// the last may reach beyond its end; a piece of the work is the same part of each slice, and blocks start
-/// with each part. Either message d holds the slices d, d + `messages`, d + 2 `messages` and so on: those of
-/// one local rank in each node. Or it holds one slice: d, or with `nodes` messages of each local rank in
-/// turn, the slice of that rank and node.
+/// The elements of a buffer that some messages hold. The buffer consists of slices of equal length, of which the last
+/// may reach beyond its end; a piece of the work is the same part of each slice, and blocks start with each part. A
+/// message holds `slices_per_message` slices. The slices of all messages are counted as places: place p has slice
+/// `slice_of[p]`.
 struct message_slices {
     std::uint32_t messages = 1;
     std::uint32_t slices_per_message = 1;
-    std::uint32_t nodes = 1;
     std::uint32_t block = 128; ///< elements
     std::uint64_t stride = 0; ///< elements from a slice to the next
     std::uint64_t first = 0; ///< of the part, in a slice
     std::uint64_t length = 0; ///< elements of the part
     std::uint64_t count = 0; ///< elements of the buffer
-    /// The slice of each place, which is a node and a local rank in it, node by node; null if place p has
-    /// slice p.
-    const std::uint32_t* slice_of = nullptr;
+    const std::uint32_t* slice_of = nullptr; ///< null if place p has slice p
 
     COLLPROBE_HD constexpr std::uint64_t blocks_per_slice() const noexcept
     {
@@ -75,9 +71,8 @@ struct message_slices {
     /// The number in the buffer of a message's slice number `run`.
     COLLPROBE_HD constexpr std::uint64_t slice(std::uint64_t message, std::uint64_t run) const noexcept
     {
-        const std::uint64_t owner
-            = nodes == 1 ? message + run * messages : message / nodes + message % nodes * (messages / nodes);
-        return slice_of == nullptr ? owner : slice_of[owner];
+        const std::uint64_t place = message * slices_per_message + run;
+        return slice_of == nullptr ? place : slice_of[place];
     }
 
     /// A block: its message and place there, and its elements. `count` is 0 beyond the end of the buffer.

@@ -3,69 +3,27 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/gram.hpp>
-#include <collprobe/comm/overlapped_pieces.hpp>
+#include <collprobe/comm/sliced_exchange.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/device/in_flight.hpp>
-#include <collprobe/reduce/contract.hpp>
-#include <collprobe/reduce/detail/exchange_plan.hpp>
-#include <collprobe/reduce/detail/fixed_point.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/sum/sum_rows.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The memory and the stream of a reduction. The memory holds two pieces, so that one piece is summed, on the stream
-/// `sums`, while the other is in transit.
-template <class Device>
-struct reduce_memory {
-    /// `ranks`: the number of ranks, for sums in two levels; else 0. `overlapped`: their levels are.
-    explicit reduce_memory(std::uint64_t bytes, std::uint64_t ranks = 0, bool overlapped = false)
-        : scratch(bytes / 2 / 64 * 64 * 2), gram_sums(Device::parallel_sums), rank_of_slice(ranks)
-    {
-        if (overlapped) network.emplace();
-        Device::load_kernels();
-    }
-
-    view<unsigned char> slot(int which) const noexcept
-    {
-        return view<unsigned char>(scratch).part(static_cast<std::uint64_t>(which) * slot_bytes(), slot_bytes());
-    }
-    std::uint64_t slot_bytes() const noexcept { return scratch.size() / 2; }
-    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, use.done); }
-
-    typename Device::template buffer<unsigned char> scratch;
-    typename Device::template buffer<double> gram_sums; ///< sums over the parts of pairs of ranks
-    typename Device::template buffer<std::uint32_t> rank_of_slice; ///< slices in the order of local rank, then node
-    typename Device::stream sums;
-    std::optional<typename Device::stream> network; ///< of messages across nodes, if they overlap those within
-    typename Device::event begun;
-    typename Device::event arrived[2];
-    typename Device::event summed[2];
-    typename Device::event crossed[2]; ///< the messages on `network`
-    ordered_use<Device> use;
-};
-
-/// The parts as they are.
-struct parts_in_order {
-    COLLPROBE_HD std::uint64_t operator()(std::uint64_t k) const noexcept { return k; }
-};
-
-/// Copies the first `length` elements of each part of a buffer one after the other, in an order: part k of the copy is
-/// part `order(k)` of the source. A body for `for_each`: an index is a block of `width` elements of every part. (To
-/// find an index's part by division would cost as much as the copy.) Call it with `blocks()` indices.
-template <element T, int width, class Order = parts_in_order>
+/// Copies the first `length` elements of each part of a buffer one after the other. A body for `for_each`: an index is
+/// a block of `width` elements of every part. (To find an index's part by division would cost as much as the copy.)
+/// Call it with `blocks()` indices.
+template <element T, int width>
 struct pack_parts {
     const T* source; ///< the first part's first element
     std::uint64_t part; ///< elements from one part to the next
     std::uint64_t parts;
     std::uint64_t length;
     T* destination;
-    Order order = {};
 
     COLLPROBE_HD std::uint64_t blocks() const noexcept { return length / width + (length % width != 0 ? 1 : 0); }
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
@@ -73,264 +31,149 @@ struct pack_parts {
         const std::uint64_t first = block * width;
         const std::uint64_t here = lesser(width, length - first);
         for (std::uint64_t k = 0; k < parts; ++k) {
-            const T* const from = source + order(k) * part;
+            const T* const from = source + k * part;
             for (std::uint64_t i = first; i < first + here; ++i) destination[k * length + i] = from[i];
         }
     }
 };
 
-/// Reduces floating-point sums by moving the terms to the ranks that add them. One object per call.
+/// Reduces floating-point sums by moving the terms, as they are, to the ranks that add them: a codec of sliced
+/// exchanges. One object per call.
 template <accumulation in, floating_element T, communicator Comm>
-class exchange {
+class term_exchange {
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
-    static constexpr std::uint64_t unit = 16 / sizeof(T);
+    using piece = slice_plan::piece;
+    static constexpr std::uint64_t unit = 16 / sizeof(T); // kernels read whole words
     static constexpr int width = static_cast<int>(device::body_bytes / sizeof(T));
     /// 1 on a GPU, so that neighbouring threads access neighbouring memory.
     static constexpr int packed_at_a_time = static_cast<int>(device::body_bytes / 16);
 
 public:
+    using wire = T;
     struct call {
         const T* send; ///< one leaf after the other
         std::uint64_t leaf_count; ///< elements in a leaf
         std::uint64_t leaves;
         std::uint32_t divisor;
-        view<double> gram; ///< empty if no Gram matrix is asked for
+        view<T> receive;
+        bool scatters;
     };
 
-    exchange(Comm& comm, reduce_memory<device>& memory, const call& what, stream_ref on, call_site where)
+    term_exchange(Comm& comm, exchange_memory<device>& memory, const call& what, stream_ref on, call_site where)
         : comm_(comm), memory_(memory), what_(what), on_(on), where_(where),
-          ranks_(static_cast<std::uint64_t>(comm.size()))
+          ranks_(static_cast<std::uint64_t>(comm.size())),
+          plan_{ranks_, what.scatters ? what.receive.count() : 0, what.leaf_count, unit,
+              room((what.leaves + 1) * ranks_)}
     {
     }
-    exchange(const exchange&) = delete;
+    term_exchange(const term_exchange&) = delete;
 
     /// The least memory, in bytes, for a reduction.
     static std::uint64_t least_memory(std::uint64_t ranks, std::uint64_t leaves) noexcept
     {
-        return 2 * ((leaves + 2) * ranks * 16 + 64);
+        return 2 * ((leaves + 1) * ranks * 16 + 64);
     }
 
-    std::uint64_t bytes_sent() const noexcept { return bytes_sent_; }
-    std::uint64_t collectives() const noexcept { return collectives_; }
-
-    /// For each piece: all-to-all of slices, sum on the slice's owner, all-gather.
-    void all_reduce(view<T> receive)
+    exchange_traffic run()
     {
-        // A padded piece needs two more runs: the copy that is sent, and all results.
-        const exchange_plan plan(receive.count(), ranks_, unit, room(what_.leaves + 2));
-        run(plan, [&](const exchange_plan::piece& piece, int slot) { scatter(piece, slot); },
-            [&](const exchange_plan::piece& piece, int slot, stream_ref sums) {
-                T* const received = memory(slot);
-                add_to_gram(received, piece.part, sums);
-                T* const result = piece.padded ? results(slot, piece) : receive.data() + piece.first;
-                sum({received, what_.leaves, piece.part, piece.part * ranks_},
-                    result + rank() * piece.part, piece.part, sums);
-            },
-            [&, this](const exchange_plan::piece& piece, int slot) { gather(piece, slot, receive); });
+        const exchange_levels<Comm, void> levels(comm_, nullptr);
+        sliced_exchange exchange(levels, *this, memory_, on_, where_);
+        exchange.reduce(plan_, !what_.scatters);
+        return exchange.traffic();
     }
 
     /// All-gather of all terms, sum on every rank.
-    void all_reduce_at_once(view<T> receive)
+    exchange_traffic run_at_once()
     {
-        const std::uint64_t most = room(what_.leaves * ranks_);
-        run(pieces_of(receive.count(), most),
-            [&](const exchange_plan::piece& piece, int slot) {
+        exchange_traffic traffic;
+        const slice_plan plan{1, what_.leaf_count, what_.leaf_count, unit, room(what_.leaves * ranks_)};
+        run_overlapped(
+            memory_, on_, where_, plan,
+            [&, this](const piece& at, int slot) {
                 for (std::uint64_t leaf = 0; leaf < what_.leaves; ++leaf) {
-                    gather_from(view<const T>(what_.send + leaf * what_.leaf_count + piece.first, piece.count),
-                        view<T>(memory(slot) + leaf * ranks_ * piece.count, ranks_ * piece.count));
+                    comm_.all_gather(view<const T>(leaf_from(leaf) + at.first, at.length),
+                        view<T>(outgoing(slot) + leaf * ranks_ * at.length, ranks_ * at.length), on_, where_);
+                    traffic.bytes += (ranks_ - 1) * at.length * sizeof(T);
+                    ++traffic.collectives;
                 }
             },
-            [&](const exchange_plan::piece& piece, int slot, stream_ref sums) {
-                sum({memory(slot), what_.leaves, piece.count, piece.count * ranks_}, receive.data() + piece.first,
-                    piece.count, sums);
+            [this](const piece& at, int slot, stream_ref on) {
+                sum(outgoing(slot), at.length, what_.receive.data() + at.first, on);
             },
-            [](const exchange_plan::piece&, int) {});
+            [](const piece&, int) {});
+        return traffic;
     }
 
-    /// All-to-all of slices, sum on the slice's owner.
-    void reduce_scatter(view<T> receive)
+    // A slot holds the copy that is sent, later the results, then the terms that arrive.
+    T* outgoing(int slot) const noexcept { return reinterpret_cast<T*>(memory_.slot(slot)); }
+    T* incoming(const piece& at, int slot, std::uint64_t leaf) const noexcept
     {
-        const std::uint64_t most = room((what_.leaves + 1) * ranks_);
-        run(pieces_of(receive.count(), most),
-            [&](const exchange_plan::piece& piece, int slot) {
-                const std::uint64_t run = piece.count * ranks_;
-                T* const packed = memory(slot) + what_.leaves * run;
-                for (std::uint64_t leaf = 0; leaf < what_.leaves; ++leaf) {
-                    const T* from = what_.send + leaf * what_.leaf_count;
-                    if (piece.count != receive.count()) {
-                        const pack_parts<T, packed_at_a_time> pack{
-                            from + piece.first, receive.count(), ranks_, piece.count, packed};
-                        device::for_each(on_, pack.blocks(), pack);
-                        from = packed;
-                    }
-                    exchange_parts(view<const T>(from, run), view<T>(memory(slot) + leaf * run, run));
-                }
-            },
-            [&](const exchange_plan::piece& piece, int slot, stream_ref sums) {
-                add_to_gram(memory(slot), piece.count, sums);
-                sum({memory(slot), what_.leaves, piece.count, piece.count * ranks_}, receive.data() + piece.first,
-                    piece.count, sums);
-            },
-            [](const exchange_plan::piece&, int) {});
+        return outgoing(slot) + (1 + leaf) * ranks_ * at.length;
     }
+    std::uint64_t message(const piece& at, int) const noexcept { return at.length; }
+    std::uint64_t result_message(const piece& at) const noexcept { return at.length; }
+    std::uint64_t sends() const noexcept { return what_.leaves; }
+
+    /// The terms themselves, or a copy of those that do not lie one after the other, or end too early.
+    const T* encode(const piece& at, int slot, std::uint64_t leaf) const
+    {
+        const T* const from = leaf_from(leaf) + at.first;
+        T* const copy = outgoing(slot);
+        if (what_.scatters) {
+            if (at.length == plan_.stride) return from;
+            const pack_parts<T, packed_at_a_time> pack{from, plan_.stride, ranks_, at.length, copy};
+            device::for_each(on_, pack.blocks(), pack);
+            return copy;
+        }
+        if (!plan_.is_padded(at)) return from;
+        const std::uint64_t there = plan_.count - at.first;
+        device::copy(on_, view<const T>(from, there), view<T>(copy, there), where_);
+        device::zero(on_, view<T>(copy + there, at.count - there), where_);
+        return copy;
+    }
+    void combine(const piece& at, int slot, int, stream_ref on) const
+    {
+        T* const to = what_.scatters ? what_.receive.data() + at.first
+                                     : results(at, slot) + static_cast<std::uint64_t>(comm_.rank()) * at.length;
+        sum(incoming(at, slot, 0), at.length, to, on);
+    }
+    T* results(const piece& at, int slot) const noexcept
+    {
+        return plan_.is_padded(at) ? outgoing(slot) : what_.receive.data() + at.first;
+    }
+    void decode(const piece& at, int slot) const
+    {
+        if (!plan_.is_padded(at)) return;
+        const std::uint64_t there = plan_.count - at.first;
+        device::copy(on_, view<const T>(outgoing(slot), there), what_.receive.part(at.first, there), where_);
+    }
+    void note(int, const T*, std::uint64_t, std::uint64_t, stream_ref, bool) const noexcept {}
 
 private:
-    std::uint64_t rank() const noexcept { return static_cast<std::uint64_t>(comm_.rank()); }
-    T* memory(int slot) const noexcept { return reinterpret_cast<T*>(memory_.slot(slot).data()); }
-    /// The number of elements of each of `copies` runs that fit in a slot.
-    std::uint64_t room(std::uint64_t copies) const noexcept { return memory_.slot_bytes() / sizeof(T) / copies; }
+    /// Elements of each of `runs` runs that fit in a slot: whole words, if there is room for any.
+    std::uint64_t room(std::uint64_t runs) const noexcept
+    {
+        const std::uint64_t elements = memory_.slot_bytes() / sizeof(T) / runs;
+        return elements > unit ? elements / unit * unit : elements;
+    }
+    const T* leaf_from(std::uint64_t leaf) const noexcept { return what_.send + leaf * what_.leaf_count; }
 
-    /// Cuts a buffer into pieces of up to `most` elements.
-    struct pieces_of {
-        std::uint64_t count;
-        std::uint64_t most;
-        pieces_of(std::uint64_t all, std::uint64_t room) noexcept
-            : count(all), most(room > unit ? room / unit * unit : room)
-        {
-        }
-        exchange_plan::piece next(const exchange_plan::piece& before) const noexcept
-        {
-            const std::uint64_t first = before.first + before.count;
-            const std::uint64_t left = count - first;
-            return {first, left < most ? left : most, 0, false};
-        }
-    };
-
-    template <class Plan, class Send, class Add, class Finish>
-    void run(const Plan& plan, const Send& send, const Add& add, const Finish& finish)
+    /// Adds runs of `length` elements, of which each leaf has one for each rank.
+    void sum(const T* terms, std::uint64_t length, T* result, stream_ref on) const
     {
-        begin_gram();
-        run_overlapped(memory_, on_, where_, plan, send, add, finish);
-        end_gram();
-    }
-
-    /// A slot holds the terms received, then, for a padded piece, the copy that is sent and the results.
-    T* copy_to_send(int slot, const exchange_plan::piece& piece) const noexcept
-    {
-        return memory(slot) + what_.leaves * ranks_ * piece.part;
-    }
-    T* results(int slot, const exchange_plan::piece& piece) const noexcept
-    {
-        return memory(slot) + (what_.leaves + 1) * ranks_ * piece.part;
-    }
-
-    void scatter(const exchange_plan::piece& piece, int slot)
-    {
-        const std::uint64_t run = ranks_ * piece.part;
-        for (std::uint64_t leaf = 0; leaf < what_.leaves; ++leaf) {
-            view<const T> from(what_.send + leaf * what_.leaf_count + piece.first, piece.count);
-            if (piece.padded) {
-                T* const copy = copy_to_send(slot, piece);
-                device::for_each(on_, run, copy_padded<T>{from, copy});
-                from = view<const T>(copy, run);
-            }
-            exchange_parts(from, view<T>(memory(slot) + leaf * run, run));
-        }
-    }
-    void gather(const exchange_plan::piece& piece, int slot, view<T> receive)
-    {
-        const std::uint64_t run = ranks_ * piece.part;
-        T* const whole = piece.padded ? results(slot, piece) : receive.data() + piece.first;
-        gather_from(view<const T>(whole + rank() * piece.part, piece.part), view<T>(whole, run));
-        if (piece.padded) {
-            device::copy(on_, view<const T>(whole, piece.count), receive.part(piece.first, piece.count), where_);
-        }
-    }
-
-    void exchange_parts(view<const T> from, view<T> to)
-    {
-        comm_.all_to_all(from, to, on_, where_);
-        bytes_sent_ += (from.count() - from.count() / ranks_) * sizeof(T);
-        ++collectives_;
-    }
-    void gather_from(view<const T> own, view<T> whole)
-    {
-        comm_.all_gather(own, whole, on_, where_);
-        bytes_sent_ += (ranks_ - 1) * own.count() * sizeof(T);
-        ++collectives_;
-    }
-
-    /// If there are few pairs of ranks, each pair is cut into parts (as in `accumulate_gram`) to occupy a GPU.
-    void begin_gram()
-    {
-        if (in_parts()) device::fill(on_, gram_sums(), 0.0, where_);
-    }
-    void add_to_gram(const T* received, std::uint64_t length, stream_ref on)
-    {
-        if (what_.gram.empty()) return;
-        device::sum_each(on, pairs() * parts_of_pairs(),
-            pair_dots<T>{
-                received, length, ranks_, parts_of_pairs(), in_parts() ? gram_sums().data() : what_.gram.data()});
-    }
-    void end_gram()
-    {
-        if (!in_parts()) return;
-        device::for_each(on_, pairs(), add_parts{gram_sums().data(), ranks_, parts_of_pairs(), what_.gram.data()});
-    }
-    std::uint64_t pairs() const noexcept { return ranks_ * (ranks_ + 1) / 2; }
-    std::uint64_t parts_of_pairs() const noexcept
-    {
-        return pairs() < device::parallel_sums ? device::parallel_sums / pairs() : 1;
-    }
-    bool in_parts() const noexcept { return !what_.gram.empty() && parts_of_pairs() != 1; }
-    view<double> gram_sums() const noexcept
-    {
-        return view<double>(memory_.gram_sums).part(0, pairs() * parts_of_pairs());
-    }
-    void sum(const term_rows<T>& rows, T* result, std::uint64_t count, stream_ref on)
-    {
-        const sum_rows<in, T, width> body{rows, ranks_ * what_.leaves, result, count, what_.divisor};
+        const sum_rows<in, T, width> body{
+            {terms, what_.leaves, length, length * ranks_}, ranks_ * what_.leaves, result, length, what_.divisor};
         device::for_each(on, body.blocks(), body);
     }
 
     Comm& comm_;
-    reduce_memory<device>& memory_;
+    exchange_memory<device>& memory_;
     call what_;
     stream_ref on_;
     call_site where_;
     std::uint64_t ranks_;
-    std::uint64_t bytes_sent_ = 0;
-    std::uint64_t collectives_ = 0;
-};
-
-/// Reduces floating-point sums by the communicator's own reduction of integers.
-template <floating_element T, communicator Comm>
-class fixed_point {
-    using device = typename Comm::device;
-    using stream_ref = stream_ref_of<Comm>;
-    using code = exponent_code<T>;
-
-public:
-    /// Bytes of memory per element.
-    static constexpr std::uint64_t element_bytes = sizeof(std::int64_t) + sizeof(code);
-
-    /// Cost: two messages per piece.
-    static void all_reduce(Comm& comm, reduce_memory<device>& memory, const T* send, std::uint64_t leaf_count,
-        std::uint64_t leaves, std::uint32_t divisor, view<T> receive, stream_ref on, call_site where)
-    {
-        const int term_bits = bits_for_terms(static_cast<std::uint64_t>(comm.size()) * leaves);
-        const std::uint64_t room = memory.scratch.size() / element_bytes / 8 * 8;
-        auto* const sums = reinterpret_cast<std::int64_t*>(memory.scratch.data());
-        auto* const codes = reinterpret_cast<code*>(sums + room);
-        for (std::uint64_t first = 0; first < receive.count(); first += room) {
-            const std::uint64_t left = receive.count() - first;
-            const std::uint64_t count = left < room ? left : room;
-            device::for_each(on, count, code_exponents<T>{send + first, leaf_count, leaves, codes});
-            comm.all_reduce(view<const code>(codes, count), view<code>(codes, count), reduction::max, on, where);
-            device::for_each(on, count, quantise_leaves<T>{send + first, leaf_count, leaves, codes, term_bits, sums});
-            comm.all_reduce(
-                view<const std::int64_t>(sums, count), view<std::int64_t>(sums, count), reduction::sum, on, where);
-            device::for_each(
-                on, count, dequantise<T>{sums, codes, term_bits, divisor, receive.data() + first});
-        }
-    }
-
-    static std::uint64_t pieces(const reduce_memory<device>& memory, std::uint64_t count) noexcept
-    {
-        const std::uint64_t room = memory.scratch.size() / element_bytes / 8 * 8;
-        return (count + room - 1) / room;
-    }
+    slice_plan plan_;
 };
 
 } // namespace collprobe::detail

@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/sliced_exchange.hpp>
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/round_scaled.hpp>
@@ -54,7 +57,7 @@ inline constexpr std::int64_t negative_infinity_term = std::int64_t{1} << 20;
 inline constexpr std::int64_t nan_term = std::int64_t{1} << 40;
 
 /// number / 2^unit, rounded to nearest, ties to even. Precondition: the quotient is below 2^62.
-COLLPROBE_HD constexpr std::int64_t quantised(const scaled& number, int unit) noexcept
+COLLPROBE_HD constexpr std::int64_t in_units(const scaled& number, int unit) noexcept
 {
     const int shift = unit - number.exponent;
     std::uint64_t magnitude = 0;
@@ -98,7 +101,7 @@ struct code_exponents {
 
 /// sums[i] = element i of all leaves in the agreed unit. A body for `for_each`.
 template <floating_element T>
-struct quantise_leaves {
+struct leaves_to_units {
     const T* leaves;
     std::uint64_t leaf_stride;
     std::uint64_t leaf_count;
@@ -119,7 +122,7 @@ struct quantise_leaves {
                     : (to_bits(value) & element_traits<T>::sign_mask) != 0 ? negative_infinity_term
                                                                           : positive_infinity_term;
             } else {
-                sum += quantised(take_apart(value), unit);
+                sum += in_units(take_apart(value), unit);
             }
         }
         sums[index] = sum;
@@ -147,7 +150,7 @@ COLLPROBE_HD constexpr T round_normal(std::uint64_t magnitude, int leading, std:
 
 /// result[i] = the sum divided by `divisor`, rounded once. A body for `for_each`.
 template <floating_element T>
-struct dequantise {
+struct units_to_elements {
     const std::int64_t* sums;
     const exponent_code<T>* codes;
     int term_bits;
@@ -180,6 +183,45 @@ struct dequantise {
             number = divide(0, magnitude, number.exponent, divisor, number.negative);
         }
         result[index] = round_scaled<T>(number);
+    }
+};
+
+/// Reduces floating-point sums by the communicator's own reduction of integers.
+template <floating_element T, communicator Comm>
+class fixed_point {
+    using device = typename Comm::device;
+    using stream_ref = stream_ref_of<Comm>;
+    using code = exponent_code<T>;
+
+public:
+    /// Bytes of memory per element.
+    static constexpr std::uint64_t element_bytes = sizeof(std::int64_t) + sizeof(code);
+
+    /// Cost: two messages per piece.
+    static void all_reduce(Comm& comm, exchange_memory<device>& memory, const T* send, std::uint64_t leaf_count,
+        std::uint64_t leaves, std::uint32_t divisor, view<T> receive, stream_ref on, call_site where)
+    {
+        const int term_bits = bits_for_terms(static_cast<std::uint64_t>(comm.size()) * leaves);
+        const std::uint64_t room = memory.scratch.size() / element_bytes / 8 * 8;
+        auto* const sums = reinterpret_cast<std::int64_t*>(memory.scratch.data());
+        auto* const codes = reinterpret_cast<code*>(sums + room);
+        for (std::uint64_t first = 0; first < receive.count(); first += room) {
+            const std::uint64_t left = receive.count() - first;
+            const std::uint64_t count = left < room ? left : room;
+            device::for_each(on, count, code_exponents<T>{send + first, leaf_count, leaves, codes});
+            comm.all_reduce(view<const code>(codes, count), view<code>(codes, count), reduction::max, on, where);
+            device::for_each(on, count, leaves_to_units<T>{send + first, leaf_count, leaves, codes, term_bits, sums});
+            comm.all_reduce(
+                view<const std::int64_t>(sums, count), view<std::int64_t>(sums, count), reduction::sum, on, where);
+            device::for_each(
+                on, count, units_to_elements<T>{sums, codes, term_bits, divisor, receive.data() + first});
+        }
+    }
+
+    static std::uint64_t pieces(const exchange_memory<device>& memory, std::uint64_t count) noexcept
+    {
+        const std::uint64_t room = memory.scratch.size() / element_bytes / 8 * 8;
+        return (count + room - 1) / room;
     }
 };
 

@@ -362,7 +362,7 @@ COLLPROBE_COLD_INLINE void html_page::write_calls(std::string& out) const
             table.cell(name(each.element));
             table.cell(std::to_string(each.count));
             table.cell(std::to_string(each.ranks));
-            table.cell(order_name(each));
+            table.cell(name(each.order));
             table.cell(detail::partial_sum_precision(each));
             std::string same;
             const auto add = [&same](bool holds, const char* what) {

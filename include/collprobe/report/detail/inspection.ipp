@@ -36,12 +36,6 @@ COLLPROBE_COLD_INLINE std::string detail::partial_sum_precision(const inspection
     return type.empty() ? bits : bits + " (" + std::string(type) + ")";
 }
 
-COLLPROBE_COLD_INLINE std::string order_name(const inspection& found)
-{
-    if (!found.codes.empty()) return found.codes + " in " + std::to_string(found.code_block);
-    return name(found.order) + (found.radix == 0 ? std::string() : ' ' + std::to_string(found.radix));
-}
-
 COLLPROBE_COLD_INLINE std::string inspection_table(const std::vector<inspection>& found)
 {
     text_table table;
@@ -56,7 +50,7 @@ COLLPROBE_COLD_INLINE std::string inspection_table(const std::vector<inspection>
     table.cell("algbw (GB/s)").cell("busbw (GB/s)");
     for (const inspection& each : found) {
         table.row(std::to_string(each.bytes())).cell(std::to_string(each.count)).cell(name(each.element));
-        table.cell(std::to_string(each.ranks)).cell(order_name(each));
+        table.cell(std::to_string(each.ranks)).cell(name(each.order));
         table.cell(detail::partial_sum_precision(each));
         table.cell(each.roundings_per_element < 0 ? "-" : std::to_string(each.roundings_per_element));
         table.cell(std::string(each.run_stable ? "r" : "-") + (each.size_stable ? "s" : "-")
@@ -81,7 +75,7 @@ COLLPROBE_COLD_INLINE std::string order_list(const inspection& found)
         text += "from element " + std::to_string(each.first) + ", " + std::to_string(each.elements) + " of them";
         if (!each.ranks.empty()) text += ", on rank";
         for (const int rank : each.ranks) text += ' ' + std::to_string(rank);
-        text += ": " + (each.brackets.empty() ? order_name(found) : each.brackets) + '\n';
+        text += ": " + (each.brackets.empty() ? name(found.order) : each.brackets) + '\n';
     }
     return text;
 }
@@ -97,8 +91,6 @@ COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const inspect
     json.key("partial_sum_precision").index(found.partial_sum_bits == 0 ? -1 : found.partial_sum_bits);
     json.key("partial_sum_precision_or_more").boolean(found.partial_sum_bits_or_more);
     json.key("order_class").text(name(found.order)).key("orders").integer(found.orders.size());
-    if (found.radix != 0) json.key("radix").index(found.radix);
-    if (!found.codes.empty()) json.key("codes").text(found.codes).key("code_block").integer(found.code_block);
     json.key("run_stable").boolean(found.run_stable);
     json.key("size_stable").boolean(found.size_stable);
     json.key("permutation_stable").boolean(found.permutation_stable);

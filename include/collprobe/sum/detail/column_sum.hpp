@@ -9,6 +9,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/simd/convert.hpp>
 #include <collprobe/simd/rounding.hpp>
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/detail/add.hpp>
@@ -36,11 +37,30 @@ COLLPROBE_HD inline const T* row_values(const T* from, int count, [[maybe_unused
     return room;
 }
 
+/// What the elements of a row are added as: on the host those that are stored only become floats.
+template <floating_element T>
+using number_of = std::conditional_t<!on_device && narrow_floating_element<T>, float, T>;
+
+template <int width, floating_element T>
+COLLPROBE_HD inline const number_of<T>* row_numbers(
+    const T* from, int count, [[maybe_unused]] number_of<T> (&room)[width]) noexcept
+{
+    if constexpr (std::is_same_v<number_of<T>, T>) {
+        return row_values(from, count, room);
+    } else {
+        widen_run(from, count, room);
+        for (int i = count; i < width; ++i) room[i] = 0;
+        return room;
+    }
+}
+
 /// The value in the accumulator's type.
 template <class Wide, floating_element T>
 COLLPROBE_HD inline Wide widened_to(T value) noexcept
 {
-    if constexpr (std::is_same_v<Wide, double>) {
+    if constexpr (std::is_same_v<Wide, T>) {
+        return value;
+    } else if constexpr (std::is_same_v<Wide, double>) {
         return widen(value);
     } else if constexpr (on_device && std::is_same_v<T, float16>) {
         return static_cast<float>(widen(value));
@@ -62,12 +82,23 @@ COLLPROBE_HD inline T narrowed(Wide value) noexcept
     }
 }
 
-/// value / divisor in the accumulator's type. For a power of two it is exact unless it underflows, else it is
-/// rounded.
+/// value / divisor, rounded to the accumulator's type. For a power of two it is exact unless it underflows.
 template <class Wide>
 COLLPROBE_HD inline Wide quotient(Wide value, std::uint32_t divisor) noexcept
 {
-    return divisor == 1 ? value : rounded_quotient(value, static_cast<Wide>(divisor));
+    if constexpr (std::is_floating_point_v<Wide>) return rounded_quotient(value, static_cast<Wide>(divisor));
+    else return value;
+}
+
+/// The same of a run.
+template <int width, floating_element T, class Wide>
+COLLPROBE_HD inline void narrow_run(const Wide (&from)[width], T* to) noexcept
+{
+    if constexpr (!std::is_same_v<number_of<T>, T> && !std::is_same_v<Wide, T>) {
+        round_run(from, width, to);
+    } else {
+        for (int i = 0; i < width; ++i) to[i] = narrowed<T>(from[i]);
+    }
 }
 
 /// The terms of each element of a block, and the divisor of their sum. `terms(k)` points to the elements of term k;
@@ -80,86 +111,37 @@ struct columns {
     int count; // elements of the block
 };
 
-/// Term after term, each addition rounded to the type `Wide`.
-template <class Wide, int width, floating_element T, class Terms, floating_element Result>
-COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, Result* result) noexcept
+/// Term after term, each addition rounded to the type `Wide`. The host keeps sums of a type that is stored only as
+/// floats, which it rounds to the type after each addition.
+template <class Wide, int width, floating_element T, class Terms>
+COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, T* result) noexcept
 {
-    const hidden<Wide> hide;
-    Wide sum[width];
-    T room[width];
-    const T* row = row_values(of.terms(0), of.count, room);
-    for (int i = 0; i < width; ++i) sum[i] = widened_to<Wide>(row[i]);
+    constexpr bool is_stored_only = !std::is_floating_point_v<Wide>;
+    using kept = std::conditional_t<is_stored_only, number_of<T>, Wide>;
+    [[maybe_unused]] const hidden<std::conditional_t<std::is_floating_point_v<kept>, kept, float>> hide;
+    kept sum[width];
+    number_of<T> room[width];
+    const number_of<T>* row = row_numbers(of.terms(0), of.count, room);
+    for (int i = 0; i < width; ++i) sum[i] = widened_to<kept>(row[i]);
     for (std::uint64_t k = 1; k < of.term_count; ++k) {
-        row = row_values(of.terms(k), of.count, room);
-        for (int i = 0; i < width; ++i) sum[i] = hide(rounded_sum(sum[i], widened_to<Wide>(row[i])));
+        row = row_numbers(of.terms(k), of.count, room);
+        for (int i = 0; i < width; ++i) {
+            sum[i] = add(sum[i], widened_to<kept>(row[i]));
+            if constexpr (std::is_floating_point_v<kept>) sum[i] = hide(sum[i]);
+        }
+        if constexpr (is_stored_only && std::is_floating_point_v<kept>) {
+            narrow_run(sum, result);
+            widen_run(result, width, sum);
+        }
+    }
+    if (of.divisor != 1 && is_stored_only) {
+        for (int i = 0; i < width; ++i) result[i] = narrowed<T>(quotient(widened_to<double>(sum[i]), of.divisor));
+        return;
     }
     if (of.divisor != 1) {
         for (int i = 0; i < width; ++i) sum[i] = quotient(sum[i], of.divisor);
     }
-    for (int i = 0; i < width; ++i) result[i] = narrowed<Result>(sum[i]);
-}
-
-/// Term after term, each addition rounded to an element type that is stored only.
-template <int width, floating_element T, class Terms>
-COLLPROBE_HD inline void sum_in_storage_type(const columns<T, Terms>& of, T* result) noexcept
-{
-    T room[width];
-    const T* row = row_values(of.terms(0), of.count, room);
-    T sum[width];
-    for (int i = 0; i < width; ++i) sum[i] = row[i];
-    for (std::uint64_t k = 1; k < of.term_count; ++k) {
-        row = row_values(of.terms(k), of.count, room);
-        for (int i = 0; i < width; ++i) sum[i] = add(sum[i], row[i]);
-    }
-    for (int i = 0; i < width; ++i) {
-        result[i] = of.divisor == 1 ? sum[i] : T(quotient(widened_to<double>(sum[i]), of.divisor));
-    }
-}
-
-/// The sum and its lost part as one number. After an overflow, of the sum or of a step of `two_sum`, `lost` is not
-/// finite; then the sum alone is the result of IEEE 754. A lost part of zero is not added, because it would turn -0
-/// into +0.
-template <class Wide>
-COLLPROBE_HD inline Wide compensated(Wide sum, Wide lost) noexcept
-{
-    const bool nothing = static_cast<decltype(to_bits(lost))>(to_bits(lost) << 1) == 0;
-    return nothing || !is_finite(lost) ? sum : rounded_sum(sum, lost);
-}
-
-/// The type of the two numbers of a compensated sum.
-template <floating_element T>
-using compensated_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// The summation of Kahan and Babuska: a second sum collects the rounding error of each addition.
-/// Source: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen" (1974).
-template <class Wide, int width, floating_element T, class Terms>
-COLLPROBE_HD inline void sum_and_lost(const columns<T, Terms>& of, Wide (&sum)[width], Wide (&lost)[width]) noexcept
-{
-    const hidden<Wide> hide;
-    T room[width];
-    const T* row = row_values(of.terms(0), of.count, room);
-    for (int i = 0; i < width; ++i) {
-        sum[i] = widened_to<Wide>(row[i]);
-        lost[i] = 0;
-    }
-    for (std::uint64_t k = 1; k < of.term_count; ++k) {
-        row = row_values(of.terms(k), of.count, room);
-        for (int i = 0; i < width; ++i) {
-            const two_terms<Wide> next = hidden_two_sum(sum[i], widened_to<Wide>(row[i]), hide);
-            sum[i] = next.high;
-            lost[i] = hide(rounded_sum(lost[i], next.low));
-        }
-    }
-}
-template <int width, floating_element T, class Terms>
-COLLPROBE_HD inline void sum_compensated(const columns<T, Terms>& of, T* result) noexcept
-{
-    compensated_type<T> sum[width];
-    compensated_type<T> lost[width];
-    sum_and_lost(of, sum, lost);
-    for (int i = 0; i < width; ++i) {
-        result[i] = narrowed<T>(quotient(compensated(sum[i], lost[i]), of.divisor));
-    }
+    narrow_run(sum, result);
 }
 
 /// The correctly rounded sum of one column, term by term.
@@ -270,12 +252,18 @@ COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) n
     typename range::bits_type largest[width];
     typename range::bits_type least[width];
     T room[width];
+    [[maybe_unused]] number_of<T> numbers[width];
     const T* row = row_values(of.terms(0), of.count, room);
+    const auto as_numbers = [&] {
+        if constexpr (std::is_same_v<number_of<T>, T>) return row;
+        else return row_numbers(row, width, numbers);
+    };
     for (int i = 0; i < width; ++i) {
         largest[i] = range::of_largest(row[i]);
         least[i] = range::of_least(row[i]);
     }
-    for (int i = 0; i < width; ++i) sum[i] = widen(row[i]);
+    const number_of<T>* number = as_numbers();
+    for (int i = 0; i < width; ++i) sum[i] = widened_to<double>(number[i]);
     for (std::uint64_t k = 1; k < of.term_count; ++k) {
         row = row_values(of.terms(k), of.count, room);
         for (int i = 0; i < width; ++i) {
@@ -284,10 +272,11 @@ COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) n
             largest[i] = high > largest[i] ? high : largest[i];
             least[i] = low < least[i] ? low : least[i];
         }
-        for (int i = 0; i < width; ++i) sum[i] = rounded_sum(sum[i], widen(row[i]));
+        number = as_numbers();
+        for (int i = 0; i < width; ++i) sum[i] = rounded_sum(sum[i], widened_to<double>(number[i]));
     }
     if (of.divisor == 1) {
-        for (int i = 0; i < width; ++i) result[i] = narrowed<T>(sum[i]);
+        narrow_run(sum, result);
     } else {
         for (int i = 0; i < width; ++i) result[i] = rounded_once<T>(sum[i], of.divisor);
     }
@@ -343,19 +332,16 @@ COLLPROBE_HD inline void sum_in_pair(const columns<double, Terms>& of, double* r
     }
 }
 
-/// The sums of a block of columns. `result` gets `width` values; only the first `of.count` are valid. Sums of a
-/// standard type may be rounded to another type than that of the terms.
-template <accumulation in, int width, floating_element T, class Terms, floating_element Result>
-COLLPROBE_HD inline void sum_columns(const columns<T, Terms>& of, Result* result) noexcept
+/// The sums of a block of columns. `result` gets `width` values; only the first `of.count` are valid.
+template <accumulation in, int width, floating_element T, class Terms>
+COLLPROBE_HD inline void sum_columns(const columns<T, Terms>& of, T* result) noexcept
 {
     static_assert(holds<T>(in), "the accumulator is narrower than the element type");
     if constexpr (in == accumulation::exact && std::is_same_v<T, double>) sum_in_pair<width>(of, result);
     else if constexpr (in == accumulation::exact) sum_in_double<width>(of, result);
-    else if constexpr (in == accumulation::compensated) sum_compensated<width>(of, result);
     else if constexpr (in == accumulation::float64) sum_plainly<double, width>(of, result);
     else if constexpr (in == accumulation::float32) sum_plainly<float, width>(of, result);
-    else if constexpr (std::is_floating_point_v<T>) sum_plainly<T, width>(of, result);
-    else sum_in_storage_type<width>(of, result);
+    else sum_plainly<T, width>(of, result);
 }
 
 } // namespace collprobe::detail

@@ -14,7 +14,6 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/sum/combine.hpp>
 
 /// One rank's share of the data movement of a collective, as work of a device. The rank enqueues it between `enter`
@@ -69,8 +68,6 @@ struct element_reduction {
 
     COLLPROBE_HD void operator()(std::uint64_t index) const
     {
-        // Each hop stands between two compiler barriers, which stay behind this.
-        const collprobe::detail::gradual_underflow as_ieee_has_it;
         const std::uint64_t at = first + index;
         const T result = completed(order == reduction_order::tree
                 ? up_tree(visits[at < boundary ? 0 : 1], at)

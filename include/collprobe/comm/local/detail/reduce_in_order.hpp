@@ -103,9 +103,7 @@ template <element T>
 void reduce_in_order(reduction_order order, reduction operation, int ranks, std::uint64_t count,
     std::uint64_t first, std::uint64_t last, source_of_rank<T> source, store_block<T> store)
 {
-    const collprobe::detail::gradual_underflow as_ieee_has_it;
     ordered_reduction<T> reduce(operation, ranks, source);
-    collprobe::detail::compiler_barrier(&reduce); // no value is read or computed before the mode is set
     switch (order) {
     case reduction_order::linear: reduce.along_ring(0, first, last, store); return;
     case reduction_order::ring: {
@@ -140,9 +138,7 @@ template <element T>
 void reduce_part_in_order(reduction_order order, reduction operation, int ranks, int part,
     std::uint64_t count, source_of_rank<T> source, store_block<T> store)
 {
-    const collprobe::detail::gradual_underflow as_ieee_has_it;
     ordered_reduction<T> reduce(operation, ranks, source);
-    collprobe::detail::compiler_barrier(&reduce); // no value is read or computed before the mode is set
     reduce.along_ring(part_start(order, ranks, part), 0, count, store);
 }
 

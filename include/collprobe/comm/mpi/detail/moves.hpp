@@ -11,7 +11,6 @@
 #include <collprobe/comm/mpi/detail/types.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/device/host/device.hpp>
-#include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/sum/combine.hpp>
 
 /// Each collective by calls of MPI: in place, averages, and counts beyond `int`. All ranks have the same arguments.
@@ -185,8 +184,6 @@ void move(const transfer& of)
         return;
     }
     if (of.count == 0) return;
-    const collprobe::detail::gradual_underflow as_ieee_has_it;
-    collprobe::detail::compiler_barrier(of.receive); // no value is computed before the mode is set
     const T* const send = static_cast<const T*>(of.send);
     T* const receive = static_cast<T*>(of.receive);
     if constexpr (Call == collective::all_reduce) all_reduce(of, send, receive);

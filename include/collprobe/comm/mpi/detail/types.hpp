@@ -8,7 +8,6 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/mpi/detail/library.hpp>
 #include <collprobe/core/element.hpp>
-#include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/sum/combine.hpp>
 
 /// MPI's names of the library's element types and reductions.
@@ -47,8 +46,6 @@ MPI_Op own_operation()
     static const MPI_Op created = [] {
         MPI_Op made = MPI_OP_NULL;
         const auto apply = [](void* in, void* in_out, int* count, MPI_Datatype*) {
-            const collprobe::detail::gradual_underflow as_ieee_has_it;
-            collprobe::detail::compiler_barrier(in_out); // no value is read before the mode is set
             collprobe::detail::combine(operation, static_cast<T*>(in_out), static_cast<const T*>(in), *count);
         };
         require(MPI_Op_create(apply, 1, &made), "MPI_Op_create");

@@ -16,6 +16,7 @@ namespace detail {
 COLLPROBE_INLINE void stream_state::serve() noexcept
 {
     served_here() = this;
+    const collprobe::detail::gradual_underflow as_ieee_has_it; // for all tasks
     for (std::uint64_t number = 1;; ++number) {
         collprobe::detail::task& next = queue.front();
         const bool stop = next.is_stop();

@@ -6,13 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/core/config.hpp>
 #include <collprobe/sum/order.hpp>
 
 /// The orders of MPI libraries that sum/order.hpp does not have, for n ranks. In a rooted tree each rank adds to its
 /// own value the sums of its children, one after the other; rank 0 is the root.
 /// Source: found by `inspect` in Open MPI 4.1.4 and MPICH 4.0.2, see bench/results/inspection.md.
-namespace collprobe::inline COLLPROBE_ABI::detail {
+namespace summation {
+
+using namespace collprobe;
 
 /// Adds the children of `rank` to it. `children(rank)` lists them in the sequence in which they are added.
 template <class Children>
@@ -125,4 +126,4 @@ inline summation_order chains_order(int n, int k)
     return order;
 }
 
-} // namespace collprobe::detail
+} // namespace summation
