@@ -11,7 +11,7 @@
 
 namespace collprobe::bench {
 
-#if COLLPROBE_VECTORS
+#if COLLPROBE_VECTORS && defined(__x86_64__)
 // Integer additions: no element type makes them slow, and they bound the read nowhere.
 [[gnu::target("avx2"), gnu::noinline]] inline std::uint64_t sum_words_avx2(const unsigned char* data, std::size_t bytes)
 {
@@ -36,7 +36,7 @@ namespace collprobe::bench {
 /// Reads a buffer as fast as one core does; the result is for nothing but to be used.
 inline std::uint64_t bare_read(const unsigned char* data, std::size_t bytes)
 {
-#if COLLPROBE_VECTORS
+#if COLLPROBE_VECTORS && defined(__x86_64__)
     if (detail::supports(detail::isa::vectors)) return sum_words_avx2(data, bytes);
 #endif
     std::uint64_t sums[8] = {};

@@ -58,7 +58,7 @@ struct codecs {
         if (what == work::encode) {
             encode(0, probed);
         } else if (what == work::combine) {
-            reduce(quant::combine_reducer<T>{how, cut, messages.data(), message_bytes, ranks, ranks, false, probed,
+            reduce(quant::combine_reducer<T>{how, cut, messages.data(), message_bytes, ranks, ranks, probed,
                        nullptr, {how, {}, nullptr, probed}, sum.data(), message_bytes},
                 cut.blocks());
         } else {

@@ -42,7 +42,7 @@ struct kernels {
         ? 1
         : 1 + 2 * static_cast<std::uint64_t>(bench::attribute(cudaDevAttrL2CacheSize)) / (count * sizeof(T));
     std::uint64_t turn = 0;
-    quant::message_slices cut{1, 1, 1, how.block, count, 0, count, count, nullptr};
+    quant::message_slices cut{1, 1, how.block, count, 0, count, count, nullptr};
     std::uint64_t message_bytes = quant::wire_layout::of(how, cut.blocks()).bytes();
     cu::stream stream{};
     cu::workspace scratch{};
@@ -67,7 +67,7 @@ struct kernels {
     void combine()
     {
         cu::device::reduce(stream,
-            quant::combine_reducer<T>{how, cut, codes(), message_bytes, ranks, ranks, false, probed,
+            quant::combine_reducer<T>{how, cut, codes(), message_bytes, ranks, ranks, probed,
                 nullptr, encoder(), sum.data(), message_bytes},
             cut.blocks(), errors.data(), scratch);
     }

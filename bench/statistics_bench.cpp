@@ -12,7 +12,7 @@
 //
 // Times are processor time of the thread, medians over the iterations: others' work on the machine
 // costs cache and bandwidth, but not time slices.
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/scan/statistics.hpp>
 
 #include <algorithm>
@@ -80,7 +80,7 @@ void read_pass(benchmark::State& state)
     const std::vector<T> data = gradient_like<T>(bytes / sizeof(T)), other = data;
     const view<const T> all(data);
     constexpr std::uint32_t bins = 4096;
-    std::vector<sketch_sum<T>> sums(2 * bins), scratch(2 * bins);
+    std::vector<double> sums(2 * bins), scratch(2 * bins);
     const detail::sketch_source<T> from{all, 0, bins, 1};
     const detail::sketch_memory<T> to{sums.data(), scratch.data()};
     const auto reduced = [&](const auto& reducer) { return reducer.finish(detail::reduce_blocks(reducer, all.count())); };
@@ -88,7 +88,7 @@ void read_pass(benchmark::State& state)
         if constexpr (what == work::sketch) {
             detail::sketch_on_host(detail::best_isa(), from, sums.data(), scratch.data());
         } else if constexpr (what == work::input_and_sketch) {
-            using inner = statistics_reducer<T, true>;
+            using inner = statistics_reducer<T>;
             benchmark::DoNotOptimize(reduced(detail::sketched_reducer<inner, T>{{all}, from, to}));
         } else {
             constexpr bool with_input = what == work::result_and_input || what == work::result_input_and_sketch;

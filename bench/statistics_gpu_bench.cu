@@ -25,7 +25,7 @@
 
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/scan/copy_statistics.hpp>
-#include <collprobe/scan/cuda/statistics.cuh>
+#include <collprobe/scan/cuda/one_read.cuh>
 
 using namespace collprobe;
 using bench::reader;

@@ -194,9 +194,9 @@ bool is_transposed(const receipt_tensor& expected, const receipt_tensor& found, 
     }
     const std::optional<std::uint64_t> wanted = digest_of(expected, box, type->expected);
     if (!wanted) return false;
-    const auto state = type->found < 0 ? digest_part(data)
-                                       : digest_part(data, found.casts[static_cast<std::size_t>(type->found)]);
-    return state.finish() == *wanted;
+    if (type->found < 0) return digest_part(data).state.finish() == *wanted;
+    const element_cast& cast = found.casts[static_cast<std::size_t>(type->found)];
+    return digest_part(data, {&cast, 1}).casts.front().finish() == *wanted;
 }
 
 /// The finding in words, with the files that may have caused it. Empty if `known`, the tensors that are transposed as a

@@ -13,9 +13,7 @@
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/cuda/kernels.cuh>
 #include <collprobe/quant/cuda/codec_kernels.cuh>
-#include <collprobe/scan/cuda/digest_reducer.cuh>
 #include <collprobe/scan/cuda/one_read.cuh>
-#include <collprobe/scan/cuda/statistics.cuh>
 #include <collprobe/step/cuda/probed.cuh>
 
 #if __has_include(<nccl.h>)

@@ -166,20 +166,20 @@ std::vector<T> reduce_simulated(const std::vector<std::vector<T>>& inputs, simul
 /// The sketches of a reduction, ready to be judged.
 template <element T>
 struct judged_reduction {
-    std::vector<sketch_sum<T>> input;
-    std::vector<sketch_sum<T>> result;
+    std::vector<double> input;
+    std::vector<double> result;
     detail::conservation_judge<T> judge;
 
     judged_reduction(const std::vector<std::vector<T>>& inputs, const std::vector<T>& output, reduction operation,
         rounding_order order, const sketch_options& options = {}, double sigmas = 8)
         : input(sketch_numbers<T>(options)), result(input.size())
     {
-        std::vector<sketch_sum<T>> own(input.size());
+        std::vector<double> own(input.size());
         for (const auto& each : inputs) {
-            sketch<T>(each, view<sketch_sum<T>>(own), options);
+            sketch<T>(each, view<double>(own), options);
             for (std::size_t i = 0; i < own.size(); ++i) input[i] += own[i];
         }
-        sketch<T>(output, view<sketch_sum<T>>(result), options);
+        sketch<T>(output, view<double>(result), options);
         judge = collprobe::detail::judge_conservation<T>(input.data(), result.data(), options.bins,
             detail::sketch_source<T>{output, 0, options.bins, options.seed}.rows(), operation, order,
             static_cast<int>(inputs.size()), sigmas);

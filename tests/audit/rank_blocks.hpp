@@ -11,9 +11,8 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/reduce_blocks.hpp>
 #include <collprobe/scan/digest.hpp>
-#include <collprobe/scan/result_reducer.hpp>
-#include <collprobe/scan/sketch.hpp>
 #include <collprobe/scan/statistics.hpp>
+#include <collprobe/scan/sketch.hpp>
 
 /// A rank's block of a call, made of its buffers by the library's functions.
 namespace collprobe::testing {

@@ -28,12 +28,12 @@ template <element T>
 void of_any_type(gpu::stream_ref stream, T* data, statistics* result, gpu::workspace& scratch)
 {
     const view<const T> source(data, 1);
-    gpu::reduce(stream, statistics_reducer<T, true>{source}, 1, result, scratch);
-    gpu::reduce(stream, statistics_reducer<T, false>{source}, 1, result, scratch);
+    gpu::reduce(stream, statistics_reducer<T>(source), 1, result, scratch);
+    gpu::reduce(stream, statistics_reducer<T>(source), 1, result, scratch);
     copy_with_statistics<gpu>(stream, source, view<T>(data + 1, 1), result, scratch);
     gpu::fill(stream, view<T>(data, 1), T{});
-    gpu::reduce(stream, collprobe::detail::digest_reducer<T>{source}, 1, &result->digest, scratch);
-    sketch_sum<T>* const sketch = nullptr;
+    gpu::reduce(stream, collprobe::detail::digest_reducer<T>(source), 1, &result->digest, scratch);
+    double* const sketch = nullptr;
     detail::enqueue_sketch<gpu>(stream, detail::sketch_source<T>{source, 0, 64, 0}, sketch, sketch);
     gpu::reduce(stream, collprobe::detail::judge_conservation<T>(sketch, sketch, 64, 1, reduction::sum, rounding_order::linear, 2, 8), 64,
         reinterpret_cast<detail::conservation_result*>(result), scratch);
@@ -44,9 +44,9 @@ template <element T>
 void of_a_gradient(gpu::stream_ref stream, T* data, double* gram, statistics* result, gpu::workspace& scratch)
 {
     const view<const T> source(data, 1);
-    gpu::reduce(stream, detail::result_reducer<T>{source, data}, 1, reinterpret_cast<detail::result_record*>(result),
+    gpu::reduce(stream, detail::result_reducer<T>(source, data), 1, reinterpret_cast<detail::result_record*>(result),
         scratch);
-    const detail::sketch_target<T> sketch{0, 4096, 0, gram, gram};
+    const detail::sketch_target sketch{0, 4096, 0, gram, gram};
     detail::read_input<gpu, T>(stream, source, result, sketch, scratch);
     detail::read_result<gpu, T>(
         stream, source, data, reinterpret_cast<detail::result_record*>(result), sketch, scratch);
@@ -80,7 +80,7 @@ void of_sums(gpu::stream_ref stream, T* data)
 template <floating_element T>
 void of_codes(local::device_communicator<gpu>& rank, gpu::stream_ref stream, T* data)
 {
-    probed comm(quantised(rank, {.rotate = true, .feedback = error_feedback::owner}), {},
+    probed comm(quantised(rank, {.rotate = true, .feedback = error_feedback::all}), {},
         quantisation_probe({}, {.messages = true}));
     comm.all_reduce(view<const T>(data, 1), view<T>(data, 1), reduction::sum, stream);
     comm.reduce_scatter(view<const T>(data, 1), view<T>(data, 1), reduction::sum, stream);
@@ -132,7 +132,7 @@ int main()
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 1
     of_any_type<float>(stream.get(), nullptr, result, scratch);
     (void)digest_part_on<gpu>(stream.get(), {});
-    gpu::reduce_parts(stream.get(), collprobe::detail::digest_reducer<std::uint8_t>{}, 0, 0,
+    gpu::reduce_parts(stream.get(), collprobe::detail::digest_reducer<std::uint8_t>(), 0, 0,
         static_cast<std::uint64_t*>(nullptr), scratch);
     of_any_type<collprobe::float16>(stream.get(), nullptr, result, scratch);
 #endif

@@ -16,7 +16,8 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/gram.hpp>
 #include <collprobe/reduce.hpp>
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/scan/copy_statistics.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/sum.hpp>
 
@@ -107,44 +108,50 @@ void scans(const gpu::stream& stream, const std::string& type)
     gpu::buffer<statistics> result(1);
     gpu::buffer<detail::result_record> record(1);
     gpu::buffer<std::uint64_t> digest(1);
+    gpu::buffer<double> sketch(sketch_numbers({}));
+    gpu::buffer<double> parts(detail::sketch_scratch_numbers<gpu>(sketch_options{}.bins));
     gpu::workspace scratch;
     const std::uint64_t bytes = count * sizeof(T);
     const view<const T> first(from.memory.data(), count);
     (void)collprobe::testing::take_counts();
-    gpu::reduce(stream.get(), statistics_reducer<T, true>{first}, count, result.data(), scratch);
-    report(stream, {"statistics<" + type + ", digest>", bytes, 0, all_promises});
-    gpu::reduce(stream.get(), statistics_reducer<T, false>{first}, count, result.data(), scratch);
+    gpu::reduce(stream.get(), statistics_reducer<T>(first), count, result.data(), scratch);
     report(stream, {"statistics<" + type + ">", bytes, 0, all_promises});
     copy_with_statistics<gpu>(stream.get(), first, view<T>(to.data(), count), result.data(), scratch);
-    report(stream, {"copy + statistics<" + type + ", digest>", bytes, bytes, all_promises});
-    gpu::reduce(stream.get(), detail::digest_reducer<T>{first}, count, digest.data(), scratch);
+    report(stream, {"copy + statistics<" + type + ">", bytes, bytes, all_promises});
+    gpu::reduce(stream.get(), detail::digest_reducer<T>(first), count, digest.data(), scratch);
     report(stream, {"digest<" + type + ">", bytes, 0, all_promises});
     // Not aligned to 16 bytes: each vector is shifted together from two.
     const view<const T> shifted(first.data() + 1, count - 1);
-    gpu::reduce(stream.get(), statistics_reducer<T, true>{shifted}, count - 1, result.data(), scratch);
-    report(stream, {"statistics<" + type + ", digest>, not aligned", bytes, 0, few_conflicts | no_local});
-    if constexpr (floating_element<T>) {
-        gpu::reduce(stream.get(), detail::result_reducer<T>{first, first.data() + count}, count, record.data(), scratch);
-        report(stream, {"result<" + type + ">", 2 * bytes, 0, all_promises});
-    }
-    const std::uint64_t bins = sketch_options{}.bins;
-    gpu::buffer<sketch_sum<T>> sketch(detail::sketch_numbers<T>(bins));
-    gpu::buffer<sketch_sum<T>> parts(detail::sketch_scratch_numbers<gpu>(bins));
-    const detail::sketch_target<T> target{0, bins, 0, sketch.data(), parts.data()};
+    gpu::reduce(stream.get(), statistics_reducer<T>(shifted), count - 1, result.data(), scratch);
+    report(stream, {"statistics<" + type + ">, not aligned", bytes, 0, few_conflicts | no_local});
+    gpu::reduce(stream.get(), detail::result_reducer<T>(first), count, record.data(), scratch);
+    report(stream, {"result<" + type + ">", bytes, 0, all_promises});
+    gpu::reduce(stream.get(), detail::result_reducer<T>(first, first.data() + count), count, record.data(), scratch);
+    report(stream, {"result with input<" + type + ">", 2 * bytes, 0, all_promises});
+
     // The parts' sums are written, and read by the launch that adds them up.
-    const std::uint64_t of_parts = target.source(first).parts() * detail::sketch_numbers<T>(bins) * sizeof(double);
-    const std::uint64_t of_sketch = of_parts + detail::sketch_numbers<T>(bins) * sizeof(double);
-    detail::enqueue_sketch<gpu>(stream.get(), first, target);
-    report(stream, {"sketch<" + type + ">", bytes + of_parts, of_sketch, one_pass | few_conflicts | no_local});
-    if constexpr (floating_element<T>) {
+    const auto target_of = [&](std::uint64_t bins) { return detail::sketch_target{0, bins, 0, sketch.data(), parts.data()}; };
+    const auto bytes_of = [](std::uint64_t number_of_sketches, std::uint64_t bins) { return number_of_sketches * 2 * bins * 8; };
+    const std::uint64_t long_row = sketch_options{}.bins;
+    const std::uint64_t alone = target_of(long_row).source(first).parts();
+    detail::enqueue_sketch<gpu>(stream.get(), first, target_of(long_row));
+    report(stream, {"sketch<" + type + ">", bytes + bytes_of(alone, long_row), bytes_of(alone + 1, long_row),
+                       one_pass | few_conflicts | no_local});
+    if constexpr (sizeof(T) >= 2) {
         // What a step with checks reads: the input once, and the result once (with the input that survives).
+        const std::uint64_t bins = detail::round_bytes / sizeof(T);
+        const detail::sketch_target target = target_of(bins);
+        const std::uint64_t beside = detail::sketched<T>::parts_of(target.source(first));
+        const auto sketched = [&](const char* what, std::uint64_t read) {
+            report(stream, {what + ("<" + type + ">"), read + bytes_of(beside, bins), bytes_of(beside + 1, bins),
+                               one_pass | few_conflicts | no_local});
+        };
         detail::read_input<gpu, T>(stream.get(), first, result.data(), target, scratch);
-        report(stream, {"statistics and sketch<" + type + ">", bytes + of_parts, of_sketch, one_pass | few_conflicts | no_local});
+        sketched("statistics and sketch", bytes);
         detail::read_result<gpu, T>(stream.get(), first, nullptr, record.data(), target, scratch);
-        report(stream, {"result and sketch<" + type + ">", bytes + of_parts, of_sketch, one_pass | few_conflicts | no_local});
+        sketched("result and sketch", bytes);
         detail::read_result<gpu, T>(stream.get(), first, first.data() + count, record.data(), target, scratch);
-        report(stream, {"result with input, and sketch<" + type + ">", 2 * bytes + of_parts, of_sketch,
-                           one_pass | few_conflicts | no_local});
+        sketched("result with input, and sketch", 2 * bytes);
     }
 }
 
@@ -200,7 +207,7 @@ void codes(const gpu::stream& stream, const std::string& type)
     gpu::workspace scratch;
     for (const code_format format : {code_format::int8, code_format::int4, code_format::e4m3}) {
         const auto how = detail::codec::of<T>({.format = format});
-        const detail::message_slices cut{1, 1, 1, how.block, count, 0, count, count, nullptr};
+        const detail::message_slices cut{1, 1, how.block, count, 0, count, count, nullptr};
         const std::uint64_t bytes = detail::wire_layout::of(how, cut.blocks()).bytes();
         gpu::buffer<unsigned char> messages(rows * bytes), sum(bytes);
         for (const bool probed : {false, true}) {
@@ -212,12 +219,12 @@ void codes(const gpu::stream& stream, const std::string& type)
                     detail::encode_reducer<T>{
                         encoder, cut, from.memory.data(), messages.data() + row * bytes, bytes},
                     cut.blocks(), &errors.data()->errors, scratch);
-                if (row == 0) report(stream, {"encode" + kind, count * sizeof(T), bytes, one_pass | wide | coalesced | no_local});
+                if (row == 0) report(stream, {"encode" + kind, count * sizeof(T), bytes, one_pass | coalesced | no_local});
             }
             stream.synchronize();
             (void)collprobe::testing::take_counts();
             gpu::reduce(stream.get(),
-                detail::combine_reducer<T>{how, cut, messages.data(), bytes, rows, rows, false, probed, nullptr,
+                detail::combine_reducer<T>{how, cut, messages.data(), bytes, rows, rows, probed, nullptr,
                     encoder, sum.data(), bytes},
                 cut.blocks(), errors.data(), scratch);
             report(stream, {"combine" + kind, rows * bytes, bytes, coalesced | no_local});
@@ -238,7 +245,8 @@ int main()
     scans<float>(stream, "float");
     scans<bfloat16>(stream, "bfloat16");
     scans<double>(stream, "double");
-    scans<std::int8_t>(stream, "int8");
+    scans<collprobe::float16>(stream, "half");
+    scans<float8_e4m3>(stream, "e4m3");
     sums<float>(stream, "float");
     sums<bfloat16>(stream, "bfloat16");
     codes<float>(stream, "float");

@@ -21,8 +21,7 @@ NAMES = {"schema", "kind", "format", "block", "rounding", "feedback", "rotate", 
 VERDICTS = ["corrupt", "non_finite_hidden", "biased", "harmful", "degenerate_blocks", "visible", "negligible"]
 RANKS, NODES, LOCALS = 8, 2, 4
 ROUNDINGS = {("nearest", "none", False): "nearest", ("stochastic", "none", False): "stochastic",
-             ("nearest", "owner", False): "feedback_of_the_owner", ("nearest", "all", False): "feedback_of_all",
-             ("nearest", "none", True): "rotated"}
+             ("nearest", "all", False): "feedback", ("nearest", "none", True): "rotated"}
 
 
 def refuse(word):
@@ -68,7 +67,7 @@ def check_line(line, parameters):
     assert abs(line["aggregate_sqnr_db"] - line["exact_sqnr_db"]) < 2, line
     if form == "int8" and block <= 128:
         assert line["verdict"] == "negligible" and line["noise_ratio"] < 1e-3, line
-    if form == "int4" and block == 4096 and line["rounding"] == "nearest" and not line["rotate"]:
+    if form == "int4" and block == 1024 and line["rounding"] == "nearest" and not line["rotate"]:
         assert line["verdict"] in ("harmful", "biased") and line["first_flagged"] == 0, line
         assert line["noise_ratio"] > 0.1, line
 

@@ -24,14 +24,14 @@ collprobe_add_quantised_training_test(no_jsonl ARGS --jsonl ${scratch}/none/file
 set(file ${scratch}/quantised_training.jsonl)
 set(dump ${scratch}/quantised_training)
 collprobe_add_quantised_training_test(one_step
-    ARGS --steps 1 --hidden 32 --blocks 32,4096 --formats fp32,int8,int8_int4,int4,deepspeed
-        --variants nearest,stochastic,owner,all,rotate --jsonl ${file} --dump ${dump} CODE 0
-    OUT "int4, 4096, nearest [^\n]* (harmful|biased) +step 0" "deepspeed, 4096, NaN becomes 0 .* non_finite_hidden"
+    ARGS --steps 1 --hidden 32 --blocks 32,1024 --formats fp32,int8,int8_int4,int4,deepspeed
+        --variants nearest,stochastic,feedback,rotate --jsonl ${file} --dump ${dump} CODE 0
+    OUT "int4, 1024, nearest [^\n]* (harmful|biased) +step 0" "deepspeed, 4096, NaN becomes 0 .* non_finite_hidden"
     CHECK 1 1 ${file} ${dump})
 # Two seeds, enough steps to learn something.
 set(file ${scratch}/quantised_training_runs.jsonl)
 collprobe_add_quantised_training_test(runs
-    ARGS --steps 12 --hidden 32 --batch 8 --blocks 128,4096 --variants nearest,all --formats fp32,int8,int4
+    ARGS --steps 12 --hidden 32 --batch 8 --blocks 128,1024 --variants nearest,feedback --formats fp32,int8,int4
         --seeds 1,2 --jsonl ${file} --plot ${scratch}/quantised_training.svg CODE 0
     OUT "int8, 128, nearest .* negligible +- +[0-9]" "Flagged, and within one test image of fp32"
     CHECK 12 1,2 ${file} ${scratch}/quantised_training.svg)

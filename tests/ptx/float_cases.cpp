@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -339,6 +340,22 @@ void add_pairs(std::vector<form_case>& to, const std::string& half)
         }});
     }
 }
+/// The bits of the nearest number of e4m3, by its units of the last place; the largest for what is above it.
+bits nearest_e4m3(float x)
+{
+    if (x != x) return 0x7f;
+    const double magnitude = std::min(std::fabs(static_cast<double>(x)), 448.0);
+    const int exponent = magnitude < 0x1p-6 ? -6 : std::ilogb(magnitude);
+    const auto units = static_cast<bits>(std::nearbyint(std::ldexp(magnitude, 3 - exponent))); // 8 to 16, or less than 8
+    return (std::signbit(x) ? 0x80u : 0u) | (static_cast<bits>(exponent + 6) * 8 + units);
+}
+void add_e4m3(std::vector<form_case>& to)
+{
+    to.push_back({"cvt.rn.satfinite.e4m3x2.f32", "b16", {"f32", "f32"}, [](const bits* x) {
+        const auto number = [](bits raw) { return std::bit_cast<float>(static_cast<std::uint32_t>(raw)); };
+        return nearest_e4m3(number(x[0])) << 8 | nearest_e4m3(number(x[1]));
+    }});
+}
 
 } // namespace
 
@@ -362,6 +379,7 @@ std::vector<form_case> conversion_cases()
                 add_between_floats(all, type, other);
         add_to_integral(all, type);
     }
+    add_e4m3(all);
     add_pairs(all, "f16");
     add_pairs(all, "bf16");
     return all;

@@ -212,6 +212,10 @@ void add_funnel_shifts(std::vector<form_case>& to)
 }
 void add_byte_forms(std::vector<form_case>& to)
 {
+    to.push_back({"max.u16x2", "b32", {"b32", "b32"}, [](const bits* x) {
+        const auto larger = [&](unsigned shift) { return std::max(x[0] >> shift & 0xffff, x[1] >> shift & 0xffff) << shift; };
+        return larger(16) | larger(0);
+    }});
     to.push_back({"prmt.b32", "b32", {"b32", "b32", "b32"}, [](const bits* x) {
         return each_bit(32, [&](unsigned k) {
             const unsigned which = x[2] >> (k / 8 * 4) & 15, at = (which & 7) * 8 + ((which & 8) != 0 ? 7 : k % 8);

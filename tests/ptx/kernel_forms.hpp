@@ -18,7 +18,7 @@ ld.local.f64 ld.local.s8 ld.local.u16 ld.local.u32 ld.local.u64 ld.local.u8 ld.l
 ld.param.f64 ld.param.s8 ld.param.u16 ld.param.u32 ld.param.u64 ld.param.u8 ld.param.v2.f32 ld.param.v2.u32
 ld.param.v2.u8 ld.param.v4.u16 ld.param.v4.u8 ld.shared.f32 ld.shared.f64 ld.shared.u32 ld.shared.u64 ld.shared.u8
 ld.shared.v2.f64 ld.shared.v2.u32 ld.shared.v2.u64 ld.shared.v4.u32 ld.shared.v4.u8 ld.u16 ld.u32 ld.u64 mad.lo.s32
-max.f64 max.s16 max.s32 max.s64 max.u16 max.u32 max.u64 membar.gl min.f64 min.s16 min.s32 min.s64 min.u16 min.u32
+max.f64 max.s16 max.s32 max.s64 max.u16 max.u16x2 max.u32 max.u64 membar.gl min.f64 min.s16 min.s32 min.s64 min.u16 min.u32
 min.u64 mov.b32 mov.b32.pack2 mov.b32.split2 mov.b64 mov.b64.pack2 mov.b64.split2 mov.f32 mov.f64 mov.pred mov.u16
 mov.u32 mov.u64 mul.f32 mul.f64 mul.lo.s16 mul.lo.s32 mul.lo.s64 mul.rn.f32 mul.rn.f64 mul.wide.s32 mul.wide.u32
 neg.f32 neg.f64 neg.s32 neg.s64 not.b32 not.b64 not.pred or.b16 or.b32 or.b64 or.pred popc.b32 prmt.b32

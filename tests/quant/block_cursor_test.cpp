@@ -32,12 +32,12 @@ TEST_CASE("a cursor is at every block where the division says it is")
         for (const unsigned step : {1u, 3u, 64u}) {
             std::uint64_t index = random() % cut.blocks();
             block_cursor cursor(cut, index);
-            for (; index < cut.blocks(); index += step, cursor.advance(step)) {
+            for (; index < cut.blocks(); index += step, cursor.advance(cut, step)) {
                 const message_slices::place expected = cut.at(index);
-                const message_slices::place found = cursor.place();
+                const message_slices::place found = cursor.place(cut);
                 const bool same = found.message == expected.message && found.block == expected.block
                     && found.element == expected.element && found.count == expected.count
-                    && cursor.slice() == index / cut.blocks_per_slice()
+                    && cursor.slice(cut) == index / cut.blocks_per_slice()
                     && cursor.in_slice() == index % cut.blocks_per_slice();
                 CHECK(same);
             }

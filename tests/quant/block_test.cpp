@@ -20,22 +20,17 @@ namespace {
 
 using namespace collprobe;
 using detail::block_errors;
-using detail::block_range;
 using detail::block_scale;
 using detail::codec;
 using detail::isa;
 
-constexpr code_format formats[]
-    = {code_format::int8, code_format::int4, code_format::e4m3, code_format::e5m2};
-
-bool is_nan(float x) { return detail::is_nan_bits(detail::bit_cast<std::uint32_t>(x)); }
-std::uint32_t bits(float x) { return detail::bit_cast<std::uint32_t>(x); }
+constexpr code_format formats[] = {code_format::int8, code_format::int4, code_format::e4m3};
 
 struct encoded {
     block_scale by;
     std::vector<unsigned char> codes;
     block_errors errors;
-    block_range range;
+    std::uint32_t nonfinite = 0;
     std::vector<float> decoded;
 };
 
@@ -54,27 +49,27 @@ encoded run(isa path, const codec& how, const std::vector<float>& x, const std::
         detail::encode_batch(path, how, x.data(), random, probed, padded.data(), out.codes.data(), batch);
     }
     if (batch.blocks == 1 && batch.nonfinite == 0) {
-        out.by = batch.by(0);
-        out.range.extreme = batch.extreme[0];
+        out.by = {batch.scale[0], batch.inverse[0]};
         quantisation_errors one;
         if (probed) detail::add_batch(path, how, 1, 0, batch, one);
         out.errors = {batch.squares[0], batch.error_squares[0], batch.error_sum[0],
             static_cast<std::uint32_t>(one.zeros), static_cast<std::uint32_t>(one.zeroed),
-            static_cast<std::uint32_t>(one.saturated), static_cast<std::uint32_t>(one.outliers)};
+            static_cast<std::uint32_t>(one.outliers)};
     } else {
-        out.by = detail::encode_portably(how, padded.data(), static_cast<std::uint32_t>(x.size()), random,
-            out.codes.data(), probed ? &out.errors : nullptr, out.range);
+        const detail::encoded_block made = detail::encode_portably(
+            how, padded.data(), static_cast<std::uint32_t>(x.size()), random, out.codes.data(), probed);
+        out.by = made.by;
+        out.errors = made.errors;
+        out.nonfinite = made.nonfinite;
     }
     out.decoded.resize(how.block);
-    detail::decode_batch(path, how, &out.by, 1, out.codes.data(), out.decoded.data());
+    detail::decode_batch(path, how, &out.by.scale, 1, out.codes.data(), out.decoded.data());
     return out;
 }
 
-codec make(code_format format, std::uint32_t block, scaling rule = scaling::symmetric,
-    scale_format scale = scale_format::bfloat16, code_rounding rounding = code_rounding::nearest)
+codec make(code_format format, std::uint32_t block, code_rounding rounding = code_rounding::nearest)
 {
-    return codec::of<float>(
-        {.format = format, .block = block, .rule = rule, .scale = scale, .rounding = rounding});
+    return codec::of<float>({.format = format, .block = block, .rounding = rounding});
 }
 
 std::vector<float> gaussian(std::size_t count, unsigned seed)
@@ -86,18 +81,13 @@ std::vector<float> gaussian(std::size_t count, unsigned seed)
     return x;
 }
 
-/// All numbers of an 8-bit format, from its definition.
-std::vector<double> numbers_of(code_format format)
+/// All numbers of e4m3 without a sign, from its definition.
+std::vector<double> numbers_of_e4m3()
 {
-    const bool e4m3 = format == code_format::e4m3;
-    const int fraction = e4m3 ? 3 : 2;
-    const int bias = e4m3 ? 7 : 15;
     std::vector<double> all;
-    for (int code = 0; code < (e4m3 ? 0x7f : 0x7c); ++code) {
-        const int exponent = code >> fraction;
-        const double f = code & ((1 << fraction) - 1);
-        all.push_back(exponent == 0 ? std::ldexp(f, 1 - bias - fraction)
-                                    : std::ldexp(1 + std::ldexp(f, -fraction), exponent - bias));
+    for (int code = 0; code < 0x7f; ++code) {
+        const double f = code & 7;
+        all.push_back(code < 8 ? std::ldexp(f, -9) : std::ldexp(1 + f / 8, code / 8 - 7));
     }
     return all;
 }
@@ -155,42 +145,25 @@ TEST_CASE("errors are at most half a unit of the code, and the scale is rounded 
 {
     std::mt19937_64 random(3);
     for (const code_format format : formats) {
-        for (const scaling rule : {scaling::symmetric, scaling::signed_maximum, scaling::asymmetric}) {
-            if (!is_integer(format) && rule != scaling::symmetric) continue;
-            for (const scale_format scale : {scale_format::bfloat16, scale_format::float32}) {
-                for (const std::uint32_t block : {32u, 128u, 4096u}) {
-                    const codec how = make(format, block, rule, scale);
-                    for (const std::uint32_t count : {1u, 31u, block - 1, block}) {
-                        std::vector<float> x = gaussian(count, static_cast<unsigned>(random()));
-                        const float exponent = std::ldexp(1.0f, static_cast<int>(random() % 240) - 120);
-                        for (float& v : x) v *= exponent;
-                        const encoded out = run(detail::best_isa(), how, x);
-                        float most = 0;
-                        for (const float v : x) most = std::max(most, std::abs(v));
-                        const double s = std::abs(double{out.by.scale});
-                        if (rule == scaling::symmetric) {
-                            CHECK(s * double{largest_code(format)} >= double{most});
-                            CHECK(s * double{largest_code(format)}
-                                <= double{most} * (scale == scale_format::bfloat16 ? 1 + 0x1p-7 : 1 + 0x1p-22)
-                                    + std::ldexp(1.0, -100));
-                        }
-                        if (scale == scale_format::bfloat16) CHECK((bits(out.by.scale) & 0xffff) == 0);
-                        for (std::size_t i = 0; i < x.size(); ++i) {
-                            const double error = std::abs(double{out.decoded[i]} - double{x[i]});
-                            double bound = s * (0.5 + 0x1p-15);
-                            if (!is_integer(format)) {
-                                const int digits = format == code_format::e4m3 ? 4 : 3;
-                                bound = std::max(std::abs(double{x[i]}) * std::ldexp(1.001, -digits),
-                                    s * std::ldexp(0.501, format == code_format::e4m3 ? -9 : -16));
-                            }
-                            if (rule == scaling::signed_maximum
-                                && std::abs(double{x[i]}) > 0.9 * double{most})
-                                bound = s * 1.01; // the opposite extreme is clipped
-                            if (rule == scaling::asymmetric) bound += std::abs(double{x[i]}) * 0x1p-22;
-                            CHECK(error <= bound);
-                        }
-                        CHECK(out.errors.saturated <= (rule == scaling::signed_maximum ? count : 0));
-                    }
+        for (const std::uint32_t block : {32u, 128u, 1024u}) {
+            const codec how = make(format, block);
+            for (const std::uint32_t count : {1u, 31u, block - 1, block}) {
+                std::vector<float> x = gaussian(count, static_cast<unsigned>(random()));
+                const float exponent = std::ldexp(1.0f, static_cast<int>(random() % 240) - 120);
+                for (float& v : x) v *= exponent;
+                const encoded out = run(detail::best_isa(), how, x);
+                float most = 0;
+                for (const float v : x) most = std::max(most, std::abs(v));
+                const double s = double{out.by.scale};
+                CHECK(s * double{largest_code(format)} >= double{most});
+                CHECK(s * double{largest_code(format)} <= double{most} * (1 + 0x1p-7) + std::ldexp(1.0, -100));
+                CHECK((to_bits(out.by.scale) & 0xffff) == 0);
+                for (std::size_t i = 0; i < x.size(); ++i) {
+                    const double error = std::abs(double{out.decoded[i]} - double{x[i]});
+                    double bound = s * (0.5 + 0x1p-15);
+                    if (!is_integer(format))
+                        bound = std::max(std::abs(double{x[i]}) * std::ldexp(1.001, -4), s * std::ldexp(0.501, -9));
+                    CHECK(error <= bound);
                 }
             }
         }
@@ -200,24 +173,24 @@ TEST_CASE("errors are at most half a unit of the code, and the scale is rounded 
 TEST_CASE("codes are the nearest in the format, ties to even")
 {
     for (const code_format format : formats) {
-        const codec how = make(format, 4096, scaling::symmetric, scale_format::float32);
+        const codec how = make(format, 1024);
         std::vector<double> grid;
         if (is_integer(format)) {
             for (int q = 0; q <= static_cast<int>(largest_code(format)); ++q) grid.push_back(q);
         } else {
-            grid = numbers_of(format);
+            grid = numbers_of_e4m3();
         }
         // With the largest code in the block the scale is 1.
         std::vector<float> x{static_cast<float>(grid.back())};
         std::mt19937_64 random(7);
-        for (std::size_t k = 0; k + 1 < grid.size() && x.size() + 4 < 4096; ++k) {
+        for (std::size_t k = 0; k + 1 < grid.size() && x.size() + 4 < 1024; ++k) {
             const auto middle = static_cast<float>((grid[k] + grid[k + 1]) / 2);
             x.push_back(middle);
             x.push_back(-std::nextafter(middle, 0.0f));
             x.push_back(std::nextafter(middle, 1e9f));
             x.push_back(static_cast<float>(grid[k]));
         }
-        while (x.size() < 4096) {
+        while (x.size() < 1024) {
             x.push_back(std::ldexp(static_cast<float>(random() % (1 << 24)), -24)
                 * static_cast<float>(grid.back()) * (random() % 2 == 0 ? 1.0f : -1.0f));
         }
@@ -243,38 +216,31 @@ TEST_CASE("all paths give the same codes, scales and elements")
     for (const isa path : {isa::vectors}) {
         if (!detail::supports(path)) continue;
         for (const code_format format : formats) {
-            for (const scaling rule : {scaling::symmetric, scaling::signed_maximum, scaling::asymmetric}) {
-                if (!is_integer(format) && rule != scaling::symmetric) continue;
-                for (const std::uint32_t block : {32u, 64u, 128u, 1024u}) {
-                    std::vector<std::uint16_t> dither(block);
-                    for (std::uint16_t& one : dither) one = static_cast<std::uint16_t>(random());
-                    for (int trial = 0; trial < 40; ++trial) {
-                        const bool stochastic = trial % 2 == 1 && rule != scaling::signed_maximum;
-                        const codec how = make(format, block, rule,
-                            trial % 3 == 0 ? scale_format::float32 : scale_format::bfloat16,
-                            stochastic ? code_rounding::stochastic : code_rounding::nearest);
-                        std::vector<float> x = gaussian(block, static_cast<unsigned>(random()));
-                        const int exponent = static_cast<int>(random() % 280) - 150;
-                        for (float& v : x) v = std::ldexp(v, exponent);
-                        if (trial % 5 == 1) x[random() % block] = std::numeric_limits<float>::quiet_NaN();
-                        if (trial % 5 == 2) x[random() % block] = -std::numeric_limits<float>::infinity();
-                        if (trial % 5 == 3) x[random() % block] = std::numeric_limits<float>::max();
-                        if (trial % 5 == 4) std::fill(x.begin(), x.end(), -0.0f);
-                        const std::uint16_t* const drawn = stochastic ? dither.data() : nullptr;
-                        const encoded a = run(isa::portable, how, x, drawn);
-                        const encoded b = run(path, how, x, drawn);
-                        CHECK(bits(a.by.scale) == bits(b.by.scale));
-                        CHECK(a.codes == b.codes);
-                        for (std::size_t i = 0; i < block; ++i)
-                            CHECK(bits(a.decoded[i]) == bits(b.decoded[i]));
-                        CHECK(a.errors.zeros == b.errors.zeros);
-                        CHECK(a.errors.zeroed == b.errors.zeroed);
-                        CHECK(a.errors.outliers == b.errors.outliers);
-                        CHECK(a.errors.saturated == b.errors.saturated);
-                        CHECK(
-                            a.errors.error_squares == doctest::Approx(b.errors.error_squares).epsilon(1e-5));
-                        CHECK(a.errors.squares == doctest::Approx(b.errors.squares).epsilon(1e-5));
-                    }
+            for (const std::uint32_t block : {32u, 64u, 128u, 1024u}) {
+                std::vector<std::uint16_t> dither(block);
+                for (std::uint16_t& one : dither) one = static_cast<std::uint16_t>(random());
+                for (int trial = 0; trial < 40; ++trial) {
+                    const bool stochastic = trial % 2 == 1;
+                    const codec how
+                        = make(format, block, stochastic ? code_rounding::stochastic : code_rounding::nearest);
+                    std::vector<float> x = gaussian(block, static_cast<unsigned>(random()));
+                    const int exponent = static_cast<int>(random() % 280) - 150;
+                    for (float& v : x) v = std::ldexp(v, exponent);
+                    if (trial % 5 == 1) x[random() % block] = std::numeric_limits<float>::quiet_NaN();
+                    if (trial % 5 == 2) x[random() % block] = -std::numeric_limits<float>::infinity();
+                    if (trial % 5 == 3) x[random() % block] = std::numeric_limits<float>::max();
+                    if (trial % 5 == 4) std::fill(x.begin(), x.end(), -0.0f);
+                    const std::uint16_t* const drawn = stochastic ? dither.data() : nullptr;
+                    const encoded a = run(isa::portable, how, x, drawn);
+                    const encoded b = run(path, how, x, drawn);
+                    CHECK(to_bits(a.by.scale) == to_bits(b.by.scale));
+                    CHECK(a.codes == b.codes);
+                    for (std::size_t i = 0; i < block; ++i) CHECK(to_bits(a.decoded[i]) == to_bits(b.decoded[i]));
+                    CHECK(a.errors.zeros == b.errors.zeros);
+                    CHECK(a.errors.zeroed == b.errors.zeroed);
+                    CHECK(a.errors.outliers == b.errors.outliers);
+                    CHECK(a.errors.error_squares == doctest::Approx(b.errors.error_squares).epsilon(1e-5));
+                    CHECK(a.errors.squares == doctest::Approx(b.errors.squares).epsilon(1e-5));
                 }
             }
         }
@@ -286,83 +252,54 @@ TEST_CASE("the noise is that of the theory: Gaussian blocks")
     const std::vector<float> x = gaussian(1 << 21, 21);
     struct row {
         code_format format;
-        scaling rule;
-        scale_format scale;
         std::uint32_t block;
         double db;
     };
     const row rows[] = {
-        {code_format::int8, scaling::symmetric, scale_format::float32, 32, 45.45},
-        {code_format::int8, scaling::symmetric, scale_format::float32, 128, 43.80},
-        {code_format::int8, scaling::symmetric, scale_format::float32, 4096, 41.28},
-        {code_format::int8, scaling::symmetric, scale_format::bfloat16, 32, 45.26},
-        {code_format::int8, scaling::symmetric, scale_format::bfloat16, 128, 43.73},
-        {code_format::int8, scaling::symmetric, scale_format::bfloat16, 256, 43.12},
-        {code_format::int8, scaling::symmetric, scale_format::bfloat16, 4096, 41.26},
-        {code_format::int8, scaling::signed_maximum, scale_format::float32, 128, 43.86},
-        {code_format::int8, scaling::signed_maximum, scale_format::bfloat16, 128, 43.80},
-        {code_format::int8, scaling::asymmetric, scale_format::float32, 128, 44.64},
-        {code_format::int4, scaling::symmetric, scale_format::float32, 32, 20.27},
-        {code_format::int4, scaling::symmetric, scale_format::bfloat16, 32, 20.25},
-        {code_format::int4, scaling::symmetric, scale_format::bfloat16, 128, 18.60},
-        {code_format::int4, scaling::symmetric, scale_format::bfloat16, 1024, 16.93},
-        {code_format::int4, scaling::symmetric, scale_format::bfloat16, 4096, 16.08},
-        {code_format::int4, scaling::signed_maximum, scale_format::bfloat16, 32, 21.31},
-        {code_format::int4, scaling::signed_maximum, scale_format::bfloat16, 128, 19.72},
-        {code_format::int4, scaling::signed_maximum, scale_format::bfloat16, 4096, 17.24},
-        {code_format::int4, scaling::asymmetric, scale_format::float32, 32, 22.14},
-        {code_format::int4, scaling::asymmetric, scale_format::float32, 128, 20.03},
-        {code_format::e4m3, scaling::symmetric, scale_format::float32, 32, 32.40},
-        {code_format::e4m3, scaling::symmetric, scale_format::float32, 256, 31.68},
-        {code_format::e5m2, scaling::symmetric, scale_format::float32, 256, 25.67},
+        {code_format::int8, 32, 45.26},
+        {code_format::int8, 128, 43.73},
+        {code_format::int8, 256, 43.12},
+        {code_format::int4, 32, 20.25},
+        {code_format::int4, 128, 18.60},
+        {code_format::int4, 1024, 16.93},
+        {code_format::e4m3, 32, 32.40},
+        {code_format::e4m3, 256, 31.68},
     };
     for (const row& r : rows) {
         CAPTURE(name(r.format));
-        CAPTURE(name(r.rule));
         CAPTURE(r.block);
-        CHECK(sqnr(make(r.format, r.block, r.rule, r.scale), x, detail::best_isa())
+        CHECK(sqnr(make(r.format, r.block), x, detail::best_isa())
             == doctest::Approx(r.db).epsilon(0.1 / r.db));
     }
 }
 
-TEST_CASE("the noise is that of the theory: uniform elements in blocks of 4096")
+TEST_CASE("the noise is that of the theory: uniform elements in blocks of 1024")
 {
     std::mt19937_64 random(5);
     std::uniform_real_distribution<float> uniform(-1, 1);
     std::vector<float> x(1 << 20);
     for (float& v : x) v = uniform(random);
-    const auto of = [&](code_format format, scale_format scale) {
-        return sqnr(make(format, 4096, scaling::symmetric, scale), x, detail::best_isa());
-    };
-    CHECK(std::abs(of(code_format::int4, scale_format::float32) - 22.93) < 0.03);
-    CHECK(std::abs(of(code_format::int8, scale_format::float32) - 48.11) < 0.03);
-    CHECK(std::abs(of(code_format::int4, scale_format::bfloat16) - 22.87) < 0.03);
-    CHECK(std::abs(of(code_format::int8, scale_format::bfloat16) - 48.09) < 0.03);
+    CHECK(std::abs(sqnr(make(code_format::int4, 1024), x, detail::best_isa()) - 22.87) < 0.03);
+    CHECK(std::abs(sqnr(make(code_format::int8, 1024), x, detail::best_isa()) - 48.09) < 0.03);
 }
 
 TEST_CASE("elements that are not finite stay so, and harm no neighbour")
 {
     for (const code_format format : formats) {
-        const codec how = make(format, 4096);
-        std::vector<float> x = gaussian(4096, 9);
+        const codec how = make(format, 1024);
+        std::vector<float> x = gaussian(1024, 9);
         const encoded clean = run(detail::best_isa(), how, x);
         for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
                  std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
             std::vector<float> y(x);
             y[17] = bad;
             const encoded out = run(detail::best_isa(), how, y);
-            CHECK(out.range.nonfinite == 1);
+            CHECK(out.nonfinite == 1);
             for (std::size_t i = 0; i < y.size(); ++i) {
                 if (i == 17) CHECK(is_nan(out.decoded[i]));
-                else CHECK(bits(out.decoded[i]) == bits(clean.decoded[i]));
+                else CHECK(to_bits(out.decoded[i]) == to_bits(clean.decoded[i]));
             }
         }
-    }
-    for (const scaling rule : {scaling::signed_maximum, scaling::asymmetric}) {
-        std::vector<float> x = gaussian(128, 9);
-        x[3] = std::numeric_limits<float>::infinity();
-        const encoded out = run(detail::best_isa(), make(code_format::int4, 128, rule), x);
-        CHECK(std::all_of(out.decoded.begin(), out.decoded.end(), [](float v) { return is_nan(v); }));
     }
 }
 
@@ -374,7 +311,7 @@ TEST_CASE("special blocks")
         {
             const encoded out = run(detail::best_isa(), how, {0.0f, -0.0f, 0.0f});
             CHECK(out.by.scale == 0.0f);
-            CHECK(std::all_of(out.decoded.begin(), out.decoded.end(), [](float v) { return bits(v) == 0; }));
+            CHECK(std::all_of(out.decoded.begin(), out.decoded.end(), [](float v) { return to_bits(v) == 0; }));
         }
         SUBCASE("subnormal elements have the smallest normal scale")
         {
@@ -395,7 +332,7 @@ TEST_CASE("special blocks")
             CHECK(out.decoded[0] >= 64000.0f);
             out = run(detail::best_isa(), sixteen, {65520.0f, 1.0f}); // rounds to infinity in this type
             CHECK(is_nan(out.decoded[0]));
-            CHECK(out.range.nonfinite == 1);
+            CHECK(out.nonfinite == 1);
         }
         SUBCASE("small numbers of bfloat16 survive")
         {
@@ -403,16 +340,6 @@ TEST_CASE("special blocks")
                 = run(detail::best_isa(), codec::of<bfloat16>({.format = format, .block = 32}), {1e-30f});
             CHECK(out.decoded[0] == doctest::Approx(1e-30f).epsilon(0.01));
         }
-    }
-    SUBCASE("a constant block has its offset")
-    {
-        const codec how = make(code_format::int4, 32, scaling::asymmetric, scale_format::float32);
-        const encoded out = run(detail::best_isa(), how, std::vector<float>(32, 0.3f));
-        CHECK(std::all_of(out.decoded.begin(), out.decoded.end(), [](float v) { return v == 0.3f; }));
-        const float most = std::numeric_limits<float>::max();
-        const encoded wide = run(detail::best_isa(), how, {most, -most, 0});
-        CHECK(wide.decoded[0] == doctest::Approx(most).epsilon(1e-6));
-        CHECK(wide.decoded[1] == -most);
     }
 }
 
@@ -430,29 +357,22 @@ TEST_CASE("the mean of stochastic codes is the element")
 {
     constexpr int draws = 10'000;
     for (const code_format format : formats) {
-        for (const scaling rule : {scaling::symmetric, scaling::asymmetric}) {
-            if (!is_integer(format) && rule != scaling::symmetric) continue;
-            const codec how = make(format, 32, rule, scale_format::bfloat16, code_rounding::stochastic);
-            const std::vector<float> x = gaussian(32, 4);
-            std::vector<double> sum(32);
-            std::mt19937_64 random(8);
-            double s = 0;
-            for (int draw = 0; draw < draws; ++draw) {
-                std::uint16_t random16[32];
-                for (std::uint16_t& r : random16) r = static_cast<std::uint16_t>(random());
-                const encoded out = run(detail::best_isa(), how, x, random16);
-                s = double{out.by.scale};
-                for (std::size_t i = 0; i < 32; ++i) sum[i] += double{out.decoded[i]};
-            }
-            for (std::size_t i = 0; i < 32; ++i) {
-                double unit = s;
-                if (!is_integer(format)) {
-                    const bool e4m3 = format == code_format::e4m3;
-                    const int exponent = std::max(std::ilogb(double{x[i]} / s), e4m3 ? -6 : -14);
-                    unit = std::ldexp(s, exponent - (e4m3 ? 3 : 2));
-                }
-                CHECK(std::abs(sum[i] / draws - double{x[i]}) <= 4 * unit / (2 * std::sqrt(double{draws})));
-            }
+        const codec how = make(format, 32, code_rounding::stochastic);
+        const std::vector<float> x = gaussian(32, 4);
+        std::vector<double> sum(32);
+        std::mt19937_64 random(8);
+        double s = 0;
+        for (int draw = 0; draw < draws; ++draw) {
+            std::uint16_t random16[32];
+            for (std::uint16_t& r : random16) r = static_cast<std::uint16_t>(random());
+            const encoded out = run(detail::best_isa(), how, x, random16);
+            s = double{out.by.scale};
+            for (std::size_t i = 0; i < 32; ++i) sum[i] += double{out.decoded[i]};
+        }
+        for (std::size_t i = 0; i < 32; ++i) {
+            const double unit
+                = is_integer(format) ? s : std::ldexp(s, std::max(std::ilogb(double{x[i]} / s), -6) - 3);
+            CHECK(std::abs(sum[i] / draws - double{x[i]}) <= 4 * unit / (2 * std::sqrt(double{draws})));
         }
     }
 }
@@ -540,22 +460,17 @@ exact_errors exact_errors_of(const std::vector<T>& x, const std::vector<double>&
 TEST_CASE_TEMPLATE("the errors of a buffer are those of its elements", T, float, bfloat16, float16)
 {
     for (const code_format format : formats) {
-        for (const auto& each : {std::pair{32u, scaling::symmetric}, {128u, scaling::symmetric},
-                 {128u, scaling::signed_maximum}, {4096u, scaling::symmetric}}) {
-            const std::uint32_t block = each.first;
-            const scaling rule = each.second;
-            if (!is_integer(format) && rule != scaling::symmetric) continue;
+        for (const std::uint32_t block : {32u, 128u, 1024u}) {
             CAPTURE(name(format));
             CAPTURE(block);
-            const codec how
-                = codec::of<T>({.format = format, .block = block, .rule = rule, .scale = scale_format::bfloat16});
+            const codec how = codec::of<T>({.format = format, .block = block});
             const std::vector<float> normal = gaussian((1 << 16) + 77, 77);
             std::vector<T> x(normal.size());
             for (std::size_t i = 0; i < x.size(); ++i) x[i] = T(i % 97 == 0 ? 0.0f : normal[i]);
             for (std::size_t i = 4096 * 7; i < 4096 * 8; ++i) x[i] = T(0.0f);
             x[2000] = T(40.0f);
             const std::uint64_t count = x.size();
-            const detail::message_slices cut{1, 1, 1, block, count, 0, count, count, nullptr};
+            const detail::message_slices cut{1, 1, block, count, 0, count, count, nullptr};
             const detail::wire_layout wire = detail::wire_layout::of(how, cut.blocks());
             std::vector<unsigned char> message(wire.bytes());
             std::vector<T> result(count);
@@ -574,13 +489,13 @@ TEST_CASE_TEMPLATE("the errors of a buffer are those of its elements", T, float,
             std::vector<double> decoded(count);
             std::vector<double> scales;
             for (std::uint64_t b = 0; b < cut.blocks(); ++b) {
-                const block_scale by = detail::read_block_scale(how, wire, message.data(), b);
-                scales.push_back(double{by.scale});
+                const auto scale = double{detail::read_block_scale(wire, message.data(), b)};
+                scales.push_back(scale);
                 for (std::uint64_t i = b * block; i < std::min(count, (b + 1) * block); ++i) {
                     const int code = detail::read_code(
                         how, message.data() + b * how.code_bytes(), static_cast<std::uint32_t>(i - b * block));
                     const auto units = static_cast<double>(detail::units_of(how, code));
-                    decoded[i] = units * double{by.scale};
+                    decoded[i] = units * scale;
                     CHECK(static_cast<double>(result[i]) == static_cast<double>(T(static_cast<float>(decoded[i]))));
                 }
             }
@@ -602,40 +517,11 @@ TEST_CASE_TEMPLATE("the errors of a buffer are those of its elements", T, float,
     }
 }
 
-TEST_CASE("asymmetric: blocks wider than the largest float, and zeros that are not code 0")
-{
-    for (const code_format format : {code_format::int8, code_format::int4}) {
-        for (const scale_format scale : {scale_format::bfloat16, scale_format::float32}) {
-            const codec how = make(format, 64, scaling::asymmetric, scale);
-            std::vector<float> x = gaussian(64, 3);
-            x[3] = 3e38f;
-            x[40] = -3.3e38f;
-            for (std::size_t i = 50; i < 60; ++i) x[i] *= 1e37f;
-            const encoded out = run(detail::best_isa(), how, x);
-            for (std::size_t i = 0; i < 64; ++i)
-                CHECK(std::abs(double{out.decoded[i]} - double{x[i]}) <= 0.5001 * double{out.by.scale});
-            // Half of the elements are the least one, 5, which is code 0.
-            std::vector<float> above = gaussian(64, 4);
-            for (float& each : above) each = 5 + std::max(each, 0.0f);
-            CHECK(run(detail::best_isa(), how, above).errors.zeroed == 0);
-            // The scale is above 0.3 and none of the codes stands for a number near 0 but one that is exactly 0.
-            std::vector<float> across(64, 0.0001f);
-            across[0] = -4;
-            across[1] = format == code_format::int8 ? 251 : 11;
-            const encoded zeros = run(detail::best_isa(), how, across);
-            std::uint32_t decoded_to_zero = 0;
-            for (std::size_t i = 0; i < 64; ++i) decoded_to_zero += zeros.decoded[i] == 0;
-            CHECK(zeros.errors.zeroed == decoded_to_zero);
-            CHECK(decoded_to_zero == 62);
-        }
-    }
-}
-
 TEST_CASE("rotated elements of a type are clamped to its largest number, as others are")
 {
     const codec how = codec::of<float16>({.format = code_format::int4, .rotate = true});
     const std::vector<float16> x(4096, float16(65000.0f));
-    const detail::message_slices cut{1, 1, 1, how.block, 4096, 0, 4096, 4096, nullptr};
+    const detail::message_slices cut{1, 1, how.block, 4096, 0, 4096, 4096, nullptr};
     std::vector<unsigned char> message(detail::wire_layout::of(how, cut.blocks()).bytes());
     std::vector<float16> result(4096);
     quantisation_errors errors;
@@ -650,35 +536,12 @@ TEST_CASE("rotated elements of a type are clamped to its largest number, as othe
     CHECK(most == 65504);
 }
 
-TEST_CASE("sums in double are divided before they are rounded to float")
-{
-    const codec how = make(code_format::int8, 128);
-    const detail::message_slices cut{1, 1, 1, 128, 1000, 0, 1000, 1000, nullptr};
-    const std::uint64_t bytes = detail::wire_layout::of(how, cut.blocks()).bytes();
-    std::vector<unsigned char> messages(4 * bytes);
-    const std::vector<float> x(1000, 2e38f);
-    for (std::uint64_t term = 0; term < 4; ++term) {
-        quantisation_errors errors;
-        detail::encode_reducer<float>{{how, {}, nullptr, true}, cut, x.data(), messages.data() + term * bytes, bytes}
-            .run(errors, 0, cut.blocks());
-    }
-    for (const bool wide : {false, true}) {
-        std::vector<float> mean(1000);
-        combined_errors errors;
-        detail::combine_reducer<float>{how, cut, messages.data(), bytes, 4, 4, wide, true, mean.data(),
-            {how, {}, nullptr, false}, nullptr, 0}
-            .run(errors, 0, cut.blocks());
-        for (const float each : mean) CHECK((wide ? std::abs(each - 2e38f) < 1e36f : !is_finite(each)));
-        if (wide) CHECK(errors.sum_squares == doctest::Approx(16 * 4e76 * 1000).epsilon(0.02));
-    }
-}
-
 TEST_CASE("stochastic codes take the random bits of their elements, wherever blocks start")
 {
     for (const code_format format : formats) {
-        const codec how = make(format, 32, scaling::symmetric, scale_format::bfloat16, code_rounding::stochastic);
+        const codec how = make(format, 32, code_rounding::stochastic);
         const std::vector<float> x = gaussian(300, 9);
-        const detail::message_slices cut{3, 1, 1, 32, 100, 0, 100, 300, nullptr}; // slices start at 0, 100, 200
+        const detail::message_slices cut{3, 1, 32, 100, 0, 100, 300, nullptr}; // slices start at 0, 100, 200
         const detail::wire_layout wire = detail::wire_layout::of(how, cut.blocks_per_message());
         std::vector<unsigned char> messages(3 * wire.bytes());
         const detail::dither noise{1, nullptr, 2, 3};
@@ -688,12 +551,10 @@ TEST_CASE("stochastic codes take the random bits of their elements, wherever blo
         for (std::uint32_t i = 0; i < 300; ++i) {
             const unsigned char* const message = messages.data() + i / 100 * wire.bytes();
             const std::uint32_t block = i % 100 / 32;
-            const block_scale by = detail::read_block_scale(how, wire, message, block);
-            const float value = x[i] * (1 / by.scale);
+            const float value = x[i] * (1 / detail::read_block_scale(wire, message, block));
             const std::uint32_t bits16 = noise.of_eight(noise.key(), i / 8).bits16(i % 8);
             CHECK(detail::read_code(how, message + block * how.code_bytes(), i % 100 % 32)
-                == detail::code_of_bits(how, static_cast<std::uint32_t>(detail::code_of(how, value, bits16))
-                        & (format == code_format::int4 ? 0xfu : 0xffu)));
+                == detail::code_of(how, value, bits16));
         }
     }
 }
@@ -704,75 +565,65 @@ TEST_CASE_TEMPLATE("sums of codes are those of their elements in the order of th
     constexpr std::uint32_t block = 64;
     constexpr std::uint64_t count = 64 * 40 + 13;
     for (const code_format format : formats) {
-        for (const scaling rule : {scaling::symmetric, scaling::signed_maximum, scaling::asymmetric}) {
-            if (!is_integer(format) && rule != scaling::symmetric) continue;
-            for (const std::uint32_t divisor : {1u, 3u, 4u}) {
-                const codec how = codec::of<T>({.format = format, .block = block, .rule = rule});
-                const detail::message_slices cut{1, 1, 1, block, count, 0, count, count, nullptr};
-                const std::uint64_t bytes = detail::wire_layout::of(how, cut.blocks()).bytes();
-                std::vector<unsigned char> messages(terms * bytes);
-                std::vector<std::vector<T>> decoded(terms, std::vector<T>(count));
-                for (std::uint32_t term = 0; term < terms; ++term) {
-                    std::vector<float> normal = gaussian(count, 100 + term);
-                    std::vector<T> x(count);
-                    for (std::size_t i = 0; i < count; ++i) x[i] = T(normal[i] * (i / 64 % 3 == 0 ? 1e-5f : 100.0f));
-                    for (std::size_t i = 5; i < count; i += block) x[i] = T(0.0f); // -0 where all scales are negative
-                    if (term == 2) x[700] = T(std::numeric_limits<float>::quiet_NaN());
-                    if (term == 3) x[64 * 39 + 1] = T(std::numeric_limits<float>::infinity());
-                    quantisation_errors errors;
-                    std::uint64_t nonfinite = 0;
-                    unsigned char* const message = messages.data() + term * bytes;
-                    detail::encode_reducer<T>{{how, {}, nullptr, true}, cut, x.data(), message, bytes}.run(
-                        errors, 0, cut.blocks());
-                    detail::decode_reducer<T>{how, cut, message, bytes, decoded[term].data()}.run(
-                        nonfinite, 0, cut.blocks());
-                    CHECK(errors.nonfinite == (term == 2 || term == 3));
-                    CHECK(errors.count == count);
-                    CHECK(errors.blocks == cut.blocks());
-                    CHECK(errors.zero_blocks == 0);
-                    CHECK(nonfinite >= errors.nonfinite);
-                }
-                for (const bool probed : {false, true}) {
-                    std::vector<T> sums(count);
-                    combined_errors errors;
-                    detail::combine_reducer<T>{how, cut, messages.data(), bytes, terms, divisor, false, probed,
-                        sums.data(), {how, {}, nullptr, false}, nullptr, 0}
-                        .run(errors, 0, cut.blocks());
-                    double sum_squares = 0;
-                    double term_squares = 0;
-                    for (std::size_t i = 0; i < count; ++i) {
-                        // The elements are floats before they are T: the codes of float, decoded.
-                        const codec exact = [&] {
-                            codec same = how;
-                            same.largest = detail::largest_float_of<float>;
-                            return same;
-                        }();
-                        volatile float sum = 0;
-                        for (std::uint32_t term = 0; term < terms; ++term) {
-                            const unsigned char* const message = messages.data() + term * bytes;
-                            const std::uint64_t b = i / block;
-                            const block_scale by = detail::read_block_scale(
-                                how, detail::wire_layout::of(how, cut.blocks()), message, b);
-                            const int code = detail::read_code(
-                                how, message + b * how.code_bytes(), static_cast<std::uint32_t>(i % block));
-                            const float one = detail::element_of(exact, by, code);
-                            sum = term == 0 ? one : sum + one;
-                            if (i / block != 700 / block && i / block != 39) term_squares += double{one} * double{one};
-                        }
-                        if (i / block != 700 / block && i / block != 39) sum_squares += double{sum} * double{sum};
-                        volatile double by = divisor; // a division, whatever the flags of the build
-                        volatile double quotient = static_cast<double>(sum) / by;
-                        const T expected(static_cast<float>(quotient));
-                        const bool same = is_finite(expected)
-                            ? detail::bit_cast<typename element_traits<T>::bits_type>(expected)
-                                == detail::bit_cast<typename element_traits<T>::bits_type>(sums[i])
-                            : !is_finite(sums[i]);
-                        if (!same) FAIL("element ", i, " of ", name(format));
+        const codec how = codec::of<T>({.format = format, .block = block});
+        const detail::message_slices cut{1, 1, block, count, 0, count, count, nullptr};
+        const detail::wire_layout wire = detail::wire_layout::of(how, cut.blocks());
+        const std::uint64_t bytes = wire.bytes();
+        std::vector<unsigned char> messages(terms * bytes);
+        std::vector<std::vector<T>> decoded(terms, std::vector<T>(count));
+        for (std::uint32_t term = 0; term < terms; ++term) {
+            std::vector<float> normal = gaussian(count, 100 + term);
+            std::vector<T> x(count);
+            for (std::size_t i = 0; i < count; ++i) x[i] = T(normal[i] * (i / 64 % 3 == 0 ? 1e-5f : 100.0f));
+            if (term == 2) x[700] = T(std::numeric_limits<float>::quiet_NaN());
+            if (term == 3) x[64 * 39 + 1] = T(std::numeric_limits<float>::infinity());
+            quantisation_errors errors;
+            std::uint64_t nonfinite = 0;
+            unsigned char* const message = messages.data() + term * bytes;
+            detail::encode_reducer<T>{{how, {}, nullptr, true}, cut, x.data(), message, bytes}.run(
+                errors, 0, cut.blocks());
+            detail::decode_reducer<T>{how, cut, message, bytes, decoded[term].data()}.run(nonfinite, 0, cut.blocks());
+            CHECK(errors.nonfinite == (term == 2 || term == 3));
+            CHECK(errors.count == count);
+            CHECK(errors.blocks == cut.blocks());
+            CHECK(errors.zero_blocks == 0);
+            CHECK(nonfinite == errors.nonfinite);
+        }
+        // The elements are floats before they are T: the codes of float, decoded.
+        codec exact = how;
+        exact.largest = detail::largest_float_of<float>;
+        for (const std::uint32_t divisor : {1u, 3u, 4u}) {
+            for (const bool probed : {false, true}) {
+                std::vector<T> sums(count);
+                combined_errors errors;
+                detail::combine_reducer<T>{how, cut, messages.data(), bytes, terms, divisor, probed, sums.data(),
+                    {how, {}, nullptr, false}, nullptr, 0}
+                    .run(errors, 0, cut.blocks());
+                double sum_squares = 0;
+                double term_squares = 0;
+                for (std::size_t i = 0; i < count; ++i) {
+                    const std::uint64_t b = i / block;
+                    const bool counts = b != 700 / block && b != 39;
+                    volatile float sum = 0;
+                    for (std::uint32_t term = 0; term < terms; ++term) {
+                        const unsigned char* const message = messages.data() + term * bytes;
+                        const int code = detail::read_code(
+                            how, message + b * how.code_bytes(), static_cast<std::uint32_t>(i % block));
+                        const float one
+                            = detail::element_of(exact, detail::read_block_scale(wire, message, b), code);
+                        sum = sum + one;
+                        if (counts) term_squares += double{one} * double{one};
                     }
-                    if (!probed) continue;
-                    CHECK(errors.term_squares == doctest::Approx(term_squares).epsilon(1e-5));
-                    CHECK(errors.sum_squares == doctest::Approx(sum_squares).epsilon(1e-5));
+                    if (counts) sum_squares += double{sum} * double{sum};
+                    volatile double by = divisor; // a division, whatever the flags of the build
+                    volatile double quotient = static_cast<double>(sum) / by;
+                    const T expected(static_cast<float>(quotient));
+                    const bool same = is_finite(expected) ? to_bits(expected) == to_bits(sums[i]) : !is_finite(sums[i]);
+                    if (!same) FAIL("element ", i, " of ", name(format));
                 }
+                if (!probed) continue;
+                CHECK(errors.term_squares == doctest::Approx(term_squares).epsilon(1e-5));
+                CHECK(errors.sum_squares == doctest::Approx(sum_squares).epsilon(1e-5));
             }
         }
     }

@@ -84,7 +84,7 @@ void check_like_host(const quantisation& how)
 TEST_CASE("sums of float as int4, and rotated ones with feedback")
 {
     check_like_host<float>({.format = code_format::int4});
-    check_like_host<float>({.format = code_format::int8, .rotate = true, .feedback = error_feedback::owner});
+    check_like_host<float>({.format = code_format::int8, .rotate = true, .feedback = error_feedback::all});
 }
 #endif
 

@@ -100,7 +100,7 @@ TEST_CASE("zeros and expected zeros are those of the theory")
     const struct {
         std::uint32_t block;
         double share;
-    } rows[] = {{32, 0.132}, {128, 0.159}, {512, 0.183}, {4096, 0.212}};
+    } rows[] = {{32, 0.132}, {128, 0.159}, {512, 0.183}, {1024, 0.193}};
     for (const auto& row : rows) {
         const quantisation how{.format = code_format::int4, .block = row.block};
         const probed_run got = one_step({0, 2}, how, how, false, reduction::average,
@@ -213,7 +213,7 @@ TEST_CASE("what is fed back is neither biased nor lost, and what is not is judge
         for (std::size_t i = 0; i < x.size(); ++i) x[i] = i % 16 != 0 ? std::abs(x[i]) : i % 32 == 0 ? 1.0f : -1.0f;
         return x;
     };
-    for (const error_feedback kept : {error_feedback::none, error_feedback::owner, error_feedback::all}) {
+    for (const error_feedback kept : {error_feedback::none, error_feedback::all}) {
         CAPTURE(name(kept));
         const quantisation how{.format = code_format::int8, .feedback = kept};
         const auto call = run_steps({{2, 2}, how, how, false, reduction::average, 3}, make).call();

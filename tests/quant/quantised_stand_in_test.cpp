@@ -70,7 +70,6 @@ TEST_CASE("replays of quantised calls have the bits of the same calls uncaptured
 {
     const quantisation hows[] = {{.format = code_format::int8}, {.format = code_format::e4m3, .rotate = true},
         {.format = code_format::int4, .rounding = code_rounding::stochastic},
-        {.format = code_format::int4, .feedback = error_feedback::owner},
         {.format = code_format::int4, .feedback = error_feedback::all}};
     for (const quantisation& how : hows) {
         CAPTURE(name(how.format));

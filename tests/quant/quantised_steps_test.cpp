@@ -100,7 +100,7 @@ TEST_CASE("errors that are fed back do not add up")
 
 TEST_CASE("feedback is dropped, and said to be, when the layout changes")
 {
-    on_ranks({0, 2}, {.feedback = error_feedback::owner}, {}, tiny, [&](auto& comm) {
+    on_ranks({0, 2}, {.feedback = error_feedback::all}, {}, tiny, [&](auto& comm) {
         host::stream stream;
         std::vector<float> data(5000, 1.0f);
         const auto call = [&](uint64_t count) {

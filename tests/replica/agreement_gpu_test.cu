@@ -71,7 +71,7 @@ void check_digests(const cu::stream& stream, cu::workspace& scratch, cu::pinned_
             const device_copy copy(data, offset);
             const view<const T> elements(reinterpret_cast<const T*>(copy.data()), count);
             result[0] = 0;
-            gpu::reduce(stream.get(), collprobe::detail::digest_reducer<T>{elements}, count, result.data(), scratch);
+            gpu::reduce(stream.get(), collprobe::detail::digest_reducer<T>(elements), count, result.data(), scratch);
             stream.synchronize();
             CHECK(result[0] == digest(view<const T>(reinterpret_cast<const T*>(data.data()), count)));
         }

@@ -63,6 +63,21 @@ TEST_CASE("a step tells of its audit, and a suspect of its call")
     CHECK(contains(report::json_line("strict", record), "\"index\":41,\"name\":\"w\\\"te\",\"line\":\"train.cpp:88\"}"));
 }
 
+TEST_CASE("a call has what each rank sent; counts that are zero everywhere are left out")
+{
+    step_record record = sample_step(3);
+    record.calls.resize(1);
+    call_record& call = record.calls[0];
+    CHECK_FALSE(contains(report::json_line("strict", record), "inputs"));
+    call.inputs.resize(2);
+    call.inputs[0] = {.count = 4, .zero = 1, .digest = 31, .absolute_maximum = 3, .sum = 2, .sum_of_squares = 14};
+    call.inputs[1] = {.count = 4, .first_nonfinite = 2, .digest = 255, .absolute_maximum = 1, .sum = -1,
+        .sum_of_squares = 1, .nan = 1};
+    CHECK(contains(report::json_line("strict", record),
+        "\"inputs\":{\"count\":[4,4],\"sum\":[2,-1],\"sum_of_squares\":[14,1],\"absolute_maximum\":[3,1],\"zero\":[1,0],"
+        "\"nan\":[0,1],\"first_nonfinite\":[null,2],\"digest\":[\"0x1f\",\"0xff\"]}"));
+}
+
 TEST_CASE("numbers come back as the same double")
 {
     std::string line;

@@ -3,174 +3,146 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
+#include <memory>
 #include <vector>
 
-#include <collprobe/core/record.hpp>
-#include <collprobe/scan/detail/slot_statistics.hpp>
-#include <collprobe/scan/detail/thread_scan.hpp>
+#include <collprobe/scan/detail/thread_list.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 
-/// What the kernels of scan/cuda/detail/scan_reduction.cuh do, on the host: the same code for each thread,
-/// the same tree over the threads of a block, the same order of slots. (As plain functions: only the
-/// barriers, the shared memory and the hand-over between blocks are not covered.)
+/// What the kernels of scan/cuda/one_read.cuh do, on the host: the same code for each thread, the same tree over the
+/// threads of a block, the same order of slots. (As plain functions: barriers, shared memory and the hand-over between
+/// blocks are not covered.)
 namespace collprobe::cuda_schedule {
 
 namespace scan = collprobe::detail;
+inline constexpr unsigned threads = scan::block_threads;
 
-/// A block reduction as CUB does it: within each warp of 32 at distances 1, 2, 4, 8, 16, then the warps
-/// one after the other.
-template <class Value>
-Value merge_block(std::vector<Value> values)
+/// A block reduction as CUB does it: within each warp of 32 at distances 1, 2, 4, 8, 16, then the warps one after the
+/// other.
+template <class Value, class Merge>
+Value merge_block(std::vector<Value> values, Merge merge)
 {
     for (std::size_t warp = 0; warp < values.size(); warp += 32) {
         for (std::size_t distance = 1; distance < 32; distance *= 2)
             for (std::size_t lane = 0; lane + distance < 32; ++lane) {
                 // Lane by lane upwards: a lane reads what its neighbour had before this step.
                 const Value next = values[warp + lane + distance];
-                values[warp + lane].merge(next);
+                merge(values[warp + lane], next);
             }
     }
-    for (std::size_t warp = 32; warp < values.size(); warp += 32) values[0].merge(values[warp]);
+    for (std::size_t warp = 32; warp < values.size(); warp += 32) merge(values[0], values[warp]);
     return values[0];
 }
-
-struct dot_sum {
-    double value = 0;
-    void merge(const dot_sum& next) { value += next.value; }
-};
-
-struct slot_result {
-    statistics value;
-    collprobe::detail::digest_state digest;
-    double dot = 0;
-};
-
-template <element T, scan::scan_features features>
-slot_result reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, std::uint32_t count)
+template <class Value>
+Value merge_block(std::vector<Value> values)
 {
-    constexpr unsigned threads = scan::block_threads;
-    constexpr std::uint64_t per_round = scan::per_words16<T> * threads;
-    static scan::digest_multipliers multipliers;
-    static const bool filled = [] {
-        for (unsigned lane = 0; lane < threads; ++lane) multipliers.fill(lane);
-        return true;
-    }();
-    (void)filled;
-
-    scan::rare_counts rare = scan::rare_counts::none();
-    std::vector<scan::thread_scan<T, features>> block;
-    for (unsigned lane = 0; lane < threads; ++lane) block.emplace_back(&multipliers, lane);
-    const std::uint64_t rounds = count / per_round;
-    const auto rest = static_cast<unsigned>(count % per_round);
-    for (std::uint64_t begin = 0; begin < rounds + (rest != 0 ? 1 : 0); begin += 256) {
-        const bool is_last = rounds - begin < 256;
-        const unsigned whole = is_last ? static_cast<unsigned>(rounds - begin) : 256;
-        std::vector<scan::digest_factors> factors;
-        for (unsigned i = 0; i < whole + 1; ++i)
-            factors.push_back(scan::digest_factors::of_round(first / per_round + begin + i));
-        const std::uint64_t from = first + begin * per_round;
-        const auto offset = static_cast<std::uint32_t>(begin * per_round);
-        for (unsigned lane = 0; lane < threads; ++lane) {
-            scan::scan_rounds(
-                block[lane], input, from, offset, whole, is_last ? rest : 0, lane, factors.data(), rare);
-        }
-    }
-    std::vector<scan::shifted_sums> sums;
-    std::vector<scan::range_totals<T>> ranges;
-    std::vector<scan::digest_totals> digests;
-    std::vector<dot_sum> dots;
-    for (const auto& thread : block) {
-        sums.push_back(thread.sums);
-        ranges.push_back(thread.counts);
-        digests.push_back(thread.digest);
-        dots.push_back({thread.dot});
-    }
-    const auto again = [&](const scan::slot_request& request) {
-        std::vector<scan::shifted_sums> shifted(threads);
-        for (unsigned lane = 0; lane < threads; ++lane) {
-            scan::sum_shifted<T>(shifted[lane], input.source, first, count, lane, request.factor, request.pivot);
-        }
-        return merge_block(shifted);
-    };
-    slot_result result;
-    result.value.type = element_traits<T>::type;
-    result.value.has_digest = features.digest ? 1 : 0;
-    scan::shifted_sums total = merge_block(sums);
-    scan::slot_request request = scan::describe_slot<T>(merge_block(ranges), rare, first, count, result.value);
-    if (request.again) total = again(request);
-    if constexpr (features.moments) {
-        request = scan::sum_slot(total, result.value);
-        if (request.again) scan::refine_slot(scan::centred_sums::of(again(request)), result.value);
-        scan::close_slot(result.value);
-    } else {
-        result.value.sum_of_squares = total.squares;
-    }
-    const scan::digest_totals digest = merge_block(digests);
-    if constexpr (features.digest) result.digest = {digest.first, digest.second, std::uint64_t{count} * sizeof(T)};
-    result.dot = merge_block(dots).value;
-    return result;
+    return merge_block(std::move(values), [](Value& into, const Value& next) { into.merge(next); });
 }
 
-/// One term a thread: thread t takes slots t, t + 256 and so on.
-template <class Value, class Of>
-Value merge_slots(const std::vector<slot_result>& slots, Of of)
+/// Slot `slot` of `slots`. `extras`: for each thread, what takes in the chunks, too.
+template <class Read, class Extra>
+typename Read::partial reduce_slot(const Read& read, std::vector<Extra>& extras, unsigned slot, unsigned slots)
 {
-    std::vector<Value> values(scan::block_threads);
-    for (std::size_t slot = 0; slot < slots.size(); ++slot) values[slot % scan::block_threads].merge(of(slots[slot]));
+    using element = typename Read::value_type;
+    using thread = scan::thread_list<element, typename Read::list>;
+    const scan::byte_source source{
+        reinterpret_cast<const unsigned char*>(read.data.data()), read.data.count() * sizeof(element)};
+    const auto memory = std::make_unique<typename thread::shared>();
+    std::vector<thread> all;
+    for (unsigned lane = 0; lane < threads; ++lane) memory->fill(lane);
+    for (unsigned lane = 0; lane < threads; ++lane) all.emplace_back(read.of, *memory, lane);
+    for (unsigned lane = threads; lane > 0; --lane) memory->begin_slot(lane - 1);
+    unsigned step = 0;
+    for (std::uint64_t index = slot; index < scan::chunks_of(source.bytes); index += slots) {
+        if (step == 0)
+            for (unsigned lane = 0; lane < threads; ++lane) memory->prepare(index, slots, lane);
+        for (unsigned lane = threads; lane > 0; --lane) { // in any order
+            const scan::chunk at{index * scan::chunk_bytes + (lane - 1) * 16, source.bytes, step};
+            scan::words16 words[scan::chunk_runs];
+            at.load(source, words);
+            all[lane - 1].take(words, at);
+            if (!extras.empty()) extras[lane - 1].take(words, at);
+        }
+        step = (step + 1) % scan::prepared_chunks;
+    }
+    for (unsigned lane = 0; lane < extras.size(); ++lane) extras[lane].end_slot(slot, lane);
+    std::vector<typename Read::partial> taken;
+    for (unsigned lane = 0; lane < threads; ++lane) taken.push_back(all[lane].taken_in(lane));
+    return merge_block(taken);
+}
+
+/// Thread t takes slots t, t + 256 and so on.
+template <class Partial>
+Partial merge_slots(const std::vector<Partial>& slots)
+{
+    std::vector<Partial> values(threads);
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) values[slot % threads].merge(slots[slot]);
     return merge_block(values);
 }
-
-template <element T, scan::scan_features features>
-slot_result reduce(const scan::scan_input<T>& input, std::uint64_t count)
+template <class Read>
+unsigned slots_of(const Read& read, unsigned most)
 {
-    const scan::slot_plan plan = scan::plan_slots(count, sizeof(T));
-    std::vector<slot_result> slots;
-    for (std::uint64_t slot = 0; slot < plan.slots; ++slot) {
-        const std::uint64_t first = slot * plan.length;
-        const std::uint64_t left = count - first;
-        slots.push_back(
-            reduce_slot<T, features>(input, first, static_cast<std::uint32_t>(left < plan.length ? left : plan.length)));
-    }
-    slot_result result;
-    result.value.type = element_traits<T>::type;
-    result.value.has_digest = features.digest ? 1 : 0;
-    const auto counts = merge_slots<scan::slot_counts>(
-        slots, [](const slot_result& slot) { return scan::slot_counts::of(slot.value); });
-    const auto digest = merge_slots<scan::digest_totals>(slots,
-        [](const slot_result& slot) { return scan::digest_totals{slot.digest.first, slot.digest.second}; });
-    const auto extent = merge_slots<scan::slot_extent>(
-        slots, [](const slot_result& slot) { return scan::slot_extent::of(slot.value); });
-    scan::open_result<T>(counts, extent, result.value);
-    const std::int32_t scale = result.value.scale;
-    const auto sums = merge_slots<scan::slot_sums>(
-        slots, [&](const slot_result& slot) { return scan::slot_sums::of<T>(slot.value, scale); });
-    const double mean = scan::sum_result(sums, result.value);
-    if constexpr (features.moments) {
-        const auto distances = merge_slots<scan::slot_distances>(slots, [&](const slot_result& slot) {
-            return scan::slot_distances::of<T>(slot.value, scale, mean);
-        });
-        scan::close_result(distances, mean, result.value);
-    }
-    result.digest = {digest.first, digest.second, counts.count * sizeof(T)};
-    result.dot = merge_slots<dot_sum>(slots, [](const slot_result& slot) { return dot_sum{slot.dot}; }).value;
-    return result;
+    return static_cast<unsigned>(scan::lesser(scan::chunks_of(read.data.size_bytes()), most));
 }
 
-template <element T>
-scan::scan_input<T> input_of(const T* data, std::uint64_t count)
+/// `most`: of slots; with fewer than the kernel's a test needs less data for long slots.
+template <class Read>
+typename Read::partial partial_of(const Read& read, unsigned most = scan::read_slots)
 {
-    return {{reinterpret_cast<const unsigned char*>(data), count * sizeof(T)}, {}, nullptr};
+    struct nothing {
+        void take(const scan::words16 (&)[scan::chunk_runs], const scan::chunk&) {}
+        void end_slot(unsigned, unsigned) const {}
+    };
+    std::vector<nothing> none;
+    std::vector<typename Read::partial> all;
+    const unsigned slots = slots_of(read, most);
+    for (unsigned slot = 0; slot < slots; ++slot) all.push_back(reduce_slot(read, none, slot, slots));
+    return merge_slots(all);
+}
+template <class Read>
+auto result_of(const Read& read, unsigned most = scan::read_slots)
+{
+    return read.finish(partial_of(read, most));
 }
 
-/// As the kernel of `statistics_reducer`.
-template <element T, bool with_digest>
-statistics compute_statistics(const T* data, std::uint64_t count)
+/// The launch that adds up the parts of a sketch.
+inline std::vector<double> join_parts(const std::vector<double>& parts, std::uint64_t count, std::uint64_t numbers)
 {
-    const slot_result all
-        = reduce<T, scan::scan_features{true, with_digest, false, false}>(input_of(data, count), count);
-    statistics result = all.value;
-    if constexpr (with_digest) result.digest = all.digest.finish();
-    return result;
+    std::vector<double> sketch(numbers, 77);
+    const scan::join_sketch_parts join{parts.data(), count, numbers, sketch.data()};
+    for (std::uint64_t number = 0; number < numbers; ++number) {
+        std::vector<double> sums;
+        for (unsigned lane = 0; lane < threads; ++lane) sums.push_back(join.part(number, lane, threads));
+        join.store(number, merge_block(sums, [](double& into, double next) { into += next; }));
+    }
+    return sketch;
+}
+
+/// The sketch beside a read; precondition: `sketched<T>::fits`. `result`: what the read tells.
+template <class Reducer, class T, class Result>
+std::vector<double> sketch_beside(const Reducer& inner, const scan::sketch_source<T>& from, Result& result)
+{
+    const std::uint64_t count = scan::sketched<T>::parts_of(from);
+    std::vector<double> parts(count * 2 * from.bins, 55);
+    std::vector<typename Reducer::partial> all;
+    const unsigned slots = slots_of(inner, scan::sketched<T>::most_slots);
+    for (unsigned slot = 0; slot < slots; ++slot) {
+        std::vector<typename scan::sketched<T>::thread> bins;
+        for (unsigned lane = 0; lane < threads; ++lane) bins.emplace_back(from, parts.data());
+        all.push_back(reduce_slot(inner, bins, slot, slots));
+    }
+    result = inner.finish(merge_slots(all));
+    return join_parts(parts, count, 2 * from.bins);
+}
+
+/// A sketch alone.
+template <class T>
+std::vector<double> sketch_alone(const scan::sketch_source<T>& from)
+{
+    std::vector<double> parts(from.parts() * 2 * from.bins + 1, 55);
+    const scan::sketch_parts<T> body{from, parts.data()};
+    for (std::uint64_t i = body.indices(); i > 0; --i) body(i - 1);
+    return join_parts(parts, from.parts(), 2 * from.bins);
 }
 
 } // namespace collprobe::cuda_schedule

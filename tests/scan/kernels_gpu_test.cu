@@ -16,8 +16,7 @@
 #include <collprobe/comm/gram.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/scan/copy_statistics.hpp>
-#include <collprobe/scan/cuda/digest_reducer.cuh>
-#include <collprobe/scan/cuda/statistics.cuh>
+#include <collprobe/scan/cuda/one_read.cuh>
 #include <collprobe/step/cuda/probed.cuh>
 
 #include "adversarial.hpp"

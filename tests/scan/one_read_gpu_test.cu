@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 
 #include "adversarial.hpp"
 #include "device_copy.cuh"

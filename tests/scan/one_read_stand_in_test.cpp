@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 
 #include "adversarial.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
@@ -19,7 +19,7 @@ TEST_CASE("on CUDA streams one read gives statistics, record and sketch of the h
 {
     for (const std::uint32_t bins : {64u, 4096u}) {
         const sketch_options options{.bins = bins};
-        const std::size_t numbers = sketch_numbers<float>(options);
+        const std::size_t numbers = sketch_numbers(options);
         for (const std::size_t count : {std::size_t{0}, std::size_t{5}, std::size_t{300'001}}) {
             const std::vector<float> data = adversarial::random_elements<float>(count, 0.2, 1, 21);
             const view<const float> input(data);
@@ -27,7 +27,7 @@ TEST_CASE("on CUDA streams one read gives statistics, record and sketch of the h
             cuda::workspace scratch;
             cuda::buffer<double> parts(detail::sketch_scratch_numbers<cuda::device>(bins));
             std::vector<double> found(numbers), expected(numbers);
-            const detail::sketch_target<float> target{64, bins, options.seed, found.data(), parts.data()};
+            const detail::sketch_target target{64, bins, options.seed, found.data(), parts.data()};
             statistics values;
             detail::result_record record{};
             sketch<float>(input, view<double>(expected), options, 64);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One read must give the bits of the reads that it replaces.
+// Lists of accumulators, runs and merges; and one read that must give the bits of the reads that it replaces.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,222 +12,162 @@
 #include <vector>
 
 #include <collprobe/device/host/device.hpp>
-#include <collprobe/scan/one_read.hpp>
-#include <collprobe/sum/dot.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 
+#include "above.hpp"
 #include "adversarial.hpp"
-#include "support/element_types.hpp"
 
 using namespace collprobe;
+using adversarial::random_elements;
 
 namespace {
 
-/// What a result is read for, by functions that read it once each.
-template <element T>
-struct separate_reads {
-    using inner = statistics_reducer<T, true>;
-    struct partial {
-        typename inner::partial result;
-        double dot;
-    };
-    static constexpr std::uint64_t block = inner::block;
-    view<const T> result;
-    const T* input;
-
-    static partial identity() { return {inner::identity(), 0}; }
-    void run(partial& into, std::uint64_t first, std::uint64_t count) const
-    {
-        inner{result}.run(into.result, first, count);
-        into.dot += input == nullptr ? detail::not_a_number() : detail::dot(input + first, result.data() + first, count);
-    }
-    static void merge(partial& into, const partial& next)
-    {
-        inner::merge(into.result, next.result);
-        into.dot += next.dot;
-    }
-    static detail::result_record finish(const partial& all)
-    {
-        const statistics found = inner::finish(all.result);
-        return {found.digest, found.sum_of_squares, all.dot, found.scale,
-            static_cast<std::uint32_t>(found.nonfinite()), found.first_nonfinite};
-    }
-};
-
-#if defined(__FAST_MATH__)
-constexpr bool fast_math = true;
-#else
-constexpr bool fast_math = false;
-#endif
-
-void check_same(const detail::result_record& found, const detail::result_record& expected)
+template <class T>
+bool same(const T& a, const T& b)
 {
-    CHECK(found.digest == expected.digest);
-    CHECK(found.scale == expected.scale);
-    CHECK(found.nonfinite == expected.nonfinite);
-    CHECK(found.first_nonfinite == expected.first_nonfinite);
-    CHECK(is_nan(found.dot) == is_nan(expected.dot));
-    if (fast_math) { // moments are promised to 1e-12, and the terms of a dot may cancel
-        CHECK(detail::absolute(found.sum_of_squares - expected.sum_of_squares) <= 2e-12 * expected.sum_of_squares);
-        return;
-    }
-    CHECK(to_bits(found.sum_of_squares) == to_bits(expected.sum_of_squares));
-    if (!is_nan(expected.dot)) CHECK(to_bits(found.dot) == to_bits(expected.dot));
+    return std::memcmp(&a, &b, sizeof a) == 0;
 }
 
-template <element T>
-detail::result_record record_of(view<const T> data, const T* other, detail::isa path)
+template <class Reducer>
+auto read_all(const Reducer& reducer)
 {
-    struct on_path : detail::result_reducer<T> {
-        detail::isa path;
-        void run(typename on_path::partial& into, std::uint64_t first, std::uint64_t count) const
-        {
-            detail::result_reducer<T>::run(into, first, count, path);
-        }
-    };
-    const on_path reducer{{data, other}, path};
-    return reducer.finish(detail::reduce_blocks(reducer, data.count()));
-}
-
-template <element T>
-void check_record(view<const T> data, const T* other)
-{
-    for (const T* input : {other, static_cast<const T*>(nullptr)}) {
-        const separate_reads<T> separate{data, input};
-        const auto expected = separate.finish(detail::reduce_blocks(separate, data.count()));
-        for (const detail::isa path : {detail::isa::portable, detail::isa::vectors}) {
-            if (!detail::supports(path)) continue;
-            CAPTURE(std::string(detail::name(path)));
-            check_same(record_of<T>(data, input, path), expected);
-        }
-    }
+    return reducer.finish(detail::reduce_blocks(reducer, reducer.data.count()));
 }
 
 /// Reads `data` with a sketch, once and separately.
-template <element T>
+template <floating_element T>
 void check_reads(view<const T> data, const T* other, std::uint32_t bins, std::uint64_t first)
 {
     const sketch_options options{.bins = bins};
-    const std::size_t numbers = sketch_numbers<T>(options);
-    std::vector<sketch_sum<T>> expected(numbers), scratch(numbers);
-    sketch<T>(data, view<sketch_sum<T>>(expected), options, first);
-    const auto is_expected = [&](const std::vector<sketch_sum<T>>& found) {
-        return std::memcmp(found.data(), expected.data(), numbers * sizeof(sketch_sum<T>)) == 0;
-    };
+    const std::size_t numbers = sketch_numbers(options);
+    std::vector<double> expected(numbers), scratch(numbers);
+    sketch<T>(data, view<double>(expected), options, first);
     const statistics separate = compute_statistics<T>(data);
-    const separate_reads<T> reads{data, other};
-    const auto record = reads.finish(detail::reduce_blocks(reads, data.count()));
+    const detail::result_record record = read_all(detail::result_reducer<T>(data, other));
 
     host::stream stream;
     host::device::workspace workspace;
-    const auto run = [&](auto read) {
-        std::vector<sketch_sum<T>> sums(numbers, sketch_sum<T>(77));
-        std::fill(scratch.begin(), scratch.end(), sketch_sum<T>(55));
-        read(detail::sketch_target<T>{first, bins, options.seed, sums.data(), scratch.data()});
-        stream.synchronize();
-        return sums;
-    };
-    statistics input;
-    CHECK(is_expected(
-        run([&](const auto& target) { detail::read_input<host::device, T>(stream, data, &input, target, workspace); })));
-    CHECK(std::memcmp(&input, &separate, sizeof input) == 0);
-    CHECK(is_expected(
-        run([&](const auto& target) { detail::read_input<host::device, T>(stream, data, nullptr, target, workspace); })));
+    statistics input{};
     detail::result_record result{};
-    CHECK(is_expected(run([&](const auto& target) {
+    const auto check_sketch = [&](auto read) {
+        std::vector<double> sums(numbers, 77);
+        std::fill(scratch.begin(), scratch.end(), 55.0);
+        read(detail::sketch_target{first, bins, options.seed, sums.data(), scratch.data()});
+        stream.synchronize();
+        CHECK(std::memcmp(sums.data(), expected.data(), numbers * sizeof(double)) == 0);
+    };
+    check_sketch([&](const detail::sketch_target& target) {
+        detail::read_input<host::device, T>(stream, data, &input, target, workspace);
+    });
+    CHECK(same(input, separate));
+    check_sketch([&](const detail::sketch_target& target) {
+        detail::read_input<host::device, T>(stream, data, nullptr, target, workspace);
+    });
+    check_sketch([&](const detail::sketch_target& target) {
         detail::read_result<host::device, T>(stream, data, other, &result, target, workspace);
-    })));
-    check_same(result, record);
+    });
+    CHECK(same(result, record));
     input = {};
-    detail::read_input<host::device, T>(stream, data, &input, {}, workspace);
     result = {};
+    detail::read_input<host::device, T>(stream, data, &input, {}, workspace);
     detail::read_result<host::device, T>(stream, data, other, &result, {}, workspace);
     stream.synchronize();
-    CHECK(std::memcmp(&input, &separate, sizeof input) == 0);
-    check_same(result, record);
+    CHECK(same(input, separate));
+    CHECK(same(result, record));
 }
 
 } // namespace
 
-TEST_CASE("what a result is read for has the bits of separate reads, whatever the values and the path")
+TEST_CASE_TEMPLATE("an accumulator that only adds elements counts right in every place of a list, on every path", T,
+    COLLPROBE_TEST_FLOATING_TYPES)
 {
-    adversarial::for_each_input([](const auto& data) {
-        using T = typename std::remove_cvref_t<decltype(data)>::value_type;
-        if constexpr (floating_element<T>) {
-            const std::vector<T> other = adversarial::random_elements<T>(data.size() + 1, 0.1, 3, 22);
-            check_record<T>(data, other.data() + 1);
-            if (COLLPROBE_TEST_UNLESS_BRIEF(true, false) && data.size() > 1)
-                check_record<T>(view<const T>(data).part(1, data.size() - 1), other.data());
+    using testing::above;
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{8191}, std::size_t{70'003}}) {
+        const std::vector<T> data = random_elements<T>(count, 0, 1, 5);
+        const view<const T> input(data);
+        const auto expected = [&](double limit) {
+            return static_cast<std::uint64_t>(std::count_if(data.begin(), data.end(),
+                [limit](T x) { return std::fabs(static_cast<double>(x)) > limit; }));
+        };
+        const auto alone = read_all(statistics_reducer<T>(input));
+        const detail::one_read<T, above<T>, detail::norm<T>, above<T>, detail::digested, above<T>> reader(
+            input, {0.5}, {}, {1.0}, {}, {2.0});
+        for (const detail::isa path : {detail::isa::portable, detail::isa::vectors}) {
+            if (!detail::supports(path)) continue;
+            CAPTURE(std::string(detail::name(path)));
+            auto all = reader.identity();
+            for (std::uint64_t first = 0; first < count; first += reader.block)
+                reader.run(all, first, std::min<std::uint64_t>(reader.block, count - first), path);
+            CHECK(all.first.count == expected(0.5));
+            CHECK(all.rest.rest.first.count == expected(1.0));
+            CHECK(all.rest.rest.rest.rest.first.count == expected(2.0));
+            CHECK(detail::finish_digest(all.rest.rest.rest.first, input) == alone.digest);
+            CHECK(all.rest.first.zero == alone.zero);
+            CHECK(all.rest.first.squares == doctest::Approx(alone.sum_of_squares).epsilon(1e-12));
+        }
+    }
+}
+
+TEST_CASE("runs of whole tiles have the bits of one run, and subtrees of blocks those of the whole")
+{
+    const statistics_reducer<float>::partial none{};
+    const std::vector<float> data = random_elements<float>(13 * statistics_reducer<float>::block + 99, 1, 2, 1);
+    const statistics_reducer<float> reducer{view<const float>(data)};
+    const std::uint64_t tile = detail::tile_elements<float>;
+    auto whole = none, cut = none;
+    reducer.run(whole, 3 * tile, 5 * tile + 77);
+    reducer.run(cut, 3 * tile, tile);
+    reducer.run(cut, 4 * tile, 3 * tile);
+    reducer.run(cut, 7 * tile, tile + 77);
+    CHECK(same(reducer.finish(whole), reducer.finish(cut)));
+
+    auto left = detail::reduce_block_range(reducer, 0, 8, data.size());
+    auto middle = detail::reduce_block_range(reducer, 8, 4, data.size());
+    reducer.merge(middle, detail::reduce_block_range(reducer, 12, 2, data.size()));
+    reducer.merge(left, middle);
+    const statistics all = compute_statistics(view<const float>(data));
+    CHECK(same(reducer.finish(left), all));
+    // In another order: the same, except for rounding.
+    auto turned = middle;
+    reducer.merge(turned, detail::reduce_block_range(reducer, 0, 8, data.size()));
+    adversarial::oracle(view<const float>(data)).check(reducer.finish(turned));
+
+    auto behind = none, before = left;
+    reducer.merge(behind, left);
+    reducer.merge(before, none);
+    CHECK(same(reducer.finish(behind), all));
+    CHECK(same(reducer.finish(before), all));
+}
+
+TEST_CASE("the digest's reducer gives the digest of the buffer - every type, by elements and bytes, and of parts")
+{
+    const host::stream stream;
+    host::device::workspace scratch;
+    testing::for_each_element_type([&](auto sample) {
+        using T = decltype(sample);
+        constexpr std::uint64_t block = detail::digest_reducer<T>::block;
+        for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3}, block - 1, block,
+                 3 * block + 5}) {
+            const auto data = random_elements<T>(static_cast<std::size_t>(count), 0.5, 3.0, 7);
+            const view<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(data.data()), count * sizeof(T));
+            std::uint64_t found = 0, of_bytes = 0, of_parts[3] = {};
+            host::device::reduce(stream, detail::digest_reducer<T>(view<const T>(data)), count, &found, scratch);
+            host::device::reduce(stream, detail::digest_reducer<std::uint8_t>(bytes), bytes.count(), &of_bytes, scratch);
+            host::device::reduce_parts(
+                stream, detail::digest_reducer<T>(view<const T>(data).part(0, count / 3 * 3)), 3, count / 3, of_parts, scratch);
+            stream.synchronize();
+            CHECK(found == digest(view<const T>(data)));
+            CHECK(of_bytes == found);
+            for (std::uint64_t i = 0; i < 3; ++i)
+                CHECK(of_parts[i] == digest(view<const T>(data).part(i * (count / 3), count / 3)));
         }
     });
-}
-
-TEST_CASE_TEMPLATE("what a result is read for has the bits of separate reads, whatever the count", T,
-    COLLPROBE_TEST_FLOATING_TYPES)
-{
-    constexpr std::size_t block = detail::result_reducer<T>::block;
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{15}, std::size_t{16}, std::size_t{17},
-             std::size_t{33}, block - 1, block, block + 1, 3 * block + 31, 7 * block}) {
-        CAPTURE(count);
-        const std::vector<T> data = adversarial::random_elements<T>(count + 1, 0.2, 1, 21);
-        const std::vector<T> other = adversarial::random_elements<T>(count + 1, 0.1, 3, 22);
-        check_record<T>({data.data() + 1, count}, other.data());
-    }
-}
-
-TEST_CASE_TEMPLATE("the elements of a result that are not finite are counted, and the first one is found", T,
-    COLLPROBE_TEST_FLOATING_TYPES)
-{
-    constexpr std::size_t block = detail::result_reducer<T>::block;
-    std::uint64_t state = 7;
-    const auto random = [&state](std::size_t below) { return detail::mix64(++state) % below; };
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{63}, block - 1, block, 3 * block + 77}) {
-        for (const std::size_t faults : {std::size_t{0}, std::size_t{1}, std::size_t{3}, count / 2, count}) {
-            if (faults > count) continue;
-            std::vector<T> data = adversarial::random_elements<T>(count, 0, 1, 21);
-            std::vector<bool> is_bad(count);
-            for (std::size_t i = 0; i < faults; ++i) {
-                const std::size_t at = faults == count ? i : i == 1 ? count - 1 : random(count);
-                is_bad[at] = true;
-                data[at] = T(i % 3 == 0 ? detail::not_a_number() : i % 3 == 1 ? detail::infinity() : -detail::infinity());
-            }
-            const auto first = std::find(is_bad.begin(), is_bad.end(), true);
-            for (const detail::isa path : {detail::isa::portable, detail::isa::vectors}) {
-                if (!detail::supports(path)) continue;
-                const detail::result_record found = record_of<T>(view<const T>(data), nullptr, path);
-                CHECK(found.nonfinite == static_cast<std::size_t>(std::count(is_bad.begin(), is_bad.end(), true)));
-                CHECK(found.first_nonfinite
-                    == (first == is_bad.end() ? no_index : static_cast<std::uint64_t>(first - is_bad.begin())));
-            }
-        }
-    }
-    // A count beyond 32 bits says so.
-    typename detail::result_reducer<T>::partial many;
-    many.nonfinite = 0x1'0000'0001;
-    CHECK(detail::result_reducer<T>::finish(many).nonfinite == 0xffffffff);
-}
-
-TEST_CASE("scales of blocks of doubles merge as those of their statistics")
-{
-    constexpr std::size_t block = detail::result_reducer<double>::block;
-    const std::vector<double> other(4 * block, 1);
-    // Powers of two of each block; 1 stands for zeros, 2 for NaN.
-    for (const auto& exponents : {std::vector<int>{-900, 0, 900, 1}, {1, -900, 1, 0}, {2, -900, 2, 1}, {600, 1, 2, -401},
-             {-401, -401, 1, -402}, {1, 1, 1, 1}, {2, 2, 2, 2}, {-400, -399, 469, 470}, {1, 2, 900, 2}}) {
-        std::vector<double> data(4 * block);
-        for (std::size_t i = 0; i < data.size(); ++i) {
-            const int exponent = exponents[i / block];
-            data[i] = exponent == 1 ? 0.0
-                : exponent == 2     ? detail::not_a_number()
-                                    : std::ldexp(1 + static_cast<double>(i % 77) / 100, exponent);
-        }
-        check_record<double>(view<const double>(data), other.data());
-    }
 }
 
 TEST_CASE_TEMPLATE("one read has the bits of separate reads, whatever the count, the bins and the first element", T,
     COLLPROBE_TEST_FLOATING_TYPES)
 {
-    constexpr std::size_t block = statistics_reducer<T, true>::block;
+    constexpr std::size_t block = statistics_reducer<T>::block;
     for (const std::uint32_t bins : {64u, 4096u, 1u << 16, 1u << 19}) {
         if (COLLPROBE_TEST_UNLESS_BRIEF(false, bins == 4096 || bins == 1u << 16)) continue;
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, block, 2 * block + 1,
@@ -237,8 +177,8 @@ TEST_CASE_TEMPLATE("one read has the bits of separate reads, whatever the count,
                 CAPTURE(bins);
                 CAPTURE(count);
                 CAPTURE(first);
-                const std::vector<T> data = adversarial::random_elements<T>(count + 1, 0.2, 1, 21);
-                const std::vector<T> other = adversarial::random_elements<T>(count, 0.1, 3, 22);
+                const std::vector<T> data = random_elements<T>(count + 1, 0.2, 1, 21);
+                const std::vector<T> other = random_elements<T>(count, 0.1, 3, 22);
                 check_reads<T>({data.data() + 1, count}, other.data(), bins, first);
             }
         }
@@ -249,6 +189,24 @@ TEST_CASE("one read has the bits of separate reads, whatever the values")
 {
     adversarial::for_each_input([](const auto& data) {
         using T = typename std::remove_cvref_t<decltype(data)>::value_type;
-        if constexpr (floating_element<T>) check_reads<T>(data, data.data(), 256, 5);
+        check_reads<T>(data, data.data(), 256, 5);
     });
+}
+
+TEST_CASE("the bins of a sketch add up to one of fewer bins")
+{
+    std::vector<float> data(50'021);
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(detail::mix64(i) % 2001) - 1000; // sums are exact
+    const sketch_options many{.bins = 4096}, few{.bins = 256};
+    std::vector<double> from(sketch_numbers(many)), expected(sketch_numbers(few)), found(expected.size());
+    sketch<float>(data, view<double>(from), many, 77);
+    sketch<float>(data, view<double>(expected), few, 77);
+    const detail::fold_sketch fold{from.data(), many.bins, found.data(), few.bins};
+    for (std::size_t i = 0; i < found.size(); ++i) fold(i);
+    CHECK(found == expected);
+    const detail::sketch_target wide{.first = 77, .bins = 4096, .seed = 3}, narrow{.first = 77, .bins = 256, .seed = 3};
+    CHECK(detail::is_foldable(wide, narrow));
+    CHECK_FALSE(detail::is_foldable(narrow, wide));
+    CHECK_FALSE(detail::is_foldable(wide, {.first = 78, .bins = 256, .seed = 3}));
+    CHECK_FALSE(detail::is_foldable(wide, {.first = 77, .bins = 256, .seed = 4}));
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <collprobe/device/host/device.hpp>
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 
 #include "support/counted_memory.hpp"
 #include "support/element_types.hpp"
@@ -17,12 +17,12 @@ using namespace collprobe;
 
 namespace {
 
-template <element T>
+template <floating_element T>
 struct reads {
     static constexpr std::size_t count = (std::size_t{8} << 20) / sizeof(T);
     testing::counted_memory<T> memory{count};
     view<const T> data{memory.data(), count};
-    std::vector<sketch_sum<T>> sums = std::vector<sketch_sum<T>>(std::size_t{1} << 21), scratch = sums;
+    std::vector<double> sums = std::vector<double>(std::size_t{1} << 21), scratch = sums;
     host::stream stream;
     host::device::workspace workspace;
 
@@ -38,7 +38,7 @@ struct reads {
             stream.synchronize();
         });
     }
-    detail::sketch_target<T> target(std::uint64_t bins, std::uint64_t first)
+    detail::sketch_target target(std::uint64_t bins, std::uint64_t first)
     {
         return {first, bins, 1, sums.data(), scratch.data()};
     }

@@ -13,7 +13,7 @@
 
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/scan/copy_statistics.hpp>
-#include <collprobe/scan/cuda/statistics.cuh>
+#include <collprobe/scan/cuda/one_read.cuh>
 #include <collprobe/step/cuda/probed.cuh>
 
 #include "adversarial.hpp"

@@ -165,23 +165,24 @@ void check_cuts(unsigned seed)
         const bytes whole = random.data(shape.elements() * sizeof(T));
         const std::uint64_t expected = naive_digest(whole);
         REQUIRE(expected == digest(view<const T>(reinterpret_cast<const T*>(whole.data()), shape.elements())));
-        std::array<detail::digest_state, 3> all;
-        detail::digest_state reduced, by_element;
+        std::array<detail::digest_state, every_path.size()> all;
+        detail::digest_state merged, in_pieces;
         for (const tensor_box& box : random.cut(shape, 1 + random.below(16))) {
             const placed_part placed = place<T>(random, whole, shape, box);
             for (std::size_t p = 0; p < every_path.size(); ++p) {
                 if (detail::supports(every_path[p])) all[p].merge(digest_on(every_path[p], placed.part));
             }
-            const part_digests found = digest_part_and_casts(placed.part, {});
-            CHECK(found.state.first == digest_part(placed.part).first);
+            const part_digests found = digest_part(placed.part);
+            merged.merge(found.state);
             CHECK(found.content.finish() == naive_digest(dense(whole, sizeof(T), shape, box)));
-            const detail::part_reducer reducer(placed.part);
+            const detail::part_plan plan = detail::plan_part(placed.part);
             const std::uint64_t count = box.extent.elements();
-            for (std::uint64_t i = 0; i < count; ++i) reducer.add(by_element, i);
             // In pieces that end anywhere.
             for (std::uint64_t from = 0; from < count;) {
                 const std::uint64_t piece = std::min(count - from, 1 + random.below(300));
-                reducer.run(reduced, from, piece);
+                detail::part_target target;
+                detail::digest_range(detail::best_isa(), plan, from, piece, {&target, 1});
+                in_pieces.merge(target.state);
                 from += piece;
             }
         }
@@ -190,8 +191,8 @@ void check_cuts(unsigned seed)
             CAPTURE(std::string(detail::name(every_path[p])));
             REQUIRE(all[p].finish() == expected);
         }
-        REQUIRE(reduced.finish() == expected);
-        REQUIRE(by_element.finish() == expected);
+        REQUIRE(merged.finish() == expected);
+        REQUIRE(in_pieces.finish() == expected);
     }
 }
 
@@ -261,7 +262,7 @@ TEST_CASE("tensor_part - long rows, columns and a transposed layout of more than
             std::memcpy(&columns[at.size[1] * shape.size[0] + at.size[0]], whole.data() + 4 * number, 4);
         });
         const tensor_part part{view(columns), shape, {{}, shape}, {1, shape.size[0]}};
-        CHECK(digest_part(part).finish() == expected);
+        CHECK(digest_part(part).state.finish() == expected);
     }
 }
 
@@ -286,7 +287,7 @@ TEST_CASE("tensor_part - a cast in the same read gives the digest of a converted
             std::memcpy(raw.data(), narrow.data(), raw.size());
             const std::uint64_t expected = naive_digest(raw);
             const tensor_part whole{view(values), {values.size()}};
-            CHECK(digest_part(whole, cast).finish() == expected);
+            CHECK(digest_part(whole, {&cast, 1}).casts.at(0).finish() == expected);
             for (const auto path : every_path) {
                 if (detail::supports(path)) CHECK(digest_on(path, whole, {true, false, cast, {}}).finish() == expected);
             }
@@ -298,7 +299,7 @@ TEST_CASE("tensor_part - a cast in the same read gives the digest of a converted
             detail::digest_state casts, originals;
             for (const tensor_box& box : random.cut(shape, 5)) {
                 const placed_part placed = place<float>(random, floats, shape, box);
-                const part_digests found = digest_part_and_casts(placed.part, {&cast, 1});
+                const part_digests found = digest_part(placed.part, {&cast, 1});
                 originals.merge(found.state);
                 casts.merge(found.casts.at(0));
             }
@@ -323,34 +324,14 @@ TEST_CASE("tensor_part - flat shards of any size, padded at the end, merge to th
             const auto* const shard = reinterpret_cast<const float16*>(padded.data()) + rank * length;
             const auto parts = flat_parts(view<const float16>(shard, length), shape, rank * length);
             CHECK(parts.size() <= static_cast<std::size_t>(2 * shape.dimensions - 1));
-            for (const tensor_part& each : parts) all.merge(digest_part(each));
+            for (const tensor_part& each : parts) all.merge(digest_part(each).state);
         }
         REQUIRE(all.finish() == naive_digest(whole));
     }
     const float number = 3;
     CHECK(flat_parts(view(&number, 1), {}, 0).size() == 1);
     CHECK(flat_parts(view(&number, 1), {}, 1).empty());
-    CHECK(digest_part(tensor_part(view(&number, 1), {})).finish() == digest(view(&number, 1)));
-}
-
-TEST_CASE("tensor_part - a stream of the host reduces a part to the same state")
-{
-    tensors random(8);
-    const tensor_shape shape{300, 701};
-    const bytes whole = random.data(shape.elements() * 4);
-    const placed_part placed = place<float>(random, whole, shape, {{3, 1}, {290, 699}});
-    const host::stream stream;
-    const std::array<element_cast, 2> casts{element_cast{}, {element_type::float16, cast_rounding::toward_zero}};
-    const part_digests found = digest_part_on<host::device>(stream, placed.part, casts);
-    const part_digests expected = digest_part_and_casts(placed.part, casts);
-    CHECK(found.state.finish() == expected.state.finish());
-    CHECK(found.content.finish() == expected.content.finish());
-    CHECK(expected.content.finish() != expected.state.finish());
-    REQUIRE(found.casts.size() == casts.size());
-    for (std::size_t i = 0; i < casts.size(); ++i) {
-        CHECK(found.casts[i].finish() == expected.casts.at(i).finish());
-        CHECK(found.casts[i].finish() == digest_part(placed.part, casts[i]).finish());
-    }
+    CHECK(digest_part(tensor_part(view(&number, 1), {})).state.finish() == digest(view(&number, 1)));
 }
 
 TEST_CASE("tensor_part - a changed, moved or transposed part has another digest; a part within a part has its own")
@@ -362,20 +343,20 @@ TEST_CASE("tensor_part - a changed, moved or transposed part has another digest;
         bytes whole = random.data(shape.elements() * 4);
         const tensor_box box{{random.below(shape.size[0] - side + 1), random.below(shape.size[1] - side + 1)}, {side, side}};
         placed_part placed = place<float>(random, whole, shape, box);
-        const std::uint64_t before = digest_part(placed.part).finish();
-        CHECK(digest_part(placed.part.transposed()).finish() != before);
-        CHECK(digest_part(placed.part.transposed().transposed()).finish() == before);
+        const std::uint64_t before = digest_part(placed.part).state.finish();
+        CHECK(digest_part(placed.part.transposed()).state.finish() != before);
+        CHECK(digest_part(placed.part.transposed().transposed()).state.finish() == before);
         tensor_part moved = placed.part;
         moved.box.first.size[1] = (moved.box.first.size[1] + 1) % (shape.size[1] - side + 1);
-        CHECK((digest_part(moved).finish() == before) == (moved.box == placed.part.box));
+        CHECK((digest_part(moved).state.finish() == before) == (moved.box == placed.part.box));
         const tensor_box inner{{random.below(shape.size[0]), random.below(shape.size[1])}, {5, 9}};
         const tensor_box common = detail::intersection(box, inner);
         tensor_part own = placed.part.within(inner);
         CHECK(own.box == common);
-        CHECK(digest_part(own).first == digest_on(detail::isa::portable, place<float>(random, whole, shape, common).part).first);
+        CHECK(digest_part(own).state.first == digest_on(detail::isa::portable, place<float>(random, whole, shape, common).part).first);
         const std::uint64_t at = (box.first.size[0] + random.below(side)) * shape.size[1] + box.first.size[1];
         whole[4 * at + random.below(4)] ^= static_cast<unsigned char>(1u << random.below(8));
-        CHECK(digest_part(place<float>(random, whole, shape, box).part).finish() != before);
+        CHECK(digest_part(place<float>(random, whole, shape, box).part).state.finish() != before);
     }
 }
 
@@ -406,7 +387,8 @@ TEST_CASE("tensor_part - bad parts are refused, with the reason")
     CHECK_NOTHROW(tensor_part(all, {std::uint64_t{1} << 40, 6}, {{std::uint64_t{1} << 39, 0}, {4, 6}}));
     CHECK_NOTHROW(tensor_part(view<const float>(), {4, 0, 6}));
     try {
-        (void)digest_part(tensor_part(view<const float>(memory), {24}), {element_type::float8_e4m3});
+        const element_cast cast{element_type::float8_e4m3};
+        (void)digest_part(tensor_part(view<const float>(memory), {24}), {&cast, 1});
         FAIL("no error");
     } catch (const error& caught) {
         CHECK(caught.code() == status::unsupported);

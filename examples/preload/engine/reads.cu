@@ -3,9 +3,6 @@
 
 /// The engine's kernels. Everything else in the engine is plain C++.
 #include <collprobe/device/cuda/kernels.cuh>
-#include <collprobe/scan/cuda/digest_reducer.cuh>
 #include <collprobe/scan/cuda/one_read.cuh>
-#include <collprobe/scan/cuda/result_reducer.cuh>
-#include <collprobe/scan/cuda/statistics.cuh>
 
 #include "reads.ipp"

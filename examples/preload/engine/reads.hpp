@@ -11,7 +11,7 @@
 #include <collprobe/device/clock.hpp>
 #include <collprobe/device/cuda/memory.hpp>
 #include <collprobe/device/cuda/stream.hpp>
-#include <collprobe/scan/result_reducer.hpp>
+#include <collprobe/scan/statistics.hpp>
 
 namespace collprobe_preload {
 
@@ -30,7 +30,6 @@ public:
 
     collprobe::cuda::workspace workspace;
     collprobe::cuda::buffer<double> scratch; ///< of the parts of a sketch
-    collprobe::cuda::buffer<double> wide; ///< a sketch with rows that are read with the statistics
 };
 
 /// A buffer to read.

@@ -401,8 +401,7 @@ void writer::write_call(communicator& of, const slot& done)
             json.key("result_norm")
                 .number(result.nonfinite != 0
                         ? collprobe::detail::not_a_number()
-                        : collprobe::detail::times_power_of_two(
-                            collprobe::detail::square_root(result.sum_of_squares), result.scale));
+                        : collprobe::detail::square_root(result.sum_of_squares));
         }
         json.key("digest").bits(numbers.entry.result.digest);
     }

@@ -22,6 +22,7 @@ using trainer::usage_error;
 inline constexpr int nodes = 2;
 inline constexpr int ranks_per_node = 4;
 inline constexpr int ranks = nodes * ranks_per_node;
+inline constexpr std::uint32_t deepspeed_group = 4096; ///< elements that share a scale
 
 /// How gradients travel: as they are; as codes in the node and between nodes; or by the rules of a published system.
 enum class scheme { fp32, int8, int8_int4, int4, deepspeed };
@@ -39,15 +40,14 @@ constexpr const char* name(scheme how)
 }
 
 /// How the roundings are made.
-enum class variant { nearest, stochastic, owner, all, rotate };
+enum class variant { nearest, stochastic, feedback, rotate };
 
 constexpr const char* name(variant how)
 {
     switch (how) {
     case variant::nearest: return "nearest";
     case variant::stochastic: return "stochastic";
-    case variant::owner: return "feedback of the owner";
-    case variant::all: return "feedback of all";
+    case variant::feedback: return "feedback";
     case variant::rotate: return "rotated";
     }
     return "unknown";
@@ -80,11 +80,11 @@ constexpr const char* name_of_defects(unsigned which)
 /// The command line.
 struct options {
     std::vector<scheme> formats = {scheme::fp32, scheme::int8, scheme::int4, scheme::deepspeed};
-    std::vector<std::uint32_t> blocks = {128, 4096};
-    std::vector<variant> variants = {variant::nearest, variant::stochastic, variant::all};
+    std::vector<std::uint32_t> blocks = {128, 1024};
+    std::vector<variant> variants = {variant::nearest, variant::stochastic, variant::feedback};
     std::vector<std::uint64_t> seeds = {1};
     std::uint64_t steps = 600;
-    std::size_t hidden = 146; ///< 32,422 weights: 8 blocks of 4096 are nearly full
+    std::size_t hidden = 146; ///< 32,422 weights: 8 groups of 4096 are nearly full
     std::size_t batch = 4; ///< of a rank
     std::string data = trainer::default_digits;
     report_files files;
@@ -115,8 +115,7 @@ struct run_plan {
         collprobe::quantisation made{.format = four_bits ? collprobe::code_format::int4 : collprobe::code_format::int8,
             .block = block, .seed = trainer::derive(seed, 3000), .rotate = roundings == variant::rotate};
         if (roundings == variant::stochastic) made.rounding = collprobe::code_rounding::stochastic;
-        if (roundings == variant::owner) made.feedback = collprobe::error_feedback::owner;
-        if (roundings == variant::all) made.feedback = collprobe::error_feedback::all;
+        if (roundings == variant::feedback) made.feedback = collprobe::error_feedback::all;
         return made;
     }
     std::string label() const
@@ -136,7 +135,7 @@ inline std::vector<run_plan> plans_of(const options& given, std::uint64_t seed)
             plans.push_back({.how = how, .seed = seed});
         } else if (how == scheme::deepspeed) {
             for (const unsigned defects : {0u, 1u, 2u, 4u, 8u, 16u, 31u}) {
-                plans.push_back({.how = how, .block = given.blocks.back(), .defects = defects, .seed = seed});
+                plans.push_back({.how = how, .block = deepspeed_group, .defects = defects, .seed = seed});
             }
         } else {
             for (const std::uint32_t block : given.blocks) {
@@ -164,12 +163,12 @@ inline options parse_options(const std::vector<std::string>& arguments)
         {{"fp32", scheme::fp32}, {"int8", scheme::int8}, {"int8_int4", scheme::int8_int4}, {"int4", scheme::int4},
             {"deepspeed", scheme::deepspeed}},
         "of fp32, int8, int8_int4 (4 bits between nodes), int4, deepspeed\n(fp32,int8,int4,deepspeed)");
-    line.numbers("--blocks", result.blocks, 32, 4096,
-        "elements that share a scale, powers of two; deepspeed takes the last");
+    line.numbers("--blocks", result.blocks, 32, 1024,
+        "elements that share a scale, powers of two; deepspeed has its own");
     line.choices("--variants", result.variants,
-        {{"nearest", variant::nearest}, {"stochastic", variant::stochastic}, {"owner", variant::owner},
-            {"all", variant::all}, {"rotate", variant::rotate}},
-        "of nearest, stochastic, owner, all (feedback of the owner, of all\nranks), rotate (nearest,stochastic,all)");
+        {{"nearest", variant::nearest}, {"stochastic", variant::stochastic}, {"feedback", variant::feedback},
+            {"rotate", variant::rotate}},
+        "of nearest, stochastic, feedback, rotate (nearest,stochastic,feedback)");
     line.number("--steps", result.steps, 1, 1'000'000, "optimiser steps of each run");
     line.number("--hidden", result.hidden, 1, 4096, "units of each of the two hidden layers");
     line.number("--batch", result.batch, 1, 100'000, "samples of a rank in a step");

@@ -113,7 +113,7 @@ inline std::string json_line(const run_result& run)
 {
     const run_plan& plan = run.plan;
     const bool coded = plan.how != scheme::fp32;
-    const char* feedback = plan.roundings == variant::owner ? "owner" : plan.roundings == variant::all ? "all" : "none";
+    const char* feedback = plan.roundings == variant::feedback ? "all" : "none";
     std::string line;
     collprobe::report::detail::json_writer json(line);
     json.open('{').key("schema").integer(collprobe::report::json_schema).key("kind").text("summary");

@@ -18,7 +18,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/scan/digest_reducer.hpp>
+#include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/part.hpp>
 #include <collprobe/step/step_sketches.hpp>
 
@@ -102,7 +102,7 @@ public:
     };
 
     template <element T, class Call>
-    sketch<T> before(Call& call, view<const T> input, entry*) const
+    sketch before(Call& call, view<const T> input, entry*) const
     {
         call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
         if (compares_shards(call)) {
@@ -116,13 +116,13 @@ public:
         return {};
     }
     template <element T, class Call>
-    sketch<T> after(Call& call, view<const T> result, entry* to) const
+    sketch after(Call& call, view<const T> result, entry* to) const
     {
         if (compares_shards(call)) {
             call.memory().shards.template after<T>(call.index(), result, call.stream(), call.workspace());
         }
         else if (is_replicated(call.what()) && !call.has_result_digest()) {
-            call.reduce(detail::digest_reducer<T>{result}, result.count(), &to->digest);
+            call.reduce(detail::digest_reducer<T>(result), result.count(), &to->digest);
         }
         if (!checks_sum(call)) return {};
         return call.memory().sums->template after<T>(call.index(), result.count(), call.ranks().rank(), call.lane());
@@ -180,7 +180,7 @@ private:
     /// Bins of the checksum of a floating-point sum.
     std::uint32_t bins_of(const call_record& call) const noexcept
     {
-        return detail::bins_for<float>({.count = call.count}, options_.conservation);
+        return detail::bins_for(call.count, call.type, options_.conservation);
     }
 
     audit_options options_;

@@ -210,7 +210,6 @@ struct conservation_bound {
 };
 
 /// Judges the bins of two sketches of one element type. A reducer over bins, for the devices' `reduce`.
-template <element T>
 struct conservation_judge {
     static constexpr std::uint64_t block = 4096; // on the host
 
@@ -220,12 +219,11 @@ struct conservation_judge {
         std::uint64_t unmeasured; ///< bins without a verdict
     };
 
-    const sketch_sum<T>* input; ///< the sum over the ranks
-    const sketch_sum<T>* result;
+    const double* input; ///< the sum over the ranks
+    const double* result;
     std::uint64_t bins;
-    conservation_bound bound; ///< for floating point
+    conservation_bound bound;
     double limit;
-    std::uint64_t divisor; ///< the divisor of an integer average; otherwise 1
     bool can_check;
 
     COLLPROBE_HD static constexpr partial identity() noexcept { return {-1, 0, 0}; }
@@ -261,72 +259,50 @@ struct conservation_judge {
     /// Whether the residual of a bin is surely less than another, which most are.
     bool is_surely_below(double residual, std::uint64_t bin) const noexcept
     {
-        if constexpr (floating_element<T>) {
-            const double distance = bound.scale * input[bin] - result[bin];
-            return residual > 0
-                && bound.is_surely_within(
-                    residual, distance, input[bins + bin], result[bins + bin], input[bin], result[bin])
-                && is_finite(input[bins + bin]) && is_finite(result[bins + bin]);
-        } else {
-            return false;
-        }
+        const double distance = bound.scale * input[bin] - result[bin];
+        return residual > 0
+            && bound.is_surely_within(
+                residual, distance, input[bins + bin], result[bins + bin], input[bin], result[bin])
+            && is_finite(input[bins + bin]) && is_finite(result[bins + bin]);
     }
     /// The residual of a bin. Returns false if the bin has no verdict.
     COLLPROBE_HD bool measure(std::uint64_t bin, double& residual) const noexcept
     {
-        if constexpr (floating_element<T>) {
-            const double energy = input[bins + bin];
-            const double result_energy = result[bins + bin];
-            if (!is_finite(energy)) return false;
-            if (!is_finite(result_energy)) {
-                residual = beyond_measure;
-                return energy * bound.scale * bound.scale * bound.ranks < bound.no_overflow;
-            }
-            const double distance = absolute(bound.scale * input[bin] - result[bin]);
-            const double deviation = bound.deviation(energy, result_energy, input[bin], result[bin]);
-            if (!is_finite(deviation) || !is_finite(distance)) return false;
-            // If nothing is rounded, the deviation is 0.
-            residual = distance < beyond_measure * deviation ? distance / deviation : distance > 0 ? beyond_measure : 0;
-            return true;
-        } else {
-            // The difference is taken modulo 2^bits of T; its value of least magnitude is the distance.
-            const std::uint64_t distance = (input[bin] - divisor * result[bin]) << (64 - 8 * sizeof(T));
-            const std::uint64_t magnitude = distance >> 63 != 0 ? 0 - distance : distance;
-            residual = static_cast<double>(magnitude >> (64 - 8 * sizeof(T)));
-            return true;
+        const double energy = input[bins + bin];
+        const double result_energy = result[bins + bin];
+        if (!is_finite(energy)) return false;
+        if (!is_finite(result_energy)) {
+            residual = beyond_measure;
+            return energy * bound.scale * bound.scale * bound.ranks < bound.no_overflow;
         }
+        const double distance = absolute(bound.scale * input[bin] - result[bin]);
+        const double deviation = bound.deviation(energy, result_energy, input[bin], result[bin]);
+        if (!is_finite(deviation) || !is_finite(distance)) return false;
+        // If nothing is rounded, the deviation is 0.
+        residual = distance < beyond_measure * deviation ? distance / deviation : distance > 0 ? beyond_measure : 0;
+        return true;
     }
 };
 
 /// Judges two sketches as `conservation_check` does.
 ///
 /// `input`: the sum over the ranks of the sketches of their inputs. `result`: the sketch of a result. Both are on the
-/// device or both on the host. Integer sums must be equal modulo 2^bits of T. In an integer average each element may
-/// lose a remainder below n, so the limit is n - 1 for each element of the fullest bin. If that limit reaches half of
-/// the range of T, nothing is checked (n = 8 and int8: from 19 elements a bin on); near it, little damage is seen.
+/// device or both on the host.
 /// \pre `sketch.bins` is right and rows is the number of elements of the fullest bin.
-template <element T>
-conservation_judge<T> judge_conservation(const sketch_sum<T>* input, const sketch_sum<T>* result,
-    std::uint32_t bins, std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas,
-    const rounded_terms& terms)
+template <floating_element T>
+conservation_judge judge_conservation(const double* input, const double* result, std::uint32_t bins,
+    std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas, const rounded_terms& terms)
 {
     const bool averages = operation == reduction::average;
-    conservation_judge<T> judge{input, result, bins, {}, 0, 1, averages || operation == reduction::sum};
-    if constexpr (floating_element<T>) {
-        judge.bound = conservation_bound::of<T>(operation, order, ranks, rows, terms);
-        judge.limit = sigmas;
-    } else if (averages) {
-        judge.divisor = static_cast<std::uint64_t>(ranks);
-        judge.limit = static_cast<double>(rows) * (ranks - 1);
-        // A distance is unambiguous up to half of the range of T.
-        judge.can_check = judge.limit < power_of_two(8 * sizeof(T) - 1);
-    }
+    conservation_judge judge{input, result, bins, {}, 0, averages || operation == reduction::sum};
+    judge.bound = conservation_bound::of<T>(operation, order, ranks, rows, terms);
+    judge.limit = sigmas;
     return judge;
 }
 
-template <element T>
-conservation_judge<T> judge_conservation(const sketch_sum<T>* input, const sketch_sum<T>* result,
-    std::uint32_t bins, std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas)
+template <floating_element T>
+conservation_judge judge_conservation(const double* input, const double* result, std::uint32_t bins,
+    std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas)
 {
     return judge_conservation<T>(
         input, result, bins, rows, operation, order, ranks, sigmas, terms_of(order, ranks));

@@ -96,7 +96,7 @@ public:
     };
 
     template <element T, class Call>
-    sketch<T> before(Call& call, view<const T> input, entry* to) const
+    sketch before(Call& call, view<const T> input, entry* to) const
     {
         call.memory().sums.forget(call.index()); // a call that was not made in the end left its index to this one
         if constexpr (floating_element<T>) {
@@ -112,7 +112,7 @@ public:
         return {};
     }
     template <element T, class Call>
-    sketch<T> after(Call& call, view<const T> result, entry*) const
+    sketch after(Call& call, view<const T> result, entry*) const
     {
         if constexpr (floating_element<T>) {
             return call.memory().sums.template after<T>(

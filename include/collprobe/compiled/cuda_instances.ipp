@@ -11,7 +11,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 #define COLLPROBE_KERNELS_OF(T) \
     COLLPROBE_INSTANCE void cuda::device::reduce( \
-        cuda::stream_ref, statistics_reducer<T, true>, std::uint64_t, statistics*, cuda::workspace&, \
+        cuda::stream_ref, statistics_reducer<T>, std::uint64_t, statistics*, cuda::workspace&, \
         reduction_times); \
     COLLPROBE_INSTANCE void cuda::device::reduce( \
         cuda::stream_ref, collprobe::detail::result_reducer<T>, std::uint64_t, collprobe::detail::result_record*, \

@@ -11,8 +11,8 @@ namespace collprobe::inline COLLPROBE_ABI {
     COLLPROBE_INSTANCE void local::detail::move_reduce_scatter<T>(const local::detail::group_state&, int);
 
 #define COLLPROBE_SCANS_OF(T) \
-    COLLPROBE_INSTANCE statistics_reducer<T, true>::partial detail::reduce_blocks( \
-        const statistics_reducer<T, true>&, std::uint64_t); \
+    COLLPROBE_INSTANCE statistics_reducer<T>::partial detail::reduce_blocks( \
+        const statistics_reducer<T>&, std::uint64_t); \
     COLLPROBE_INSTANCE detail::result_reducer<T>::partial detail::reduce_blocks( \
         const detail::result_reducer<T>&, std::uint64_t); \
     COLLPROBE_INSTANCE void detail::accumulate_gram<T, local::communicator>(local::communicator&, view<const T>, \

@@ -64,6 +64,15 @@ COLLPROBE_HD constexpr std::uint64_t mix64(std::uint64_t value) noexcept
     return value ^ (value >> 31);
 }
 
+template <class T>
+COLLPROBE_HD constexpr T larger(T a, T b) noexcept
+{
+    return a > b ? a : b;
+}
+COLLPROBE_HD constexpr std::uint32_t saturated_sum(std::uint32_t a, std::uint32_t b) noexcept
+{
+    return a + b < a ? 0xffffffffu : a + b;
+}
 COLLPROBE_HD constexpr std::uint64_t lesser(std::uint64_t a, std::uint64_t b) noexcept { return a < b ? a : b; }
 
 } // namespace collprobe::detail

@@ -60,7 +60,18 @@ COLLPROBE_HD inline std::uint32_t set_bits(std::uint32_t word) noexcept
 #endif
 }
 
-/// Atomic on a GPU.
+/// The larger of the upper halves, and of the lower halves.
+COLLPROBE_HD inline std::uint32_t larger_halves(std::uint32_t a, std::uint32_t b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return __vmaxu2(a, b);
+#else
+    const std::uint32_t low = (a & 0xffff) > (b & 0xffff) ? a & 0xffff : b & 0xffff;
+    return low | ((a >> 16) > (b >> 16) ? a >> 16 : b >> 16) << 16;
+#endif
+}
+
+/// Atomic on a GPU, in memory that a block shares.
 COLLPROBE_HD inline void add_to(std::uint32_t& sum, std::uint32_t value) noexcept
 {
 #if defined(__CUDA_ARCH__)
@@ -69,10 +80,10 @@ COLLPROBE_HD inline void add_to(std::uint32_t& sum, std::uint32_t value) noexcep
     sum += value;
 #endif
 }
-COLLPROBE_HD inline void lower_to(std::uint32_t& least, std::uint32_t value) noexcept
+COLLPROBE_HD inline void lower_to(std::uint64_t& least, std::uint64_t value) noexcept
 {
 #if defined(__CUDA_ARCH__)
-    atomicMin(&least, value);
+    atomicMin(reinterpret_cast<unsigned long long*>(&least), static_cast<unsigned long long>(value));
 #else
     if (value < least) least = value;
 #endif
@@ -115,42 +126,30 @@ COLLPROBE_HD inline void copy_16(void* to, const void* from) noexcept
 #endif
 }
 
-/// c plus the products of the four signed, or unsigned, bytes of a and b.
-COLLPROBE_HD inline std::int32_t add_byte_products(std::int32_t a, std::int32_t b, std::int32_t c) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    return __dp4a(a, b, c);
-#else
-    for (int shift = 0; shift < 32; shift += 8)
-        c += static_cast<std::int8_t>(a >> shift) * static_cast<std::int8_t>(b >> shift);
-    return c;
-#endif
-}
-COLLPROBE_HD inline std::uint32_t add_byte_products(std::uint32_t a, std::uint32_t b, std::uint32_t c) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    return __dp4a(a, b, c);
-#else
-    for (int shift = 0; shift < 32; shift += 8) c += (a >> shift & 0xff) * (b >> shift & 0xff);
-    return c;
-#endif
-}
-
-/// |value|. On a GPU it is a modifier of the instruction that uses it.
-COLLPROBE_HD inline double magnitude(double value) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    return fabs(value);
-#else
-    return __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, value) & ~(std::uint64_t{1} << 63));
-#endif
-}
-
 /// a * b + c: fused on a GPU.
 COLLPROBE_HD inline double multiply_add(double a, double b, double c) noexcept
 {
 #if defined(__CUDA_ARCH__)
     return __fma_rn(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+/// Whether this code is for GPUs with an instruction that makes 8-bit floats.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+inline constexpr bool has_float8_instruction = true;
+#else
+inline constexpr bool has_float8_instruction = false;
+#endif
+
+/// The same in float, for products that are exact. Subnormal numbers count, whatever -ftz says.
+COLLPROBE_HD inline float fused_multiply_add(float a, float b, float c) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    float sum;
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(sum) : "f"(a), "f"(b), "f"(c));
+    return sum;
 #else
     return a * b + c;
 #endif

@@ -49,17 +49,4 @@ COLLPROBE_HD constexpr slot_plan plan_slots(std::uint64_t count, std::uint64_t e
     return {length * per_round, (rounds + length - 1) / length};
 }
 
-/// The same for each of several parts of `count` elements: together at most `most_slots`, unless there are more parts.
-COLLPROBE_HD constexpr slot_plan plan_part_slots(
-    std::uint64_t count, std::uint64_t element_bytes, std::uint64_t parts, std::uint64_t most_slots) noexcept
-{
-    const slot_plan alone = plan_slots(count, element_bytes);
-    const std::uint64_t most = parts < most_slots ? most_slots / (parts > 0 ? parts : 1) : 1;
-    if (alone.slots <= most) return alone;
-    const std::uint64_t per_round = round_bytes / element_bytes;
-    const std::uint64_t rounds = count / per_round + (count % per_round != 0 ? 1 : 0);
-    const std::uint64_t length = ((rounds + most - 1) / most + 3) / 4 * 4;
-    return {length * per_round, (rounds + length - 1) / length};
-}
-
 } // namespace collprobe::detail

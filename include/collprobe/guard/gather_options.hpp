@@ -72,7 +72,7 @@ struct gather_options {
     std::uint64_t at_least = 0;
     /// A pointer to `statistics` in device or pinned memory. The copy fills it with the statistics and digest of the
     /// source in the same pass. So with a probe, `automatic` copies even if no copy is necessary. On a GPU the program
-    /// includes scan/cuda/statistics.cuh.
+    /// includes scan/cuda/one_read.cuh.
     detail::gather_probe<Device, T> probe = {};
     /// Needed with `probe`; used on the stream of the all-gather until that is done.
     typename Device::workspace* scratch = nullptr;

@@ -142,7 +142,7 @@ public:
     };
 
     template <element T, class Call>
-    sketch<T> before(Call& call, view<const T> input, entry* to) const
+    sketch before(Call& call, view<const T> input, entry* to) const
     {
         if (call.quantised() == nullptr) return {};
         call.quantised()->errors_to = &to->errors;
@@ -155,7 +155,7 @@ public:
             call.index(), bins_for(input.count()), call.lane());
     }
     template <element T, class Call>
-    sketch<T> after(Call& call, view<const T> result, entry* to) const
+    sketch after(Call& call, view<const T> result, entry* to) const
     {
         quantised_calls* const calls = call.quantised();
         if (calls == nullptr) return {};

@@ -23,7 +23,6 @@
 #include <collprobe/quant/detail/quantised_exchange.hpp>
 #include <collprobe/quant/detail/quantised_memory.hpp>
 #include <collprobe/quant/format.hpp>
-#include <collprobe/sum/accumulation.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -33,8 +32,6 @@ struct quantised_options {
     std::uint64_t least_bytes = 1 << 20;
     /// Device memory for codes in transit. Larger buffers go in pieces; a piece fits half of this memory.
     std::uint64_t scratch_bytes = 16 << 20;
-    /// In which decoded elements are added: `float32` or `float64`.
-    accumulation sum = accumulation::float32;
 };
 
 /// A communicator whose sums, averages and all-gathers of large floating-point buffers travel as codes of 4
@@ -166,8 +163,6 @@ private:
         who.require(within_.block == across_.block, "within and across differ in their blocks");
         who.require(within_.rotate == across_.rotate && (!within_.rotate || within_.seed == across_.seed),
             "within and across differ in their rotations");
-        who.require(options_.sum == accumulation::float32 || options_.sum == accumulation::float64,
-            "sum is neither float32 nor float64");
         const auto scope = detail::enter_device(comm_);
         const std::uint64_t least
             = 4 * detail::least_area(within_, across_, static_cast<std::uint64_t>(comm_.size()));
@@ -230,7 +225,7 @@ private:
         const detail::parts_of_one<Comm> parts(comm_, what.send_count, what.type);
         [[maybe_unused]] const detail::parts_in_nodes<Groups> parts_in_nodes(nodes_, what.send_count, what.type);
         detail::enqueue_marked(done, stream, [&, this] {
-            const detail::quantised_call how{within_, across_, options_.sum == accumulation::float64, call,
+            const detail::quantised_call how{within_, across_, call,
                 std::exchange(calls_.errors_to, nullptr), std::exchange(calls_.digests_to, nullptr), where};
             detail::quantised_exchange<T, Comm, Groups> work(
                 comm_, nodes_, memory, how, what, send.data(), receive.data(), stream);

@@ -20,7 +20,7 @@
 #include <collprobe/replica/detail/difference_search.hpp>
 #include <collprobe/replica/disagreement.hpp>
 #include <collprobe/replica/replica.hpp>
-#include <collprobe/scan/digest_reducer.hpp>
+#include <collprobe/scan/statistics.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -162,7 +162,7 @@ private:
                 if (b >= buffers.count()) continue;
                 const view<const std::uint8_t> bytes = buffers[b].bytes();
                 memory.held[b] = {0, buffers[b].count, static_cast<std::uint64_t>(buffers[b].type)};
-                device::reduce(stream, detail::digest_reducer<std::uint8_t>{bytes}, bytes.count(),
+                device::reduce(stream, detail::digest_reducer<std::uint8_t>(bytes), bytes.count(),
                     &memory.held[b].digest, memory.workspace);
             }
             device::for_each(

@@ -66,10 +66,6 @@ public:
     /// Cost: one read of the part.
     void add(std::string_view name, const tensor_part& part, view<const element_cast> casts = {},
         std::string_view type = {}, call_site where = call_site::current());
-    /// The same of a part whose digests are known: by `digest_part_on` of a GPU's memory.
-    void add(std::string_view name, const tensor_part& part, const part_digests& digests,
-        view<const element_cast> casts = {}, std::string_view type = {}, call_site where = call_site::current());
-
     /// Adds the parts of another rank.
     /// \throws error `mismatch` if the steps differ, or a tensor's type, shape or casts; then nothing was added.
     void merge(const receipt& other, call_site where = call_site::current());

@@ -12,37 +12,59 @@
 #include <collprobe/scan/statistics.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
-
 namespace detail {
 
-/// Copies a buffer and reduces it to its `statistics` in the same read. The statistics have the bits
-/// that `statistics_reducer` gives, whatever the alignments.
-template <element T, bool with_digest>
-struct copy_statistics_reducer {
-    using inner = statistics_reducer<T, with_digest>;
-    using partial = typename inner::partial;
-    using has_own_kernel = void; // on a GPU: scan/cuda/statistics.cuh
-    static constexpr std::uint64_t block = inner::block;
+/// An accumulator that keeps nothing: it copies the elements to memory that does not overlap with theirs.
+template <element T>
+struct copied {
+    struct taken {
+        COLLPROBE_HD constexpr void merge(const taken&) noexcept {}
+    };
 
-    view<const T> source;
-    T* destination; ///< memory for as many elements, disjoint from `source`
+    T* to;
 
-    COLLPROBE_HD static constexpr partial identity() noexcept { return inner::identity(); }
-    /// Host only, as in `statistics_reducer`. The block is read a second time from the cache.
-    void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
+    COLLPROBE_HD void add(taken&, T element, std::uint64_t index) const noexcept { to[index] = element; }
+    void take(taken&, const T* tile, std::uint64_t count, std::uint64_t first) const noexcept
     {
-        if (count == 0) return;
-        std::memcpy(destination + first, source.data() + first, static_cast<std::size_t>(count * sizeof(T)));
-        inner{source}.run(into, first, count);
+        std::memcpy(static_cast<void*>(to + first), tile, static_cast<std::size_t>(count) * sizeof(T));
     }
-    COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept { inner::merge(into, next); }
-    COLLPROBE_HD static constexpr statistics finish(const partial& from) noexcept { return inner::finish(from); }
+    struct thread {
+        unsigned char* to;
+
+        struct shared {
+        };
+        COLLPROBE_HD thread(const copied& of, shared&, unsigned) noexcept : to(reinterpret_cast<unsigned char*>(of.to))
+        {
+        }
+        COLLPROBE_HD void take(const words16 (&words)[chunk_runs], const chunk& at) noexcept
+        {
+            COLLPROBE_UNROLL
+            for (unsigned k = 0; k < chunk_runs; ++k)
+                store_words(to + at.byte + k * round_bytes, words[k], at.bytes_of(k));
+        }
+        COLLPROBE_HD taken taken_in(unsigned) const noexcept { return {}; }
+    };
+};
+
+template <floating_element T>
+struct copy_statistics_reducer : one_read<T, copied<T>, digested, norm<T>> {
+    using base = one_read<T, copied<T>, digested, norm<T>>;
+    using typename base::partial;
+
+    constexpr copy_statistics_reducer(view<const T> source, T* destination) noexcept
+        : base(source, copied<T>{destination}, {}, {})
+    {
+    }
+    COLLPROBE_HD statistics finish(const partial& from) const noexcept
+    {
+        return make_statistics(this->data, from.rest.first, from.rest.rest.first);
+    }
 };
 
 } // namespace detail
 
-/// Copies `source` to `destination` and writes the statistics of the copied elements, with digest, to `*result`. If a
-/// copy happens anyway, the probe then costs no read of its own.
+/// Copies `source` to `destination` and writes the statistics of the copied elements to `*result`. If a copy happens
+/// anyway, the probe then costs no read of its own.
 ///
 /// Shapes: equal counts; 0 is legal. `Device` can compute on the memory, which may have any alignment (a GPU stores
 /// 16 bytes at once if `destination` is aligned to 16). `result` is in device or pinned memory.
@@ -50,7 +72,7 @@ struct copy_statistics_reducer {
 /// \throws error `invalid_argument` if the counts differ, the ranges overlap, `result` is null, or a buffer is null
 ///   with a count above 0.
 /// Cost: one read and one write; on a GPU one launch.
-template <class Device, element T>
+template <class Device, floating_element T>
 void copy_with_statistics(typename Device::stream_ref on, view<const T> source, view<T> destination,
     statistics* result, typename Device::workspace& scratch, call_site where = call_site::current())
 {
@@ -62,8 +84,8 @@ void copy_with_statistics(typename Device::stream_ref on, view<const T> source, 
         "source or destination is null with a count above 0");
     require(!detail::overlap(source, destination), "source and destination overlap");
     require(result != nullptr, "the result is null");
-    Device::reduce(on, detail::copy_statistics_reducer<T, true>{source, destination.data()}, source.count(), result,
-        scratch);
+    Device::reduce(
+        on, detail::copy_statistics_reducer<T>(source, destination.data()), source.count(), result, scratch);
 }
 
 } // namespace collprobe

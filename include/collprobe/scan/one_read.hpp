@@ -6,143 +6,166 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
-#include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/device/clock.hpp>
-#include <collprobe/scan/detail/thread_rows.hpp>
-#include <collprobe/scan/result_reducer.hpp>
-#include <collprobe/scan/sketch.hpp>
-#include <collprobe/scan/statistics.hpp>
+#include <collprobe/detail/target.hpp>
+#include <collprobe/scan/accumulator.hpp>
+#include <collprobe/scan/detail/float_sums.hpp>
+#include <collprobe/simd/dispatch.hpp>
+#include <collprobe/simd/gradual_underflow.hpp>
 
-/// What a step with checks reads of a call's input and result, each in one pass over memory.
+#if COLLPROBE_VECTORS
+COLLPROBE_BEGIN_VECTORS
+namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
+
+template <class A, class T>
+inline constexpr bool has_lanes = requires(lanes<A, T>& of) { of.end_group(); };
+
+/// The lanes of those accumulators that have any, so that the tile is read once for all of them.
+template <class T, class List>
+struct list_lanes {
+    [[gnu::always_inline]] list_lanes(const List&, std::uint64_t) noexcept {}
+    [[gnu::always_inline]] void add_line(const unsigned char*) noexcept {}
+    [[gnu::always_inline]] void add_last_line(const unsigned char*, std::uint64_t) noexcept {}
+    [[gnu::always_inline]] void end_group() noexcept {}
+    [[gnu::always_inline]] void finish(
+        typename List::taken&, const T*, std::uint64_t, std::uint64_t, std::uint64_t) noexcept
+    {
+    }
+};
+template <class T, class First, class... Rest>
+    requires has_lanes<First, T>
+struct list_lanes<T, accumulators<First, Rest...>> {
+    using list = accumulators<First, Rest...>;
+    lanes<First, T> first;
+    list_lanes<T, accumulators<Rest...>> rest;
+
+    [[gnu::always_inline]] list_lanes(const list& of, std::uint64_t index) noexcept
+        : first(of.first, index), rest(of.rest, index)
+    {
+    }
+    [[gnu::always_inline]] void add_line(const unsigned char* line) noexcept
+    {
+        first.add_line(line);
+        rest.add_line(line);
+    }
+    [[gnu::always_inline]] void add_last_line(const unsigned char* line, std::uint64_t bytes) noexcept
+    {
+        first.add_last_line(line, bytes);
+        rest.add_last_line(line, bytes);
+    }
+    [[gnu::always_inline]] void end_group() noexcept
+    {
+        first.end_group();
+        rest.end_group();
+    }
+    [[gnu::always_inline]] void finish(typename list::taken& into, const T* tile, std::uint64_t count,
+        std::uint64_t index, std::uint64_t padding) noexcept
+    {
+        first.finish(into.first, tile, count, index, padding);
+        rest.finish(into.rest, tile, count, index, padding);
+    }
+};
+template <class T, class First, class... Rest>
+    requires(!has_lanes<First, T>)
+struct list_lanes<T, accumulators<First, Rest...>> : list_lanes<T, accumulators<Rest...>> {
+    using list = accumulators<First, Rest...>;
+    using rest = list_lanes<T, accumulators<Rest...>>;
+    const First& of;
+
+    [[gnu::always_inline]] list_lanes(const list& all, std::uint64_t index) noexcept
+        : rest(all.rest, index), of(all.first)
+    {
+    }
+    [[gnu::always_inline]] void finish(typename list::taken& into, const T* tile, std::uint64_t count,
+        std::uint64_t index, std::uint64_t padding) noexcept
+    {
+        take_tile(of, into.first, tile, count, index);
+        rest::finish(into.rest, tile, count, index, padding);
+    }
+};
+
+template <class T, class List>
+[[gnu::noinline]] void read_tile(
+    const List& of, typename List::taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
+{
+    list_lanes<T, List> all(of, first);
+    const std::uint64_t padding = add_lines(all, reinterpret_cast<const unsigned char*>(tile), count * sizeof(T));
+    all.finish(into, tile, count, first, padding / sizeof(T));
+}
+
+} // namespace collprobe::detail::vectors
+COLLPROBE_END_VECTORS
+#endif
+
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Where the sketch of a buffer goes, and what it is. Empty: no sketch.
-template <element T>
-struct sketch_target {
-    std::uint64_t first = 0; ///< index of the buffer's first element in the whole buffer
-    std::uint64_t bins = 0; ///< a power of two, 64 to 2^20
-    std::uint64_t seed = 0;
-    sketch_sum<T>* sums = nullptr; ///< `sketch_numbers<T>(bins)` of them
-    sketch_sum<T>* scratch = nullptr; ///< `sketch_scratch_numbers<Device>(bins)` numbers
-
-    bool empty() const noexcept { return sums == nullptr; }
-    sketch_source<T> source(view<const T> data) const noexcept { return {data, first, bins, seed}; }
-};
-
-/// Whether a sketch of the same buffer is that of another one whose bins are added up.
-template <element T>
-bool is_foldable(const sketch_target<T>& from, const sketch_target<T>& to) noexcept
+template <class T>
+void read_tile(const accumulators<>&, accumulators<>::taken&, const T*, std::uint64_t, std::uint64_t) noexcept
 {
-    return from.seed == to.seed && from.first == to.first && from.bins >= to.bins;
+}
+template <class T, class First, class... Rest>
+void read_tile(const accumulators<First, Rest...>& of, typename accumulators<First, Rest...>::taken& into,
+    const T* tile, std::uint64_t count, std::uint64_t first) noexcept
+{
+    take_tile(of.first, into.first, tile, count, first);
+    read_tile(of.rest, into.rest, tile, count, first);
 }
 
-/// Adds the bins of a sketch to fewer: bin i of b has the elements of the bins i, i + b, i + 2 b, ... A body for
-/// `for_each`, over the numbers of the smaller sketch.
-template <class Sum>
-struct fold_sketch {
-    const Sum* from;
-    std::uint64_t from_bins;
-    Sum* to;
-    std::uint64_t to_bins;
-
-    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
-    {
-        const bool is_energy = index >= to_bins;
-        Sum sum = 0;
-        for (std::uint64_t bin = is_energy ? index - to_bins : index; bin < from_bins; bin += to_bins) {
-            sum += from[is_energy ? from_bins + bin : bin];
-        }
-        to[index] = sum;
-    }
-};
-
-template <class Device, element T>
-void enqueue_sketch(typename Device::stream_ref stream, view<const T> data, const sketch_target<T>& sketch)
-{
-    if (!sketch.empty()) enqueue_sketch<Device>(stream, sketch.source(data), sketch.sums, sketch.scratch);
-}
-
-/// Reduces a buffer and sketches it in the same read. A reducer for the devices' `reduce`: `Inner` is the reducer of
-/// the same elements. On the host each block's rows are read a second time from the cache, and blocks come in their
-/// order. On a GPU, and in its stand-in, `join_sketch_parts` makes the sketch of the parts.
-template <class Inner, element T>
-struct sketched_reducer {
-    static constexpr std::uint64_t block = Inner::block;
-    using partial = typename Inner::partial;
+/// Reads `data` once for all accumulators `A...`. A reducer for the devices' `reduce`; `taken` has what each of them
+/// took in. On the host the bits of the result depend on the buffer alone, not on threads, alignment or processor; on
+/// GPUs, too, though they add up in another order (scan/cuda/one_read.cuh).
+///
+/// Shapes: `data`: elements in memory of the device; a GPU takes them at any alignment.
+/// Cost: one read of memory; no allocation.
+template <element T, accumulator<T>... A>
+struct one_read {
+    using list = accumulators<A...>;
+    using partial = typename list::taken;
     using has_own_kernel = void; // on a GPU: scan/cuda/one_read.cuh
+    using value_type = T;
+    /// Elements of a block: 64 KiB.
+    static constexpr std::uint64_t block = 8 * tile_elements<T>;
 
-    Inner inner;
-    sketch_source<T> from; ///< of the elements that `inner` reads; not empty
-    sketch_memory<T> sketch;
+    view<const T> data;
+    list of;
 
-    COLLPROBE_HD static constexpr partial identity() noexcept { return Inner::identity(); }
-    /// Host only. Precondition: the elements before `first` have been taken in.
+    COLLPROBE_HD constexpr explicit one_read(view<const T> input, A... each) noexcept : data(input), of(made(each...)) {}
+
+    COLLPROBE_HD static constexpr partial identity() noexcept { return {}; }
+    /// Takes in the `count` elements from `first` on, a multiple of a tile's. Host only.
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
-        inner.run(into, first, count);
-        const gradual_underflow guard;
-        add_rows_by_parts(best_isa(), from, rows_before(first), rows_before(first + count), true, sketch);
+        run(into, first, count, best_isa());
     }
-    static void merge(partial& into, const partial& next) noexcept { Inner::merge(into, next); }
-    COLLPROBE_HD static auto finish(const partial& all) noexcept { return Inner::finish(all); }
+    /// The same on a path that this machine supports: for tests and benchmarks.
+    void run(partial& into, std::uint64_t first, std::uint64_t count, [[maybe_unused]] isa path) const noexcept
+    {
+        const gradual_underflow as_ieee_has_it;
+        for (std::uint64_t done = 0; done < count; done += tile_elements<T>) {
+            const std::uint64_t some = count - done < tile_elements<T> ? count - done : tile_elements<T>;
+            const T* const tile = data.data() + first + done;
+            COLLPROBE_ON_ISA(path, read_tile(of, into, tile, some, first + done),
+                read_tile<T>(of, into, tile, some, first + done));
+        }
+    }
+    COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept
+    {
+        const gradual_underflow as_ieee_has_it;
+        merge_taken(into, next);
+    }
+    COLLPROBE_HD constexpr partial finish(const partial& from) const noexcept { return from; }
 
 private:
-    /// The rows to add by the time that the elements before `end` have been read: as many as are fast together.
-    std::uint64_t rows_before(std::uint64_t end) const noexcept
+    COLLPROBE_HD COLLPROBE_HOST_NOINLINE static void merge_taken(partial& into, const partial& next) noexcept
     {
-        if (end == from.data.count()) return from.rows();
-        const std::uint64_t rows = (from.first_column() + end) >> log2_of_power(from.bins);
-        return rows - rows % sketch_tile<T>;
+        into.merge(next);
+    }
+    COLLPROBE_HD static constexpr accumulators<> made() noexcept { return {}; }
+    template <class First, class... Rest>
+    COLLPROBE_HD static constexpr accumulators<First, Rest...> made(First first, Rest... rest) noexcept
+    {
+        return {first, made(rest...)};
     }
 };
-
-/// Whether statistics and sketch come from one read. On the host the rows that are added together must fit the cache.
-/// On a GPU rows must be as long as the threads of a block want them (of 8 KiB to 128 KiB), and aligned.
-template <class Device, element T>
-bool is_read_once(const sketch_source<T>& from) noexcept
-{
-    if constexpr (is_threaded<Device>) return row_strip<T>::fits(from.bins) && row_strip<T>::aligned(from);
-    else return sketch_tile<T> * from.bins * sizeof(T) <= 4 * sketch_tile_bytes;
-}
-
-template <class Device, class Reducer, element T, class Result>
-void read_once(typename Device::stream_ref stream, const Reducer& reducer, view<const T> data, Result* to,
-    const sketch_target<T>& sketch, typename Device::workspace& scratch, reduction_times times)
-{
-    const sketch_source<T> from = sketch.source(data);
-    if (to == nullptr || sketch.empty() || data.empty() || !is_read_once<Device>(from)) {
-        if (to != nullptr) Device::reduce(stream, reducer, data.count(), to, scratch, times);
-        return enqueue_sketch<Device>(stream, data, sketch);
-    }
-    const sketch_memory<T> memory{sketch.sums, sketch.scratch, is_threaded<Device>};
-    Device::reduce(stream, sketched_reducer<Reducer, T>{reducer, from, memory}, data.count(), to, scratch, times);
-    if constexpr (is_threaded<Device>) {
-        const std::uint64_t numbers = sketch_numbers<T>(from.bins);
-        Device::for_each(stream, numbers, join_sketch_parts<T>{sketch.scratch, from.parts(), numbers, sketch.sums});
-    }
-}
-
-/// Enqueues one read of a call's input: its statistics with digest to `*to` unless that is null, and its sketch to
-/// `sketch` unless that is empty. Both have the bits that `statistics_reducer` and `enqueue_sketch` give, but on a GPU
-/// moments are added up in another order (detail/thread_rows.hpp). `times`: of the reading for `to`.
-/// Stream behaviour: enqueued on `stream`; `scratch` and the sketch's scratch belong to it until the work is done.
-/// Cost: one read of memory where `is_read_once`, else two.
-template <class Device, element T>
-void read_input(typename Device::stream_ref stream, view<const T> input, statistics* to,
-    const sketch_target<T>& sketch, typename Device::workspace& scratch, reduction_times times = {})
-{
-    read_once<Device>(stream, statistics_reducer<T, true>{input}, input, to, sketch, scratch, times);
-}
-
-/// Enqueues one read of a call's result: the record to `*to` unless null, and the sketch to `sketch` unless that
-/// is empty. `surviving_input`: as many elements as the result, or null if the collective overwrote them. Bits, stream
-/// behaviour and cost: as of `read_input`, for `result_reducer`.
-template <class Device, floating_element T>
-void read_result(typename Device::stream_ref stream, view<const T> result, const T* surviving_input,
-    result_record* to, const sketch_target<T>& sketch, typename Device::workspace& scratch, reduction_times times = {})
-{
-    read_once<Device>(stream, result_reducer<T>{result, surviving_input}, result, to, sketch, scratch, times);
-}
 
 } // namespace collprobe::detail

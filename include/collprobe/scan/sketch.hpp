@@ -12,6 +12,8 @@
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/scan/detail/sketch_rows.hpp>
 #include <collprobe/scan/detail/sketch_thread.hpp>
+#include <collprobe/scan/digest.hpp>
+#include <collprobe/simd/gradual_underflow.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -21,17 +23,8 @@ struct sketch_options {
     std::uint64_t seed = 0x452821e638d01377u; ///< seed of the signs; the same on all ranks
 };
 
-/// The type of a bin of a sketch: a double; for integers a std::uint64_t, exact modulo 2^64.
-template <element T>
-using sketch_sum = detail::sketch_sum<T>;
-
-/// The number of values in the sketch of a buffer of T: a sum for each bin. For floating point an energy for each bin
-/// follows.
-template <element T>
-constexpr std::uint64_t sketch_numbers(const sketch_options& options) noexcept
-{
-    return detail::sketch_numbers<T>(options.bins);
-}
+/// The number of values in a sketch: a sum for each bin, and behind the sums an energy for each bin.
+constexpr std::uint64_t sketch_numbers(const sketch_options& options) noexcept { return 2 * options.bins; }
 
 namespace detail {
 
@@ -42,20 +35,20 @@ inline void require_sketch_options(const sketch_options& options, const char* ca
     refuse(call, "bins is " + std::to_string(options.bins) + ", not a power of two from 64 to 2^20", where);
 }
 
-template <element T>
+template <floating_element T>
 [[gnu::noinline]] void sketch_on_host(
-    isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
+    isa path, const sketch_source<T>& from, double* sketch, double* scratch) noexcept
 {
     const gradual_underflow as_ieee_has_it;
     sketch_run(path, from, sketch, scratch);
 }
 
 /// Computes the whole sketch on one thread. A body for `for_each` on the host, for one index.
-template <element T>
+template <floating_element T>
 struct sketch_at_once {
     sketch_source<T> from;
-    sketch_sum<T>* sketch;
-    sketch_sum<T>* scratch;
+    double* sketch;
+    double* scratch;
 
     void operator()(std::uint64_t) const noexcept { sketch_on_host(best_isa(), from, sketch, scratch); }
 };
@@ -64,23 +57,24 @@ struct sketch_at_once {
 template <class Device>
 inline constexpr bool is_threaded = Device::body_bytes == 16;
 
-/// The size of the scratch memory of `enqueue_sketch`, in numbers, for any count and type.
+/// The size of the scratch memory of a sketch, in numbers, for any count and type.
 template <class Device>
 constexpr std::uint64_t sketch_scratch_numbers(std::uint64_t bins) noexcept
 {
-    return (is_threaded<Device> ? most_sketch_parts : 1) * 2 * bins;
+    if (!is_threaded<Device>) return 2 * bins;
+    constexpr std::uint64_t of_slots = std::uint64_t{sketched<float16>::most_slots} * round_bytes;
+    return larger(most_sketch_parts * 2 * bins, of_slots);
 }
 
 /// Enqueues the sketch of `from` into `sketch`; `scratch` belongs to the stream until that is done.
-template <class Device, element T>
-void enqueue_sketch(typename Device::stream_ref stream, const sketch_source<T>& from, sketch_sum<T>* sketch,
-    sketch_sum<T>* scratch)
+template <class Device, floating_element T>
+void enqueue_sketch(
+    typename Device::stream_ref stream, const sketch_source<T>& from, double* sketch, double* scratch)
 {
     if constexpr (is_threaded<Device>) {
         const sketch_parts<T> parts{from, scratch};
-        const std::uint64_t numbers = sketch_numbers<T>(from.bins);
         if (parts.indices() != 0) Device::for_each(stream, parts.indices(), parts);
-        Device::for_each(stream, numbers, join_sketch_parts<T>{scratch, from.parts(), numbers, sketch});
+        Device::sum_each(stream, 2 * from.bins, join_sketch_parts{scratch, from.parts(), 2 * from.bins, sketch});
     } else {
         Device::for_each(stream, 1, sketch_at_once<T>{from, sketch, scratch});
     }
@@ -89,32 +83,33 @@ void enqueue_sketch(typename Device::stream_ref stream, const sketch_source<T>& 
 } // namespace detail
 
 /// The count-sketch of a buffer, a linear map to `bins` sums: element i, with a pseudo-random sign, is added to bin i
-/// mod bins. The sketch of a sum of buffers is the sum of their sketches, except for rounding; for integers exactly.
+/// mod bins. The sketch of a sum of buffers is the sum of their sketches, except for rounding.
 ///
 /// Signs: bit i mod 64 of mix64(seed + (i / 64 + 1) * 0x9e3779b97f4a7c15), SplitMix64; 1 is a minus. Sums are in
-/// double, and each bin's energy, its sum of squares, follows them. Integers have only sums, modulo 2^64. NaN,
-/// infinities and doubles beyond 2^511 make the energy of their bin NaN or infinite. The order of the additions is
-/// fixed: the bits depend on count, `first` and options alone, and are equal on all processors and devices.
+/// double, and each bin's energy, its sum of squares, follows them. (Elements of 8 and 16 bits are first added up in float,
+/// at most 16: relative error 1e-6.) NaN, infinities and doubles beyond 2^511 make the energy of their bin NaN or
+/// infinite. The order of the additions is fixed: the bits depend on count, `first` and options alone, and are equal on all
+/// processors. A GPU has an order of its own.
 ///
 /// Shapes: `input`: elements in host memory, aligned. `first`: index of its first element in the whole buffer, for
 /// the sketch of a part; the sketches of disjoint parts add up to that of the whole. `result`:
-/// `sketch_numbers<T>(options)` numbers.
+/// `sketch_numbers(options)` numbers.
 /// \throws error `invalid_argument` for null, misaligned or wrongly sized views, and for an invalid number of bins.
 /// Cost: one read at about the speed of memory; 16 bytes a bin are allocated.
 /// Source: M. Charikar, K. Chen, M. Farach-Colton, "Finding frequent items in data streams" (2002).
-template <element T>
-void sketch(view<const T> input, view<sketch_sum<T>> result, const sketch_options& options = {},
-    std::uint64_t first = 0, call_site where = call_site::current())
+template <floating_element T>
+void sketch(view<const T> input, view<double> result, const sketch_options& options = {}, std::uint64_t first = 0,
+    call_site where = call_site::current())
 {
     detail::require_data(input, "sketch", where);
     detail::require_aligned(input, "sketch", where);
     detail::require_sketch_options(options, "sketch", where);
-    if (result.count() != sketch_numbers<T>(options) || result.data() == nullptr || !result.aligned()) {
+    if (result.count() != sketch_numbers(options) || result.data() == nullptr || !result.aligned()) {
         detail::refuse("sketch",
-            "result must hold " + std::to_string(sketch_numbers<T>(options)) + " aligned numbers, and has "
+            "result must hold " + std::to_string(sketch_numbers(options)) + " aligned numbers, and has "
                 + std::to_string(result.count()), where);
     }
-    const detail::fixed_array<sketch_sum<T>> scratch(static_cast<std::size_t>(result.count()));
+    const detail::fixed_array<double> scratch(static_cast<std::size_t>(result.count()));
     detail::sketch_on_host(detail::best_isa(), detail::sketch_source<T>{input, first, options.bins, options.seed},
         result.data(), scratch.data());
 }

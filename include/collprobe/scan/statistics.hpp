@@ -3,149 +3,75 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/core/widen.hpp>
-#include <collprobe/detail/math.hpp>
 #include <collprobe/detail/reduce_blocks.hpp>
-#include <collprobe/detail/target.hpp>
-#include <collprobe/scan/detail/merge_statistics.hpp>
-#include <collprobe/scan/detail/scan_block.hpp>
-#include <collprobe/scan/digest.hpp>
+#include <collprobe/scan/digested.hpp>
+#include <collprobe/scan/dotted.hpp>
+#include <collprobe/scan/norm.hpp>
+#include <collprobe/scan/one_read.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
+namespace detail {
 
-/// Reduces a buffer to its `statistics`, in one read, by blocks of a fixed length.
+/// `digest_bytes` counts what was read; on a GPU the buffer's size stands for it.
+template <element T>
+COLLPROBE_HD constexpr std::uint64_t finish_digest(digest_state sums, const view<const T>& data) noexcept
+{
+    sums.bytes = data.count() * sizeof(T);
+    return sums.finish();
+}
+/// The magnitude with these bits, also where the program flushes subnormal numbers to zero.
+template <floating_element T>
+COLLPROBE_HD double magnitude_of(typename element_traits<T>::bits_type bits) noexcept
+{
+    using traits = element_traits<T>;
+    if constexpr (sizeof(T) < 8) {
+        if (bits <= traits::fraction_mask)
+            return static_cast<double>(bits) * power_of_two(traits::min_exponent - traits::digits + 1);
+    }
+    return widen(bit_cast<T>(bits));
+}
+template <floating_element T>
+COLLPROBE_HD statistics make_statistics(
+    const view<const T>& data, const digest_state& digest, const typename norm<T>::taken& values) noexcept
+{
+    statistics result;
+    result.count = data.count();
+    result.zero = values.zero;
+    result.first_nonfinite = values.first_nonfinite;
+    result.digest = finish_digest(digest, data);
+    result.absolute_maximum = magnitude_of<T>(values.largest);
+    result.sum = values.sum;
+    result.sum_of_squares = values.squares;
+    result.nan = values.nan;
+    result.positive_infinity = values.positive_infinity;
+    result.negative_infinity = values.negative_infinity;
+    return result;
+}
+
+} // namespace detail
+
+/// Reduces a buffer to its `statistics` in one read. A reducer for the devices' `reduce`.
 ///
-/// A reducer for the devices' `reduce`: `run` takes in one block, `merge` joins the partials of two disjoint parts,
-/// `finish` gives the result. With the fixed tree of `detail::reduce_block_range` the bits of the result depend on
-/// the buffer alone, not on threads or processor: each element of a block has its fixed lane in each sum, in AVX2,
-/// AVX-512 and portable code. `add`, one element at a time, gives the same counts, extrema and digest; its moments
-/// round differently. All moments do so if the including file is compiled with -ffast-math.
-///
-/// Accuracy, relative: `l1` and `sum_of_squares` 1e-12; `mean` 1e-12 of the mean magnitude; `m2` 1e-12 while |mean|
-/// is below some 100 standard deviations. Beyond that, or with a subnormal mean, the error of `m2` grows like 2^-53
-/// |mean| / deviation, because two blocks' rounded means are subtracted. 64-bit integers beyond 2^53 are first
-/// rounded to double. Doubles whose squares would overflow or underflow are scaled (`statistics::scale`).
-///
-/// Cost: one read of memory; no allocation. A block whose mean is large against its deviation is read again from the
-/// cache. A block with NaN or infinity is read again by scalar code.
-template <element T, bool with_digest>
-struct statistics_reducer {
-    /// Elements of a block. A block is long enough to make the work per block cheap, and short enough for the
-    /// second-level cache. Its bytes are a multiple of 128, as the digest's fast path requires, and counters in the
-    /// lanes of a vector do not overflow.
-    static constexpr std::uint64_t block = sizeof(T) == 1 ? 4096 : 16384;
+/// Accuracy, relative: `sum_of_squares` 1e-12, and of elements of 8 and 16 bits 4e-6 at most (1e-7 as a rule); `sum`
+/// the same of the sum of magnitudes. Doubles: a square beyond the largest double makes the sum infinite, and squares
+/// below the least one are lost. All but the two sums are exact.
+/// Cost: one read of memory; no allocation.
+template <floating_element T>
+struct statistics_reducer : detail::one_read<T, detail::digested, detail::norm<T>> {
+    using base = detail::one_read<T, detail::digested, detail::norm<T>>;
+    using typename base::partial;
 
-    struct partial {
-        statistics value;
-        detail::digest_state digest;
-    };
-    using has_own_kernel = void; // on a GPU: scan/cuda/statistics.cuh
+    constexpr explicit statistics_reducer(view<const T> input) noexcept : base(input, {}, {}) {}
 
-    view<const T> input;
-
-    COLLPROBE_HD static constexpr partial identity() noexcept
+    COLLPROBE_HD statistics finish(const partial& from) const noexcept
     {
-        partial result;
-        result.value.type = element_traits<T>::type;
-        result.value.has_digest = with_digest ? 1 : 0;
-        return result;
-    }
-
-    /// Takes in the `count` elements from `first` on. For reproducible bits, give it whole fixed blocks (`first` a
-    /// multiple of `block`, `count` at most `block`). Other parts of at most `block` elements are valid too.
-    /// Preconditions: host only. `into` is `identity()` or covers other elements.
-    /// Cost: with a digest, a part that is no fixed block is read a second time from the cache.
-    void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
-    {
-        run(into, first, count, detail::best_isa());
-    }
-
-    /// The same on a path that this machine supports: for tests and benchmarks.
-    void run(partial& into, std::uint64_t first, std::uint64_t count, detail::isa path) const noexcept
-    {
-        if (count == 0) return;
-        const detail::gradual_underflow guard;
-        if (into.value.count == 0) return run_block(into, first, count, path);
-        partial next = identity();
-        run_block(next, first, count, path);
-        merge(into, next);
-    }
-
-    /// Takes in the element at `index`.
-    COLLPROBE_HD void add(partial& into, std::uint64_t index) const noexcept
-    {
-        const T element = input[index];
-        partial next = identity();
-        if constexpr (with_digest) next.digest.add(index * sizeof(T), element);
-        statistics& s = next.value;
-        s.count = 1;
-        if (!is_finite(element)) {
-            if (is_nan(element)) s.nan = 1;
-            else if (detail::is_negative(element)) s.negative_infinity = 1;
-            else s.positive_infinity = 1;
-            s.first_nonfinite = index;
-        } else {
-            s.zero = detail::is_zero(element) ? 1 : 0;
-            s.subnormal = detail::is_subnormal(element) ? 1 : 0;
-            const double x = s.zero != 0 ? 0 : detail::widen(element);
-            s.minimum = s.maximum = s.mean = x;
-            s.l1 = s.absolute_maximum = detail::absolute(x);
-            double scaled = s.l1;
-            if constexpr (std::is_same_v<T, double>) {
-                s.scale = detail::scale_for(s.absolute_maximum);
-                int exponent = -s.scale;
-                if (s.subnormal != 0) { // the caller's build may flush it to zero: an integer times 2^-1074 instead
-                    scaled = static_cast<double>(detail::bit_cast<std::uint64_t>(scaled));
-                    exponent -= 1074;
-                }
-                scaled *= detail::power_of_two(exponent);
-            }
-            s.sum_of_squares = scaled * scaled;
-        }
-        merge(into, next);
-    }
-
-    /// Joins the partial of other elements of the same buffer.
-    COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept
-    {
-        into.digest.merge(next.digest);
-        if constexpr (!detail::on_device) {
-            if (detail::gradual_underflow::flushing())
-                return detail::merge_statistics_guarded<T>(into.value, next.value);
-        }
-        detail::merge_statistics<T>(into.value, next.value);
-    }
-
-    /// The result. A device kernel and the host finish a partial alike.
-    COLLPROBE_HD static constexpr statistics finish(const partial& from) noexcept
-    {
-        statistics result = from.value;
-        result.digest = with_digest ? from.digest.finish() : 0;
-        return result;
-    }
-
-private:
-    // Not inlined, so that the arithmetic stays between the two writes of the floating-point mode.
-    [[gnu::noinline]] void run_block(
-        partial& into, std::uint64_t first, std::uint64_t count, detail::isa path) const noexcept
-    {
-        const T* const data = input.data() + first;
-        detail::block_sums sums;
-        // One instance of the kernel: where it cannot compute the digest, its digest is dropped.
-        const bool digest_in_kernel = first * sizeof(T) % 128 == 0;
-        detail::digest_state dropped;
-        if (with_digest && !digest_in_kernel)
-            into.digest.merge(detail::digest_bytes(path, reinterpret_cast<const unsigned char*>(data),
-                count * sizeof(T), first * sizeof(T)));
-        detail::scan_block<T, with_digest>(path, data, count, sums, digest_in_kernel ? into.digest : dropped,
-            digest_in_kernel ? first * sizeof(T) : 0);
-        detail::finish_block(path, data, first, count, sums, into.value);
+        return detail::make_statistics(this->data, from.first, from.rest.first);
     }
 };
 
@@ -153,20 +79,84 @@ private:
 ///
 /// Shapes: `input`: elements in host memory, aligned for T; a count of 0 is legal.
 /// \throws error `invalid_argument` on a null pointer with a count above 0 and on a misaligned one.
-/// Accuracy, cost and reproducibility: see `statistics_reducer`.
-/// Source: for the merge of moments, Chan, Golub and LeVeque (1979).
-template <element T>
-statistics compute_statistics(
-    view<const T> input, bool with_digest = true, call_site where = call_site::current())
+/// Accuracy and cost: see `statistics_reducer`. The bits depend on the buffer alone.
+template <floating_element T>
+statistics compute_statistics(view<const T> input, call_site where = call_site::current())
 {
     detail::require_data(input, "compute_statistics", where);
     detail::require_aligned(input, "compute_statistics", where);
-    if (with_digest) {
-        const statistics_reducer<T, true> reducer{input};
-        return reducer.finish(detail::reduce_blocks(reducer, input.count()));
-    }
-    const statistics_reducer<T, false> reducer{input};
+    const statistics_reducer<T> reducer(input);
     return reducer.finish(detail::reduce_blocks(reducer, input.count()));
 }
 
+namespace detail {
+
+/// The outcome of one read of a collective's result, together with the local input if that still exists.
+struct result_record {
+    std::uint64_t digest;
+    double sum_of_squares;
+    double dot; ///< of input and result, element by element; NaN by bits if the input was overwritten
+    std::uint64_t first_nonfinite = no_index; ///< index of the first NaN or infinity, if there is any
+    std::uint32_t nonfinite; ///< NaN and infinities, up to 2^32 - 1
+    std::uint32_t padding = 0;
+};
+static_assert(sizeof(result_record) == 40);
+
+/// Reads a result once. All but the dot has the bits of `statistics_reducer`. `input`: as many elements as the result,
+/// or null.
+template <floating_element T>
+struct result_reducer : one_read<T, digested, dotted<T>, norm<T, false>> {
+    using base = one_read<T, digested, dotted<T>, norm<T, false>>;
+    using without_dot = one_read<T, digested, norm<T, false>>;
+    using typename base::partial;
+
+    constexpr explicit result_reducer(view<const T> result, const T* input = nullptr) noexcept
+        : base(result, {}, dotted<T>{input}, {})
+    {
+    }
+    void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
+    {
+        run(into, first, count, best_isa());
+    }
+    void run(partial& into, std::uint64_t first, std::uint64_t count, isa path) const noexcept
+    {
+        if (this->of.rest.first.other != nullptr) return base::run(into, first, count, path);
+        typename without_dot::partial part{into.first, {into.rest.rest.first, {}}};
+        without_dot(this->data, {}, {}).run(part, first, count, path);
+        into = {part.first, {{not_a_number()}, {part.rest.first, {}}}};
+    }
+    COLLPROBE_HD result_record finish(const partial& from) const noexcept
+    {
+        const auto& values = from.rest.rest.first;
+        return {finish_digest(from.first, this->data), values.squares, from.rest.first.dot, values.first_nonfinite,
+            static_cast<std::uint32_t>(lesser(values.nonfinite(), 0xffffffffu))};
+    }
+};
+
+/// Reduces a buffer to its digest alone: the bits of `digest(input)`, on every device. Only bytes count, so one kernel
+/// reduces buffers of any type as bytes: `digest_reducer<std::uint8_t>`.
+template <element T>
+struct digest_reducer : one_read<T, digested> {
+    using base = one_read<T, digested>;
+    using typename base::partial;
+
+    COLLPROBE_HD constexpr explicit digest_reducer(view<const T> input = {}) noexcept : base(input, {}) {}
+
+    /// Of the part `index`, if the input has parts of `count` elements.
+    COLLPROBE_HD digest_reducer part(std::uint64_t index, std::uint64_t count) const noexcept
+    {
+        return digest_reducer(this->data.part(index * count, count));
+    }
+    /// Of all parts from `index` on.
+    digest_reducer from_part(std::uint64_t index, std::uint64_t count) const noexcept
+    {
+        return digest_reducer(this->data.part(index * count, this->data.count() - index * count));
+    }
+    COLLPROBE_HD constexpr std::uint64_t finish(const partial& from) const noexcept
+    {
+        return finish_digest(from.first, this->data);
+    }
+};
+
+} // namespace detail
 } // namespace collprobe

@@ -11,8 +11,6 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/wait.hpp>
-#include <collprobe/device/in_flight.hpp>
 #include <collprobe/scan/digest.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -53,7 +51,7 @@ struct tensor_box {
 
 /// A part of a logical tensor, where it lies in memory: a block of rows, of columns, of several dimensions, or all.
 /// It borrows the memory, and copies nothing. Memory may have strides: rows with padding between them, or a
-/// transposed layout. The memory may be a device's; then `digest_part_on` reads it.
+/// transposed layout.
 /// \throws error `invalid_argument`, from each function here: more than 8 dimensions, a box outside of the shape,
 /// memory that is null or too small, a tensor of 2^63 bytes or more.
 struct tensor_part {
@@ -106,37 +104,24 @@ struct element_cast {
     bool operator==(const element_cast&) const = default;
 };
 
-/// The state of the digest of a tensor, of one part. The states of parts that tile the tensor merge to the state of
-/// the whole, in any order: `finish` then gives `digest` of the whole tensor in row-major order, however it is cut.
-///
-/// Shapes: a part in host memory, of any alignment.
-/// Cost: one read. Rows of 256 bytes or more are read at 0.8 of a plain read or faster; a row costs some 3 ns more
-/// than its bytes. Strided memory is packed in the cache first. No allocation.
-/// Source: scan/digest.md.
-detail::digest_state digest_part(const tensor_part& part) noexcept;
-
-/// The same of the part as it would be after a cast, without making a copy of it: of float weights, what an engine
-/// that holds them in 16 bits finds.
-/// \throws error `unsupported` unless the part is of float and the cast goes to `float16` or `bfloat16`.
-detail::digest_state digest_part(
-    const tensor_part& part, const element_cast& as, call_site where = call_site::current());
-
-/// What one read of a part tells.
+/// What one read of a part tells. The states of parts that tile a tensor merge to the state of the whole, in any order:
+/// `finish` then gives `digest` of the whole tensor in row-major order, however it is cut.
 struct part_digests {
-    detail::digest_state state; ///< `digest_part(part)`
-    detail::digest_state content; ///< the digest of the part as a tensor of its own: does not depend on its place
-    std::vector<detail::digest_state> casts; ///< for each cast, `digest_part(part, cast)`
+    detail::digest_state state; ///< of the part at its place in the tensor
+    detail::digest_state content; ///< of the part as a tensor of its own: does not depend on its place
+    /// For each cast: `state` of the part as it would be after the cast, of which no copy is made. Of float weights: what
+    /// an engine that holds them in 16 bits finds.
+    std::vector<detail::digest_state> casts;
 };
 
-/// All digests of a part in one read. Errors: as `digest_part`.
-part_digests digest_part_and_casts(
-    const tensor_part& part, view<const element_cast> casts, call_site where = call_site::current());
-
-/// The same of memory of a device: `digest_part_on<cuda::device>(stream, part)`.
-/// Stream behaviour: enqueues a reduction for each digest, and waits for the stream.
-template <class Device>
-part_digests digest_part_on(typename Device::stream_ref stream, const tensor_part& part,
-    view<const element_cast> casts = {}, call_site where = call_site::current());
+/// Shapes: a part in host memory, of any alignment.
+/// \throws error `unsupported` if there is a cast, unless the part is of float and the cast goes to `float16` or
+///   `bfloat16`.
+/// Cost: one read. Rows of 256 bytes or more are read at 0.8 of a plain read or faster; a row costs some 3 ns more
+/// than its bytes. Strided memory is packed in the cache first.
+/// Source: scan/digest.md.
+part_digests digest_part(
+    const tensor_part& part, view<const element_cast> casts = {}, call_site where = call_site::current());
 
 namespace detail {
 
@@ -153,7 +138,7 @@ tensor_box intersection(const tensor_box& a, const tensor_box& b) noexcept;
 void require_cast(element_type from, const element_cast& cast, const call_site& where);
 
 /// A float in 16 bits.
-COLLPROBE_HD constexpr std::uint16_t cast_float(std::uint32_t bits, const element_cast& cast) noexcept
+constexpr std::uint16_t cast_float(std::uint32_t bits, const element_cast& cast) noexcept
 {
     const std::uint32_t magnitude = bits & 0x7fffffffu;
     const bool to_bfloat16 = cast.type == element_type::bfloat16;
@@ -197,7 +182,7 @@ struct part_plan {
         return all;
     }
     /// Where the element of that number is: its place in the tensor, in the part, and in memory.
-    COLLPROBE_HD part_dimension locate(std::uint64_t index) const noexcept
+    part_dimension locate(std::uint64_t index) const noexcept
     {
         part_dimension at{0, first, 0, 0};
         const auto step = [&](const part_dimension& by) {
@@ -226,67 +211,6 @@ struct part_target {
 void digest_range(
     isa path, const part_plan& plan, std::uint64_t first, std::uint64_t count, view<part_target> targets) noexcept;
 
-/// Reduces a part to the state of its digest, on any device. A reducer for the devices' `reduce`, over
-/// `part.box.extent.elements()` elements, with a result of `digest_state`; `digest_part` and a host stream give the
-/// same bits. The memory is the device's.
-/// Cost: one read; on a GPU each element for itself, some hundred instructions: for hand-overs, not for each step.
-struct part_reducer {
-    using partial = digest_state;
-    static constexpr std::uint64_t block = 65536;
-
-    part_plan plan;
-    bool converts = false;
-    element_cast cast;
-
-    explicit part_reducer(const tensor_part& part) noexcept : plan(plan_part(part)) {}
-    part_reducer(const tensor_part& part, const element_cast& as, call_site where = call_site::current())
-        : plan(plan_part(part)), converts(true), cast(as)
-    {
-        require_cast(part.type, as, where);
-    }
-
-    COLLPROBE_HD static constexpr partial identity() noexcept { return {}; }
-    COLLPROBE_HD void add(partial& into, std::uint64_t index) const noexcept
-    {
-        const part_dimension at = plan.locate(index);
-        const unsigned char* const from = plan.data + at.in_memory * static_cast<std::uint64_t>(plan.element_bytes);
-        std::uint64_t bits = 0;
-        for (int i = 0; i < plan.element_bytes; ++i) bits |= std::uint64_t{from[i]} << (8 * i);
-        if (converts) {
-            const std::uint16_t narrow = cast_float(static_cast<std::uint32_t>(bits), cast);
-            into.add(2 * at.in_tensor, bfloat16::from_bits(narrow));
-        } else if (plan.element_bytes == 8) {
-            into.add(8 * at.in_tensor, bits);
-        } else if (plan.element_bytes == 4) {
-            into.add(4 * at.in_tensor, static_cast<std::uint32_t>(bits));
-        } else if (plan.element_bytes == 2) {
-            into.add(2 * at.in_tensor, bfloat16::from_bits(static_cast<std::uint16_t>(bits)));
-        } else {
-            into.add(at.in_tensor, static_cast<std::uint8_t>(bits));
-        }
-    }
-    /// Host only.
-    void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
-    {
-        part_target target{converts, false, cast, {}};
-        digest_range(best_isa(), plan, first, count, {&target, 1});
-        into.merge(target.state);
-    }
-    COLLPROBE_HD static constexpr void merge(partial& into, const partial& next) noexcept { into.merge(next); }
-    COLLPROBE_HD static constexpr digest_state finish(const partial& all) noexcept { return all; }
-};
-
-/// The results of `part_reducer`s.
-template <class Device>
-struct part_results {
-    typename Device::template host_buffer<digest_state> states;
-    typename Device::workspace workspace;
-    typename Device::event done;
-
-    explicit part_results(std::uint64_t count) : states(count) {}
-    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, done); }
-};
-
 } // namespace detail
 
 template <class T>
@@ -306,25 +230,6 @@ tensor_part::tensor_part(view<T> memory, const tensor_shape& whole, const tensor
     : tensor_part(detail::make_part(memory.data(), memory.count(), element_traits<std::remove_const_t<T>>::type, whole,
         part, &strides, where))
 {
-}
-template <class Device>
-part_digests digest_part_on(
-    typename Device::stream_ref stream, const tensor_part& part, view<const element_cast> casts, call_site where)
-{
-    const std::uint64_t count = part.box.extent.elements();
-    detail::in_flight<detail::part_results<Device>> memory(-1, 2 + casts.count());
-    detail::enqueue_marked(memory->done, stream, [&] {
-        detail::digest_state* to = memory->states.data();
-        const auto reduce = [&](const detail::part_reducer& reducer) {
-            Device::reduce(stream, reducer, count, to++, memory->workspace);
-        };
-        reduce(detail::part_reducer(part));
-        reduce(detail::part_reducer(part.alone()));
-        for (const element_cast& cast : casts) reduce(detail::part_reducer(part, cast, where));
-    });
-    stream.synchronize(where);
-    const auto& states = memory->states;
-    return {states[0], states[1], {states.data() + 2, states.data() + states.size()}};
 }
 template <class T>
 std::vector<tensor_part> flat_parts(view<T> shard, const tensor_shape& whole, std::uint64_t first, call_site where)

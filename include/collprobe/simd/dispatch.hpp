@@ -8,9 +8,9 @@
 
 /// Which code computes: portable, or by vectors of 32 bytes. Both give the same bits.
 ///
-/// A kernel by vectors stands between COLLPROBE_BEGIN_VECTORS and COLLPROBE_END_VECTORS, in namespace `vectors`, and
-/// computes with simd/vector.hpp. On x86-64 it is compiled for AVX2, FMA and F16C and called only where the processor has
-/// them; on ARM64 the same source is NEON. COLLPROBE_ON_ISA calls it. The front end of nvcc does not know the
+/// A kernel by vectors stands between COLLPROBE_BEGIN_VECTORS and COLLPROBE_END_VECTORS, in namespace `vectors`; it
+/// computes with simd/vector.hpp. On x86-64 it is compiled for AVX2, FMA and F16C, and called only where the processor
+/// has them; on ARM64 the same source is NEON. COLLPROBE_ON_ISA calls it. The front end of nvcc does not know the
 /// compilers' vector extensions, so its host code takes the portable path.
 #if (defined(__x86_64__) || defined(__aarch64__)) && !defined(__CUDACC__) && (defined(__GNUC__) || defined(__clang__))
 #define COLLPROBE_VECTORS 1

@@ -204,7 +204,7 @@ template <class T, class Shorts>
     return halves;
 }
 template <class T>
-inline constexpr float float8_in_halves = std::is_same_v<T, float8_e5m2> ? 1.0f : 0x1p8f;
+inline constexpr float float8_in_halves = std::is_same_v<T, float8_e4m3> ? 0x1p8f : 1.0f;
 
 /// Eight elements of floating point of at most 32 bits, as floats.
 template <class T>

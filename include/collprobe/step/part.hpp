@@ -14,7 +14,6 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/clock.hpp>
-#include <collprobe/scan/result_reducer.hpp>
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/message.hpp>
 
@@ -48,27 +47,26 @@ struct part_memory<P, Device> {
 };
 
 template <class P>
-concept has_sketch = requires { typename std::remove_cvref_t<P>::template sketch<float>; };
+concept has_sketch = requires { typename std::remove_cvref_t<P>::sketch; };
 
 /// The step's reads, if no part wants sketches of them.
 struct no_reading_part {
-    template <class>
     struct sketch {
         static bool empty() { return true; }
     };
     template <class Device, element T>
-    static void read_input(typename Device::stream_ref on, view<const T> input, statistics* to, const sketch<T>&,
+    static void read_input(typename Device::stream_ref on, view<const T> input, statistics* to, const sketch&,
         typename Device::workspace& scratch, reduction_times times)
     {
         if constexpr (floating_element<T>)
-            if (to) Device::reduce(on, statistics_reducer<T, true>{input}, input.count(), to, scratch, times);
+            if (to) Device::reduce(on, statistics_reducer<T>(input), input.count(), to, scratch, times);
     }
     template <class Device, element T>
     static void read_result(typename Device::stream_ref on, view<const T> result, const T* input, result_record* to,
-        const sketch<T>&, typename Device::workspace& scratch, reduction_times times)
+        const sketch&, typename Device::workspace& scratch, reduction_times times)
     {
         if constexpr (floating_element<T>)
-            if (to) Device::reduce(on, result_reducer<T>{result, input}, result.count(), to, scratch, times);
+            if (to) Device::reduce(on, result_reducer<T>(result, input), result.count(), to, scratch, times);
     }
 };
 /// The part whose sketches the step's reads make.
@@ -85,12 +83,12 @@ using reading_part = typename find_reading_part<Parts...>::type;
 /// Whether several parts may want a sketch of the same buffer: the reader makes the others of the first.
 template <class Reader, class Device, class T>
 concept derives_sketches = requires(typename Device::stream_ref on, view<const T> data,
-    const typename Reader::template sketch<T>& of) { Reader::template derive<Device, T>(on, data, of, of); };
+    const typename Reader::sketch& of) { Reader::template derive<Device, T>(on, data, of, of); };
 
 /// Whether the sketches that P wants, if any, are those that `Reader` reads.
 template <class P, class Reader>
 concept sketches_as = !has_sketch<P>
-    || std::is_same_v<typename P::template sketch<float>, typename Reader::template sketch<float>>;
+    || std::is_same_v<typename P::sketch, typename Reader::sketch>;
 
 template <class P>
 concept has_summary = requires { typename P::summary; };

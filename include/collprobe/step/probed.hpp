@@ -581,7 +581,7 @@ private:
         block& open = open_step(stream, who);
         lane& on = open_tools().lanes[enter_lane(stream, who)];
         detail::enqueue_marked(on.done, stream, [&] {
-            device::reduce(stream, statistics_reducer<T, true>{value}, value.count(),
+            device::reduce(stream, statistics_reducer<T>(value), value.count(),
                 open.read_values.data() + open.value_count, on.workspace);
         });
         open.tell({named(what, who), of},
@@ -894,8 +894,8 @@ private:
     /// The sketches that parts want of a buffer. The step's read makes the first.
     template <element T>
     struct wanted_sketches {
-        typename reader::template sketch<T> first;
-        typename reader::template sketch<T> others[sizeof...(Parts) + 1];
+        typename reader::sketch first;
+        typename reader::sketch others[sizeof...(Parts) + 1];
         std::size_t other_count = 0;
     };
     /// Calls `look(part, call, entry)` for each part, and returns the sketches that they want.

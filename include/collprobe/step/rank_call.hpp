@@ -21,7 +21,7 @@ struct rank_measurement {
     clock_stamp result_done = 0;
 };
 
-static_assert(std::is_trivially_copyable_v<rank_measurement> && sizeof(rank_measurement) == 184);
+static_assert(std::is_trivially_copyable_v<rank_measurement> && sizeof(rank_measurement) == 128);
 
 /// The places in a rank's block of a call: the measurement, then two count-sketches (scan/sketch.hpp), of the input
 /// and of the result (of a reduce-scatter: of the rank's part of the result). A sketch is `bins` sums and `bins`

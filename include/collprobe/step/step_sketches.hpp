@@ -11,38 +11,36 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/step_arena.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// What a part has that wants sketches: the step's own reads make them.
 struct reads_with_sketches {
-    template <element T>
-    using sketch = sketch_target<T>;
+    using sketch = sketch_target;
 
     template <class Device, element T>
-    static void read_input(typename Device::stream_ref on, view<const T> input, statistics* to, const sketch<T>& of,
+    static void read_input(typename Device::stream_ref on, view<const T> input, statistics* to, const sketch& of,
         typename Device::workspace& scratch, reduction_times times)
     {
         if constexpr (floating_element<T>) detail::read_input<Device, T>(on, input, to, of, scratch, times);
-        else enqueue_sketch<Device, T>(on, input, of);
     }
     template <class Device, element T>
     static void read_result(typename Device::stream_ref on, view<const T> result, const T* input,
-        result_record* to, const sketch<T>& of, typename Device::workspace& scratch, reduction_times times)
+        result_record* to, const sketch& of, typename Device::workspace& scratch, reduction_times times)
     {
         if constexpr (floating_element<T>) detail::read_result<Device, T>(on, result, input, to, of, scratch, times);
-        else enqueue_sketch<Device, T>(on, result, of);
     }
     /// Makes a sketch that another part wants of what was read for `made`: of that sketch, if it can.
     template <class Device, element T>
     static void derive(
-        typename Device::stream_ref on, view<const T> data, const sketch<T>& made, const sketch<T>& wanted)
+        typename Device::stream_ref on, view<const T> data, const sketch& made, const sketch& wanted)
     {
-        if (!is_foldable(made, wanted)) return enqueue_sketch<Device, T>(on, data, wanted);
-        Device::for_each(on, sketch_numbers<T>(wanted.bins),
-            fold_sketch<sketch_sum<T>>{made.sums, made.bins, wanted.sums, wanted.bins});
+        if constexpr (floating_element<T>) {
+            if (!is_foldable(made, wanted)) return enqueue_sketch<Device, T>(on, data, wanted);
+            Device::for_each(on, 2 * wanted.bins, fold_sketch{made.sums, made.bins, wanted.sums, wanted.bins});
+        }
     }
 };
 
@@ -67,8 +65,8 @@ public:
         std::uint64_t call; ///< index in the step
         std::uint64_t bins;
         bool is_part; ///< a reduce-scatter: each rank has a part of the result
-        void* of_input;
-        void* of_result;
+        double* of_input;
+        double* of_result;
     };
 
     /// `most_bins`: of any sketch.
@@ -81,7 +79,6 @@ public:
     {
         open_.clear();
         added_sums_.clear();
-        added_words_.clear();
         own_numbers_.clear();
     }
     /// Calls from this index on were not made in the end.
@@ -89,34 +86,30 @@ public:
     {
         for (; !open_.empty() && open_.back().call >= first; open_.pop_back()) {
             added_sums_.take_back(open_.back().of_input);
-            added_words_.take_back(open_.back().of_input);
         }
     }
 
     /// Opens a call; where the sketch of its input is to go. `shares_result`: the sketch of the result is added, or
     /// gathered, with that of the input; that of a part always is.
-    template <element T>
-    sketch_target<T> before(
+    sketch_target before(
         const Note& note, std::uint64_t call, std::uint64_t bins, bool is_part, int lane, bool shares_result = false)
     {
-        const std::uint64_t numbers = sketch_numbers<T>(bins);
+        const std::uint64_t numbers = 2 * bins;
         const bool is_shared = is_part || shares_result;
-        auto* const of_input = added<T>().take(numbers * (is_shared ? 2 : 1));
-        auto* const of_result
-            = is_shared ? of_input + numbers : reinterpret_cast<sketch_sum<T>*>(own_numbers_.take(numbers));
+        auto* const of_input = added_sums_.take(numbers * (is_shared ? 2 : 1));
+        auto* const of_result = is_shared ? of_input + numbers : own_numbers_.take(numbers);
         open_.push_back({note, call, bins, is_part, of_input, of_result});
-        return {0, bins, seed_, of_input, scratch<T>(lane)};
+        return {0, bins, seed_, of_input, scratch(lane)};
     }
     /// Where the sketch of the result is to go, or of this rank's part, of `count` elements. Empty if the call was not
     /// opened.
-    template <element T>
-    sketch_target<T> after(std::uint64_t call, std::uint64_t count, int rank, int lane)
+    sketch_target after(std::uint64_t call, std::uint64_t count, int rank, int lane)
     {
         for (std::size_t i = open_.size(); i-- > 0;) {
             const entry& each = open_[i];
             if (each.call != call) continue;
             const std::uint64_t first = each.is_part ? count * static_cast<std::uint64_t>(rank) : 0;
-            return {first, each.bins, seed_, static_cast<sketch_sum<T>*>(each.of_result), scratch<T>(lane)};
+            return {first, each.bins, seed_, each.of_result, scratch(lane)};
         }
         return {};
     }
@@ -125,14 +118,11 @@ public:
     template <communicator Comm>
     void add_up(Comm& ranks, stream_ref stream, call_site where)
     {
-        const auto add = [&](auto sums) {
-            using number = typename decltype(sums)::value_type;
-            ranks.all_reduce(view<const number>(sums), sums, reduction::sum, stream, where);
-        };
-        added_sums_.for_each_used(add);
-        added_words_.for_each_used(add);
+        added_sums_.for_each_used([&](view<double> sums) {
+            ranks.all_reduce(view<const double>(sums), sums, reduction::sum, stream, where);
+        });
     }
-    /// In place of `add_up`, and for floating point: gathers what that would add. It takes the memory of all ranks.
+    /// In place of `add_up`: gathers what that would add. It takes the memory of all ranks.
     template <communicator Comm>
     void gather(Comm& ranks, stream_ref stream, call_site where)
     {
@@ -152,7 +142,7 @@ public:
         });
     }
     /// What was gathered of `entry::of_input` and the numbers behind it.
-    gathered_sketch gathered(const void* of_input) const noexcept
+    gathered_sketch gathered(const double* of_input) const noexcept
     {
         for (const gathered_piece& each : gathered_) {
             const auto offset
@@ -165,21 +155,14 @@ public:
     std::uint64_t seed() const noexcept { return seed_; }
 
 private:
-    template <element T>
-    auto& added() noexcept
-    {
-        if constexpr (floating_element<T>) return added_sums_;
-        else return added_words_;
-    }
-    template <element T>
-    sketch_sum<T>* scratch(int lane)
+    double* scratch(int lane)
     {
         const auto index = static_cast<std::size_t>(lane);
         if (scratch_.size() <= index) scratch_.resize(index + 1);
         if (scratch_[index].size() == 0) {
             scratch_[index] = typename Device::template buffer<double>(sketch_scratch_numbers<Device>(most_bins_));
         }
-        return reinterpret_cast<sketch_sum<T>*>(scratch_[index].data());
+        return scratch_[index].data();
     }
 
     /// A piece of `added_sums_`, of all ranks.
@@ -193,8 +176,7 @@ private:
     std::uint64_t seed_;
     std::vector<entry> open_;
     step_arena<Device, double> added_sums_{1 << 14};
-    step_arena<Device, std::uint64_t> added_words_{1 << 12};
-    step_arena<Device, double> own_numbers_{1 << 14}; ///< numbers of any kind
+    step_arena<Device, double> own_numbers_{1 << 14};
     std::vector<gathered_piece> gathered_;
     std::vector<typename Device::template buffer<double>> scratch_; ///< by lane
 };

@@ -572,6 +572,7 @@ void add_other_forms(table& to)
     to["mov.pred"] = &unary<u8, same>;
     to["rcp.approx.ftz.f64"] = &approximate_upper_half<reciprocal>;
     to["rsqrt.approx.ftz.f64"] = &approximate_upper_half<reciprocal_square_root>;
+    to["max.u16x2"] = &binary<u32, maximum_of_halves>;
     to["prmt.b32"] = &permute;
     to["lop3.b32"] = &any_of_three;
     to["shf.l.wrap.b32"] = &shift_funnel<true, true>;

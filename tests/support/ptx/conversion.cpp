@@ -141,6 +141,32 @@ void convert_two(warp& w, const instruction& i, u32 mask)
     });
 }
 
+/// The nearest number of sign, four bits of exponent and three of fraction, of equally near ones the even one; the
+/// largest for what is above it.
+u8 to_e4m3(f32 x)
+{
+    const u8 sign = std::signbit(x) ? 0x80 : 0;
+    if (x != x) return 0x7f;
+    const f64 magnitude = std::fabs(f64{x});
+    const auto number = [](int code) {
+        return code < 8 ? std::ldexp(code, -9) : std::ldexp(8 + code % 8, code / 8 - 10);
+    };
+    int best = 0;
+    for (int code = 1; code <= 0x7e; ++code) {
+        const f64 nearer = std::fabs(number(best) - magnitude) - std::fabs(number(code) - magnitude);
+        if (nearer > 0 || (nearer == 0 && code % 2 == 0)) best = code;
+    }
+    return static_cast<u8>(sign | best);
+}
+/// a in the upper byte
+void convert_two_to_e4m3(warp& w, const instruction& i, u32 mask)
+{
+    each_lane(mask, [&](int lane) {
+        const u32 both = u32{to_e4m3(values<f32>(w, i.a)[lane])} << 8 | to_e4m3(values<f32>(w, i.b)[lane]);
+        write_as<u16>(w, i.d[0], i.widths[0], lane, static_cast<u16>(both));
+    });
+}
+
 template <class From>
 void add_conversions(table& to)
 {
@@ -158,6 +184,7 @@ void add_conversion_forms(table& to)
         [&](auto of) { add_conversions<typename decltype(of)::is>(to); });
     to["cvt.f16x2.f32"] = &convert_two<f16>;
     to["cvt.bf16x2.f32"] = &convert_two<bf16>;
+    to["cvt.e4m3x2.f32"] = &convert_two_to_e4m3;
 }
 
 } // namespace ptx

@@ -691,10 +691,12 @@ private:
         need(of, 2, 3);
         if (of.parts.size() < 3) refuse("no types");
         const std::string &from = of.type, &to = of.parts[of.parts.size() - 2];
-        const auto is_float = [](const std::string& type) { return type[0] == 'f' || type.starts_with("bf"); };
+        const auto is_float = [](const std::string& type) { return type[0] == 'f' || type.starts_with("bf") || type == "e4m3x2"; };
         const u8 integral = of.which({"rni", "rzi", "rmi", "rpi"}), floating = of.which({"rn", "rz", "rm", "rp"});
         if (is_float(from) && !is_float(to) && integral == 4) refuse("unsupported rounding");
-        if (of.which({"relu", "ftz", "satfinite", "rna", "rs"}) < 5) refuse("unsupported rounding");
+        const bool to_e4m3 = to == "e4m3x2"; // to nearest and finite, always
+        if (of.which({"relu", "ftz", "rna", "rs"}) < 4 || of.has("satfinite") != to_e4m3 || (to_e4m3 && floating != 0))
+            refuse("unsupported rounding");
         instruction& made = of.made;
         if ((to.starts_with("f16") || to.starts_with("bf16")) && (floating == 2 || floating == 3))
             refuse("unsupported rounding");

@@ -69,6 +69,14 @@ struct maximum {
         return a < b ? b : a;
     }
 };
+/// Of the upper halves, and of the lower ones.
+struct maximum_of_halves {
+    template <class T>
+    static T of(T a, T b)
+    {
+        return maximum::of(a >> 16, b >> 16) << 16 | maximum::of(a & 0xffff, b & 0xffff);
+    }
+};
 struct bitwise_and {
     template <class T>
     static T of(T a, T b) { return static_cast<T>(a & b); }

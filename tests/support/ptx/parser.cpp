@@ -82,8 +82,8 @@ std::pair<std::string, s64> name_and_offset(std::string_view text)
 
 bool is_type(std::string_view text)
 {
-    static constexpr std::string_view all[] = {"u8", "s8", "b8", "u16", "s16", "b16", "f16", "bf16", "f16x2", "bf16x2",
-        "u32", "s32", "b32", "f32", "u64", "s64", "b64", "f64", "pred"};
+    static constexpr std::string_view all[] = {"u8", "s8", "b8", "u16", "s16", "b16", "f16", "bf16", "u16x2", "f16x2",
+        "bf16x2", "e4m3x2", "u32", "s32", "b32", "f32", "u64", "s64", "b64", "f64", "pred"};
     return std::find(std::begin(all), std::end(all), text) != std::end(all);
 }
 
@@ -91,6 +91,7 @@ unsigned type_bytes(std::string_view type)
 {
     if (!is_type(type)) throw std::runtime_error("ptx: no type: " + std::string(type));
     if (type == "pred") return 1;
+    if (type == "e4m3x2") return 2;
     if (type.ends_with("x2")) return 4;
     const std::size_t digits = type.find_first_of("0123456789");
     return static_cast<unsigned>(std::stoul(std::string(type.substr(digits)))) / 8;

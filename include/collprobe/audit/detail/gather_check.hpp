@@ -12,7 +12,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/scan/digest_reducer.hpp>
+#include <collprobe/scan/statistics.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -57,7 +57,7 @@ public:
     {
         open_.push_back({call, own_.take(1), others_.take(ranks_), has_digest});
         if (has_digest) return;
-        Device::reduce(stream, digest_reducer<T>{shard}, shard.count(), open_.back().own, reduces);
+        Device::reduce(stream, digest_reducer<T>(shard), shard.count(), open_.back().own, reduces);
     }
 
     template <element T>
@@ -67,7 +67,7 @@ public:
         const view<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(whole.data()), whole.size_bytes());
         for (std::size_t i = open_.size(); i-- > 0;) {
             if (open_[i].call != call) continue;
-            Device::reduce_parts(stream, digest_reducer<std::uint8_t>{bytes}, ranks_, bytes.count() / ranks_,
+            Device::reduce_parts(stream, digest_reducer<std::uint8_t>(bytes), ranks_, bytes.count() / ranks_,
                 open_[i].received, reduces);
             return;
         }

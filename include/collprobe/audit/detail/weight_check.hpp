@@ -13,7 +13,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/metrics/average_weights.hpp>
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/step_sketches.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -423,20 +423,20 @@ public:
     /// `count`: elements of the whole result. `scale`: as told for this call. `may_differ`: the ranks may have
     /// different results, as of an observed call.
     template <floating_element T>
-    sketch_target<T> before(
+    sketch_target before(
         std::uint64_t call, std::uint64_t count, bool is_part, bool may_differ, double scale, int lane)
     {
         const std::uint64_t bins = weight_bins(most_bins_, ranks_, count);
         auto rounding = conservation_bound::of<T>(
             reduction::average, rounding_order::linear, ranks_, (count + bins - 1) / bins);
         rounding.scale = 1; // the terms are weighted before their energies are added
-        return sketches_.template before<T>(
+        return sketches_.before(
             {rounding, scale, may_differ && !is_part}, call, bins, is_part, lane, may_differ);
     }
     template <floating_element T>
-    sketch_target<T> after(std::uint64_t call, std::uint64_t count, int rank, int lane)
+    sketch_target after(std::uint64_t call, std::uint64_t count, int rank, int lane)
     {
-        return sketches_.template after<T>(call, count, rank, lane);
+        return sketches_.after(call, count, rank, lane);
     }
 
     /// Behind all calls of the step, of which there are `calls`. `out_of(call)` is where the device writes.

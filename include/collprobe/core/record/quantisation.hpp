@@ -14,7 +14,7 @@
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// What an element is on the wire: an integer, or an 8-bit floating-point number as OCP defines it.
-enum class code_format : std::uint8_t { int8, int4, e4m3, e5m2 };
+enum class code_format : std::uint8_t { int8, int4, e4m3 };
 
 constexpr const char* name(code_format format) noexcept
 {
@@ -22,31 +22,10 @@ constexpr const char* name(code_format format) noexcept
     case code_format::int8: return "int8";
     case code_format::int4: return "int4";
     case code_format::e4m3: return "e4m3";
-    case code_format::e5m2: return "e5m2";
     }
     return "unknown";
 }
 
-/// How the elements of a block become integers. The 8-bit floating-point formats are `symmetric`, and have a NaN of
-/// their own.
-/// - `symmetric`: -L to L, where L is 127 or 7; the scale is the largest magnitude over L. The code below -L stands for
-///   NaN, so elements that are not finite stay so.
-/// - `signed_maximum`: the element of largest magnitude becomes -128 or -8 by a scale with a sign. Elements of the
-///   other sign beyond 127 or 7 scales are clipped. 1.1 dB better for int4 and nearest rounding. One element that is
-///   not finite makes its block NaN.
-/// - `asymmetric`: 0 to 255 or 15 between the block's smallest and largest elements. It needs an offset for each block.
-///   One element that is not finite makes its block NaN.
-enum class scaling : std::uint8_t { symmetric, signed_maximum, asymmetric };
-
-constexpr const char* name(scaling rule) noexcept
-{
-    switch (rule) {
-    case scaling::symmetric: return "symmetric";
-    case scaling::signed_maximum: return "signed_maximum";
-    case scaling::asymmetric: return "asymmetric";
-    }
-    return "unknown";
-}
 /// Why a call was made with the elements as they are, by the wrapped communicator.
 enum class unquantised_reason : std::uint8_t {
     none, ///< the call was quantised
@@ -94,7 +73,6 @@ struct quantised_outcome {
     code_format within
         = code_format::int8; ///< the format of the first exchange: the only one, or that in the node
     code_format across = code_format::int8; ///< the format between nodes, and of the result
-    scaling rule = scaling::symmetric; ///< of the first exchange
     std::uint32_t block = 0;
     std::uint32_t levels = 1; ///< 2: exchanges in the node and between nodes
     std::uint32_t ranks_per_node = 0; ///< with two levels
@@ -119,7 +97,7 @@ struct quantisation_errors {
     std::uint64_t nonfinite = 0;
     std::uint64_t zeros = 0; ///< elements that were zero
     std::uint64_t zeroed = 0; ///< elements that decode to zero, and were not
-    std::uint64_t saturated = 0; ///< of integers: elements with an error above half a scale (1, stochastic)
+    std::uint64_t saturated = 0; ///< elements that were clipped: by other implementations, as these codes clip none
     std::uint64_t outliers = 0; ///< elements above half of their block's largest magnitude
     std::uint64_t blocks = 0;
     std::uint64_t zero_blocks = 0; ///< of zeros, or of no finite elements

@@ -7,6 +7,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <cub/block/block_reduce.cuh>
+#include <cub/warp/warp_reduce.cuh>
+
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/target.hpp>
 #include <collprobe/device/cuda/detail/kernel_loading.hpp>
@@ -77,48 +80,16 @@ struct merge_parts {
     }
 };
 
-/// Merges one value of each thread in a fixed order; thread 0 gets the result. Within a warp each lane takes in the
-/// lane 1 above it, then 2, 4, 8 and 16 above. Then lane 0 of the first warp takes in the other warps' values, warp
-/// by warp. The loops are not unrolled: a block merges once for each slot, and a merge may be long. The storage can be
-/// used again behind the block's next barrier.
+/// Merges one value of each thread in a fixed order; thread 0 gets the result. The storage can be used again behind the
+/// block's next barrier.
 template <class T, class Merge = merge_parts<T>>
 struct block_merge {
-    static constexpr unsigned warp = 32;
-    static constexpr unsigned warps = block_threads / warp;
-    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint32_t) == 0);
+    using reduction = cub::BlockReduce<T, block_threads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
+    using storage = typename reduction::TempStorage;
 
-    /// A value as the words that lanes exchange.
-    struct alignas(alignof(T)) value_words {
-        std::uint32_t word[sizeof(T) / sizeof(std::uint32_t)];
-    };
-    struct storage {
-        value_words of_warp[warps];
-    };
-
-    __device__ static T run(storage& memory, T mine, Merge merge = {})
+    __device__ static T run(storage& memory, const T& mine, Merge merge = {})
     {
-        const unsigned lane = threadIdx.x % warp;
-        COLLPROBE_NO_UNROLL
-        for (unsigned above = 1; above < warp; above *= 2) {
-            const T next = from_lane_above(mine, above);
-            if (lane + above < warp) mine = merge(mine, next);
-        }
-        if (lane == 0) memory.of_warp[threadIdx.x / warp] = collprobe::detail::bit_cast<value_words>(mine);
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            COLLPROBE_NO_UNROLL
-            for (unsigned other = 1; other < warps; ++other)
-                mine = merge(mine, collprobe::detail::bit_cast<T>(memory.of_warp[other]));
-        }
-        return mine;
-    }
-
-    __device__ static T from_lane_above(const T& mine, unsigned above)
-    {
-        auto words = collprobe::detail::bit_cast<value_words>(mine);
-        COLLPROBE_UNROLL
-        for (std::uint32_t& word : words.word) word = __shfl_down_sync(~0u, word, above);
-        return collprobe::detail::bit_cast<T>(words);
+        return reduction(memory).Reduce(mine, merge);
     }
 };
 
@@ -187,6 +158,7 @@ struct partials_merge {
         const Reducer& reducer, shared& memory, partial_results from, unsigned slots, Result* result)
     {
         partial mine = Reducer::identity();
+        COLLPROBE_NO_UNROLL
         for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
             Reducer::merge(mine, from.template read<partial>(slot));
         const partial all = merge::run(memory, mine);
@@ -230,7 +202,8 @@ template <class Reducer>
 collprobe::detail::slot_plan plan_of(const Reducer& reducer, std::uint64_t count)
 {
     using reduction = block_reduction<Reducer>;
-    if constexpr (requires { reduction::element_bytes_of(reducer); })
+    if constexpr (requires { reduction::plan(count, 1u); }) return reduction::plan(count, workspace::slots);
+    else if constexpr (requires { reduction::element_bytes_of(reducer); })
         return collprobe::detail::plan_slots(count, reduction::element_bytes_of(reducer));
     else return collprobe::detail::plan_slots(count, reduction::element_bytes);
 }
@@ -256,6 +229,7 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
     __shared__ alignas(16) unsigned char memory[sizeof(typename reduction::shared)];
     __shared__ bool is_last;
     reduction block{reducer, *reinterpret_cast<typename reduction::shared*>(memory)};
+    if constexpr (requires { block.slots; }) block.slots = static_cast<unsigned>(plan.slots);
     for (unsigned slot = blockIdx.x; slot < static_cast<unsigned>(plan.slots); slot += gridDim.x) {
         const std::uint64_t first = slot * plan.length;
         const std::uint64_t left = count - first;
@@ -286,9 +260,12 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
     constexpr unsigned warp = 32;
     __shared__ alignas(16) unsigned char memory[sizeof(typename reduction::shared)];
     __shared__ bool is_last;
+    using warp_merge = cub::WarpReduce<partial>;
+    __shared__ typename warp_merge::TempStorage warp_memory[block_threads / warp];
     const auto slots = static_cast<unsigned>(plan.slots);
     for (unsigned item = blockIdx.x; item < static_cast<unsigned>(parts) * slots; item += gridDim.x) {
         reduction block{whole.part(item / slots, count), *reinterpret_cast<typename reduction::shared*>(memory)};
+        if constexpr (requires { block.slots; }) block.slots = slots;
         const std::uint64_t first = item % slots * plan.length;
         const std::uint64_t left = count - first;
         block.reduce_slot(first, static_cast<std::uint32_t>(left < plan.length ? left : plan.length), partials, item);
@@ -306,12 +283,9 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
         partial mine = Reducer::identity();
         for (unsigned slot = lane; slot < slots; slot += warp)
             Reducer::merge(mine, partials.template read<partial>(part * slots + slot));
-        COLLPROBE_NO_UNROLL
-        for (unsigned above = 1; above < warp; above *= 2) {
-            const partial next = block_merge<partial>::from_lane_above(mine, above);
-            if (lane + above < warp) Reducer::merge(mine, next);
-        }
-        if (lane == 0) results[part] = Reducer::finish(mine);
+        __syncwarp();
+        mine = warp_merge(warp_memory[threadIdx.x / warp]).Reduce(mine, typename partials_merge<Reducer>::merge_partials{});
+        if (lane == 0) results[part] = whole.part(part, count).finish(mine);
     }
 }
 
@@ -366,8 +340,8 @@ template <class Reducer, class Result>
     constexpr std::uint64_t most = workspace::slots;
     for (std::uint64_t first = 0; first < parts; first += most) {
         const std::uint64_t some = parts - first < most ? parts - first : most;
-        const collprobe::detail::slot_plan plan
-            = collprobe::detail::plan_part_slots(count, detail::block_reduction<Reducer>::element_bytes, some, most);
+        const auto most_of_part = static_cast<unsigned>(most / some);
+        const collprobe::detail::slot_plan plan = detail::block_reduction<Reducer>::plan(count, most_of_part);
         collprobe::detail::require(collprobe::detail::has_countable_slots(plan), "reduce_parts",
             "more elements than any GPU has room for", call_site::current());
         const std::uint64_t items = some * plan.slots;

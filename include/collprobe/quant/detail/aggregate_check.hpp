@@ -43,15 +43,15 @@ public:
     void forget(std::uint64_t first) noexcept { sketches_.forget(first); }
 
     template <element T>
-    sketch_target<T> before(const measured_sum& sum, std::uint64_t call, std::uint64_t bins, int lane)
+    sketch_target before(const measured_sum& sum, std::uint64_t call, std::uint64_t bins, int lane)
     {
-        return sketches_.template before<T>(
+        return sketches_.before(
             sum, call, bins, sum.what == collective::reduce_scatter, lane);
     }
     template <element T>
-    sketch_target<T> after(std::uint64_t call, std::uint64_t count, int rank, int lane)
+    sketch_target after(std::uint64_t call, std::uint64_t count, int rank, int lane)
     {
-        return sketches_.template after<T>(call, count, rank, lane);
+        return sketches_.after(call, count, rank, lane);
     }
 
     /// Behind all calls of the step. `out_of(call)`: the entry where the device writes what it measured.

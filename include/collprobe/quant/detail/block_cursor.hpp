@@ -11,54 +11,53 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// `message_slices::at` for growing numbers of blocks, also beyond the last one, where there is no place.
-/// Only the first one costs divisions, of which a GPU has none for 64 bits.
+/// Only the first one costs divisions, of which a GPU has none for 64 bits. The same cut is passed to all functions.
 class block_cursor {
 public:
     /// Precondition: the messages have blocks.
     COLLPROBE_HD block_cursor(const message_slices& cut, std::uint64_t index) noexcept
-        : cut_(cut), per_slice_(cut.blocks_per_slice())
+        : per_slice_(cut.blocks_per_slice())
     {
         const std::uint64_t slices = index / per_slice_; // before this one
         in_slice_ = index - slices * per_slice_;
         message_ = static_cast<std::uint32_t>(slices / cut.slices_per_message);
         run_ = static_cast<std::uint32_t>(slices - std::uint64_t{message_} * cut.slices_per_message);
-        start_slice();
+        start_slice(cut);
     }
-    COLLPROBE_HD void advance(std::uint64_t blocks) noexcept
+    COLLPROBE_HD void advance(const message_slices& cut, std::uint64_t blocks) noexcept
     {
         in_slice_ += blocks;
         if (in_slice_ < per_slice_) return;
         do {
             in_slice_ -= per_slice_;
-            if (++run_ == cut_.slices_per_message) {
+            if (++run_ == cut.slices_per_message) {
                 run_ = 0;
                 ++message_;
             }
         } while (in_slice_ >= per_slice_);
-        start_slice();
+        start_slice(cut);
     }
-    COLLPROBE_HD message_slices::place place() const noexcept
+    COLLPROBE_HD message_slices::place place(const message_slices& cut) const noexcept
     {
-        const std::uint64_t in_part = in_slice_ * cut_.block;
+        const std::uint64_t in_part = in_slice_ * cut.block;
         const std::uint64_t element = start_ + in_part;
-        const std::uint64_t left = element < cut_.count ? cut_.count - element : 0;
+        const std::uint64_t left = element < cut.count ? cut.count - element : 0;
         return {message_, run_ * per_slice_ + in_slice_, element,
-            static_cast<std::uint32_t>(lesser(lesser(cut_.block, cut_.length - in_part), left))};
+            static_cast<std::uint32_t>(lesser(lesser(cut.block, cut.length - in_part), left))};
     }
     /// The number of the slice among those of all messages, and the block's place in it.
-    COLLPROBE_HD std::uint64_t slice() const noexcept
+    COLLPROBE_HD std::uint64_t slice(const message_slices& cut) const noexcept
     {
-        return std::uint64_t{message_} * cut_.slices_per_message + run_;
+        return std::uint64_t{message_} * cut.slices_per_message + run_;
     }
     COLLPROBE_HD std::uint64_t in_slice() const noexcept { return in_slice_; }
 
 private:
-    COLLPROBE_HD void start_slice() noexcept
+    COLLPROBE_HD void start_slice(const message_slices& cut) noexcept
     {
-        if (message_ < cut_.messages) start_ = cut_.slice(message_, run_) * cut_.stride + cut_.first;
+        if (message_ < cut.messages) start_ = cut.slice(message_, run_) * cut.stride + cut.first;
     }
 
-    const message_slices& cut_;
     std::uint64_t per_slice_;
     std::uint64_t in_slice_;
     std::uint32_t message_;

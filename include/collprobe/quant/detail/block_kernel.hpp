@@ -17,17 +17,6 @@ template <class V>
 {
     return reinterpret_cast<vector<int, int{sizeof(V)}>>(x) & 0x7fffffff;
 }
-template <class V>
-[[gnu::always_inline]] inline floats fold(V x) noexcept
-{
-    if constexpr (sizeof(V) == 32) {
-        return x;
-    } else {
-        const halves_of<V> halves(x);
-        return halves.both[0] + halves.both[1];
-    }
-}
-
 /// Writes 32 codes.
 [[gnu::always_inline]] inline void store_codes(code_bytes codes, bool as_nibbles, unsigned char* to) noexcept
 {
@@ -40,25 +29,13 @@ template <class V>
     __builtin_memcpy(to, &nibbles, 16);
 }
 
-template <class V>
-[[gnu::always_inline]] inline bool has_zero(V magnitudes) noexcept
-{
-    if constexpr (sizeof(V) > 32) {
-        const halves_of<V> halves(magnitudes);
-        return has_zero(lanewise_minimum(halves.both[0], halves.both[1]));
-    } else {
-        return any_bit(magnitudes == 0);
-    }
-}
-
-/// Reads a block of elements, as floats to `to` unless they are floats. Returns its extreme as in `block_range`, where
-/// those that are not finite count, too, and adds the number of its zeros if that is asked for.
-template <bool with_signs, bool with_zeros, class T>
+/// Reads a block of elements, as floats to `to` unless they are floats. Returns the bits of their largest magnitude,
+/// where those that are not finite count, too, and adds the number of its zeros if that is asked for.
+template <bool with_zeros, class T>
 [[gnu::always_inline]] inline std::uint32_t read_block(
     const T* from, std::uint32_t count, float* to, std::uint64_t& zeros) noexcept
 {
-    using keys = std::conditional_t<with_signs, words32, ints>;
-    keys most[2] = {};
+    ints most[2] = {};
     ints least = ints{} + 0x7fffffff;
     for (std::uint32_t i = 0; i < count; i += 32) {
         COLLPROBE_UNROLL_VECTORS
@@ -67,59 +44,33 @@ template <bool with_signs, bool with_zeros, class T>
             const floats x = load_floats(from + at);
             if constexpr (!std::is_same_v<T, float>) store_floats(x, to + at);
             const ints magnitudes = magnitudes_of(x);
-            if constexpr (with_signs) {
-                const auto bits = reinterpret_cast<words32>(x);
-                most[k % 2] = lanewise_maximum(most[k % 2], bits << 1 | bits >> 31);
-            } else {
-                most[k % 2] = lanewise_maximum(most[k % 2], magnitudes);
-            }
+            most[k % 2] = lanewise_maximum(most[k % 2], magnitudes);
             if constexpr (with_zeros) least = lanewise_minimum(least, magnitudes);
         }
     }
-    if (with_zeros && has_zero(least)) {
+    if (with_zeros && any_bit(least == 0)) {
         ints found = {};
         for (std::uint32_t i = 0; i < count; i += float_lanes) found += magnitudes_of(load_floats(from + i)) == 0;
         zeros += static_cast<std::uint32_t>(-sum_of_lanes(found));
     }
-    const auto extreme = static_cast<std::uint32_t>(highest_lane(lanewise_maximum(most[0], most[1])));
-    return with_signs ? extreme : extreme << 1;
+    return static_cast<std::uint32_t>(highest_lane(lanewise_maximum(most[0], most[1])));
 }
 
-/// `scale_of` for all blocks of a batch, from their extremes.
+/// `scale_of` for all blocks of a batch.
 inline void find_scales(const codec& how, block_batch& batch) noexcept
 {
-    const bool has_sign = how.rule == scaling::signed_maximum;
-    const bool narrow = how.scale == scale_format::bfloat16;
-    const floats steps = floats{} + (largest_code(how.format) + (has_sign ? 1.0f : 0.0f));
+    const floats steps = floats{} + largest_code(how.format);
     for (std::uint32_t b = 0; b < batch.blocks; b += 8) {
-        const auto extreme = load<words32>(batch.extreme + b);
-        const auto most = reinterpret_cast<floats>(extreme >> 1);
-        const auto is_zero = reinterpret_cast<ints>(extreme >> 1) == 0;
+        const auto largest = load<floats>(batch.largest + b);
+        const ints is_zero = reinterpret_cast<ints>(largest) == 0;
         ints scale = lanewise_maximum(
-            reinterpret_cast<ints>(rounded_quotient(most, steps)), ints{} + 0x00800000);
-        if (narrow) scale = (scale + 0xffff) & static_cast<int>(0xffff0000u);
-        // The quotient may have been rounded down. What rounds once has the sign of the exact difference.
-        const floats above = fused_multiply_add(reinterpret_cast<floats>(scale), steps, -most);
-        scale += (above < 0) & (narrow ? 0x10000 : 1);
-        if (has_sign) scale |= reinterpret_cast<ints>(~extreme << 31);
-        scale &= ~is_zero;
+            reinterpret_cast<ints>(rounded_quotient(largest, steps)), ints{} + static_cast<int>(smallest_scale));
+        scale = (scale + 0xffff) & static_cast<int>(0xffff0000u);
+        // The quotient may have been rounded down. The product is exact.
+        scale = (scale + ((reinterpret_cast<floats>(scale) * steps < largest) & 0x10000)) & ~is_zero;
         const auto inverse = rounded_quotient(floats{} + 1.0f, reinterpret_cast<floats>(scale));
-        const ints inverse_bits = reinterpret_cast<ints>(inverse) & ~is_zero;
-        __builtin_memcpy(batch.scale + b, &scale, 32);
-        __builtin_memcpy(batch.inverse + b, &inverse_bits, 32);
-    }
-}
-
-/// The lanes of two vectors in turn.
-template <class V>
-[[gnu::always_inline]] inline void interleave(V a, V b, V (&to)[2]) noexcept
-{
-    if constexpr (sizeof(V) == 32) {
-        to[0] = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-        to[1] = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    } else {
-        to[0] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-        to[1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+        store(batch.scale + b, scale);
+        store(batch.inverse + b, reinterpret_cast<ints>(inverse) & ~is_zero);
     }
 }
 
@@ -161,41 +112,23 @@ template <class V>
         COLLPROBE_UNROLL_VECTORS
         for (std::uint32_t k = 0; k < 2; ++k) {
             words64 in_order[2];
-            interleave((c0[k] & 0xffffffffu) | c1[k] << 32, (c2[k] & 0xffffffffu) | c3[k] << 32, in_order);
+            const words64 low = (c0[k] & 0xffffffffu) | c1[k] << 32;
+            const words64 high = (c2[k] & 0xffffffffu) | c3[k] << 32;
+            in_order[0] = __builtin_shufflevector(low, high, 0, 4, 1, 5);
+            in_order[1] = __builtin_shufflevector(low, high, 2, 6, 3, 7);
             __builtin_memcpy(to + 8 * (e + k * lanes), in_order, sizeof in_order);
         }
     }
 }
 
 /// How elements in units of their scale become codes.
-enum class coding : std::uint8_t { nearest, clipped, stochastic, float8 };
-
-[[gnu::always_inline]] inline coding coding_of(const codec& how) noexcept
-{
-    if (!is_integer(how.format)) return coding::float8;
-    if (how.rounding == code_rounding::stochastic) return coding::stochastic;
-    return how.rule == scaling::signed_maximum ? coding::clipped : coding::nearest;
-}
+enum class coding : std::uint8_t { nearest, stochastic, float8 };
 
 template <coding kind>
 struct coder {
     ints most;
-    float8_format small;
-    int fraction_bits;
-    ints largest_small;
 
-    [[gnu::always_inline]] explicit coder(const codec& how) noexcept
-        : most(ints{} + (how.format == code_format::int4 ? 7 : 127)),
-          small(),
-          fraction_bits(0),
-          largest_small(ints{})
-    {
-        if constexpr (kind == coding::float8) {
-            small = float8_format::of(how.format);
-            fraction_bits = small.digits - 1;
-            largest_small = ints{} + bit_cast<int>(small.number(small.largest));
-        }
-    }
+    [[gnu::always_inline]] explicit coder(const codec& how) noexcept : most(ints{} + most_code(how.format)) {}
     /// The codes as signed bytes, and what they stand for less the values. `random`: 16 bits for each.
     [[gnu::always_inline]] ints operator()(floats value, const std::uint16_t* random, floats& error) const noexcept
     {
@@ -203,16 +136,19 @@ struct coder {
         if constexpr (kind == coding::float8) {
             const auto bits = reinterpret_cast<ints>(value);
             const ints magnitude = bits & 0x7fffffff;
-            const ints exponent = lanewise_maximum(magnitude >> 23, ints{} + (small.min_exponent + 127));
+            constexpr int fraction_bits = e4m3::fraction_bits;
+            constexpr int least_exponent = e4m3::min_exponent + 127;
+            const ints exponent = lanewise_maximum(magnitude >> 23, ints{} + least_exponent);
             const auto to_units = reinterpret_cast<floats>((254 + fraction_bits - exponent) << 23);
             const auto to_value = reinterpret_cast<floats>((exponent - fraction_bits) << 23);
             const ints units = nearest_ints(reinterpret_cast<floats>(magnitude) * to_units);
-            code = lanewise_minimum(((exponent - (small.min_exponent + 127)) << fraction_bits) + units,
-                ints{} + static_cast<int>(small.largest));
+            code = lanewise_minimum(((exponent - least_exponent) << fraction_bits) + units,
+                ints{} + static_cast<int>(e4m3::largest));
             const ints sign = bits & static_cast<int>(0x80000000u);
             code |= (sign >> 24) & (code != 0);
-            const ints number = lanewise_minimum(
-                reinterpret_cast<ints>(__builtin_convertvector(units, floats) * to_value), largest_small);
+            const ints number
+                = lanewise_minimum(reinterpret_cast<ints>(__builtin_convertvector(units, floats) * to_value),
+                    ints{} + bit_cast<int>(largest_code(code_format::e4m3)));
             const floats above = reinterpret_cast<floats>(number) - reinterpret_cast<floats>(magnitude);
             error = reinterpret_cast<floats>(reinterpret_cast<ints>(above) ^ sign);
         } else {
@@ -223,7 +159,6 @@ struct coder {
                 code += (nearest_ints(rest * 65536.0f) + bits) >> 16;
                 code = lanewise_maximum(lanewise_minimum(code, most), -most);
             }
-            if constexpr (kind == coding::clipped) code = lanewise_minimum(code, most);
             error = __builtin_convertvector(code, floats) - value;
         }
         return code;
@@ -253,7 +188,6 @@ struct next_batch {
 /// What a batch counts, in lanes.
 struct lane_counts {
     ints outliers;
-    ints clipped;
     vector<std::uint64_t, 32> zero_codes;
 };
 
@@ -265,7 +199,7 @@ template <bool probed, coding kind>
     const coder<kind> code_of(how);
     const bool as_nibbles = how.format == code_format::int4;
     const floats inverse = floats{} + batch.inverse[b];
-    const auto half = ints{} + bit_cast<int>(bit_cast<float>(batch.extreme[b] >> 1) * 0.5f);
+    const auto half = ints{} + bit_cast<int>(batch.largest[b] * 0.5f);
     floats squares[2] = {};
     floats error_squares[2] = {};
     floats error_sum = {};
@@ -285,8 +219,6 @@ template <bool probed, coding kind>
                 error_squares[k % 2] += error * error;
                 error_sum += error;
                 counts.outliers += magnitudes_of(x) > half;
-                if constexpr (kind == coding::clipped)
-                    counts.clipped += magnitudes_of(error) > bit_cast<std::int32_t>(0.5f + 0x1p-10f);
             }
         }
         const code_bytes bytes = bytes_of_ints(codes);
@@ -294,9 +226,9 @@ template <bool probed, coding kind>
         if constexpr (probed) zero_codes -= reinterpret_cast<vector<unsigned char, 32>>(bytes == 0);
     }
     if constexpr (probed) {
-        const floats all_errors = fold(error_squares[0] + error_squares[1]);
-        const floats pairs = sums_of_pairs(fold(squares[0] + squares[1]), all_errors);
-        const floats sum_pairs = sums_of_pairs(fold(error_sum), floats{});
+        const floats all_errors = error_squares[0] + error_squares[1];
+        const floats pairs = sums_of_pairs(squares[0] + squares[1], all_errors);
+        const floats sum_pairs = sums_of_pairs(error_sum, floats{});
         const halves_of<floats> halves(sums_of_pairs(pairs, sum_pairs));
         const auto all = halves.both[0] + halves.both[1];
         batch.squares[b] = all[0];
@@ -319,7 +251,6 @@ inline void encode_blocks(const codec& how, const float* elements, const std::ui
     }
     if constexpr (probed) {
         batch.outliers = static_cast<std::uint32_t>(-sum_of_lanes(counts.outliers));
-        batch.saturated = static_cast<std::uint32_t>(-sum_of_lanes(counts.clipped));
         batch.zero_codes = sum_of_lanes(counts.zero_codes);
     }
 }
@@ -328,12 +259,10 @@ template <bool probed>
 inline void encode_blocks(const codec& how, const float* elements, const std::uint16_t* random,
     const next_batch& next, unsigned char* to, block_batch& batch) noexcept
 {
-    switch (coding_of(how)) {
-    case coding::nearest: return encode_blocks<probed, coding::nearest>(how, elements, random, next, to, batch);
-    case coding::clipped: return encode_blocks<probed, coding::clipped>(how, elements, random, next, to, batch);
-    case coding::stochastic: return encode_blocks<probed, coding::stochastic>(how, elements, random, next, to, batch);
-    case coding::float8: return encode_blocks<probed, coding::float8>(how, elements, random, next, to, batch);
-    }
+    if (!is_integer(how.format)) return encode_blocks<probed, coding::float8>(how, elements, random, next, to, batch);
+    if (how.rounding == code_rounding::nearest)
+        return encode_blocks<probed, coding::nearest>(how, elements, random, next, to, batch);
+    encode_blocks<probed, coding::stochastic>(how, elements, random, next, to, batch);
 }
 
 /// Encodes the blocks of a batch, but for those that have elements that are not finite. `room` takes the elements as
@@ -342,22 +271,17 @@ template <class T>
 inline void encode_batch(const codec& how, const T* from, const std::uint16_t* random, bool probed, float* room,
     unsigned char* to, block_batch& batch) noexcept
 {
-    const bool with_signs = how.rule == scaling::signed_maximum;
     for (std::uint32_t b = 0; b < batch.blocks; ++b) {
         const T* const first = from + b * how.block;
         float* const as_floats = room + b * how.block;
         std::uint64_t zeros = 0;
-        std::uint32_t extreme;
-        if (probed && with_signs) extreme = read_block<true, true>(first, how.block, as_floats, zeros);
-        else if (probed) extreme = read_block<false, true>(first, how.block, as_floats, zeros);
-        else if (with_signs) extreme = read_block<true, false>(first, how.block, as_floats, zeros);
-        else extreme = read_block<false, false>(first, how.block, as_floats, zeros);
-        if (extreme >> 1 >= how.overflow) {
+        const std::uint32_t largest = probed ? read_block<true>(first, how.block, as_floats, zeros)
+                                             : read_block<false>(first, how.block, as_floats, zeros);
+        if (largest >= how.overflow) {
             batch.nonfinite |= 1u << b;
-            extreme = 0;
-            zeros = 0;
+            continue;
         }
-        batch.extreme[b] = extreme;
+        batch.largest[b] = bit_cast<float>(largest);
         batch.zeros += zeros;
     }
     find_scales(how, batch);
@@ -368,47 +292,51 @@ inline void encode_batch(const codec& how, const T* from, const std::uint16_t* r
     else encode_blocks<false>(how, elements, random, next, to, batch);
 }
 
+/// Sums over the blocks of a batch, in lanes.
+struct batch_sums {
+    doubles squares;
+    doubles error_squares;
+    doubles error_sum;
+    doubles crests;
+    doubles scales;
+
+    /// Takes in half of eight blocks.
+    template <int half>
+    [[gnu::always_inline]] void add(
+        floats scale, floats square, floats errors, floats bias, floats crest, floats per_rms) noexcept
+    {
+        const doubles unit = doubles_of_eight<half>(scale);
+        squares += unit * unit * doubles_of_eight<half>(square);
+        error_squares += unit * unit * doubles_of_eight<half>(errors);
+        error_sum += unit * doubles_of_eight<half>(bias);
+        crests += doubles_of_eight<half>(crest);
+        scales += doubles_of_eight<half>(per_rms);
+    }
+};
+
 /// `add_block` for all blocks of a batch whose elements are finite; without the place of the worst block, whose number
 /// in the batch it leaves there.
 inline void add_batch(const codec& how, double energy, block_batch& batch, quantisation_errors& into) noexcept
 {
-    constexpr int parts = 64 / width; // vectors of doubles for eight blocks
-    doubles squares = {};
-    doubles error_squares = {};
-    doubles error_sum = {};
-    doubles crests = {};
-    doubles scales = {};
+    batch_sums sums = {};
     ints zero_blocks = {};
     ints worst = {};
     ints worst_at = {};
     const floats count = floats{} + static_cast<float>(how.block);
     for (std::uint32_t b = 0; b < batch.blocks; b += 8) {
-        const auto extreme = load<words32>(batch.extreme + b) >> 1;
-        const auto signed_scale = load<floats>(batch.scale + b);
-        const auto scale = reinterpret_cast<floats>(magnitudes_of(signed_scale));
-        const auto inverse = reinterpret_cast<floats>(magnitudes_of(load<floats>(batch.inverse + b)));
+        const auto largest = load<floats>(batch.largest + b);
+        const auto scale = load<floats>(batch.scale + b);
         const auto sum = load<floats>(batch.squares + b);
         const auto errors = load<floats>(batch.error_squares + b);
-        // Of the errors with their signs, as scales have signs.
-        const auto bias = reinterpret_cast<floats>(
-            reinterpret_cast<ints>(load<floats>(batch.error_sum + b))
-            ^ (reinterpret_cast<ints>(signed_scale) & static_cast<int>(0x80000000u)));
-                const auto is_zero = reinterpret_cast<ints>(extreme) == 0;
-        const auto has_squares = reinterpret_cast<ints>(sum) > 0;
-        zero_blocks += is_zero;
+        const auto bias = load<floats>(batch.error_sum + b);
+        const ints has_squares = reinterpret_cast<ints>(sum) > 0;
+        zero_blocks += reinterpret_cast<ints>(largest) == 0;
         const floats one_over_rms = square_roots(count / sum);
         const auto per_rms = reinterpret_cast<floats>(reinterpret_cast<ints>(one_over_rms) & has_squares);
-        const floats crest = reinterpret_cast<floats>(extreme) * inverse * per_rms;
+        const floats crest = largest * load<floats>(batch.inverse + b) * per_rms;
         const ints ratio = reinterpret_cast<ints>(errors / sum) & has_squares;
-        for (int k = 0; k < parts; ++k) {
-            const doubles unit = k == 0 ? doubles_of_eight<0>(scale) : doubles_of_eight<1>(scale);
-            const doubles energies = unit * unit;
-            squares += energies * (k == 0 ? doubles_of_eight<0>(sum) : doubles_of_eight<1>(sum));
-            error_squares += energies * (k == 0 ? doubles_of_eight<0>(errors) : doubles_of_eight<1>(errors));
-            error_sum += unit * (k == 0 ? doubles_of_eight<0>(bias) : doubles_of_eight<1>(bias));
-            crests += k == 0 ? doubles_of_eight<0>(crest) : doubles_of_eight<1>(crest);
-            scales += k == 0 ? doubles_of_eight<0>(per_rms) : doubles_of_eight<1>(per_rms);
-        }
+        sums.add<0>(scale, sum, errors, bias, crest, per_rms);
+        sums.add<1>(scale, sum, errors, bias, crest, per_rms);
         const ints is_worse = ratio > worst;
         worst = lanewise_maximum(worst, ratio);
         worst_at = (worst_at & ~is_worse) | (static_cast<int>(b) & is_worse);
@@ -419,14 +347,13 @@ inline void add_batch(const codec& how, double energy, block_batch& batch, quant
     into.blocks += batch.blocks - left_out;
     into.zeros += batch.zeros;
     into.zeroed += batch.zero_codes - batch.zeros;
-    into.saturated += batch.saturated;
     into.outliers += batch.outliers;
     into.zero_blocks += static_cast<std::uint32_t>(-sum_of_lanes(zero_blocks)) - left_out - beyond;
-    into.squares += energy * sum_of_lanes(squares);
-    into.error_squares += energy * sum_of_lanes(error_squares);
-    into.error_sum += sum_of_lanes(error_sum);
-    into.crest_sum += sum_of_lanes(crests);
-    into.scale_sum += sum_of_lanes(scales);
+    into.squares += energy * sum_of_lanes(sums.squares);
+    into.error_squares += energy * sum_of_lanes(sums.error_squares);
+    into.error_sum += sum_of_lanes(sums.error_sum);
+    into.crest_sum += sum_of_lanes(sums.crests);
+    into.scale_sum += sum_of_lanes(sums.scales);
     batch.worst = 0;
     int most = 0;
     for (std::uint32_t lane = 0; lane < 8; ++lane) {
@@ -461,16 +388,15 @@ template <class Code>
         first = load<v16qi>(from);
         second = load<v16qi>(from + 16);
     }
-    floats halves[2][16 / float_lanes];
+    floats halves[2][2];
     floats_of_sixteen<Code>(first, halves[0]);
     floats_of_sixteen<Code>(second, halves[1]);
-    COLLPROBE_UNROLL_VECTORS
-    for (std::uint32_t k = 0; k < group_vectors; ++k) to[k] = halves[2 * k / group_vectors][k % (16 / float_lanes)];
+    for (std::uint32_t k = 0; k < group_vectors; ++k) to[k] = halves[k / 2][k % 2];
     if constexpr (std::is_integral_v<Code>) {
-        const auto nan = static_cast<signed char>(nan_code(how));
+        const auto nan = static_cast<signed char>(nan_code(how.format));
         nans |= (first == nan) | (second == nan);
     } else {
-        const auto largest = static_cast<signed char>(float8_format::of(how.format).largest);
+        const auto largest = static_cast<signed char>(e4m3::largest);
         const v16qi magnitude = v16qi{} + static_cast<signed char>(0x7f);
         nans |= ((first & magnitude) > largest) | ((second & magnitude) > largest);
     }
@@ -483,7 +409,6 @@ inline std::uint32_t decode_blocks(
     const codec& how, const float* scales, std::uint32_t blocks, const unsigned char* from, T* elements) noexcept
 {
     const bool as_nibbles = how.format == code_format::int4;
-    const bool has_nan_code = how.rule == scaling::symmetric;
     std::uint32_t left_out = 0;
     for (std::uint32_t b = 0; b < blocks; ++b) {
         if (!is_plain_scale(how, scales[b])) {
@@ -499,7 +424,7 @@ inline std::uint32_t decode_blocks(
             COLLPROBE_UNROLL_VECTORS
             for (std::uint32_t k = 0; k < group_vectors; ++k) store_floats(x[k] * scales[b], to + i + float_lanes * k);
         }
-        if (has_nan_code && any_bit(nans)) left_out |= 1u << b;
+        if (any_bit(nans)) left_out |= 1u << b;
     }
     return left_out;
 }
@@ -512,9 +437,8 @@ inline bool sum_blocks(const codec& how, const term_blocks& terms, float divisor
     float& squares, float& sum_squares) noexcept
 {
     const bool as_nibbles = how.format == code_format::int4;
-    const bool has_nan_code = how.rule == scaling::symmetric;
     for (std::uint32_t term = 0; term < terms.count; ++term)
-        if (!is_plain_scale(how, terms.scale(how, term))) return false;
+        if (!is_plain_scale(how, terms.scale(term))) return false;
     const bool divides = divisor != 1;
     code_flags nans = {};
     floats of_terms[group_vectors] = {};
@@ -524,17 +448,15 @@ inline bool sum_blocks(const codec& how, const term_blocks& terms, float divisor
         for (std::uint32_t term = 0; term < terms.count; ++term) {
             floats x[group_vectors];
             load_units<Code>(how, terms.codes(term) + (as_nibbles ? i / 2 : i), x, nans);
-            const float scale = terms.scale(how, term);
+            const float scale = terms.scale(term);
             COLLPROBE_UNROLL_VECTORS
             for (std::uint32_t k = 0; k < group_vectors; ++k) {
                 x[k] *= scale;
-                x[k] = hidden(x[k]); // rounded before it is added
                 if constexpr (probed) {
                     const floats scaled = x[k] * factor;
                     of_terms[k] += scaled * scaled;
                 }
-                sum[k] = term == 0 ? x[k] : sum[k] + x[k];
-                sum[k] = hidden(sum[k]); // no other order
+                sum[k] = hidden(sum[k] + x[k]); // no other order; fused or not, as the product is exact
             }
         }
         COLLPROBE_UNROLL_VECTORS
@@ -553,13 +475,13 @@ inline bool sum_blocks(const codec& how, const term_blocks& terms, float divisor
             of_terms[0] += of_terms[k];
             of_sums[0] += of_sums[k];
         }
-        const floats pairs = sums_of_pairs(fold(of_terms[0]), fold(of_sums[0]));
+        const floats pairs = sums_of_pairs(of_terms[0], of_sums[0]);
         const halves_of<floats> halves(sums_of_pairs(pairs, pairs));
         const auto both = halves.both[0] + halves.both[1];
         squares = both[0];
         sum_squares = both[1];
     }
-    return !(has_nan_code && any_bit(nans));
+    return !any_bit(nans);
 }
 
 /// Elements as floats, and floats rounded to elements, in multiples of 32.
@@ -574,18 +496,18 @@ inline void narrow_groups(const float* from, std::uint32_t count, T* to) noexcep
     for (std::uint32_t i = 0; i < count; i += float_lanes) store_floats(load<floats>(from + i), to + i);
 }
 
-/// elements += kept, and kept = elements - decoded where that is finite; in multiples of 32.
-inline void add_kept(float* elements, const float* kept, std::uint32_t count) noexcept
+/// elements += residual, and residual = elements - decoded where that is finite; in multiples of 32.
+inline void add_residual(float* elements, const float* residual, std::uint32_t count) noexcept
 {
     for (std::uint32_t i = 0; i < count; i += float_lanes)
-        store_floats(load<floats>(elements + i) + load<floats>(kept + i), elements + i);
+        store_floats(load<floats>(elements + i) + load<floats>(residual + i), elements + i);
 }
-inline void keep_errors(const float* elements, const float* decoded, std::uint32_t count, float* kept) noexcept
+inline void keep_residual(const float* elements, const float* decoded, std::uint32_t count, float* residual) noexcept
 {
     for (std::uint32_t i = 0; i < count; i += float_lanes) {
-        const floats error = load<floats>(elements + i) - load<floats>(decoded + i);
-        const ints is_finite = magnitudes_of(error) < 0x7f800000;
-        store_floats(reinterpret_cast<floats>(reinterpret_cast<ints>(error) & is_finite), kept + i);
+        const floats left = load<floats>(elements + i) - load<floats>(decoded + i);
+        const ints is_finite = magnitudes_of(left) < 0x7f800000;
+        store_floats(reinterpret_cast<floats>(reinterpret_cast<ints>(left) & is_finite), residual + i);
     }
 }
 

@@ -48,16 +48,16 @@ inline void rotate_blocks(const codec& how, float* x, std::uint32_t count, bool 
 struct block_encoder {
     codec how;
     dither noise;
-    /// For each element of each block, by the number of the block, the error that the time before has left;
-    /// or null.
+    /// For each element of each block, by the number of the block, the residual of the time before: the element less
+    /// what its code decodes to. Null without feedback.
     float* residual = nullptr;
     bool probed = true;
 
     /// What is added to an element the next time: never a number that is not finite.
-    COLLPROBE_HD static float error_to_keep(float element, float decoded) noexcept
+    COLLPROBE_HD static float residual_of(float element, float decoded) noexcept
     {
-        const float error = rounded_difference(element, decoded);
-        return (bit_cast<std::uint32_t>(error) & 0x7fffffffu) < 0x7f800000u ? error : 0.0f;
+        const float left = rounded_difference(element, decoded);
+        return magnitude_bits(left) < 0x7f800000u ? left : 0.0f;
     }
 
     /// Consecutive blocks of a message, and where their elements stand in the buffer: as many whole ones as
@@ -75,18 +75,18 @@ struct block_encoder {
         quantisation_errors& into) const noexcept
     {
         if (residual == nullptr) return encode_as_is(path, x, x, key, wire, to, into);
-        float* const kept = residual + to.number * how.block;
+        float* const own = residual + to.number * how.block;
         const std::uint32_t by_vectors = path == isa::portable ? 0 : to.count / 32 * 32;
-        COLLPROBE_ON_ISA(path, void(), add_kept(x, kept, by_vectors));
-        for (std::uint32_t i = by_vectors; i < to.count; ++i) x[i] = rounded_sum(x[i], kept[i]);
+        COLLPROBE_ON_ISA(path, void(), add_residual(x, own, by_vectors));
+        for (std::uint32_t i = by_vectors; i < to.count; ++i) x[i] = rounded_sum(x[i], own[i]);
         encode_as_is(path, x, x, key, wire, to, into);
-        float decoded[largest_block];
+        float decoded[batch_elements];
         decode(path, how, wire, to.message, to.block, blocks_of(to), decoded);
-        COLLPROBE_ON_ISA(path, void(), keep_errors(x, decoded, by_vectors, kept));
-        for (std::uint32_t i = by_vectors; i < to.count; ++i) kept[i] = error_to_keep(x[i], decoded[i]);
+        COLLPROBE_ON_ISA(path, void(), keep_residual(x, decoded, by_vectors, own));
+        for (std::uint32_t i = by_vectors; i < to.count; ++i) own[i] = residual_of(x[i], decoded[i]);
     }
 
-    /// The same, where no error is kept. `room` takes the elements as floats unless they are.
+    /// The same without a residual. `room` takes the elements as floats unless they are.
     template <floating_element T>
     void encode_as_is(isa path, const T* from, float* room, std::uint64_t key, const wire_layout& wire,
         const target& to, quantisation_errors& into) const noexcept
@@ -104,7 +104,7 @@ struct block_encoder {
             encode_batch(path, how, from, random, probed, room, to.message + to.block * how.code_bytes(), batch);
             left = batch.nonfinite;
             for (std::uint32_t b = 0; b < blocks; ++b) {
-                write_block_scale(how, wire, to.message, to.block + b, batch.by(b));
+                write_block_scale(wire, to.message, to.block + b, batch.scale[b]);
                 if (!probed && (left >> b & 1) == 0) into.count += how.block;
             }
             if (probed) add_batch(path, how, energy(), to.element, batch, into);
@@ -125,9 +125,9 @@ struct block_encoder {
     static std::uint64_t decode(isa path, const codec& how, const wire_layout& wire, const unsigned char* message,
         std::uint64_t block, std::uint32_t blocks, T* to) noexcept
     {
-        block_scale by[block_batch::most_blocks];
-        for (std::uint32_t b = 0; b < blocks; ++b) by[b] = read_block_scale(how, wire, message, block + b);
-        return decode_batch(path, how, by, blocks, message + block * how.code_bytes(), to);
+        float scales[block_batch::most_blocks];
+        for (std::uint32_t b = 0; b < blocks; ++b) scales[b] = read_block_scale(wire, message, block + b);
+        return decode_batch(path, how, scales, blocks, message + block * how.code_bytes(), to);
     }
 
 private:
@@ -140,20 +140,18 @@ private:
     void encode_one(const float* x, const std::uint16_t* random, const wire_layout& wire, const target& to,
         quantisation_errors& into) const noexcept
     {
-        block_range range;
-        block_errors errors;
-        const block_scale by = encode_portably(how, x, to.count, random,
-            to.message + to.block * how.code_bytes(), probed ? &errors : nullptr, range);
-        write_block_scale(how, wire, to.message, to.block, by);
+        const encoded_block made
+            = encode_portably(how, x, to.count, random, to.message + to.block * how.code_bytes(), probed);
+        write_block_scale(wire, to.message, to.block, made.by.scale);
         if (probed) {
-            add_block(into, by, errors, range.magnitude(), to.count, range.nonfinite, to.element, energy());
+            add_block(into, made, to.count, to.element, energy());
         } else {
             into.count += to.count;
-            into.nonfinite += range.nonfinite;
+            into.nonfinite += made.nonfinite;
         }
     }
     /// Room for the random bits of a batch that starts within an eighth, and for what vectors draw beyond its end.
-    static constexpr std::uint32_t most_random = largest_block + 8 + 128;
+    static constexpr std::uint32_t most_random = batch_elements + 8 + 128;
 
     /// Draws the bits of the elements and returns where they are.
     const std::uint16_t* draw(
@@ -225,7 +223,7 @@ private:
         const codec& how = encoder.how;
         const wire_layout wire = wire_layout::of(how, cut.blocks_per_message());
         const std::uint64_t key = encoder.noise.key();
-        float x[largest_block];
+        float x[batch_elements];
         std::uint32_t blocks = 0;
         for (std::uint64_t b = first; b < first + count; b += blocks) {
             const message_slices::place at = cut.at(b);
@@ -261,7 +259,6 @@ struct combine_reducer {
     std::uint64_t message_stride;
     std::uint32_t terms;
     std::uint32_t divisor;
-    bool wide; ///< adds in double
     bool probed;
     T* result; ///< where the element with index 0 of `cut` would stand; null for codes
     block_encoder encoder; ///< of the codes: each slice becomes a message
@@ -292,22 +289,6 @@ struct combine_reducer {
         return bit_cast<float>((exponent < 1 ? 253 : exponent > 253 ? 1 : 254 - exponent) << 23);
     }
 
-    /// A sum in double, divided before it is rounded to float, so that an average of floats is within them.
-    COLLPROBE_HD double divided(double sum) const noexcept
-    {
-        return divisor == 1 ? sum : rounded_quotient(sum, static_cast<double>(divisor));
-    }
-    /// What the squares of such sums lack.
-    COLLPROBE_HD float square_of_wide_divisor() const noexcept
-    {
-        return wide ? static_cast<float>(divisor) * static_cast<float>(divisor) : 1.0f;
-    }
-    /// Whether a block has codes behind its elements that do not stand for 0.
-    COLLPROBE_HD bool is_padded(std::uint32_t count) const noexcept
-    {
-        return how.has_offsets() && !how.rotate && count < how.block;
-    }
-
     /// Takes in the squares of a block's terms and sums, times the square of `factor`. Blocks with terms that are not
     /// finite say nothing of the spread.
     COLLPROBE_HD void note_spread(
@@ -327,7 +308,7 @@ private:
         const wire_layout in = wire_layout::of(how, cut.blocks_per_message());
         const wire_layout out = wire_layout::of(encoder.how, cut.blocks_per_slice());
         const std::uint64_t key = encoder.noise.key();
-        float sums[largest_block];
+        float sums[batch_elements];
         std::uint32_t blocks = 0;
         for (std::uint64_t b = first; b < first + count; b += blocks) {
             const message_slices::place at = cut.at(b);
@@ -335,7 +316,7 @@ private:
             blocks = run.blocks;
             const std::uint32_t elements = run.elements;
             for (std::uint32_t k = 0; k < blocks; ++k)
-                add_up(path, in, b + k, blocks == 1 ? at.count : how.block, sums + k * how.block, into);
+                add_up(path, in, b + k, sums + k * how.block, into);
             if (result != nullptr) {
                 if (how.rotate) rotate_blocks(how, sums, blocks * how.block, true);
                 narrow_elements(path, sums, elements, result + at.element);
@@ -349,17 +330,15 @@ private:
     }
 
     /// The sums of block `b`, divided.
-    void add_up(isa path, const wire_layout& in, std::uint64_t b, std::uint32_t count, float* sums,
-        partial& into) const noexcept
+    void add_up(isa path, const wire_layout& in, std::uint64_t b, float* sums, partial& into) const noexcept
     {
         const float factor = probed ? factor_of(in, b) : 1.0f;
         float squares = 0;
         float sum_squares = 0;
         if (!add_by_vectors(path, in, b, factor, sums, squares, sum_squares)) {
-            if (wide) add<double>(path, in, b, count, factor, sums, squares);
-            else add<float>(path, in, b, count, factor, sums, squares);
-            if (probed) sum_squares = squares_of(sums, factor) * square_of_wide_divisor();
-            if (divisor != 1 && !wide) {
+            add(path, in, b, factor, sums, squares);
+            if (probed) sum_squares = squares_of(sums, factor);
+            if (divisor != 1) {
                 for (std::uint32_t i = 0; i < how.block; ++i)
                     sums[i] = rounded_quotient(sums[i], static_cast<float>(divisor));
             }
@@ -369,12 +348,9 @@ private:
     bool add_by_vectors(isa path, const wire_layout& in, std::uint64_t b, float factor, float* sums, float& squares,
         float& sum_squares) const noexcept
     {
-        if (wide || !decodes_by_vectors(path, how)) return false;
         const term_blocks of{messages + b * how.code_bytes(), messages + in.scales_at(), message_stride, b, terms};
         if (is_integer(how.format)) return sum_blocks<std::int8_t>(path, of, factor, sums, squares, sum_squares);
-        if (how.format == code_format::e4m3)
-            return sum_blocks<float8_e4m3>(path, of, factor, sums, squares, sum_squares);
-        return sum_blocks<float8_e5m2>(path, of, factor, sums, squares, sum_squares);
+        return sum_blocks<float8_e4m3>(path, of, factor, sums, squares, sum_squares);
     }
     template <class Code>
     bool sum_blocks([[maybe_unused]] isa path, [[maybe_unused]] const term_blocks& of,
@@ -388,28 +364,15 @@ private:
         }
         return COLLPROBE_ON_ISA(path, false, sum_blocks<Code, false>(how, of, by, factor, sums, squares, sum_squares));
     }
-    /// The sums of block `b`; if they are wide, divided.
-    template <class Sum>
-    void add(isa path, const wire_layout& in, std::uint64_t b, std::uint32_t count, float factor, float* sums,
-        float& squares) const noexcept
+    void add(isa path, const wire_layout& in, std::uint64_t b, float factor, float* sums, float& squares) const noexcept
     {
         float x[largest_block];
-        Sum all[largest_block];
         squares = 0;
+        for (std::uint32_t i = 0; i < how.block; ++i) sums[i] = 0;
         for (std::uint32_t term = 0; term < terms; ++term) {
             block_encoder::decode(path, how, in, messages + term * message_stride, b, 1, x);
-            if (is_padded(count)) {
-                for (std::uint32_t i = count; i < how.block; ++i) x[i] = 0;
-            }
             if (probed) squares += squares_of(x, factor);
-            for (std::uint32_t i = 0; i < how.block; ++i) {
-                const auto one = static_cast<Sum>(x[i]);
-                all[i] = term == 0 ? one : rounded_sum(all[i], one);
-            }
-        }
-        for (std::uint32_t i = 0; i < how.block; ++i) {
-            if constexpr (sizeof(Sum) == 8) sums[i] = nearest_float(divided(all[i]));
-            else sums[i] = all[i];
+            for (std::uint32_t i = 0; i < how.block; ++i) sums[i] = rounded_sum(sums[i], x[i]);
         }
     }
 
@@ -417,8 +380,8 @@ private:
     {
         std::uint32_t largest = 0;
         for (std::uint32_t term = 0; term < terms; ++term) {
-            const float scale = read_block_scale(how, in, messages + term * message_stride, b).scale;
-            const std::uint32_t bits = bit_cast<std::uint32_t>(scale) & 0x7fffffffu;
+            const std::uint32_t bits
+                = magnitude_bits(read_block_scale(in, messages + term * message_stride, b));
             if (bits < 0x7f800000u && bits > largest) largest = bits;
         }
         return range_factor(largest);
@@ -478,7 +441,7 @@ private:
     {
         const isa path = best_isa();
         const wire_layout wire = wire_layout::of(how, cut.blocks_per_message());
-        float x[largest_block];
+        float x[batch_elements];
         std::uint32_t blocks = 0;
         for (std::uint64_t b = first; b < first + count; b += blocks) {
             const message_slices::place at = cut.at(b);

@@ -4,30 +4,12 @@
 
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/standard_normal.hpp>
+#include <collprobe/quant/detail/block.hpp>
 #include <collprobe/quant/quantisation_probe.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
-
-/// Sums over ranks of what each says about a call.
-struct quantisation_totals {
-    double squares = 0;
-    double input_errors = 0; ///< energy
-    double node_errors = 0;
-    double owned_errors = 0;
-    double input_sum = 0; ///< of errors
-    double node_sum = 0;
-    double owned_sum = 0;
-    double between_ranks = 0; ///< energy of the ranks' differences, from each rank to the mean
-    double scale_sum = 0;
-    double crest_sum = 0;
-    std::uint64_t blocks = 0; ///< that are not zero
-    std::uint64_t count = 0;
-    std::uint64_t elements = 0; ///< that are neither zero nor non-finite
-    std::uint64_t zeroed = 0;
-    std::uint64_t outliers = 0;
-};
 
 COLLPROBE_COLD_INLINE double decibels(double signal, double noise) noexcept
 {
@@ -58,7 +40,6 @@ COLLPROBE_COLD_INLINE void note_bias(double sum, double error_squares, double sq
 COLLPROBE_COLD_INLINE double expected_zeros(code_format format, double scale) noexcept
 {
     if (format == code_format::e4m3) scale *= 0x1p-9; // the smallest number of the format
-    if (format == code_format::e5m2) scale *= 0x1p-16;
     return 1 - error_function_complement(scale / 2 / square_root(2));
 }
 
@@ -130,28 +111,21 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
 {
     const int ranks = entries.ranks();
     const auto n = static_cast<double>(ranks);
-    quantisation_totals all;
+    quantisation_errors input; // of all ranks
+    quantisation_errors node;
+    quantisation_errors owned;
+    double between_ranks = 0; // energy of the ranks' differences, from each rank to the mean
     double worst = 0;
     for (int rank = 0; rank < ranks; ++rank) {
         const quantised_errors& of = entries(c, rank).errors;
         const quantisation_errors& in = of.input;
-        all.squares += in.squares;
-        all.input_errors += in.error_squares;
-        all.node_errors += of.node.errors.error_squares;
-        all.owned_errors += of.owned.errors.error_squares;
+        merge(input, in);
+        merge(node, of.node.errors);
+        merge(owned, of.owned.errors);
         // Each node has the terms of its own ranks, so the spreads of the nodes are averaged.
-        const double locals = out.outcome.levels == 2 ? static_cast<double>(out.outcome.ranks_per_node) : n;
-        all.between_ranks
-            += spread_of_terms(out.outcome.levels == 2 ? of.node : of.owned, locals) * locals / n;
-        all.scale_sum += in.scale_sum;
-        all.crest_sum += in.crest_sum;
-        all.blocks += in.blocks - in.zero_blocks;
-        all.count += in.count;
-        all.elements += in.count - in.zeros - in.nonfinite;
-        all.zeroed += in.zeroed;
-        all.outliers += in.outliers;
-        out.saturated += in.saturated;
-        out.nonfinite += in.nonfinite;
+        const bool two_level = out.outcome.levels == 2;
+        const double locals = two_level ? static_cast<double>(out.outcome.ranks_per_node) : n;
+        between_ranks += spread_of_terms(two_level ? of.node : of.owned, locals) * locals / n;
         if (of.nonfinite_results > out.nonfinite_results) out.nonfinite_results = of.nonfinite_results;
         const double ratio = in.squares > 0 ? in.error_squares / in.squares : 0;
         if (ratio > worst) {
@@ -161,22 +135,21 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
             out.worst_block_db = decibels(1, in.worst_ratio);
             out.worst_block = in.worst_block;
         }
-        all.input_sum += in.error_sum;
-        all.node_sum += of.node.errors.error_sum;
-        all.owned_sum += of.owned.errors.error_sum;
         // What is fed back does not add up.
         if (!out.outcome.inputs_fed_back)
             note_bias(in.error_sum, in.error_squares, in.squares, in.count, rank, out);
     }
-    out.sqnr_db = decibels(all.squares, all.input_errors);
-    if (all.blocks != 0) {
-        out.crest = all.crest_sum / static_cast<double>(all.blocks);
-        const code_format format = out.outcome.within;
-        out.zeroed_expected = expected_zeros(format, all.scale_sum / static_cast<double>(all.blocks));
+    out.saturated = input.saturated;
+    out.nonfinite = input.nonfinite;
+    out.sqnr_db = decibels(input.squares, input.error_squares);
+    if (input.blocks != input.zero_blocks) {
+        const auto blocks = static_cast<double>(input.blocks - input.zero_blocks);
+        out.crest = input.crest_sum / blocks;
+        out.zeroed_expected = expected_zeros(out.outcome.within, input.scale_sum / blocks);
     }
-    if (all.elements != 0) {
-        out.zeroed = static_cast<double>(all.zeroed) / static_cast<double>(all.elements);
-        out.outliers = static_cast<double>(all.outliers) / static_cast<double>(all.elements);
+    if (const std::uint64_t elements = input.count - input.zeros - input.nonfinite; elements != 0) {
+        out.zeroed = static_cast<double>(input.zeroed) / static_cast<double>(elements);
+        out.outliers = static_cast<double>(input.outliers) / static_cast<double>(elements);
     }
     find_damaged_messages(entries, c, out);
     if (call.call == collective::all_gather) return;
@@ -184,28 +157,28 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
     const double to_mean = out.outcome.average ? 1 : 1 / n;
     const double inputs_add_up = out.outcome.inputs_fed_back ? 0 : 1;
     const double sums_add_up = out.outcome.sums_fed_back ? 0 : 1;
-    note_bias(inputs_add_up * all.input_sum / n + sums_add_up * (all.node_sum / n + all.owned_sum * to_mean),
-        inputs_add_up * all.input_errors / (n * n)
-            + sums_add_up * (all.node_errors / (n * n) + all.owned_errors * to_mean * to_mean),
-        all.squares / n, all.count / static_cast<std::uint64_t>(ranks), -1, out);
-    const double known = (all.input_errors + all.node_errors) / (n * n) + all.owned_errors * to_mean * to_mean;
+    note_bias(inputs_add_up * input.error_sum / n + sums_add_up * (node.error_sum / n + owned.error_sum * to_mean),
+        inputs_add_up * input.error_squares / (n * n)
+            + sums_add_up * (node.error_squares / (n * n) + owned.error_squares * to_mean * to_mean),
+        input.squares / n, input.count / static_cast<std::uint64_t>(ranks), -1, out);
+    const double known = (input.error_squares + node.error_squares) / (n * n) + owned.error_squares * to_mean * to_mean;
     double fed_back = 0;
     if (out.outcome.feedback == feedback_state::continued)
         fed_back = last.step + 1 == step ? last.energy : not_a_number();
-    const double elements = static_cast<double>(all.count) / n;
-    measure_aggregate(entries, c, call, known, fed_back, power_of_two(-48) * all.squares,
+    const double elements = static_cast<double>(input.count) / n;
+    measure_aggregate(entries, c, call, known, fed_back, power_of_two(-48) * input.squares,
         elements * to_mean * to_mean, limits, out);
     last.energy = known;
     last.step = step;
     // All in units of a rank's own gradient: the noise of the mean is that of a gradient over n.
-    const double input = all.input_errors / n;
-    const double noise = all.between_ranks - input; // of one rank's gradient, without its error
-    const double owned = all.owned_errors * to_mean * to_mean * n;
+    const double of_input = input.error_squares / n;
+    const double noise = between_ranks - of_input; // of one rank's gradient, without its error
+    const double of_owned = owned.error_squares * to_mean * to_mean * n;
     // Equal gradients have no noise, and an estimate of it that is nearly 0, of either sign.
-    const double deviation = all.between_ranks * square_root(2 / (elements * (n - 1)));
+    const double deviation = between_ranks * square_root(2 / (elements * (n - 1)));
     if (!(noise > 8 * deviation)) return;
-    out.input_noise_ratio = input / noise;
-    out.noise_ratio = (input + all.node_errors / n + owned) / noise;
+    out.input_noise_ratio = of_input / noise;
+    out.noise_ratio = (of_input + node.error_squares / n + of_owned) / noise;
 }
 
 /// The largest coherence that roundings can have: the square of a sum of k numbers is at most k times the sum of their
@@ -223,71 +196,52 @@ COLLPROBE_COLD_INLINE double largest_coherence(const call_quantisation& of, int 
 COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation& of, bool agree, int ranks,
     const quantisation_limits& limits, double largest_bias, suspect& why) noexcept
 {
-    why.rank = of.worst_rank;
-    why.index = of.worst_block;
+    using verdict = quantisation_verdict;
+    const auto found = [&](verdict said, int rank, std::uint64_t index, double statistic, double threshold = 0) {
+        why.rank = rank;
+        why.index = index;
+        why.statistic = statistic;
+        why.threshold = threshold;
+        return said;
+    };
     if (of.damaged_pairs != 0) {
         why.what = finding::codes_differ;
-        why.rank = of.damaged_receiver;
         why.other_rank = of.damaged_sender;
-        why.index = no_index;
-        why.statistic = static_cast<double>(of.damaged_pairs);
-        return quantisation_verdict::corrupt;
+        return found(verdict::corrupt, of.damaged_receiver, no_index, static_cast<double>(of.damaged_pairs));
     }
-    if (!agree) return quantisation_verdict::corrupt;
+    if (!agree) return found(verdict::corrupt, of.worst_rank, of.worst_block, 0);
     if (of.coherence > largest_coherence(of, ranks)) {
         why.what = finding::codes_differ;
-        why.rank = -1;
-        why.index = no_index;
-        why.statistic = of.coherence;
-        why.threshold = largest_coherence(of, ranks);
-        return quantisation_verdict::corrupt;
+        return found(verdict::corrupt, -1, no_index, of.coherence, largest_coherence(of, ranks));
     }
     if (of.nonfinite != 0 && of.nonfinite_results == 0) {
-        why.statistic = static_cast<double>(of.nonfinite);
-        return quantisation_verdict::non_finite_hidden;
+        return found(
+            verdict::non_finite_hidden, of.worst_rank, of.worst_block, static_cast<double>(of.nonfinite));
     }
-    if (of.nonfinite == 0 && of.nonfinite_results != 0) { // sums that their type cannot hold
-        why.rank = -1;
-        why.index = no_index;
-        why.statistic = static_cast<double>(of.nonfinite_results);
-        return quantisation_verdict::harmful;
-    }
-    if (of.saturated != 0 && of.outcome.rule == scaling::symmetric) {
-        why.statistic = static_cast<double>(of.saturated);
-        return quantisation_verdict::biased;
-    }
+    if (of.nonfinite == 0 && of.nonfinite_results != 0) // sums that their type cannot hold
+        return found(verdict::harmful, -1, no_index, static_cast<double>(of.nonfinite_results));
+    if (of.saturated != 0)
+        return found(verdict::biased, of.worst_rank, of.worst_block, static_cast<double>(of.saturated));
     if (of.bias > largest_bias && absolute(of.mean_error) > limits.mean_error) {
-        why.rank = of.bias_rank;
-        why.statistic = of.bias;
-        why.threshold = largest_bias;
         why.exact = false;
         why.false_alarms_per_step = limits.false_alarms_per_step;
-        return quantisation_verdict::biased;
+        return found(verdict::biased, of.bias_rank, of.worst_block, of.bias, largest_bias);
     }
-    if (of.drifting_steps >= limits.drift_steps) {
-        why.rank = -1;
-        why.index = no_index;
-        why.statistic = of.drift;
-        why.threshold = limits.drift;
-        return quantisation_verdict::biased;
-    }
+    if (of.drifting_steps >= limits.drift_steps)
+        return found(verdict::biased, -1, no_index, of.drift, limits.drift);
     const bool has_noise = !is_nan(of.noise_ratio);
     // Without noise: of the result, if it is known and worse. With feedback that has the errors of two steps.
     const bool of_result = of.outcome.feedback == feedback_state::none && of.aggregate_sqnr_db < of.sqnr_db;
     const double sqnr_db = of_result ? of.aggregate_sqnr_db : of.sqnr_db;
     const double cost = has_noise ? of.noise_ratio : exponential(-sqnr_db / 10 * natural_log(10));
-    why.statistic = cost;
-    why.threshold = has_noise ? limits.harmful : limits.harmful_error;
-    if (cost > why.threshold) return quantisation_verdict::harmful;
+    const double harmful = has_noise ? limits.harmful : limits.harmful_error;
+    if (cost > harmful) return found(verdict::harmful, of.worst_rank, of.worst_block, cost, harmful);
     // Elements that became zero are not lost if they are fed back.
-    if (!of.outcome.inputs_fed_back && of.zeroed > limits.zeroed
-        && of.zeroed > limits.degenerate * of.zeroed_expected) {
-        why.statistic = of.zeroed;
-        why.threshold = limits.degenerate * of.zeroed_expected;
-        return quantisation_verdict::degenerate_blocks;
-    }
+    const double most_zeroed = limits.degenerate * of.zeroed_expected;
+    if (!of.outcome.inputs_fed_back && of.zeroed > limits.zeroed && of.zeroed > most_zeroed)
+        return found(verdict::degenerate_blocks, of.worst_rank, of.worst_block, of.zeroed, most_zeroed);
     const bool visible = cost > (has_noise ? limits.visible : limits.visible_error);
-    return visible ? quantisation_verdict::visible : quantisation_verdict::negligible;
+    return visible ? verdict::visible : verdict::negligible;
 }
 
 } // namespace detail

@@ -17,7 +17,7 @@
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/quant/detail/codec_kernels.hpp>
 #include <collprobe/quant/detail/quantised_memory.hpp>
-#include <collprobe/scan/digest_reducer.hpp>
+#include <collprobe/scan/statistics.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -76,7 +76,6 @@ inline std::uint64_t least_area(
 struct quantised_call {
     const quantisation& within; ///< of the messages within a node, or between all ranks
     const quantisation& across; ///< of those between nodes, and of the result
-    bool wide; ///< adds in double
     std::uint32_t number; ///< of the call in its step
     quantised_errors* errors; ///< null if nobody wants them
     std::uint64_t* digests; ///< `quantised_calls::digests_to`
@@ -203,7 +202,7 @@ public:
         combined_errors* const errors = is_last ? &errors_->owned : &errors_->node;
         device::reduce(on,
             combine_reducer<T>{in, of, incoming(at, slot, 0), message(at, level),
-                static_cast<std::uint32_t>(levels_.messages(level)), is_last ? divisor_ : 1, call_.wide, is_probed(),
+                static_cast<std::uint32_t>(levels_.messages(level)), is_last ? divisor_ : 1, is_probed(),
                 to, encoder(out, is_last ? 2 : 1, kept),
                 outgoing(slot) + (is_last ? levels_.own_place() * bytes : 0), bytes,
                 at.before == 0 ? nullptr : errors},
@@ -225,7 +224,7 @@ public:
         if (call_.digests == nullptr) return;
         const bool own_stream = on == on_;
         std::uint64_t* const digests = memory_.digests[own_stream ? 0 : 1].data();
-        device::reduce_parts(on, digest_reducer<std::uint8_t>{view<const std::uint8_t>(first, messages * bytes)},
+        device::reduce_parts(on, digest_reducer<std::uint8_t>(view<const std::uint8_t>(first, messages * bytes)),
             messages, bytes, digests, workspace(on));
         const bool in_world = levels_.count() == 1;
         const std::uint64_t table = (arrived ? 2 : 0) + (own_stream ? 0 : 1);
@@ -249,7 +248,7 @@ private:
     {
         const bool gathers = what.call == collective::all_gather;
         const auto bytes_of_block = [](const codec& how) {
-            return std::uint64_t{how.code_bytes()} + how.scale_bytes() * (how.has_offsets() ? 2u : 1u);
+            return std::uint64_t{how.code_bytes()} + scale_bytes;
         };
         const std::uint64_t in = bytes_of_block(codec::of<T>(within_));
         const std::uint64_t out = bytes_of_block(codec::of<T>(call_.across));
@@ -306,7 +305,6 @@ private:
     {
         const bool two_levels = levels_.count() == 2;
         outcome.within = within_.format;
-        outcome.rule = within_.rule;
         outcome.levels = two_levels ? 2 : 1;
         outcome.ranks_per_node = two_levels ? static_cast<std::uint32_t>(levels_.messages(0)) : 0;
         outcome.bytes_sent = sent.bytes;

@@ -11,53 +11,37 @@
 /// The bytes of quantised messages, and the elements that they stand for.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A message: the codes of its blocks, then the scales, then the offsets of `asymmetric`. Each of these
-/// planes has whole words of 16 bytes, so all of them are aligned in messages of any count.
+/// A message: the codes of its blocks, then the scales. Each of these planes has whole words of 16 bytes, so both are
+/// aligned in messages of any count.
 struct wire_layout {
     std::uint64_t blocks = 0;
     std::uint32_t code_bytes = 0; ///< of a block
-    std::uint32_t scale_bytes = 0;
-    bool has_offsets = false;
 
     COLLPROBE_HD static constexpr wire_layout of(const codec& how, std::uint64_t blocks) noexcept
     {
-        return {blocks, how.code_bytes(), how.scale_bytes(), how.has_offsets()};
+        return {blocks, how.code_bytes()};
     }
     COLLPROBE_HD constexpr std::uint64_t scales_at() const noexcept { return blocks * code_bytes; }
-    COLLPROBE_HD constexpr std::uint64_t offsets_at() const noexcept { return scales_at() + plane(); }
     COLLPROBE_HD constexpr std::uint64_t bytes() const noexcept
     {
-        return offsets_at() + (has_offsets ? plane() : 0);
-    }
-
-private:
-    COLLPROBE_HD constexpr std::uint64_t plane() const noexcept
-    {
-        return (blocks * scale_bytes + 15) / 16 * 16;
+        return scales_at() + (blocks * scale_bytes + 15) / 16 * 16;
     }
 };
 
-/// Reads and writes the scale and offset of a block of a message.
-COLLPROBE_HD inline block_scale read_block_scale(
-    const codec& how, const wire_layout& wire, const unsigned char* message, std::uint64_t block) noexcept
+/// Reads and writes the scale of a block of a message.
+COLLPROBE_HD inline float read_block_scale(
+    const wire_layout& wire, const unsigned char* message, std::uint64_t block) noexcept
 {
-    block_scale by;
-    by.scale = read_scale(how.scale, message + wire.scales_at(), block);
-    if (how.has_offsets()) by.offset = read_scale(how.scale, message + wire.offsets_at(), block);
-    return by;
+    return read_scale(message + wire.scales_at(), block);
 }
 /// The last block also writes zeros behind its plane: a message's bytes are a function of its elements.
-COLLPROBE_HD inline void write_block_scale(const codec& how, const wire_layout& wire, unsigned char* message,
-    std::uint64_t block, const block_scale& by) noexcept
+COLLPROBE_HD inline void write_block_scale(
+    const wire_layout& wire, unsigned char* message, std::uint64_t block, float scale) noexcept
 {
-    const auto write = [&](unsigned char* plane, float value) {
-        write_scale(how.scale, plane, block, value);
-        if (block + 1 < wire.blocks) return;
-        for (std::uint64_t at = wire.blocks; at * wire.scale_bytes % 16 != 0; ++at)
-            write_scale(how.scale, plane, at, 0);
-    };
-    write(message + wire.scales_at(), by.scale);
-    if (how.has_offsets()) write(message + wire.offsets_at(), by.offset);
+    unsigned char* const plane = message + wire.scales_at();
+    write_scale(plane, block, scale);
+    if (block + 1 < wire.blocks) return;
+    for (std::uint64_t at = wire.blocks; at * scale_bytes % 16 != 0; ++at) write_scale(plane, at, 0);
 }
 
 /// The elements of a buffer that some messages hold. The buffer consists of slices of equal length, of which the last

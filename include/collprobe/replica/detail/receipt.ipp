@@ -322,14 +322,8 @@ COLLPROBE_COLD_INLINE receipt_tensor& receipt::tensor_for(receipt_tensor descrip
 COLLPROBE_COLD_INLINE void receipt::add(std::string_view name, const tensor_part& part,
     view<const element_cast> casts, std::string_view type, call_site where)
 {
-    add(name, part, digest_part_and_casts(part, casts, where), casts, type, where);
-}
-
-COLLPROBE_COLD_INLINE void receipt::add(std::string_view name, const tensor_part& part, const part_digests& digests,
-    view<const element_cast> casts, std::string_view type, call_site where)
-{
+    const part_digests digests = digest_part(part, casts, where);
     detail::require(!name.empty(), "receipt", "a tensor without a name", where);
-    detail::require(casts.count() == digests.casts.size(), "receipt", "not as many digests as casts", where);
     const bool known = std::all_of(type.begin(), type.end(), [](char c) {
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
     });

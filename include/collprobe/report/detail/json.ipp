@@ -160,6 +160,42 @@ COLLPROBE_COLD_INLINE void write_weights(json_writer& json, const call_weights& 
     json.close(']');
 }
 
+/// By rank. Counts that are zero on all ranks are left out.
+COLLPROBE_COLD_INLINE void write_inputs(json_writer& json, const std::vector<statistics>& inputs)
+{
+    const auto array = [&](const char* name, const auto& write, const auto& is_telling) {
+        if (std::none_of(inputs.begin(), inputs.end(), is_telling)) return;
+        json.key(name).open('[');
+        for (const statistics& each : inputs) write(json.element(), each);
+        json.close(']');
+    };
+    const auto always = [](const statistics&) { return true; };
+    const auto number = [&](const char* name, double statistics::* of) {
+        array(name, [of](json_writer& to, const statistics& each) { to.number(each.*of); }, always);
+    };
+    const auto count = [&](const char* name, auto of) {
+        array(name, [of](json_writer& to, const statistics& each) { to.integer(each.*of); },
+            [of](const statistics& each) { return each.*of != 0; });
+    };
+    json.key("inputs").open('{');
+    count("count", &statistics::count);
+    number("sum", &statistics::sum);
+    number("sum_of_squares", &statistics::sum_of_squares);
+    number("absolute_maximum", &statistics::absolute_maximum);
+    count("zero", &statistics::zero);
+    count("nan", &statistics::nan);
+    count("positive_infinity", &statistics::positive_infinity);
+    count("negative_infinity", &statistics::negative_infinity);
+    array("first_nonfinite",
+        [](json_writer& to, const statistics& each) {
+            if (each.first_nonfinite == no_index) to.index(-1);
+            else to.integer(each.first_nonfinite);
+        },
+        [](const statistics& each) { return each.first_nonfinite != no_index; });
+    array("digest", [](json_writer& to, const statistics& each) { to.bits(each.digest); }, always);
+    json.close('}');
+}
+
 COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& record, std::size_t c)
 {
     const call_record& call = record.calls[c];
@@ -194,6 +230,7 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
         json.key("transport").number(of.transport).close('}');
     }
     if (!call.result_sample.empty()) json.key("result_sample").numbers(call.result_sample);
+    if (!call.inputs.empty()) write_inputs(json, call.inputs);
 }
 
 COLLPROBE_COLD_INLINE void write_evidence(json_writer& json, const rank_evidence& of)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/table.hpp>
@@ -158,17 +159,17 @@ COLLPROBE_COLD_INLINE std::string coverage(const step_record& record)
 
 COLLPROBE_COLD_INLINE std::string quantisation_advice(const call_quantisation& of)
 {
-    // The mean crest of Gaussian blocks of 32, 64, ..., 4096 elements.
-    constexpr double gaussian[] = {2.347, 2.596, 2.828, 3.044, 3.248, 3.442, 3.626, 3.802};
+    // The mean crest of Gaussian blocks of 32, 64, ..., 1024 elements.
+    constexpr double gaussian[] = {2.347, 2.596, 2.828, 3.044, 3.248, 3.442};
     std::size_t doublings = 0;
-    while (doublings < 7 && 32u << doublings < of.outcome.block) ++doublings;
+    while (doublings < 5 && 32u << doublings < of.outcome.block) ++doublings;
     switch (of.verdict) {
     case quantisation_verdict::corrupt: return "not an error of codes: check links and memory";
     case quantisation_verdict::non_finite_hidden:
         return "the optimiser does not see that the step is bad: skip it";
     case quantisation_verdict::biased:
         return of.coherence > 1.5 ? "the ranks' errors are alike: round stochastically"
-                                  : "round stochastically, or keep the owner's errors (feedback)";
+                                  : "round stochastically, or feed the errors back";
     case quantisation_verdict::harmful:
         if (of.nonfinite == 0 && of.nonfinite_results != 0) return "sums overflow: scale the gradients down";
         [[fallthrough]];
@@ -476,6 +477,28 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         else if (!detail::is_copy(named)) text += "suspect: " + describe(named) + '\n';
     }
     return text;
+}
+
+COLLPROBE_COLD_INLINE std::string call_table(const step_record& record, std::size_t call)
+{
+    text_table table;
+    table.row("rank").cell("norm").cell("mean").cell("deviation").cell("largest").cell("zeros").cell("NaN");
+    table.cell("+Inf").cell("-Inf").cell("first of these").cell("digest");
+    std::string heading = "bucket " + std::to_string(call);
+    if (call < record.calls.size()) {
+        const call_record& of = record.calls[call];
+        heading = describe_call(static_cast<int>(call), of.site);
+        for (std::size_t rank = 0; rank < of.inputs.size(); ++rank) {
+            const statistics& sent = of.inputs[rank];
+            table.row(std::to_string(rank)).cell(short_number(sent.l2())).cell(short_number(sent.mean()));
+            table.cell(short_number(sent.standard_deviation())).cell(short_number(sent.absolute_maximum));
+            table.cell(std::to_string(sent.zero)).cell(std::to_string(sent.nan));
+            table.cell(std::to_string(sent.positive_infinity)).cell(std::to_string(sent.negative_infinity));
+            table.cell(sent.first_nonfinite == no_index ? "-" : std::to_string(sent.first_nonfinite));
+            table.cell(collprobe::detail::hexadecimal(sent.digest));
+        }
+    }
+    return "step " + std::to_string(record.step) + ", " + heading + '\n' + table.text();
 }
 
 COLLPROBE_COLD_INLINE std::string finding_list(const run_summary& run, std::size_t limit)

@@ -4,132 +4,140 @@
 
 #include <cstdint>
 
-#include <collprobe/scan/cuda/result_reducer.cuh>
-#include <collprobe/scan/cuda/statistics.cuh>
-#include <collprobe/scan/one_read.hpp>
+#include <collprobe/device/cuda/kernels.cuh>
+#include <collprobe/scan/detail/thread_list.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 
-/// The kernels of `sketched_reducer`. A block takes in strips of rows: `scan::row_strip`.
+/// The kernel of `one_read`. A block takes every n-th chunk of 16 KiB of a buffer: each thread has 64 bytes in flight and
+/// keeps in registers what the accumulators take in. The threads merge once, at the end of a slot; the last block of all
+/// merges the slots, two or three a thread, in one pass.
 namespace collprobe::inline COLLPROBE_ABI::cuda::detail {
 
-template <class T, scan::scan_features features>
-struct sketched_block {
-    using block = scan_block<T, features>;
-    using strip = scan::row_strip<T>;
-    struct shared {
-        typename block::shared scanned;
-        std::uint64_t signs[strip::sign_words];
+namespace scan = collprobe::detail;
+
+/// Merges what the threads of a block took in, one accumulator after the other, so that few registers are needed.
+/// Thread 0 gets the result. Behind it the memory can be used again.
+template <class Taken>
+struct list_merge {
+    union storage {
+        typename block_merge<decltype(Taken::first)>::storage first;
+        typename list_merge<decltype(Taken::rest)>::storage rest;
+        __device__ storage() {}
     };
-    static_assert(2 * strip::chunk <= block::chunk);
+    __device__ static void run(storage& memory, Taken& mine)
+    {
+        mine.first = block_merge<decltype(Taken::first)>::run(memory.first, mine.first);
+        __syncthreads();
+        list_merge<decltype(Taken::rest)>::run(memory.rest, mine.rest);
+    }
+};
+template <>
+struct list_merge<scan::accumulators<>::taken> {
+    struct storage {
+    };
+    __device__ static void run(storage&, scan::accumulators<>::taken&) {}
+};
 
-    scan::sketch_source<T> from;
-    scan::sketch_sum<T>* parts;
+/// `Read`: the `one_read` whose accumulators read. `Reducer`: it, or one that adds something to it.
+template <class Reducer, class Read, unsigned most_blocks, unsigned most_slots>
+struct block_read {
+    using element = typename Read::value_type;
+    using threads = scan::thread_list<element, typename Read::list>;
+    using partial = typename Read::partial;
+    static constexpr unsigned element_bytes = sizeof(element);
+    static constexpr unsigned blocks_per_multiprocessor = most_blocks;
+
+    struct shared {
+        typename threads::shared of_threads;
+        typename list_merge<partial>::storage merging;
+    };
+
+    const Reducer& reducer;
     shared& memory;
-    block scanned;
+    unsigned slots = 1;
 
-    __device__ sketched_block(const scan::sketch_source<T>& source, scan::sketch_sum<T>* sums, shared& shared_memory)
-        : from(source), parts(sums), memory(shared_memory), scanned(shared_memory.scanned)
+    __device__ block_read(const Reducer& from, shared& shared_memory) : reducer(from), memory(shared_memory)
     {
+        memory.of_threads.fill(threadIdx.x);
     }
 
-    /// Slots take the strips in turn.
-    __device__ void reduce_slot(
-        const scan::scan_input<T>& input, const statistics& identity, partial_results to, unsigned slot)
+    /// The kernel finds a slot's chunks itself: a slot has no length.
+    static scan::slot_plan plan(std::uint64_t count, unsigned most) noexcept
     {
-        const std::uint64_t slots = scan::plan_slots(from.data.count(), sizeof(T)).slots;
-        for (std::uint64_t index = slot; index < strip::strips(from); index += slots)
-            reduce_strip(input, strip::of(from, index), identity, to, static_cast<unsigned>(index));
-    }
-    __device__ typename block::partial combine(partial_results partials, const statistics& identity)
-    {
-        return scanned.combine(partials, static_cast<unsigned>(strip::strips(from)), identity);
+        return {0, scan::lesser(scan::chunks_of(count * sizeof(element)), scan::lesser(most_slots, most))};
     }
 
-private:
-    __device__ void reduce_strip(const scan::scan_input<T>& input, const strip& mine, const statistics& identity,
-        partial_results to, unsigned slot)
+    /// `extra`: takes in the chunks of the slot, too.
+    template <class Extra>
+    __device__ void reduce_slot(const Read& read, Extra& extra, partial_results to, unsigned item)
     {
-        typename block::shared& own = memory.scanned;
-        if (threadIdx.x == 0) own.rare = scan::rare_counts::none();
-        const scan::strip_lane<T> lane(mine, threadIdx.x);
-        typename block::thread_scan thread(
-            &own.multipliers, lane.place % block_threads, static_cast<std::uint32_t>(from.bins));
-        scan::thread_bins<T> bins;
-        for (std::uint64_t row = mine.first_row; row < mine.last_row; row += strip::chunk) {
-            const std::uint64_t last = mine.last_row - row < strip::chunk ? mine.last_row : row + strip::chunk;
-            __syncthreads(); // all have used what is written here
-            for (unsigned i = threadIdx.x; i < strip::sign_words; i += block_threads)
-                memory.signs[i] = from.signs(row + i / strip::words_of_row, mine.column + i % strip::words_of_row * 64);
-            if (threadIdx.x < 2 * strip::chunk) {
-                const std::uint64_t period = mine.period(row + threadIdx.x % strip::chunk) + threadIdx.x / strip::chunk;
-                own.slot.factors[threadIdx.x] = scan::digest_factors::of_round(2 * period);
+        const unsigned slot = item % slots;
+        const scan::byte_source source{
+            reinterpret_cast<const unsigned char*>(read.data.data()), read.data.count() * sizeof(element)};
+        const std::uint64_t chunks = scan::chunks_of(source.bytes);
+        threads mine(read.of, memory.of_threads, threadIdx.x);
+        memory.of_threads.begin_slot(threadIdx.x);
+        unsigned step = 0;
+        COLLPROBE_NO_UNROLL
+        for (std::uint64_t index = slot; index < chunks; index += slots) {
+            if (step == 0) {
+                __syncthreads();
+                memory.of_threads.prepare(index, slots, threadIdx.x);
+                __syncthreads();
             }
-            __syncthreads();
-            scan::scan_rows(thread, bins, input, lane, row, last, memory.signs, own.slot.factors, own.rare);
+            const scan::chunk at{index * scan::chunk_bytes + threadIdx.x * 16, source.bytes, step};
+            scan::words16 words[scan::chunk_runs];
+            at.load(source, words);
+            mine.take(words, at);
+            extra.take(words, at);
+            step = (step + 1) % scan::prepared_chunks;
         }
-        bins.store(parts + mine.part() * scan::sketch_numbers<T>(from.bins), from.bins, lane.column);
-        scanned.finish_slot(
-            thread, mine.origin(), mine.elements(),
-            [&](const scan::slot_request& request) {
-                scan::shifted_sums sums;
-                scan::sum_shifted(sums, input.source, lane, request.factor, request.pivot);
-                return sums;
-            },
-            identity, to, slot);
+        extra.end_slot(slot, threadIdx.x);
+        __syncthreads();
+        partial all = mine.taken_in(threadIdx.x);
+        list_merge<partial>::run(memory.merging, all);
+        if (threadIdx.x == 0) to.write(item, all);
+    }
+
+    template <class Result>
+    __device__ void combine(partial_results from, unsigned all_slots, Result* result)
+    {
+        partial mine = Reducer::identity();
+        COLLPROBE_NO_UNROLL
+        for (unsigned slot = threadIdx.x; slot < all_slots; slot += block_threads)
+            mine.merge(from.template read<partial>(slot));
+        list_merge<partial>::run(memory.merging, mine);
+        if (threadIdx.x == 0) *result = reducer.finish(mine);
     }
 };
 
-/// What a block reads, and how it makes the result of its reducer. Registers for two blocks on a multiprocessor.
-template <class T>
-struct block_reduction<scan::sketched_reducer<statistics_reducer<T, true>, T>> {
-    using inner = statistics_reducer<T, true>;
-    using block = sketched_block<T, scan::scan_features{true, true, false, false, false, true}>;
-    using shared = typename block::shared;
-    static constexpr unsigned element_bytes = sizeof(T);
-    static constexpr unsigned blocks_per_multiprocessor = 2;
+/// Registers for four blocks on a multiprocessor, each with 16 KiB in flight.
+template <class Reducer>
+    requires requires { typename Reducer::list; }
+struct block_reduction<Reducer> : block_read<Reducer, Reducer, 4, scan::read_slots> {
+    using block_read<Reducer, Reducer, 4, scan::read_slots>::block_read;
 
-    scan::scan_input<T> input;
-    block scanned;
-
-    __device__ block_reduction(const scan::sketched_reducer<inner, T>& reducer, shared& memory)
-        : input(input_of(reducer.inner)), scanned(reducer.from, reducer.sketch.scratch, memory)
+    struct nothing {
+        __device__ void take(const scan::words16 (&)[scan::chunk_runs], const scan::chunk&) {}
+        __device__ void end_slot(unsigned, unsigned) {}
+    };
+    __device__ void reduce_slot(std::uint64_t, std::uint32_t, partial_results to, unsigned item)
     {
-    }
-    __device__ void reduce_slot(std::uint64_t, std::uint32_t, partial_results to, unsigned slot)
-    {
-        scanned.reduce_slot(input, inner::identity().value, to, slot);
-    }
-    template <class Result>
-    __device__ void combine(partial_results from, unsigned, Result* result)
-    {
-        const auto all = scanned.combine(from, inner::identity().value);
-        if (threadIdx.x == 0) *result = inner::finish({all.value, all.digest});
+        nothing extra;
+        block_read<Reducer, Reducer, 4, scan::read_slots>::reduce_slot(this->reducer, extra, to, item);
     }
 };
 
-template <class T>
-struct block_reduction<scan::sketched_reducer<scan::result_reducer<T>, T>> {
-    using inner = block_reduction<scan::result_reducer<T>>;
-    using block = sketched_block<T, scan::scan_features{false, true, false, true, false, true}>;
-    using shared = typename block::shared;
-    static constexpr unsigned element_bytes = sizeof(T);
-    static constexpr unsigned blocks_per_multiprocessor = 2;
+template <class Inner, class T>
+struct block_reduction<scan::sketched_reducer<Inner, T>>
+    : block_read<scan::sketched_reducer<Inner, T>, Inner, 2, scan::sketched<T>::most_slots> {
+    using base = block_read<scan::sketched_reducer<Inner, T>, Inner, 2, scan::sketched<T>::most_slots>;
+    using base::base;
 
-    scan::scan_input<T> input;
-    block scanned;
-
-    __device__ block_reduction(const scan::sketched_reducer<scan::result_reducer<T>, T>& reducer, shared& memory)
-        : input(input_of(reducer.inner)), scanned(reducer.from, reducer.sketch.scratch, memory)
+    __device__ void reduce_slot(std::uint64_t, std::uint32_t, partial_results to, unsigned item)
     {
-    }
-    __device__ void reduce_slot(std::uint64_t, std::uint32_t, partial_results to, unsigned slot)
-    {
-        scanned.reduce_slot(input, statistics_reducer<T, true>::identity().value, to, slot);
-    }
-    template <class Result>
-    __device__ void combine(partial_results from, unsigned, Result* result)
-    {
-        const auto all = scanned.combine(from, statistics_reducer<T, true>::identity().value);
-        if (threadIdx.x == 0) *result = inner::finish(input, all);
+        typename scan::sketched<T>::thread bins(this->reducer.from, this->reducer.to.sketch);
+        base::reduce_slot(this->reducer.inner, bins, to, item);
     }
 };
 

@@ -2,145 +2,129 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
+#include <collprobe/core/element.hpp>
+#include <collprobe/scan/detail/float_sums.hpp>
 #include <collprobe/simd/vector.hpp>
 
 #if COLLPROBE_VECTORS
 COLLPROBE_BEGIN_VECTORS
 namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
-/// The places in a word of signs of vector `k` of sixteen elements.
-template <int k>
-[[gnu::always_inline]] inline words64 sign_places() noexcept
+template <class V, class Sign>
+[[gnu::always_inline]] inline V with_signs(V x, Sign minus) noexcept
 {
-    words64 result;
-    for (int lane = 0; lane < width / 8; ++lane) result[lane] = static_cast<std::uint64_t>(k * (width / 8) + lane);
-    return result;
+    return reinterpret_cast<V>(reinterpret_cast<Sign>(x) ^ minus);
 }
 
-/// Vector `k` of sixteen elements, in their order (`load_doubles` has another order for bfloat16).
-template <int k, class T>
-[[gnu::always_inline]] inline doubles doubles_in_order(const T* from) noexcept
+/// Adds sixteen floats to doubles in memory; `pairs`: first those of even place, then those of odd place.
+template <bool pairs>
+[[gnu::always_inline]] inline void add_to_memory(floats a, floats b, double* to) noexcept
 {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-        constexpr int group = k / 2; // of eight elements
-        return doubles_of_eight<k % 2>(reinterpret_cast<floats>(ints_of_shorts(from + 8 * group) << 16));
-    } else {
-        return load_doubles<k>(from);
+    floats in_order[2] = {a, b};
+    if constexpr (pairs) {
+        in_order[0] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+        in_order[1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    COLLPROBE_UNROLL_VECTORS
+    for (unsigned k = 0; k < 2; ++k, to += 8) {
+        store(to, load<doubles>(to) + doubles_of_eight<0>(in_order[k]));
+        store(to + 4, load<doubles>(to + 4) + doubles_of_eight<1>(in_order[k]));
     }
 }
 
-/// Adds vector `k` of sixteen elements, signed, and its squares.
-template <int k, class T>
-[[gnu::always_inline]] inline void add_vector(const T* from, words64 signs, doubles* sums, doubles* energies) noexcept
+/// The lanes for which `is_plain_bin` is false.
+[[gnu::always_inline]] inline ints rare_bins(floats sum, floats energy) noexcept
 {
-    const doubles x = doubles_in_order<k>(from);
-    // The squares of the other types are exact, fused or not.
-    if constexpr (std::is_same_v<T, double>) energies[k] = hidden(energies[k] + hidden(x * x));
-    else energies[k] = hidden(energies[k] + x * x);
-    const words64 sign = (signs << (63 - sign_places<k>())) & 0x8000000000000000u;
-    sums[k] = hidden(sums[k] + reinterpret_cast<doubles>(reinterpret_cast<words64>(x) ^ sign));
-}
-template <int k, class T>
-[[gnu::always_inline]] inline void add_vector(const T* from, words64 signs, words64* sums) noexcept
-{
-    constexpr int lanes = width / 8;
-    using wide = vector<std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>, width>;
-    const auto x = reinterpret_cast<words64>(
-        __builtin_convertvector(load<vector<T, lanes * int{sizeof(T)}>>(from + k * lanes), wide));
-    const words64 minus = words64{} - ((signs >> sign_places<k>()) & 1);
-    sums[k] += (x ^ minus) - minus;
+    const auto size = reinterpret_cast<ints>(energy);
+    const auto is_sum = (reinterpret_cast<ints>(sum) & 0x7fffffff) != 0;
+    return ((size < bit_cast<int>(0x1p-100f)) & is_sum) | (size >= 0x7f800000);
 }
 
-/// Loads and stores sixteen bins. They stay in registers while rows are added to them.
-template <class V, int n>
-[[gnu::always_inline]] inline void load_bins(V (&bins)[n], const void* from) noexcept
-{
-    for (int k = 0; k < n; ++k) {
-        V next = load<V>(static_cast<const unsigned char*>(from) + k * width);
-        next = hidden(next); // without this g++ copies half vectors through memory
-        bins[k] = next;
-    }
-}
-template <class V, int n>
-[[gnu::always_inline]] inline void store_bins(const V (&bins)[n], void* to) noexcept
-{
-    typedef V unaligned __attribute__((aligned(8), may_alias));
-    for (int k = 0; k < n; ++k) static_cast<unaligned*>(to)[k] = bins[k];
-}
-
-/// Adds sixteen columns of some rows.
-template <class T, class... Bins>
-[[gnu::always_inline]] inline void add_columns(const T* from, std::uint64_t stride, int rows,
-    const std::uint64_t* words, unsigned shift, Bins&... bins) noexcept
-{
-    constexpr int ahead = 512; // bytes of a row, found by measurement
-    for (int row = 0; row < rows; ++row, from += stride) {
-        __builtin_prefetch(reinterpret_cast<const unsigned char*>(from) + ahead);
-        const words64 signs = words64{} + (words[row] >> shift);
-        add_vector<0>(from, signs, bins...);
-        add_vector<1>(from, signs, bins...);
-        add_vector<2>(from, signs, bins...);
-        add_vector<3>(from, signs, bins...);
-    }
-}
-
-/// Adds 64 columns of some rows to their sums and, of floating point, their energies.
+/// Adds 64 columns of some rows to their bins. False, and nothing is added, if a bin is not plain.
+/// Loops over bins are unrolled, else g++ would keep them in memory.
 template <class T>
-inline void add_word_of_columns(const T* from, std::uint64_t stride, int rows, const std::uint64_t* words,
+inline bool add_columns(const T* from, std::uint64_t stride, std::uint64_t rows, const std::uint64_t* words,
     double* sums, double* energies) noexcept
 {
-    for (unsigned c = 0; c < 64; c += 16) {
-        doubles s[128 / width];
-        doubles e[128 / width];
-        load_bins(s, sums + c);
-        load_bins(e, energies + c);
-        add_columns(from + c, stride, rows, words, c, s, e);
-        store_bins(s, sums + c);
-        store_bins(e, energies + c);
-    }
-}
-template <class T>
-inline void add_word_of_columns(
-    const T* from, std::uint64_t stride, int rows, const std::uint64_t* words, std::uint64_t* sums) noexcept
-{
-    for (unsigned c = 0; c < 64; c += 16) {
-        words64 s[128 / width];
-        load_bins(s, sums + c);
-        add_columns(from + c, stride, rows, words, c, s);
-        store_bins(s, sums + c);
-    }
-}
-
-/// The same for 8 bits. Sums of up to 128 rows fit in shorts; there are fewer.
-template <class T>
-    requires(sizeof(T) == 1)
-inline void add_word_of_columns(
-    const T* from, std::uint64_t stride, int rows, const std::uint64_t* words, std::uint64_t* sums) noexcept
-{
-    constexpr int ahead = 256; // bytes of a row, found by measurement
-    // Multiplied by these, bit i of lane i becomes the highest.
-    using patterns = vector<std::uint16_t, 32>;
-    constexpr patterns to_highest
-        = {0x8000, 0x4000, 0x2000, 0x1000, 0x800, 0x400, 0x200, 0x100, 0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1};
-    constexpr int lanes = width / 8;
-    shorts totals[4] = {};
-    for (int r = 0; r < rows; ++r, from += stride) {
-        __builtin_prefetch(from + ahead);
-        COLLPROBE_UNROLL_VECTORS
-        for (int k = 0; k < 4; ++k) {
-            const auto signs = load<std::uint16_t>(reinterpret_cast<const unsigned char*>(words + r) + 2 * k);
-            const shorts minus = reinterpret_cast<shorts>((patterns{} + signs) * to_highest) >> 15;
-            totals[k] += (widened<shorts>(load<vector<T, 16>>(from + 16 * k)) ^ minus) - minus;
+    constexpr int ahead = 512; // bytes of a row, by measurement
+    if constexpr (sizeof(T) >= 4) {
+        constexpr words64 places[4] = {{63, 62, 61, 60}, {59, 58, 57, 56}, {55, 54, 53, 52}, {51, 50, 49, 48}};
+        for (unsigned c = 0; c < 64; c += 16) {
+            doubles sum[4];
+            doubles energy[4];
+            COLLPROBE_UNROLL_VECTORS
+            for (unsigned k = 0; k < 4; ++k) {
+                sum[k] = hidden(load<doubles>(sums + c + 4 * k));
+                energy[k] = hidden(load<doubles>(energies + c + 4 * k));
+            }
+            const T* row = from + c;
+            for (std::uint64_t r = 0; r < rows; ++r, row += stride) {
+                __builtin_prefetch(reinterpret_cast<const unsigned char*>(row) + ahead);
+                const words64 signs = words64{} + (words[r] >> c);
+                COLLPROBE_UNROLL_VECTORS
+                for (unsigned k = 0; k < 4; ++k) {
+                    doubles x;
+                    if constexpr (sizeof(T) == 8) x = load<doubles>(row + 4 * k);
+                    else x = widened<doubles>(load<vector<float, 16>>(row + 4 * k));
+                    const words64 minus = (signs << places[k]) & 0x8000000000000000u;
+                    energy[k] = hidden(energy[k] + (products_are_exact<T> ? x * x : hidden(x * x)));
+                    sum[k] = hidden(sum[k] + with_signs(x, minus));
+                }
+            }
+            COLLPROBE_UNROLL_VECTORS
+            for (unsigned k = 0; k < 4; ++k) {
+                store(sums + c + 4 * k, sum[k]);
+                store(energies + c + 4 * k, energy[k]);
+            }
         }
-    }
-    std::int16_t all[64];
-    __builtin_memcpy(all, totals, sizeof all);
-    for (int c = 0; c < 64; c += lanes) {
-        words64 bins[1];
-        load_bins(bins, sums + c);
-        bins[0] += reinterpret_cast<words64>(__builtin_convertvector(
-            load<vector<std::int16_t, 2 * lanes>>(all + c), vector<std::int64_t, width>));
-        store_bins(bins, sums + c);
+        return true;
+    } else {
+        // Bits of bfloat16 in a word are a pair's: even elements come first, then odd ones.
+        constexpr bool pairs = std::is_same_v<T, bfloat16>;
+        constexpr words32 even = {31, 29, 27, 25, 23, 21, 19, 17}, odd = {30, 28, 26, 24, 22, 20, 18, 16};
+        constexpr words32 first = {31, 30, 29, 28, 27, 26, 25, 24}, second = {23, 22, 21, 20, 19, 18, 17, 16};
+        constexpr words32 places[2] = {pairs ? even : first, pairs ? odd : second};
+        floats sum_of[8]; // nothing is added to the bins before it is known that all are plain
+        floats energy_of[8];
+        ints rare = {};
+        for (unsigned c = 0; c < 64; c += 32) {
+            floats sum[4] = {};
+            floats energy[4] = {};
+            const T* row = from + c;
+            for (std::uint64_t r = 0; r < rows; ++r, row += stride) {
+                __builtin_prefetch(reinterpret_cast<const unsigned char*>(row) + ahead);
+                const words32 signs[2] = {words32{} + static_cast<std::uint32_t>(words[r] >> c),
+                    words32{} + static_cast<std::uint32_t>(words[r] >> (c + 16))};
+                floats x[4];
+                COLLPROBE_UNROLL_VECTORS
+                for (unsigned k = 0; k < 4; ++k) {
+                    if constexpr (pairs) {
+                        const auto bits = load<words32>(row + 16 * (k / 2));
+                        x[k] = reinterpret_cast<floats>(k % 2 == 0 ? bits << 16 : bits & 0xffff0000u);
+                    } else {
+                        x[k] = load_floats(row + 8 * k);
+                    }
+                    const words32 minus = (signs[k / 2] << places[k % 2]) & 0x80000000u;
+                    energy[k] = fused_multiply_add(x[k], x[k], energy[k]);
+                    sum[k] = hidden(sum[k] + with_signs(x[k], minus));
+                }
+            }
+            COLLPROBE_UNROLL_VECTORS
+            for (unsigned k = 0; k < 4; ++k) {
+                sum_of[c / 8 + k] = sum[k];
+                energy_of[c / 8 + k] = energy[k];
+                rare |= rare_bins(sum[k], energy[k]);
+            }
+        }
+        if (any_bit(rare)) return false;
+        COLLPROBE_UNROLL_VECTORS
+        for (unsigned k = 0; k < 8; k += 2) {
+            add_to_memory<pairs>(sum_of[k], sum_of[k + 1], sums + 8 * k);
+            add_to_memory<pairs>(energy_of[k], energy_of[k + 1], energies + 8 * k);
+        }
+        return true;
     }
 }
 

@@ -11,21 +11,19 @@
 #include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/target.hpp>
-#include <collprobe/scan/statistics.hpp> // the vector code that the kernel builds on
+#include <collprobe/scan/detail/float_sums.hpp>
 #include <collprobe/simd/barrier.hpp>
-#include <collprobe/simd/gradual_underflow.hpp>
-#include <collprobe/simd/vector.hpp>
 #include <collprobe/simd/rounding.hpp>
-
-#include <collprobe/scan/detail/sketch_kernel.hpp>
+#include <collprobe/simd/vector.hpp>
 
 /// A buffer as rows with as many elements as a sketch has bins: the cut into rows, and the sums on the CPU.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The number of rows that are added to a bin while it is in a register: as many streams as processors prefetch. Rows
-/// of 8 bits are short, and a bin costs as much as they do.
-template <element T>
-inline constexpr int sketch_tile = sizeof(T) == 1 ? 16 : 8;
+/// of narrow elements are short, and a bin costs as much as they do. Rows come together from a multiple of this number on, so that
+/// those that are added in float are always the same.
+template <floating_element T>
+inline constexpr std::uint64_t sketch_tile = sizeof(T) < 4 ? 16 : 8;
 /// Rows up to this size together stay in the second-level cache, beside their bins.
 inline constexpr std::uint64_t sketch_tile_bytes = 256 * 1024;
 /// The largest number of parts of a buffer that are summed separately.
@@ -37,22 +35,10 @@ COLLPROBE_HD constexpr std::uint64_t sketch_signs(std::uint64_t seed, std::uint6
     return mix64(seed + (word + 1) * 0x9e3779b97f4a7c15u);
 }
 
-/// The type of a bin: a double or, modulo 2^64, an integer.
-template <element T>
-using sketch_sum = std::conditional_t<floating_element<T>, double, std::uint64_t>;
-
-/// Numbers of a sketch: the sums, and behind them the energies, which integers do not have.
-template <element T>
-COLLPROBE_HD constexpr std::uint64_t sketch_numbers(std::uint64_t bins) noexcept
-{
-    return floating_element<T> ? 2 * bins : bins;
-}
-
 /// A run of elements that begins with element `first` of its buffer. Row r holds the elements with index r * bins to
 /// r * bins + bins - 1; the first and the last row may be incomplete. Rows are summed by parts, each part from its
-/// first row to its last, and then the parts in their order. This order depends on count and bins alone, so every
-/// device gives the same bits.
-template <element T>
+/// first row to its last, and then the parts in their order. This order depends on count, bins and `first` alone.
+template <floating_element T>
 struct sketch_source {
     view<const T> data;
     std::uint64_t first = 0;
@@ -96,126 +82,152 @@ struct sketch_source {
 };
 
 /// Adds one element, whose sign is a minus if `minus` is 1, and its square.
-template <floating_element T>
-COLLPROBE_HD inline void add_number_to_bin(double x, std::uint64_t minus, double& sum, double& energy) noexcept
+COLLPROBE_HD inline void add_to_bin(double x, std::uint64_t minus, double& sum, double& energy) noexcept
 {
-    // An exact square has the same bits with an FMA, and a GPU needs one instruction less.
-    if constexpr (on_device && squares_are_exact<T>) energy = multiply_add(x, x, energy);
-    else energy = rounded_sum(energy, rounded_product(x, x));
+    energy = rounded_sum(energy, rounded_product(x, x));
     sum = rounded_sum(sum, bit_cast<double>(bit_cast<std::uint64_t>(x) ^ minus << 63));
 }
-template <floating_element T>
-COLLPROBE_HD inline void add_to_bin(T value, std::uint64_t minus, double& sum, double& energy) noexcept
+
+/// Whether a bin's sum in float of some elements, and of their squares, stands for them: the squares neither left the
+/// range of a float nor were lost below it.
+inline bool is_plain_bin(float sum, float energy) noexcept
 {
-    add_number_to_bin<T>(widen(value), minus, sum, energy);
-}
-template <element T>
-COLLPROBE_HD inline void add_to_bin(T value, std::uint64_t minus, std::uint64_t& sum) noexcept
-{
-    sum += (static_cast<std::uint64_t>(value) ^ (0 - minus)) - (0 - minus);
+    const auto size = bit_cast<std::uint32_t>(energy);
+    return size < 0x7f800000 && (size >= bit_cast<std::uint32_t>(0x1p-100f) || (bit_cast<std::uint32_t>(sum) << 1) == 0);
 }
 
-/// Sums of the rows [row, row + rows) of 64 columns from `column` on.
-/// Precondition: the rows have all these columns.
-template <element T, class... Sums>
-void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from, std::uint64_t row, int rows,
-    std::uint64_t column, Sums*... sums) noexcept
+/// Adds sums in float of 64 columns, if all bins are plain. The portable path.
+template <floating_element T>
+bool add_in_float(const T* data, std::uint64_t stride, std::uint64_t rows, const std::uint64_t* words, double* sums,
+    double* energies) noexcept
 {
-    std::uint64_t words[sketch_tile<T>];
-    for (int r = 0; r < rows; ++r) words[r] = from.signs(row + static_cast<std::uint64_t>(r), column);
-    const T* data = from.data.data() + from.index(row, column);
-    if (path != isa::portable)
-        return COLLPROBE_ON_ISA(path, void(), add_word_of_columns(data, from.bins, rows, words, sums...));
-    for (int r = 0; r < rows; ++r, data += from.bins) {
-        for (unsigned c = 0; c < 64; ++c) add_to_bin(data[c], words[r] >> c & 1, sums[c]...);
+    if constexpr (sizeof(T) >= 4) {
+        return false;
+    } else {
+        float sum[64] = {};
+        float energy[64] = {};
+        for (std::uint64_t r = 0; r < rows; ++r, data += stride) {
+            for (unsigned c = 0; c < 64; ++c) {
+                const float x = static_cast<float>(data[c]);
+                energy[c] = fused_sum(x, x, energy[c]);
+                sum[c] += bit_cast<float>(
+                    bit_cast<std::uint32_t>(x) ^ static_cast<std::uint32_t>(words[r] >> c & 1) << 31);
+            }
+        }
+        for (unsigned c = 0; c < 64; ++c)
+            if (!is_plain_bin(sum[c], energy[c])) return false;
+        for (unsigned c = 0; c < 64; ++c) {
+            sums[c] += sum[c];
+            energies[c] += energy[c];
+        }
+        return true;
     }
 }
 
+} // namespace collprobe::detail
+
+#include <collprobe/scan/detail/sketch_kernel.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Sums of the rows [row, row + rows) of 64 columns from `column` on. Elements of less than 32 bits are added up in
+/// float, row by row, and these sums in double: at most `sketch_tile` rows. If a bin is not plain, all is done in double.
+/// Precondition: the rows have all these columns.
+template <floating_element T>
+void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from, std::uint64_t row,
+    std::uint64_t rows, std::uint64_t column, double* sums, double* energies) noexcept
+{
+    std::uint64_t words[sketch_tile<T>] = {};
+    for (std::uint64_t r = 0; r < rows; ++r) words[r] = from.signs(row + r, column);
+    const T* const data = from.data.data() + from.index(row, column);
+    const bool done = COLLPROBE_ON_ISA(path, add_in_float(data, from.bins, rows, words, sums, energies),
+        add_columns(data, from.bins, rows, words, sums, energies));
+    if (done) return;
+    for (std::uint64_t r = 0; r < rows; ++r)
+        for (unsigned c = 0; c < 64; ++c)
+            add_to_bin(widen(data[r * from.bins + c]), words[r] >> c & 1, sums[c], energies[c]);
+}
+
 /// Adds an incomplete row.
-template <element T, class... Sums>
-void add_piece_of_row(isa path, const sketch_source<T>& from, std::uint64_t row, Sums*... sums) noexcept
+template <floating_element T>
+void add_piece_of_row(
+    isa path, const sketch_source<T>& from, std::uint64_t row, double* sums, double* energies) noexcept
 {
     const std::uint64_t end = from.end_of(row);
     std::uint64_t column = from.begin_of(row);
     while (column < end) {
         if (column % 64 == 0 && end - column >= 64) {
-            add_word_of_columns(path, from, row, 1, column, (sums + column)...);
+            add_word_of_columns(path, from, row, 1, column, sums + column, energies + column);
             column += 64;
         } else {
             const std::uint64_t minus = from.signs(row, column) >> column % 64 & 1;
-            add_to_bin(from.data[from.index(row, column)], minus, sums[column]...);
+            add_to_bin(widen(from.data[from.index(row, column)]), minus, sums[column], energies[column]);
             ++column;
         }
     }
 }
 
 /// Adds the rows [row, last) to bins. `in_cache`: they have just been read.
-template <element T, class... Sums>
+template <floating_element T>
 void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::uint64_t last, bool in_cache,
-    Sums*... sums) noexcept
+    double* sums, double* energies) noexcept
 {
     while (row < last) {
         if (!from.is_whole(row)) {
-            add_piece_of_row(path, from, row++, sums...);
+            add_piece_of_row(path, from, row++, sums, energies);
             continue;
         }
-        int rows = 1;
-        while (rows < sketch_tile<T> && row + static_cast<std::uint64_t>(rows) < last
-            && from.is_whole(row + static_cast<std::uint64_t>(rows))) {
-            ++rows;
-        }
-        const std::uint64_t tile_bytes = static_cast<unsigned>(rows) * from.bins * sizeof(T);
-        const auto* next = reinterpret_cast<const unsigned char*>(from.data.data() + from.index(row, 0)) + tile_bytes;
+        std::uint64_t rows = 1;
+        while ((row + rows) % sketch_tile<T> != 0 && row + rows < last && from.is_whole(row + rows)) ++rows;
+        const std::uint64_t bytes = rows * from.bins * sizeof(T);
+        const auto* next = reinterpret_cast<const unsigned char*>(from.data.data() + from.index(row, 0)) + bytes;
         for (std::uint64_t column = 0; column < from.bins; column += 64) {
             // Rows are as many streams. Memory is read fastest in one: the next rows, into the cache.
-            if (!in_cache && tile_bytes <= sketch_tile_bytes)
-                for (std::size_t line = 0; line < static_cast<unsigned>(rows) * sizeof(T); ++line, next += 64)
+            if (!in_cache && bytes <= sketch_tile_bytes)
+                for (std::size_t line = 0; line < rows * sizeof(T); ++line, next += 64)
                     __builtin_prefetch(next);
-            add_word_of_columns(path, from, row, rows, column, (sums + column)...);
+            add_word_of_columns(path, from, row, rows, column, sums + column, energies + column);
         }
-        row += static_cast<std::uint64_t>(rows);
+        row += rows;
     }
 }
 
-/// Where the host keeps the sums of a sketch, `sketch_numbers` each, and those of the part that is being summed.
-template <element T>
+/// Where the host keeps the numbers of a sketch, `2 * bins`, and those of the part that is being summed.
 struct sketch_memory {
-    sketch_sum<T>* sketch;
-    sketch_sum<T>* scratch;
-    bool parts_apart = false; ///< every part stays in `scratch`, one behind the other, for `join_sketch_parts`
+    double* sketch;
+    double* scratch;
 };
 
 /// Adds the rows [row, last) to a sketch to which all rows before them were added. `in_cache`: as of `add_rows`.
-template <element T>
+template <floating_element T>
 [[gnu::noinline]] void add_rows_by_parts(isa path, const sketch_source<T>& from, std::uint64_t row, std::uint64_t last,
-    bool in_cache, const sketch_memory<T>& to) noexcept
+    bool in_cache, const sketch_memory& to) noexcept
 {
-    const std::uint64_t numbers = sketch_numbers<T>(from.bins);
+    const std::uint64_t numbers = 2 * from.bins;
     const std::uint64_t rows = from.rows();
     const std::uint64_t step = from.rows_per_part();
     while (row < last) {
         const std::uint64_t part = row / step;
         const std::uint64_t end_of_part = rows - part * step < step ? rows : (part + 1) * step;
         const std::uint64_t end = last < end_of_part ? last : end_of_part;
-        sketch_sum<T>* const sums = to.parts_apart ? to.scratch + part * numbers : part == 0 ? to.sketch : to.scratch;
+        double* const sums = part == 0 ? to.sketch : to.scratch;
         if (row == part * step)
             for (std::uint64_t i = 0; i < numbers; ++i) sums[i] = 0;
-        if constexpr (floating_element<T>) add_rows(path, from, row, end, in_cache, sums, sums + from.bins);
-        else add_rows(path, from, row, end, in_cache, sums);
+        add_rows(path, from, row, end, in_cache, sums, sums + from.bins);
         compiler_barrier(sums);
-        if (end == end_of_part && part != 0 && !to.parts_apart)
+        if (end == end_of_part && part != 0)
             for (std::uint64_t i = 0; i < numbers; ++i) to.sketch[i] += sums[i];
         row = end;
     }
 }
 
-/// The sketch of a run of elements, in `sketch_numbers` of memory; `scratch` has the same size.
-template <element T>
-void sketch_run(isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
+/// The sketch of a run of elements, in `2 * bins` numbers of memory; `scratch` has the same size.
+template <floating_element T>
+void sketch_run(isa path, const sketch_source<T>& from, double* sketch, double* scratch) noexcept
 {
     if (from.data.empty())
-        for (std::uint64_t i = 0; i < sketch_numbers<T>(from.bins); ++i) sketch[i] = 0;
-    add_rows_by_parts(path, from, 0, from.rows(), false, sketch_memory<T>{sketch, scratch});
+        for (std::uint64_t i = 0; i < 2 * from.bins; ++i) sketch[i] = 0;
+    add_rows_by_parts(path, from, 0, from.rows(), false, sketch_memory{sketch, scratch});
 }
 
 } // namespace collprobe::detail

@@ -6,50 +6,95 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/scan/detail/chunk.hpp>
 #include <collprobe/scan/detail/sketch_rows.hpp>
-#include <collprobe/scan/detail/words.hpp>
 
-/// The sketch as the threads of a GPU compute it. A thread owns the neighbouring bins of sixteen bytes, for one part
-/// of the rows. Neighbouring threads read neighbouring words, no operation is atomic, and the bits are those of the
-/// CPU.
+/// The sketch as the threads of a GPU compute it. A thread owns neighbouring bins, those of sixteen bytes, for a part of
+/// the buffer, and keeps them in registers. Neighbouring threads read neighbouring words, and no operation is atomic.
+/// The parts are added up in their order. So the bits depend on the buffer alone; they are not those of the host.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The bins of a thread: those of sixteen bytes of a row.
-template <element T>
+/// The bins of a thread.
+template <floating_element T>
 struct thread_bins {
     static constexpr unsigned count = per_words16<T>;
 
-    sketch_sum<T> sums[count] = {};
-    double energies[floating_element<T> ? count : 1] = {};
+    double sums[count] = {};
+    double energies[count] = {};
 
-    COLLPROBE_HD void add(T value, unsigned e, std::uint64_t minus) noexcept
-    {
-        if constexpr (floating_element<T>) add_to_bin(value, minus, sums[e], energies[e]);
-        else add_to_bin(value, minus, sums[e]);
-    }
     /// `signs`: from that of the first element on.
     COLLPROBE_HD void add(const words16& words, std::uint64_t signs) noexcept
     {
         COLLPROBE_UNROLL
-        for (unsigned e = 0; e < count; ++e) add(element_of<T>(words, e), e, signs >> e & 1);
+        for (unsigned e = 0; e < count; ++e) {
+            const double x = widen(element_of<T>(words, e));
+            energies[e] = multiply_add(x, x, energies[e]);
+            const std::uint64_t minus = signs >> e & 1;
+            sums[e] = rounded_sum(sums[e], bit_cast<double>(bit_cast<std::uint64_t>(x) ^ minus << 63));
+        }
     }
-    /// To the sketch of a part.
-    COLLPROBE_HD void store(sketch_sum<T>* part, std::uint64_t bins, std::uint64_t column) const noexcept
+    /// To the sketch of a part, from bin `column` on.
+    COLLPROBE_HD void store(double* part, std::uint64_t bins, std::uint64_t column) const noexcept
     {
-        sketch_sum<T>* const to = part + column;
         COLLPROBE_UNROLL
         for (unsigned e = 0; e < count; ++e) {
-            to[e] = sums[e];
-            if constexpr (floating_element<T>) to[bins + e] = energies[e];
+            const std::uint64_t bin = (column + e) & (bins - 1);
+            part[bin] = sums[e];
+            part[bins + bin] = energies[e];
         }
     }
 };
 
-/// The sums of each part. A body for `for_each` with `indices()` indices.
-template <element T>
+/// The sketch beside the accumulators of a read on a GPU, for rows that a run of a chunk has whole. So a thread's sixteen
+/// bytes have the same bins in each run. A part is what the threads of a row take in of a slot.
+template <floating_element T>
+struct sketched {
+    /// Two blocks on each of an H100's multiprocessors: fewer parts than `read_slots` would leave.
+    static constexpr unsigned most_slots = 264;
+
+    static bool fits(const sketch_source<T>& of) noexcept
+    {
+        return sizeof(T) >= 2 && of.bins * sizeof(T) <= round_bytes;
+    }
+    static std::uint64_t parts_of(const sketch_source<T>& of) noexcept
+    {
+        const std::uint64_t bytes = of.data.size_bytes();
+        const std::uint64_t chunks = bytes / chunk_bytes + (bytes % chunk_bytes != 0 ? 1 : 0);
+        return lesser(chunks, most_slots) * (round_bytes / (of.bins * sizeof(T)));
+    }
+
+    struct thread {
+        const sketch_source<T>& from;
+        double* parts;
+        thread_bins<T> bins{};
+
+        COLLPROBE_HD thread(const sketch_source<T>& source, double* memory) noexcept : from(source), parts(memory) {}
+        COLLPROBE_HD void take(const words16 (&words)[chunk_runs], const chunk& at) noexcept
+        {
+            COLLPROBE_UNROLL
+            for (unsigned k = 0; k < chunk_runs; ++k) {
+                const std::uint64_t index = from.first + (at.byte + k * round_bytes) / sizeof(T);
+                const unsigned shift = index % 64;
+                std::uint64_t signs = sketch_signs(from.seed, index / 64) >> shift;
+                if (shift + thread_bins<T>::count > 64) signs |= sketch_signs(from.seed, index / 64 + 1) << (64 - shift);
+                bins.add(words[k], signs);
+            }
+        }
+        COLLPROBE_HD void end_slot(unsigned slot, unsigned lane) const noexcept
+        {
+            const auto row = static_cast<unsigned>(from.bins * sizeof(T)); // bytes
+            const unsigned part = slot * (round_bytes / row) + lane * 16 / row;
+            const std::uint64_t column = from.first + lane * 16 / sizeof(T);
+            bins.store(parts + part * 2 * from.bins, from.bins, column & (from.bins - 1));
+        }
+    };
+};
+
+/// The sums of each part where rows are longer. A body for `for_each` with `indices()` indices.
+template <floating_element T>
 struct sketch_parts {
     sketch_source<T> from;
-    sketch_sum<T>* parts; ///< a sketch for each part
+    double* parts; ///< a sketch for each part
 
     static constexpr unsigned bins_each = per_words16<T>;
 
@@ -62,65 +107,41 @@ struct sketch_parts {
         const std::uint64_t rows = from.rows();
         const std::uint64_t step = from.rows_per_part();
         const std::uint64_t last = rows - part * step < step ? rows : (part + 1) * step;
+        const byte_source source{reinterpret_cast<const unsigned char*>(from.data.data()), from.data.count() * sizeof(T)};
         thread_bins<T> mine;
-        std::uint64_t row = part * step;
-        // Rows are multiples of sixteen bytes, so all are aligned like the first, which may begin before the data.
-        const bool aligned
-            = (reinterpret_cast<std::uintptr_t>(from.data.data()) - from.first_column() * sizeof(T)) % 16 == 0;
-        if (row < last && !from.is_whole(row)) add_checked(mine, row++, column);
-        if (aligned) {
-            constexpr unsigned in_flight = 4;
-            for (; row + in_flight <= last && from.is_whole(row + in_flight - 1); row += in_flight) {
-                words16 words[in_flight];
-                COLLPROBE_UNROLL
-                for (unsigned i = 0; i < in_flight; ++i) words[i] = load(row + i, column);
-                COLLPROBE_UNROLL
-                for (unsigned i = 0; i < in_flight; ++i)
-                    mine.add(words[i], from.signs(row + i, column) >> column % 64);
-            }
-        }
         COLLPROBE_NO_UNROLL
-        for (; row < last; ++row) add_checked(mine, row, column);
-        mine.store(parts + part * sketch_numbers<T>(from.bins), from.bins, column);
-    }
-
-private:
-    COLLPROBE_HD words16 load(std::uint64_t row, std::uint64_t column) const noexcept
-    {
-        return load_aligned(reinterpret_cast<const unsigned char*>(from.data.data() + from.index(row, column)));
-    }
-    /// Adds elements one by one, for incomplete rows and for any alignment.
-    COLLPROBE_HD void add_checked(thread_bins<T>& mine, std::uint64_t row, std::uint64_t column) const noexcept
-    {
-        const std::uint64_t begin = from.begin_of(row);
-        const std::uint64_t end = from.end_of(row);
-        const std::uint64_t signs = from.signs(row, column) >> column % 64;
-        COLLPROBE_UNROLL
-        for (unsigned e = 0; e < bins_each; ++e) {
-            if (column + e < begin || column + e >= end) continue;
-            mine.add(from.data[from.index(row, column + e)], e, signs >> e & 1);
+        for (std::uint64_t row = part * step; row < last; ++row) {
+            const std::uint64_t begin = larger(from.begin_of(row), column);
+            const std::uint64_t end = lesser(from.end_of(row), column + bins_each);
+            if (begin >= end) continue;
+            // Where the row's first place would be: before the data, perhaps.
+            const std::uint64_t offset = from.index(row, column) * sizeof(T);
+            words16 words[1];
+            if (end - begin == bins_each && offset % 16 == 0) source.load(words, offset);
+            else
+                words[0] = load_some(source.data + offset, static_cast<unsigned>((begin - column) * sizeof(T)),
+                    static_cast<unsigned>((end - column) * sizeof(T)));
+            mine.add(words[0], from.signs(row, column) >> column % 64);
         }
+        mine.store(parts + part * 2 * from.bins, from.bins, column);
     }
 };
 
-/// Adds up the parts in their order. A body for `for_each`, called for each number of a sketch.
-template <element T>
+/// Adds up the parts. A body for `sum_each`, for each number of a sketch.
 struct join_sketch_parts {
-    const sketch_sum<T>* parts;
+    const double* parts;
     std::uint64_t count; ///< the number of parts; with 0 the sketch is zero
     std::uint64_t numbers; ///< the number of values of a sketch
-    sketch_sum<T>* sketch;
+    double* sketch;
 
-    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    COLLPROBE_HD double part(std::uint64_t number, std::uint64_t lane, std::uint64_t lanes) const noexcept
     {
-        sketch_sum<T> sum = 0;
-        for (std::uint64_t part = 0; part < count; ++part) {
-            const sketch_sum<T> next = parts[part * numbers + index];
-            if constexpr (floating_element<T>) sum = rounded_sum(sum, next);
-            else sum += next;
-        }
-        sketch[index] = sum;
+        double sum = 0;
+        for (std::uint64_t each = lane; each < count; each += lanes)
+            sum = rounded_sum(sum, parts[each * numbers + number]);
+        return sum;
     }
+    COLLPROBE_HD void store(std::uint64_t number, double sum) const noexcept { sketch[number] = sum; }
 };
 
 } // namespace collprobe::detail

@@ -347,24 +347,7 @@ COLLPROBE_COLD_INLINE tensor_part tensor_part::transposed(call_site where) const
     return other;
 }
 
-COLLPROBE_INLINE detail::digest_state digest_part(const tensor_part& part) noexcept
-{
-    detail::part_target target;
-    const detail::part_plan plan = detail::plan_part(part);
-    detail::digest_range(detail::best_isa(), plan, 0, plan.elements(), {&target, 1});
-    return target.state;
-}
-
-COLLPROBE_INLINE detail::digest_state digest_part(const tensor_part& part, const element_cast& as, call_site where)
-{
-    detail::require_cast(part.type, as, where);
-    detail::part_target target{true, false, as, {}};
-    const detail::part_plan plan = detail::plan_part(part);
-    detail::digest_range(detail::best_isa(), plan, 0, plan.elements(), {&target, 1});
-    return target.state;
-}
-
-COLLPROBE_INLINE part_digests digest_part_and_casts(
+COLLPROBE_INLINE part_digests digest_part(
     const tensor_part& part, view<const element_cast> casts, call_site where)
 {
     // A part without other elements between its own, from the beginning on, has the places of a tensor of its own.

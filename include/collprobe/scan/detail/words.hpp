@@ -32,14 +32,17 @@ COLLPROBE_HD constexpr T element_of(const words16& words, unsigned e) noexcept
     else return bit_cast<T>(static_cast<bits>(words.w[e / 4] >> (8 * (e % 4))));
 }
 
-/// Sets element `e` to zero.
+/// Moves the second element to the place of the first, and so on.
 template <element T>
-COLLPROBE_HD constexpr void clear_element(words16& words, unsigned e) noexcept
+COLLPROBE_HD constexpr void shift_down(words16& words) noexcept
 {
-    if constexpr (sizeof(T) == 8) words.w[2 * e] = words.w[2 * e + 1] = 0;
-    else if constexpr (sizeof(T) == 4) words.w[e] = 0;
-    else if constexpr (sizeof(T) == 2) words.w[e / 2] &= e % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
-    else words.w[e / 4] &= ~(0xffu << (8 * (e % 4)));
+    constexpr unsigned whole = sizeof(T) / 4;
+    constexpr unsigned bits = 8 * (sizeof(T) % 4);
+    for (unsigned i = 0; i < 4; ++i) {
+        const std::uint32_t low = i + whole < 4 ? words.w[i + whole] : 0;
+        const std::uint32_t high = i + whole + 1 < 4 ? words.w[i + whole + 1] : 0;
+        words.w[i] = bits == 0 ? low : low >> bits | high << (32 - bits) % 32;
+    }
 }
 
 /// Precondition: `from` is aligned to 16 bytes, and no thread writes the bytes while the kernel runs.
@@ -50,15 +53,16 @@ COLLPROBE_HD inline words16 load_aligned(const unsigned char* from) noexcept
     return words;
 }
 
-/// Reads one byte at a time. This is rare, so the code is small and uses few registers.
-COLLPROBE_HD inline words16 load_bytes(const unsigned char* from) noexcept
+/// The bytes [begin, end) of sixteen; the others are zero and not read. One byte at a time: this is rare, so the code is
+/// small and uses few registers.
+COLLPROBE_HD inline words16 load_some(const unsigned char* from, unsigned begin, unsigned end) noexcept
 {
     std::uint64_t low = 0;
     std::uint64_t high = 0;
     COLLPROBE_NO_UNROLL
     for (unsigned i = 16; i > 0; --i) {
         high = high << 8 | low >> 56;
-        low = low << 8 | from[i - 1];
+        low = low << 8 | (i > begin && i <= end ? from[i - 1] : 0u);
     }
     return {{static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32), static_cast<std::uint32_t>(high),
         static_cast<std::uint32_t>(high >> 32)}};
@@ -94,22 +98,11 @@ struct byte_source {
         }
     }
 
-    /// Element `index`, of any alignment.
-    template <element T>
-    COLLPROBE_HD T at(std::uint64_t index) const noexcept
-    {
-        using bits_type = typename element_traits<T>::bits_type;
-        bits_type bits = 0;
-        for (unsigned i = 0; i < sizeof(T); ++i)
-            bits = static_cast<bits_type>(bits | bits_type{data[index * sizeof(T) + i]} << (8 * i));
-        return bit_cast<T>(bits);
-    }
-
 private:
     COLLPROBE_HD words16 load_shifted(std::uint64_t offset) const noexcept
     {
         const unsigned shift = misalignment();
-        if (offset == 0 || offset + 32 - shift > bytes) return load_bytes(data + offset);
+        if (offset == 0 || offset + 32 - shift > bytes) return load_some(data + offset, 0, 16);
         const words16 low = load_aligned(data + offset - shift);
         const words16 high = load_aligned(data + offset - shift + 16);
         std::uint32_t run[8];
@@ -127,31 +120,24 @@ private:
     }
 };
 
-/// Writes `n` times sixteen bytes, `stride` bytes apart (a multiple of 16), to memory of any alignment, by the widest
-/// stores that the alignment allows.
-template <unsigned n>
-COLLPROBE_HD inline void store_words(unsigned char* to, const words16 (&words)[n], unsigned stride) noexcept
+/// Writes sixteen bytes, or the `count` leading ones, to memory of any alignment, by the widest stores that the
+/// alignment allows.
+COLLPROBE_HD inline void store_words(unsigned char* to, const words16& words, unsigned count = 16) noexcept
 {
     const auto address = reinterpret_cast<std::uintptr_t>(to);
-    if (!on_device || address % 16 == 0) {
+    if (count == 16 && (!on_device || address % 16 == 0)) return store_16(to, words.w);
+    if (count == 16 && address % 4 == 0) {
         COLLPROBE_UNROLL
-        for (unsigned k = 0; k < n; ++k) store_16(to + k * stride, words[k].w);
-    } else if (address % 4 == 0) {
-        COLLPROBE_UNROLL
-        for (unsigned k = 0; k < n; ++k)
-            for (unsigned i = 0; i < 4; ++i) reinterpret_cast<std::uint32_t*>(to + k * stride)[i] = words[k].w[i];
-    } else {
-        COLLPROBE_UNROLL
-        for (unsigned k = 0; k < n; ++k) {
-            std::uint64_t low = std::uint64_t{words[k].w[1]} << 32 | words[k].w[0];
-            std::uint64_t high = std::uint64_t{words[k].w[3]} << 32 | words[k].w[2];
-            COLLPROBE_NO_UNROLL
-            for (unsigned i = 0; i < 16; ++i) {
-                to[k * stride + i] = static_cast<unsigned char>(low);
-                low = low >> 8 | high << 56;
-                high >>= 8;
-            }
-        }
+        for (unsigned i = 0; i < 4; ++i) reinterpret_cast<std::uint32_t*>(to)[i] = words.w[i];
+        return;
+    }
+    std::uint64_t low = std::uint64_t{words.w[1]} << 32 | words.w[0];
+    std::uint64_t high = std::uint64_t{words.w[3]} << 32 | words.w[2];
+    COLLPROBE_NO_UNROLL
+    for (unsigned i = 0; i < count; ++i) {
+        to[i] = static_cast<unsigned char>(low);
+        low = low >> 8 | high << 56;
+        high >>= 8;
     }
 }
 

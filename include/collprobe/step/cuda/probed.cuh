@@ -3,6 +3,5 @@
 #pragma once
 
 /// The kernels of `probed`: for the reducers that read an input and a result.
-#include <collprobe/scan/cuda/result_reducer.cuh>
-#include <collprobe/scan/cuda/statistics.cuh>
+#include <collprobe/scan/cuda/one_read.cuh>
 #include <collprobe/step/detail/message.hpp>

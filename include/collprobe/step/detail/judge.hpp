@@ -125,10 +125,6 @@ private:
     static constexpr std::uint64_t elements_for_direction = 64;
 
     static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
-    static double unscaled(double value, int scale) noexcept
-    {
-        return value * power_of_two(scale) * power_of_two(scale);
-    }
     /// The factor that turns a result into the sum over the ranks.
     double sum_factor(const probed_call& call) const noexcept;
 

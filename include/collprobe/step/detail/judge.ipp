@@ -36,7 +36,7 @@ COLLPROBE_COLD_INLINE rounding_errors rounding_errors_of(element_type type) noex
 {
     int digits = element_traits<double>::digits; // sums of integers are taken in double here
     int least = -1022;
-    double largest = largest_double;
+    double largest = 0x1.fffffffffffffp1023;
     with_floating_type(type, [&]<class T>(T) {
         digits = element_traits<T>::digits;
         if (element_traits<T>::min_subnormal_exponent > least) least = element_traits<T>::min_subnormal_exponent;
@@ -314,7 +314,7 @@ COLLPROBE_INLINE void step_judge::judge(
                 sends_[index(r)] = true;
                 is_zero_[index(r)] = is_zero_[index(r)] && zero;
             }
-            norms_squared_[index(r)] += unscaled(entry.input.sum_of_squares, entry.input.scale);
+            norms_squared_[index(r)] += entry.input.sum_of_squares;
             if (differs_from(holder, step, b, calls[b], r)) {
                 differs_[index(r)] = true;
                 continue;
@@ -717,7 +717,7 @@ COLLPROBE_INLINE void step_judge::describe_call(
     if (call.is_gradient() && call.has_result) {
         for (int r = 0; r < ranks_; ++r) {
             const statistics& input = described.inputs[index(r)];
-            values_[index(r)] = unscaled(input.sum_of_squares, input.scale);
+            values_[index(r)] = input.sum_of_squares;
         }
         align_from_sums(values_, sum_norm_squared_of(step, b, call, holder), scratch_);
         described.pooled_cosine = scratch_.pooled;
@@ -1059,7 +1059,7 @@ COLLPROBE_INLINE double step_judge::squares_of_result(
     for (int r = 0; r < ranks_; ++r) {
         const result_record& result = step.entry(call.is_replicated() ? holder : r, b).result;
         if (has_no_result(call, result) || result.nonfinite != 0) return not_a_number();
-        total += unscaled(result.sum_of_squares, result.scale);
+        total += result.sum_of_squares;
         if (call.is_replicated()) break;
     }
     return total;
@@ -1080,7 +1080,7 @@ COLLPROBE_INLINE void step_judge::judge_lengths_of(
     std::uint64_t sent = 0;
     for (const statistics& each : described.inputs) {
         sent += each.count;
-        of.squares += unscaled(each.sum_of_squares, each.scale);
+        of.squares += each.sum_of_squares;
     }
     of.norms = total(lengths_);
     if (call.call == collective::broadcast && sent != call.count) return; // nobody read what the root sent
@@ -1100,7 +1100,7 @@ COLLPROBE_INLINE bool step_judge::is_no_sum(
         if (!is_finite(entry.result.dot) || entry.result.digest != step.entry(0, b).result.digest)
             return false;
         dots += entry.result.dot * factor;
-        squares += unscaled(entry.input.sum_of_squares, entry.input.scale);
+        squares += entry.input.sum_of_squares;
     }
     const double roundings = ranks_ + 1;
     const rounding_errors of = rounding_errors_of(call.type);

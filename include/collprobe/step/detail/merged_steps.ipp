@@ -10,16 +10,9 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// The statistics of the input times `factor`.
 COLLPROBE_COLD_INLINE statistics statistics_of_product(statistics of, double factor) noexcept
 {
-    const double size = absolute(factor);
-    const double least = of.minimum * factor;
-    const double largest = of.maximum * factor;
-    of.minimum = factor < 0 ? largest : least;
-    of.maximum = factor < 0 ? least : largest;
-    of.absolute_maximum *= size;
-    of.mean *= factor;
-    of.l1 *= size;
-    of.m2 = of.m2 * size * size;
-    of.sum_of_squares = of.sum_of_squares * size * size;
+    of.absolute_maximum *= absolute(factor);
+    of.sum *= factor;
+    of.sum_of_squares = of.sum_of_squares * factor * factor;
     return of;
 }
 

@@ -12,7 +12,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/device/clock.hpp>
-#include <collprobe/scan/result_reducer.hpp>
+#include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/observation.hpp>
 
 /// A rank's message of a step: one header, then one entry per call, with samples if `order_sample` asks for them, then

@@ -178,7 +178,7 @@ struct pack_summary {
             for (std::uint64_t b = 0; b < call_count; ++b, word >>= 1) {
                 if (b % 64 == 0) word = gradients[b / 64];
                 add_name(layout.place(message, b));
-                if ((word & 1) != 0) norm_squared += unscaled_square(layout.entry(message, b).input);
+                if ((word & 1) != 0) norm_squared += layout.entry(message, b).input.sum_of_squares;
             }
             for (std::uint64_t v = 0; v < layout.told; ++v) add_name(layout.values(message, call_count)[v].place);
             const double norm = square_root(norm_squared);
@@ -203,12 +203,11 @@ struct pack_summary {
             return;
         }
         const call_entry& entry = layout.entry(message, b);
-        const double norm_squared = unscaled_square(entry.input);
+        const double norm_squared = entry.input.sum_of_squares;
         const double norm = square_root(norm_squared);
-        const double factor = power_of_two(entry.result.scale);
         const std::uint64_t nonfinite = entry.input.nonfinite();
         to.call(b) = {moments_of(norm, mean), norm_squared, static_cast<double>(nonfinite),
-            entry.result.nonfinite != 0 ? not_a_number() : entry.result.sum_of_squares * factor * factor};
+            entry.result.nonfinite != 0 ? not_a_number() : entry.result.sum_of_squares};
         double in_call = not_a_number();
         if (layout.times) {
             const call_times& noted = layout.times_of(message, b);
@@ -216,13 +215,6 @@ struct pack_summary {
         }
         to.call_extrema(b) = {extrema_of(norm, rank), entry.result.digest, ~entry.result.digest,
             nonfinite_key(nonfinite, entry.result.nonfinite, rank), extrema_of(in_call, rank)};
-    }
-
-private:
-    COLLPROBE_HD static double unscaled_square(const statistics& input) noexcept
-    {
-        const double factor = power_of_two(input.scale);
-        return input.sum_of_squares * factor * factor;
     }
 };
 

@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/scan/detail/words.hpp>
+
+/// One read of a buffer feeds a list of accumulators: `one_read<T, A...>`. An accumulator says what it keeps, how it
+/// takes an element in, and how two that saw different elements merge. That suffices on the host and on a GPU:
+///
+///     template <floating_element T>
+///     struct above {                                     // how many magnitudes are above a limit
+///         struct taken {
+///             std::uint64_t count = 0;
+///             COLLPROBE_HD void merge(const taken& next) noexcept { count += next.count; }
+///         };
+///         double limit;
+///         COLLPROBE_HD void add(taken& into, T element, std::uint64_t) const noexcept
+///         {
+///             if (absolute(widen(element)) > limit) ++into.count;
+///         }
+///     };
+///
+/// Where its speed counts, it has faster forms beside `add`. They see the elements in the same groups, and give the
+/// same bits on every path of the host:
+/// - `take(into, tile, count, first)`: a tile of at most `tile_bytes` on the host, portably;
+/// - `vectors::lanes<A, T>`: the same by vectors, a line of 64 bytes at a time (simd/vector.hpp), so that all
+///   accumulators of a list keep their sums in registers and memory is read once;
+/// - `thread`: what a thread of a GPU keeps in registers, and how it takes in sixteen bytes of each of four runs
+///   (`scan/detail/chunk.hpp`).
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// A tile begins where a period of the digest does.
+inline constexpr std::uint64_t tile_bytes = 8192;
+template <class T>
+inline constexpr std::uint64_t tile_elements = tile_bytes / sizeof(T);
+
+template <class A, class T>
+concept accumulator = requires(const A& of, typename A::taken& into, T element, std::uint64_t index) {
+    of.add(into, element, index);
+    into.merge(into);
+};
+
+/// A list of accumulators, and what each has taken in.
+template <class... A>
+struct accumulators {
+    struct taken {
+        COLLPROBE_HD constexpr void merge(const taken&) noexcept {}
+    };
+};
+template <class First, class... Rest>
+struct accumulators<First, Rest...> {
+    First first;
+    accumulators<Rest...> rest;
+
+    struct taken {
+        typename First::taken first;
+        typename accumulators<Rest...>::taken rest;
+
+        COLLPROBE_HD constexpr void merge(const taken& next) noexcept
+        {
+            first.merge(next.first);
+            rest.merge(next.rest);
+        }
+    };
+};
+
+/// Takes in a tile: the portable path. `first`: index of its first element in the buffer.
+template <class A, class T>
+void take_tile(const A& of, typename A::taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
+{
+    if constexpr (requires { of.take(into, tile, count, first); }) of.take(into, tile, count, first);
+    else
+        for (std::uint64_t i = 0; i < count; ++i) of.add(into, tile[i], first + i);
+}
+
+} // namespace collprobe::detail

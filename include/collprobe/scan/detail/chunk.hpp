@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/detail/target.hpp>
+#include <collprobe/device/slots.hpp>
+#include <collprobe/scan/detail/words.hpp>
+
+/// What a thread of a GPU takes in at a time: sixteen bytes of each of four runs of 4 KiB. On the host the same code
+/// reads ordinary memory: a test runs the schedule of a kernel there.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+inline constexpr unsigned chunk_runs = 4;
+inline constexpr unsigned chunk_bytes = chunk_runs * round_bytes;
+/// Chunks that the threads of a block prepare for together.
+inline constexpr unsigned prepared_chunks = 32;
+
+/// Where the thread's words of a chunk stand.
+struct chunk {
+    std::uint64_t byte; ///< offset of the first run's words in the buffer; the others follow at each `round_bytes`
+    std::uint64_t bytes; ///< of the buffer
+    unsigned step = 0; ///< the how manieth it is of those that the block prepared for
+
+    /// Whether the words of the first `runs` runs are in the buffer.
+    COLLPROBE_HD constexpr bool is_whole(unsigned runs = chunk_runs) const noexcept
+    {
+        return byte + (runs - 1) * round_bytes + 16 <= bytes;
+    }
+    /// The bytes of run `k` that are in the buffer, at most 16.
+    COLLPROBE_HD constexpr unsigned bytes_of(unsigned k) const noexcept
+    {
+        const std::uint64_t begin = byte + k * round_bytes;
+        return begin >= bytes ? 0 : bytes - begin < 16 ? static_cast<unsigned>(bytes - begin) : 16;
+    }
+    /// How many zeros stand for elements beyond the buffer.
+    template <class T>
+    COLLPROBE_HD constexpr unsigned missing() const noexcept
+    {
+        if (is_whole()) return 0;
+        unsigned there = 0;
+        for (unsigned k = 0; k < chunk_runs; ++k) there += bytes_of(k);
+        return (16 * chunk_runs - there) / sizeof(T);
+    }
+    /// Reads the words of another buffer at the same places, with zeros beyond its end.
+    template <unsigned runs>
+    COLLPROBE_HD void load(const byte_source& from, words16 (&to)[runs]) const noexcept
+    {
+        if (is_whole(runs)) return from.load(to, byte, round_bytes);
+        COLLPROBE_UNROLL
+        for (unsigned k = 0; k < runs; ++k) to[k] = load_some(from.data + byte + k * round_bytes, 0, bytes_of(k));
+    }
+};
+
+/// Calls `use(element)` for the elements of words, in their order.
+template <class T, unsigned runs, class Use>
+COLLPROBE_HD inline void each_value(const words16 (&words)[runs], const Use& use) noexcept
+{
+    COLLPROBE_UNROLL
+    for (unsigned k = 0; k < runs; ++k) {
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < per_words16<T>; ++e) use(element_of<T>(words[k], e));
+    }
+}
+
+/// Calls `use(element, index)` for the elements that are in the buffer, in their order. By little code, for what is rare:
+/// the words turn, each to the front once.
+template <class T, unsigned runs, class Use>
+COLLPROBE_HD inline void each_element_in(const words16 (&words)[runs], const chunk& at, const Use& use) noexcept
+{
+    words16 turning[runs];
+    COLLPROBE_UNROLL
+    for (unsigned k = 0; k < runs; ++k) turning[k] = words[k];
+    COLLPROBE_NO_UNROLL
+    for (unsigned k = 0; k < runs; ++k) {
+        const std::uint64_t first = (at.byte + k * round_bytes) / sizeof(T);
+        const unsigned there = at.bytes_of(k) / sizeof(T);
+        COLLPROBE_NO_UNROLL
+        for (unsigned e = 0; e < there; ++e) {
+            use(element_of<T>(turning[0], 0), first + e);
+            shift_down<T>(turning[0]);
+        }
+        COLLPROBE_UNROLL
+        for (unsigned i = 0; i + 1 < runs; ++i) turning[i] = turning[i + 1];
+    }
+}
+
+/// The value of elements of less than 32 bits as floats, in this unit: that of e4m3 saves a product for each element.
+template <class T>
+inline constexpr double float_unit = on_device && std::is_same_v<T, float8_e4m3> ? 0x1p8 : 1;
+
+/// Element `e` of the sixteen bytes, divided by `float_unit`.
+template <class T>
+COLLPROBE_HD inline float float_of(const words16& words, unsigned e) noexcept
+{
+    if constexpr (!on_device) {
+        return static_cast<float>(element_of<T>(words, e));
+    } else if constexpr (std::is_same_v<T, bfloat16>) {
+        const std::uint32_t word = words.w[e / 2];
+        return bit_cast<float>(e % 2 == 0 ? word << 16 : word & 0xffff0000u);
+    } else if constexpr (std::is_same_v<T, float16>) {
+        return float_of_half_bits(element_of<T>(words, e).bits);
+    } else {
+        // A half has e5m2 in its upper byte; e4m3 fits below its sign and its highest exponent bit.
+        const std::uint32_t byte = words.w[e / 4] >> (8 * (e % 4)) & 0xff;
+        std::uint32_t half = byte << 8;
+        if constexpr (std::is_same_v<T, float8_e4m3>) half = (half & 0x8000) | (half >> 1 & 0x3f80);
+        return float_of_half_bits(static_cast<std::uint16_t>(half));
+    }
+}
+
+/// Calls `use(i, x)` for elements of less than 32 bits, as floats in units of `float_unit`.
+template <class T, unsigned runs, class Use>
+COLLPROBE_HD inline void each_float(const words16 (&words)[runs], const Use& use) noexcept
+{
+    COLLPROBE_UNROLL
+    for (unsigned k = 0; k < runs; ++k) {
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < per_words16<T>; ++e) use(k * per_words16<T> + e, float_of<T>(words[k], e));
+    }
+}
+
+/// The bits of the largest magnitude of elements of less than 32 bits, two at a time. `word(k, i)`: word i of run k.
+template <class T, unsigned runs, class Word>
+COLLPROBE_HD inline std::uint64_t largest_narrow_magnitude(const Word& word) noexcept
+{
+    constexpr std::uint32_t magnitudes = sizeof(T) == 2 ? 0x7fff7fff : 0x007f007f;
+    std::uint32_t most = 0;
+    COLLPROBE_UNROLL
+    for (unsigned k = 0; k < runs; ++k) {
+        COLLPROBE_UNROLL
+        for (unsigned i = 0; i < 4; ++i) {
+            most = larger_halves(most, word(k, i) & magnitudes);
+            if constexpr (sizeof(T) == 1) most = larger_halves(most, word(k, i) >> 8 & magnitudes);
+        }
+    }
+    return larger(most & 0xffff, most >> 16);
+}
+
+/// The bits of the largest magnitude, with those that are not finite.
+template <class T, unsigned runs>
+COLLPROBE_HD inline std::uint64_t largest_magnitude(const words16 (&words)[runs]) noexcept
+{
+    using bits = typename element_traits<T>::bits_type;
+    if constexpr (sizeof(T) < 4) {
+        return largest_narrow_magnitude<T, runs>([&](unsigned k, unsigned i) { return words[k].w[i]; });
+    } else {
+        bits most = 0;
+        each_value<T>(words, [&](T element) {
+            most = larger(most, static_cast<bits>(to_bits(element) & ~element_traits<T>::sign_mask));
+        });
+        return most;
+    }
+}
+
+/// The number of zeros of either sign.
+template <class T, unsigned runs>
+COLLPROBE_HD inline unsigned count_zeros(const words16 (&words)[runs]) noexcept
+{
+    unsigned zeros = 0;
+    if constexpr (sizeof(T) >= 4) {
+        each_value<T>(words, [&](T element) {
+            zeros += (to_bits(element) & ~element_traits<T>::sign_mask) == 0 ? 1u : 0u;
+        });
+    } else {
+        // The sum has an element's highest bit if it is not zero. The bits of several words are counted together.
+        constexpr std::uint32_t magnitudes = sizeof(T) == 2 ? 0x7fff7fff : 0x7f7f7f7f;
+        constexpr unsigned together = 8 * sizeof(T);
+        zeros = runs * per_words16<T>;
+        COLLPROBE_UNROLL
+        for (unsigned begin = 0; begin < 4 * runs; begin += together) {
+            std::uint32_t found = 0;
+            COLLPROBE_UNROLL
+            for (unsigned i = 0; i < together; ++i) {
+                const std::uint32_t word = words[(begin + i) / 4].w[(begin + i) % 4] & magnitudes;
+                found |= ((word + magnitudes) & ~magnitudes) >> i;
+            }
+            zeros -= set_bits(found);
+        }
+    }
+    return zeros;
+}
+
+} // namespace collprobe::detail

@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/scan/accumulator.hpp>
+#include <collprobe/scan/detail/chunk.hpp>
+
+/// What a thread of a GPU does in `one_read`: it keeps what each accumulator of the list takes in of its chunks.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// A buffer is cut into at most so many slots, and slot s has every chunk c of which c mod slots is s. So a block of each
+/// GPU that has as many at once (H100: 132 multiprocessors, 4 blocks each) leaves one partial result. The number does not
+/// depend on the GPU, so neither do the bits.
+inline constexpr unsigned read_slots = 528;
+COLLPROBE_HD constexpr std::uint64_t chunks_of(std::uint64_t bytes) noexcept
+{
+    return bytes / chunk_bytes + (bytes % chunk_bytes != 0 ? 1 : 0);
+}
+
+/// An accumulator that says no more than how it adds an element.
+template <class T, class A>
+struct thread_of_elements {
+    A of;
+    typename A::taken total{};
+
+    struct shared {
+    };
+    COLLPROBE_HD thread_of_elements(const A& accumulator, shared&, unsigned) noexcept : of(accumulator) {}
+    COLLPROBE_HD void take(const words16 (&words)[chunk_runs], const chunk& at) noexcept
+    {
+        each_element_in<T>(words, at, [&](T element, std::uint64_t index) { of.add(total, element, index); });
+    }
+    COLLPROBE_HD typename A::taken taken_in(unsigned) const noexcept { return total; }
+};
+template <class T, class A>
+struct thread_of {
+    using type = thread_of_elements<T, A>;
+};
+template <class T, class A>
+    requires requires { typename A::thread; }
+struct thread_of<T, A> {
+    using type = typename A::thread;
+};
+
+template <class T, class List>
+struct thread_list {
+    struct shared {
+        COLLPROBE_HD void fill(unsigned) noexcept {}
+        COLLPROBE_HD void begin_slot(unsigned) noexcept {}
+        COLLPROBE_HD void prepare(std::uint64_t, std::uint64_t, unsigned) noexcept {}
+    };
+    COLLPROBE_HD thread_list(const List&, shared&, unsigned) noexcept {}
+    COLLPROBE_HD void take(const words16 (&)[chunk_runs], const chunk&) noexcept {}
+    COLLPROBE_HD typename List::taken taken_in(unsigned) const noexcept { return {}; }
+};
+template <class T, class First, class... Rest>
+struct thread_list<T, accumulators<First, Rest...>> {
+    using list = accumulators<First, Rest...>;
+    using own = typename thread_of<T, First>::type;
+    using others = thread_list<T, accumulators<Rest...>>;
+
+    /// Memory that the threads of a block share.
+    struct shared {
+        typename own::shared first;
+        typename others::shared rest;
+
+        /// Once, by each thread.
+        COLLPROBE_HD void fill(unsigned lane) noexcept
+        {
+            if constexpr (requires { first.fill(lane); }) first.fill(lane);
+            rest.fill(lane);
+        }
+        COLLPROBE_HD void begin_slot(unsigned lane) noexcept
+        {
+            if constexpr (requires { first.begin_slot(lane); }) first.begin_slot(lane);
+            rest.begin_slot(lane);
+        }
+        /// Before `prepared_chunks` chunks: `chunk` and each `stride` further.
+        COLLPROBE_HD void prepare(std::uint64_t chunk, std::uint64_t stride, unsigned lane) noexcept
+        {
+            if constexpr (requires { first.prepare(chunk, stride, lane); }) first.prepare(chunk, stride, lane);
+            rest.prepare(chunk, stride, lane);
+        }
+    };
+    own first;
+    others rest;
+
+    COLLPROBE_HD thread_list(const list& of, shared& memory, unsigned lane) noexcept
+        : first(of.first, memory.first, lane), rest(of.rest, memory.rest, lane)
+    {
+    }
+    COLLPROBE_HD void take(const words16 (&words)[chunk_runs], const chunk& at) noexcept
+    {
+        first.take(words, at);
+        rest.take(words, at);
+    }
+    /// Behind the last chunk of a slot, and a barrier.
+    COLLPROBE_HD typename list::taken taken_in(unsigned lane) const noexcept
+    {
+        return {first.taken_in(lane), rest.taken_in(lane)};
+    }
+};
+
+} // namespace collprobe::detail
