@@ -104,7 +104,7 @@ struct setting {
 
 quant::message_slices one_slice(std::uint32_t block, std::uint64_t count)
 {
-    return {1, 1, 1, block, count, 0, count, count};
+    return {1, 1, block, count, 0, count, count};
 }
 
 /// Blocks of all kinds: numbers of any size, zeros, equal ones, and some with what is not finite or rare.
@@ -421,7 +421,7 @@ TEST_CASE("many terms are added in their order")
 {
     bench on;
     setting of;
-    of.cut = {11, 1, 1, 128, 700, 0, 700, 7700};
+    of.cut = {11, 1, 128, 700, 0, 700, 7700};
     const std::vector<bfloat16> data = adversarial<bfloat16>(of.cut.count, 128, 4);
     const codec_check<bfloat16> check{on, of, false};
     const bytes messages = check.check_encode(data);

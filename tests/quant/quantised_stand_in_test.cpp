@@ -174,3 +174,26 @@ TEST_CASE("the probe of a captured step says of each replay what it says of the 
         }));
     }
 }
+
+TEST_CASE("a call with checked messages launches as many kernels whatever the number of ranks is")
+{
+    std::vector<std::uint64_t> launches;
+    for (const int n : {2, 3, 8}) {
+        stand_in::reset();
+        CHECK_NOTHROW(run_nccl(n, [&](nccl::communicator& world) {
+            const cuda::device_guard here(world.device_ordinal());
+            constexpr std::uint64_t elements = 64 * 8;
+            quantised_nccl comm(nccl::communicator_ref(world), {.block = 32}, small);
+            const cuda::stream stream;
+            device_vector<float> send(elements), sum(elements);
+            device_vector<std::uint64_t> digests(4 * static_cast<std::size_t>(n));
+            comm.quantisation_calls().digests_to = digests.data();
+            comm.all_reduce(view<const float>(send), view<float>(sum), reduction::sum, stream);
+            stream.synchronize(soon_ms);
+        }));
+        launches.push_back(stand_in::calls("cudaLaunchKernel") / static_cast<std::uint64_t>(n));
+    }
+    CHECK(launches[0] > 0);
+    CHECK(launches[1] == launches[0]);
+    CHECK(launches[2] == launches[0]);
+}

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <new>
 
 #include <collprobe/device/cuda/kernels.cuh>
 #include <collprobe/quant/cuda/detail/lane_codec.cuh>
@@ -268,10 +267,15 @@ private:
 /// What the three have in common. The count of the reduction is that of blocks; the warps of a thread block take those
 /// of a slot in turn. `Elements`: what a lane keeps of its elements.
 template <class Reducer, class Elements>
-struct codec_reduction : partials_merge<Reducer> {
+struct codec_reduction {
     static constexpr unsigned warps = block_threads / warp_lanes;
     static constexpr unsigned most_blocks = block_threads * lane_elements / 32; ///< at once
 
+    struct partial {
+        typename Reducer::partial value = Reducer::identity();
+
+        __device__ void merge(const partial& next) { Reducer::merge(value, next.value); }
+    };
     /// What the lanes of a block have in common.
     struct shared_task {
         quant::block_cursor cursor;
@@ -280,7 +284,7 @@ struct codec_reduction : partials_merge<Reducer> {
     };
     struct shared {
         union {
-            typename partials_merge<Reducer>::shared merging;
+            partial partials[warps];
             Elements of_warps[warps];
         };
         alignas(8) unsigned char tasks[most_blocks][sizeof(shared_task) + 8]; ///< in different banks
@@ -328,35 +332,54 @@ struct codec_reduction : partials_merge<Reducer> {
     __device__ void write_slot(
         const block_lanes& lane, partial_results to, unsigned slot, PartialOf partial_of) const
     {
-        const unsigned in_warp = threadIdx.x % warp_lanes;
-        const Elements mine = over_warp(own());
-        if (in_warp == 0) memory.of_warps[threadIdx.x / warp_lanes] = mine;
-        __syncthreads();
+        const Elements elements = over_block(memory.of_warps, own());
         if (threadIdx.x < warp_lanes) {
-            const Elements elements = over_warp(in_warp < warps ? memory.of_warps[in_warp] : Elements());
             block_sums sums;
-            for (unsigned k = in_warp; k < warps * lane.blocks(); k += warp_lanes)
+            for (unsigned k = threadIdx.x; k < warps * lane.blocks(); k += warp_lanes)
                 sums.merge(reinterpret_cast<const shared_task*>(memory.tasks[k])->sums);
             sums = over_warp(sums);
-            if (in_warp == 0) to.write(slot, partial_of(elements, sums));
+            if (threadIdx.x == 0) to.write(slot, partial_of(elements, sums));
         }
         __syncthreads();
     }
-    /// Lane 0 gets all of them, in a fixed order.
+    template <class Result>
+    __device__ void combine(partial_results from, unsigned slots, Result* result) const
+    {
+        partial mine;
+        COLLPROBE_NO_UNROLL
+        for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
+            mine.merge({from.template read<typename Reducer::partial>(slot)});
+        mine = over_block(memory.partials, mine);
+        if (threadIdx.x == 0) *result = reducer.finish(mine.value);
+    }
+
+private:
+    /// Merges a value of each thread, in a fixed order. Thread 0 gets the result.
+    template <class Part>
+    __device__ static Part over_block(Part (&of_warps)[warps], Part mine)
+    {
+        const unsigned in_warp = threadIdx.x % warp_lanes;
+        mine = over_warp(mine);
+        if (in_warp == 0) of_warps[threadIdx.x / warp_lanes] = mine;
+        __syncthreads();
+        if (threadIdx.x >= warp_lanes) return mine;
+        return over_warp(in_warp < warps ? of_warps[in_warp] : Part());
+    }
+    /// In a loop that is not unrolled, for it is short of registers.
     template <class Part>
     __device__ static Part over_warp(Part mine)
     {
+        struct alignas(alignof(Part)) part_words {
+            std::uint32_t word[sizeof(Part) / sizeof(std::uint32_t)];
+        };
         COLLPROBE_NO_UNROLL
         for (unsigned above = 1; above < warp_lanes; above *= 2) {
-            const Part next = block_merge<Part>::from_lane_above(mine, above);
-            if (threadIdx.x % warp_lanes + above < warp_lanes) mine.merge(next);
+            auto words = quant::bit_cast<part_words>(mine);
+            COLLPROBE_UNROLL
+            for (std::uint32_t& word : words.word) word = __shfl_down_sync(all_lanes, word, above);
+            if (threadIdx.x % warp_lanes + above < warp_lanes) mine.merge(quant::bit_cast<Part>(words));
         }
         return mine;
-    }
-    template <class Result>
-    __device__ void combine(partial_results from, unsigned slots, Result* result)
-    {
-        partials_merge<Reducer>::combine(reducer, memory.merging, from, slots, result);
     }
 };
 
@@ -366,7 +389,7 @@ struct block_reduction<quant::encode_reducer<T>> : codec_reduction<quant::encode
     static constexpr unsigned blocks_per_multiprocessor = 3;
 
     __device__ block_reduction(const quant::encode_reducer<T>& own, typename base::shared& memory)
-        : base{{}, own, memory}
+        : base{own, memory}
     {
         if (threadIdx.x == 0) {
             const quant::codec& how = own.encoder.how;
@@ -430,7 +453,7 @@ struct block_reduction<quant::combine_reducer<T>>
     static constexpr unsigned terms_at_once = 4;
 
     __device__ block_reduction(const quant::combine_reducer<T>& own, typename base::shared& memory)
-        : base{{}, own, memory}
+        : base{own, memory}
     {
         if (threadIdx.x == 0) {
             memory.constants.set(own.how, quant::wire_layout::of(own.how, own.cut.blocks_per_message()),
@@ -619,7 +642,7 @@ struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode
     static constexpr unsigned blocks_per_multiprocessor = 4;
 
     __device__ block_reduction(const quant::decode_reducer<T>& own, typename base::shared& memory)
-        : base{{}, own, memory}
+        : base{own, memory}
     {
         if (threadIdx.x == 0)
             memory.constants.set(own.how, quant::wire_layout::of(own.how, own.cut.blocks_per_message()), {});
