@@ -17,6 +17,8 @@
 #include "../../examples/studies/summation_order/measures.hpp"
 #include "../../examples/studies/summation_order/orders.hpp"
 #include "../../examples/studies/summation_order/random_terms.hpp"
+#include "sum/ordered_oracle.hpp"
+#include "sum/sum_cases.hpp"
 #include "support/element_types.hpp"
 
 using namespace collprobe;
@@ -100,11 +102,78 @@ TEST_CASE("the trees of MPI libraries, as inspected in Open MPI and MPICH with 9
     CHECK(brackets(k_nomial_preorder_order(9, 3)) == "(((((1+2)+3)+0)+((4+5)+6))+7)+8");
 }
 
+TEST_CASE("orders in two levels")
+{
+    using summation::two_level_order;
+    const auto brackets = [](const summation_order& order) { return detail::brackets_of(detail::tree_of(order)); };
+    CHECK(brackets(two_level_order({2, 3, 1}, linear_order(3))) == "(((2+3)+4)+(0+1))+5");
+    CHECK(brackets(two_level_order({2, 2, 2}, rotated_order(3, 1))) == "((2+3)+(4+5))+(0+1)");
+}
+
+TEST_CASE("orders by place begin where the all-reduce's chunks and halves do")
+{
+    using namespace summation;
+    const auto firsts = [](const std::vector<placed_order>& orders) {
+        std::vector<std::uint64_t> all;
+        for (const placed_order& each : orders) all.push_back(each.first);
+        return all;
+    };
+    CHECK(firsts(ring_orders(4, 1000, 4)) == std::vector<std::uint64_t>{0, 252, 504, 756});
+    CHECK(firsts(ring_orders(8, 33, 4)) == std::vector<std::uint64_t>{0, 8, 16, 24, 32});
+    CHECK(firsts(ring_orders(3, 0, 4)) == std::vector<std::uint64_t>{0});
+    CHECK(firsts(ring_orders(4, 1000, 4, 252, 505)) == std::vector<std::uint64_t>{252, 504});
+    CHECK(firsts(ring_orders(4, 1000, 4, 999, 1000)) == std::vector<std::uint64_t>{756});
+    CHECK(firsts(tree_orders(4, 7)) == std::vector<std::uint64_t>{0, 4});
+    CHECK(firsts(tree_orders(4, 1)) == std::vector<std::uint64_t>{0});
+    CHECK(ring_orders(4, 1000, 4)[1].order == rotated_order(4, 2));
+    CHECK(tree_orders(4, 7)[1].order == tree_order(4, 1));
+}
+
+TEST_CASE("orders by place: any cut of a ring's or a tree's message gives the bits of the whole")
+{
+    testing::random_bits random{23};
+    for (const int n : {2, 3, 8, 9, 33}) {
+        for (const std::size_t count : {1u, 5u, 40u, 333u}) {
+            std::vector<std::vector<float>> rows(static_cast<std::size_t>(n), std::vector<float>(count));
+            for (auto& row : rows) {
+                for (float& value : row) {
+                    value = testing::sum_cases<float>::of(random.one_in(2), random.between(110, 140), random());
+                }
+            }
+            std::vector<const float*> pointers;
+            for (const auto& row : rows) pointers.push_back(row.data());
+            for (const auto& orders : {summation::ring_orders(n, count, 4), summation::tree_orders(n, count)}) {
+                const auto order_at = [&](std::size_t i) {
+                    std::size_t k = orders.size() - 1;
+                    while (orders[k].first > i) --k;
+                    return orders[k].order;
+                };
+                std::vector<float> whole(count), cut(count);
+                summation::sum_in_order<accumulation::native>(pointers.data(), orders, whole.data(), 0, count);
+                for (std::size_t first = 0; first < count;) {
+                    const std::size_t length = std::min<std::size_t>(count - first, 1 + random.below(50));
+                    std::vector<const float*> from;
+                    for (const auto& row : rows) from.push_back(row.data() + first);
+                    summation::sum_in_order<accumulation::native>(from.data(), orders, cut.data() + first, first, length);
+                    first += length;
+                }
+                for (std::size_t i = 0; i < count; ++i) {
+                    std::vector<float> column;
+                    for (const auto& row : rows) column.push_back(row[i]);
+                    const float wanted = testing::ordered_oracle<accumulation::native>(column, order_at(i));
+                    REQUIRE(to_bits(whole[i]) == to_bits(wanted));
+                    REQUIRE(to_bits(cut[i]) == to_bits(wanted));
+                }
+            }
+        }
+    }
+}
+
 TEST_CASE("the orders of a part of a message are those that the whole has there")
 {
     for (const order_kind kind : {order_kind::ring, order_kind::mpi_ring, order_kind::tree}) {
         for (const std::uint64_t count : {1u, 9u, 40u, 100u}) {
-            const auto order_at = [](const std::vector<placed_order>& orders, std::uint64_t place) {
+            const auto order_at = [](const std::vector<summation::placed_order>& orders, std::uint64_t place) {
                 std::size_t k = orders.size() - 1;
                 while (orders[k].first > place) --k;
                 return orders[k].order;

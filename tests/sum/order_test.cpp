@@ -85,8 +85,6 @@ TEST_CASE("orders as formulas")
     CHECK(written(recursive_doubling_order(8)) == written(pairwise_order(8)));
     CHECK(written(recursive_doubling_order(6)) == "(((0+1)+(2+3))+(4+5))");
     CHECK(written(recursive_doubling_order(5)) == "(((0+1)+2)+(3+4))");
-    CHECK(written(two_level_order({2, 3, 1}, linear_order(3))) == "(((0+1)+((2+3)+4))+5)");
-    CHECK(written(two_level_order({2, 2, 2}, rotated_order(3, 1))) == "(((2+3)+(4+5))+(0+1))");
     CHECK(written(recursive_halving_order(4)) == "((0+2)+(1+3))");
     CHECK(written(recursive_halving_order(6)) == "(((0+4)+2)+((1+5)+3))");
     CHECK(written(recursive_halving_order(8)) == "(((0+4)+(2+6))+((1+5)+(3+7)))");
@@ -107,8 +105,6 @@ TEST_CASE("every order uses every term once, and is as deep as it says")
         CHECK(depth(pairwise_order(n), n) == ceiling_of_log2(n));
         CHECK(depth(recursive_halving_order(n), n) == ceiling_of_log2(n));
         CHECK(depth(recursive_doubling_order(n), n) == ceiling_of_log2(n));
-        const std::vector<int> sizes{n, 1, n};
-        CHECK(depth(two_level_order(sizes, linear_order(3)), 2 * n + 1) == (n == 1 ? 2 : n + 1));
         for (const int tree : {0, 1}) {
             const int deep = depth(tree_order(n, tree), n);
             CHECK(deep >= 0);
@@ -173,22 +169,4 @@ TEST_CASE("chunks of a ring start one after the rank they end at")
     CHECK(collprobe::detail::ring_chunk(33, 8, 4) == 8);
     CHECK(collprobe::detail::ring_chunk(1000, 3, 2) == 336);
     CHECK(collprobe::detail::tree_0_count(7) == 4);
-}
-
-TEST_CASE("orders by place begin where the all-reduce's chunks and halves do")
-{
-    const auto firsts = [](const std::vector<placed_order>& orders) {
-        std::vector<std::uint64_t> all;
-        for (const placed_order& each : orders) all.push_back(each.first);
-        return all;
-    };
-    CHECK(firsts(ring_orders(4, 1000, 4)) == std::vector<std::uint64_t>{0, 252, 504, 756});
-    CHECK(firsts(ring_orders(8, 33, 4)) == std::vector<std::uint64_t>{0, 8, 16, 24, 32});
-    CHECK(firsts(ring_orders(3, 0, 4)) == std::vector<std::uint64_t>{0});
-    CHECK(firsts(ring_orders(4, 1000, 4, 252, 505)) == std::vector<std::uint64_t>{252, 504});
-    CHECK(firsts(ring_orders(4, 1000, 4, 999, 1000)) == std::vector<std::uint64_t>{756});
-    CHECK(firsts(tree_orders(4, 7)) == std::vector<std::uint64_t>{0, 4});
-    CHECK(firsts(tree_orders(4, 1)) == std::vector<std::uint64_t>{0});
-    CHECK(ring_orders(4, 1000, 4)[1].order == rotated_order(4, 2));
-    CHECK(tree_orders(4, 7)[1].order == tree_order(4, 1));
 }

@@ -54,11 +54,8 @@ std::vector<summation_order> orders_of(testing::random_bits& random, int n)
     std::vector<int> permutation(static_cast<std::size_t>(n));
     std::iota(permutation.begin(), permutation.end(), 0);
     for (int i = n - 1; i > 0; --i) std::swap(permutation[static_cast<std::size_t>(i)], permutation[random.below(static_cast<std::uint64_t>(i) + 1)]);
-    std::vector<int> sizes{(n + 2) / 3};
-    if (n > sizes[0]) sizes.push_back(n - sizes[0]);
     return {linear_order(n), rotated_order(n, n / 2), tree_order(n, 0), tree_order(n, 1), pairwise_order(n),
-        recursive_doubling_order(n), recursive_halving_order(n), permuted_order(permutation),
-        two_level_order(sizes, linear_order(static_cast<int>(sizes.size())))};
+        recursive_doubling_order(n), recursive_halving_order(n), permuted_order(permutation)};
 }
 
 constexpr int numbers_of_terms[] = {1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 33};
@@ -103,37 +100,6 @@ TEST_CASE_TEMPLATE("a result may take the place of a row", T, COLLPROBE_TEST_FLO
                 REQUIRE(same);
             }
         });
-    }
-}
-
-TEST_CASE("orders by place: any cut of a ring's or a tree's message gives the bits of the whole")
-{
-    testing::random_bits random{23};
-    for (const int n : {2, 3, 8, 9, 33}) {
-        for (const std::size_t count : {1u, 5u, 40u, 333u}) {
-            const hard_rows<float> rows(random, n, count);
-            for (const auto& orders : {ring_orders(n, count, 4), tree_orders(n, count)}) {
-                const auto order_at = [&](std::size_t i) {
-                    std::size_t k = orders.size() - 1;
-                    while (orders[k].first > i) --k;
-                    return orders[k].order;
-                };
-                std::vector<float> whole(count), cut(count);
-                sum_in_order<accumulation::native>(rows.pointers.data(), orders, whole.data(), 0, count);
-                for (std::size_t first = 0; first < count;) {
-                    const std::size_t length = std::min<std::size_t>(count - first, 1 + random.below(50));
-                    std::vector<const float*> from;
-                    for (const auto& row : rows.row) from.push_back(row.data() + first);
-                    sum_in_order<accumulation::native>(from.data(), orders, cut.data() + first, first, length);
-                    first += length;
-                }
-                for (std::size_t i = 0; i < count; ++i) {
-                    const float wanted = testing::ordered_oracle<accumulation::native>(rows.column(i), order_at(i));
-                    const bool same = equal(whole[i], wanted) && equal(cut[i], wanted);
-                    REQUIRE(same);
-                }
-            }
-        }
     }
 }
 

@@ -15,6 +15,7 @@
 #include <collprobe/sum/sum_in_order.hpp>
 
 #include "../digits/words.hpp"
+#include "placed_orders.hpp"
 #include "rooted_orders.hpp"
 
 /// The orders and accumulations that are compared, by the names of the inspector (`inspect_all_reduce`).
@@ -231,12 +232,12 @@ void add_rows(accumulation in, const T* const* rows, const std::vector<placed_or
     std::uint64_t place, std::uint64_t count)
 {
     switch (in) {
-    case accumulation::native: return sum_in_order<accumulation::native>(rows, orders, result, place, count);
+    case accumulation::native: return summation::sum_in_order<accumulation::native>(rows, orders, result, place, count);
     case accumulation::float32:
-        if constexpr (sizeof(T) <= 4) sum_in_order<accumulation::float32>(rows, orders, result, place, count);
+        if constexpr (sizeof(T) <= 4) summation::sum_in_order<accumulation::float32>(rows, orders, result, place, count);
         return;
-    case accumulation::float64: return sum_in_order<accumulation::float64>(rows, orders, result, place, count);
-    case accumulation::exact: return sum_in_order<accumulation::exact>(rows, orders, result, place, count);
+    case accumulation::float64: return summation::sum_in_order<accumulation::float64>(rows, orders, result, place, count);
+    case accumulation::exact: return summation::sum_in_order<accumulation::exact>(rows, orders, result, place, count);
     }
 }
 

@@ -10,7 +10,7 @@
 #include <collprobe/simd/dispatch.hpp>
 #include <collprobe/simd/vector.hpp>
 
-/// Runs of elements of 8 and 16 bits as floats and back, on the host. Compilers vectorise loops over floats, but make
+/// Runs of elements of at most 32 bits as floats and back, on the host. Compilers vectorise loops over floats, but make
 /// 5 to 10 times as long a code of the conversions as `vector.hpp` does.
 #if COLLPROBE_VECTORS
 COLLPROBE_BEGIN_VECTORS
@@ -44,19 +44,19 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 template <class T>
 concept narrow_floating_element = floating_element<T> && sizeof(T) <= 2;
 
-template <narrow_floating_element T>
-void widen_run(const T* from, int count, float* to) noexcept
+template <floating_element T>
+void widen_run(const T* from, int count, float* to, [[maybe_unused]] isa path = best_isa()) noexcept
 {
-    for (int i = COLLPROBE_ON_ISA(best_isa(), 0, widen_run(from, count, to)); i < count; ++i)
+    for (int i = COLLPROBE_ON_ISA(path, 0, widen_run(from, count, to)); i < count; ++i)
         to[i] = static_cast<float>(from[i]);
 }
 
 /// Rounds to nearest, ties to even.
-template <narrow_floating_element T>
-void round_run(const float* from, int count, T* to) noexcept
+template <floating_element T>
+void round_run(const float* from, int count, T* to, [[maybe_unused]] isa path = best_isa()) noexcept
 {
     int i = 0;
-    if constexpr (sizeof(T) == 2) i = COLLPROBE_ON_ISA(best_isa(), 0, round_run(from, count, to));
+    if constexpr (sizeof(T) > 1) i = COLLPROBE_ON_ISA(path, 0, round_run(from, count, to));
     for (; i < count; ++i) to[i] = T(from[i]);
 }
 

@@ -114,10 +114,10 @@ private:
         for (int first = 0; first < count; first += width) {
             const int here = count - first < width ? count - first : width;
             if constexpr (by_floats) {
-                float x[width], y[width];
+                float x[width] = {}, y[width] = {};
                 widen_run(a + first, here, x);
                 widen_run(b + first, here, y);
-                for (int i = 0; i < width; ++i) x[i] = hop(x[i], y[i]); // beyond the end: whatever is there
+                for (int i = 0; i < width; ++i) x[i] = hop(x[i], y[i]);
                 round_run(x, here, result + first);
             } else if (here == width) {
                 T block[width]; // no other name has it

@@ -166,22 +166,4 @@ void sum_in_order(const T* const* rows, const summation_order& order, T* result,
     detail::add_in_order<in>(rows, order, result, count);
 }
 
-/// The same for a part of a message whose elements have an order by their place, as those of a ring have.
-/// Shapes: the rows and the result begin with the message's element `place`. `orders`: by ascending `first`, from 0 on.
-template <accumulation in, floating_element T>
-void sum_in_order(const T* const* rows, const std::vector<placed_order>& orders, T* result, std::uint64_t place,
-    std::uint64_t count)
-{
-    const std::uint64_t end = place + count;
-    for (std::size_t k = 0; k < orders.size(); ++k) {
-        const std::uint64_t next = k + 1 < orders.size() ? orders[k + 1].first : end;
-        const std::uint64_t first = orders[k].first > place ? orders[k].first : place;
-        const std::uint64_t last = next < end ? next : end;
-        if (first >= last) continue;
-        std::vector<const T*> from(rows, rows + orders[k].order.size() + 1);
-        for (const T*& row : from) row += first - place;
-        sum_in_order<in>(from.data(), orders[k].order, result + (first - place), last - first);
-    }
-}
-
 } // namespace collprobe

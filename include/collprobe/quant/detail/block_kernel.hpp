@@ -484,18 +484,6 @@ inline bool sum_blocks(const codec& how, const term_blocks& terms, float divisor
     return !any_bit(nans);
 }
 
-/// Elements as floats, and floats rounded to elements, in multiples of 32.
-template <class T>
-inline void widen_groups(const T* from, std::uint32_t count, float* to) noexcept
-{
-    for (std::uint32_t i = 0; i < count; i += float_lanes) store_floats(load_floats(from + i), to + i);
-}
-template <class T>
-inline void narrow_groups(const float* from, std::uint32_t count, T* to) noexcept
-{
-    for (std::uint32_t i = 0; i < count; i += float_lanes) store_floats(load<floats>(from + i), to + i);
-}
-
 /// elements += residual, and residual = elements - decoded where that is finite; in multiples of 32.
 inline void add_residual(float* elements, const float* residual, std::uint32_t count) noexcept
 {

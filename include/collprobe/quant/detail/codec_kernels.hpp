@@ -13,26 +13,11 @@
 #include <collprobe/quant/detail/dither.hpp>
 #include <collprobe/quant/detail/hadamard.hpp>
 #include <collprobe/quant/detail/wire.hpp>
+#include <collprobe/simd/convert.hpp>
 
 /// What a device runs over the blocks of messages: reducers over block numbers, which read, write and return
 /// errors. Their kernels for GPUs are in quant/cuda/.
 namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// Elements as floats and back.
-template <floating_element T>
-void widen_elements([[maybe_unused]] isa path, const T* from, std::uint32_t count, float* to) noexcept
-{
-    const std::uint32_t by_vectors = path == isa::portable ? 0 : count / 32 * 32;
-    COLLPROBE_ON_ISA(path, void(), widen_groups(from, by_vectors, to));
-    for (std::uint32_t i = by_vectors; i < count; ++i) to[i] = static_cast<float>(from[i]);
-}
-template <floating_element T>
-void narrow_elements([[maybe_unused]] isa path, const float* from, std::uint32_t count, T* to) noexcept
-{
-    const std::uint32_t by_vectors = path == isa::portable ? 0 : count / 32 * 32;
-    COLLPROBE_ON_ISA(path, void(), narrow_groups(from, by_vectors, to));
-    for (std::uint32_t i = by_vectors; i < count; ++i) to[i] = T(from[i]);
-}
 
 /// Rotates whole blocks.
 inline void rotate_blocks(const codec& how, float* x, std::uint32_t count, bool back) noexcept
@@ -109,7 +94,7 @@ struct block_encoder {
             }
             if (probed) add_batch(path, how, energy(), to.element, batch, into);
         } else if constexpr (!std::is_same_v<T, float>) {
-            widen_elements(path, from, to.count, room);
+            widen_run(from, static_cast<int>(to.count), room, path);
         }
         for (std::uint32_t b = 0; b < blocks && left >> b != 0; ++b) {
             if ((left >> b & 1) == 0) continue;
@@ -220,7 +205,7 @@ struct encode_reducer {
                 encoder.encode_as_is(path, source + at.element, x, key, wire, to, into);
                 continue;
             }
-            widen_elements(path, source + at.element, to.count, x);
+            widen_run(source + at.element, static_cast<int>(to.count), x, path);
             if (how.rotate && to.count != 0) {
                 for (; to.count < blocks * how.block; ++to.count) x[to.count] = 0;
                 rotate_blocks(how, x, to.count, false);
@@ -435,7 +420,7 @@ struct decode_reducer {
                 rotate_blocks(how, x, blocks * how.block, true);
                 for (std::uint32_t i = 0; i < elements; ++i) x[i] = clamped(x[i], largest_float_of<T>);
             }
-            narrow_elements(path, x, elements, to);
+            round_run(x, static_cast<int>(elements), to, path);
             for (std::uint32_t i = 0; i < elements; ++i) into += is_finite(to[i]) ? 0 : 1;
         }
     }

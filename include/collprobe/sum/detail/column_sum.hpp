@@ -312,8 +312,8 @@ COLLPROBE_HD inline void sum_in_pair(const columns<double, Terms>& of, double* r
     for (std::uint64_t k = 1; k < of.term_count; ++k) {
         row = row_values(of.terms(k), of.count, room);
         for (int i = 0; i < width; ++i) {
-            const two_terms<double> next = hidden_two_sum(high[i], row[i], hide);
-            const two_terms<double> rest = hidden_two_sum(low[i], next.low, hide);
+            const two_terms<double> next = two_sum(high[i], row[i], hide);
+            const two_terms<double> rest = two_sum(low[i], next.low, hide);
             high[i] = next.high;
             low[i] = rest.high;
             lost[i] |= bit_cast<std::uint64_t>(rest.low) << 1;

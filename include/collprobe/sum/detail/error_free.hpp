@@ -17,8 +17,13 @@ struct two_terms {
     Float low;
 };
 
-template <class Float, class Hide>
-COLLPROBE_HD inline two_terms<Float> hidden_two_sum(Float a, Float b, const Hide& hide) noexcept
+/// a + b = high + low exactly; high = a + b rounded to nearest. Six operations, no branch.
+/// Precondition: a + b does not overflow. If it does, `high` is infinite and `low` is not finite. In rare cases only
+/// `low` is not finite: an operand is the largest number, and an intermediate step overflows.
+/// Source: D. Knuth, The Art of Computer Programming 2, 4.2.2, theorem B; S. Boldo, S. Graillat, J.-M. Muller, "On
+/// the robustness of the 2Sum and Fast2Sum algorithms" (2017).
+template <class Float>
+COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b, const hidden<Float>& hide = hidden<Float>{}) noexcept
 {
     const Float high = hide(rounded_sum(a, b));
     const Float from_b = hide(rounded_difference(high, a));
@@ -26,17 +31,6 @@ COLLPROBE_HD inline two_terms<Float> hidden_two_sum(Float a, Float b, const Hide
     const Float lost_b = hide(rounded_difference(b, from_b));
     const Float lost_a = hide(rounded_difference(a, from_a));
     return {high, hide(rounded_sum(lost_a, lost_b))};
-}
-
-/// a + b = high + low exactly; high = a + b rounded to nearest. Six operations, no branch.
-/// Precondition: a + b does not overflow. If it does, `high` is infinite and `low` is not finite. In rare cases only
-/// `low` is not finite: an operand is the largest number, and an intermediate step overflows.
-/// Source: D. Knuth, The Art of Computer Programming 2, 4.2.2, theorem B; S. Boldo, S. Graillat, J.-M. Muller, "On
-/// the robustness of the 2Sum and Fast2Sum algorithms" (2017).
-template <class Float>
-COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b) noexcept
-{
-    return detail::hidden_two_sum(a, b, hidden<Float>{});
 }
 
 } // namespace collprobe::detail
