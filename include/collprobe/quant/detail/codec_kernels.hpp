@@ -263,7 +263,7 @@ struct combine_reducer {
                 add_up(path, in, b + k, sums + k * how.block, into);
             if (result != nullptr) {
                 if (how.rotate) rotate_blocks(how, sums, blocks * how.block, true);
-                narrow_elements(path, sums, elements, result + at.element);
+                round_run(sums, static_cast<int>(elements), result + at.element, path);
                 continue;
             }
             const std::uint64_t slice = b / out.blocks;
