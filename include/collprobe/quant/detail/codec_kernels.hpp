@@ -9,7 +9,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record/quantisation.hpp>
-#include <collprobe/quant/detail/block.hpp>
+#include <collprobe/quant/detail/block_kernel.hpp>
 #include <collprobe/quant/detail/dither.hpp>
 #include <collprobe/quant/detail/hadamard.hpp>
 #include <collprobe/quant/detail/wire.hpp>
