@@ -201,7 +201,7 @@ public:
         double squares = 0;
         double update = 0;
         for (std::uint64_t b = 0; b < buckets; ++b) {
-            const double norm = norm_of(compute_statistics(view<const T>(receive_[b]), false));
+            const double norm = norm_of(compute_statistics(view<const T>(receive_[b])));
             squares += norm * norm;
             const double size = adam(b, keep);
             if (size > update) update = size;
