@@ -70,20 +70,17 @@ struct dotted {
     }
 
     struct thread {
+        const dotted& of;
         double dot = 0;
-        byte_source other;
 
         struct shared {
         };
-        COLLPROBE_HD thread(const dotted& of, shared&, unsigned) noexcept
-            : other{reinterpret_cast<const unsigned char*>(of.other), 0}
-        {
-        }
+        COLLPROBE_HD thread(const dotted& accumulator, shared&, unsigned) noexcept : of(accumulator) {}
         /// Half of the runs at a time: fewer registers.
         COLLPROBE_HD void take(const words16 (&words)[chunk_runs], const chunk& at) noexcept
         {
-            if (other.data == nullptr) return;
-            other.bytes = at.bytes;
+            if (of.other == nullptr) return;
+            const byte_source other{reinterpret_cast<const unsigned char*>(of.other), at.bytes};
             COLLPROBE_UNROLL
             for (unsigned k = 0; k < chunk_runs; k += 2) {
                 const words16 x[2] = {words[k], words[k + 1]};
@@ -94,15 +91,15 @@ struct dotted {
                 take_half(x, y, half);
             }
         }
-        COLLPROBE_HD taken taken_in(unsigned) const noexcept { return {other.data == nullptr ? not_a_number() : dot}; }
+        COLLPROBE_HD taken taken_in() const noexcept { return {of.other == nullptr ? not_a_number() : dot}; }
 
     private:
         COLLPROBE_HD void take_half(const words16 (&words)[2], const words16 (&second)[2], const chunk& at) noexcept
         {
             if constexpr (sizeof(T) < 4) {
                 if (!is_plain<T>(largest_magnitude<T>(words)) || !is_plain<T>(largest_magnitude<T>(second))) {
-                    return each_element_in<T>(words, at, [&](T x, std::uint64_t index) {
-                        dot = multiply_add(widen(x), widen(element_at(index)), dot);
+                    return each_element_again<T, 2>(at, [&](T x, std::uint64_t index) {
+                        dot = multiply_add(widen(x), widen(of.other[index]), dot);
                     });
                 }
                 float sum[2] = {};
@@ -119,10 +116,6 @@ struct dotted {
                     dot = multiply_add(widen(element_of<T>(words[k], e)), widen(element_of<T>(second[k], e)), dot);
                 }
             }
-        }
-        COLLPROBE_HD T element_at(std::uint64_t index) const noexcept
-        {
-            return element_of<T>(load_some(other.data + index * sizeof(T), 0, sizeof(T)), 0);
         }
     };
 

@@ -26,6 +26,7 @@ struct chunk {
     std::uint64_t byte; ///< offset of the first run's words in the buffer; the others follow at each `round_bytes`
     std::uint64_t bytes; ///< of the buffer
     unsigned step = 0; ///< the how manieth it is of those that the block prepared for
+    const unsigned char* data = nullptr; ///< the buffer
 
     /// Whether the words of the first `runs` runs are in the buffer.
     COLLPROBE_HD constexpr bool is_whole(unsigned runs = chunk_runs) const noexcept
@@ -87,6 +88,20 @@ COLLPROBE_HD inline void each_element_in(const words16 (&words)[runs], const chu
         }
         COLLPROBE_UNROLL
         for (unsigned i = 0; i + 1 < runs; ++i) turning[i] = turning[i + 1];
+    }
+}
+
+/// The same, for what is rare: the elements are read once more, so that words need no registers for it.
+template <class T, unsigned runs>
+COLLPROBE_HD inline void each_element_again(const chunk& at, const auto& use) noexcept
+{
+    COLLPROBE_NO_UNROLL
+    for (unsigned k = 0; k < runs; ++k) {
+        const std::uint64_t first = (at.byte + k * round_bytes) / sizeof(T);
+        const std::uint64_t end = first + at.bytes_of(k) / sizeof(T);
+        COLLPROBE_NO_UNROLL
+        for (std::uint64_t index = first; index < end; ++index)
+            use(reinterpret_cast<const T*>(at.data)[index], index);
     }
 }
 
