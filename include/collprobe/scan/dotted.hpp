@@ -103,10 +103,13 @@ struct dotted {
                     });
                 }
                 float sum[2] = {};
-                each_float<T>(words, [&](unsigned i, float x) {
-                    const float y = float_of<T>(second[i / per_words16<T>], i % per_words16<T>);
-                    sum[i % 2] = fused_multiply_add(x, y, sum[i % 2]);
-                });
+                COLLPROBE_UNROLL
+                for (unsigned word = 0; word < 8; ++word) {
+                    const floats_of_word<T> x(words[word / 4].w[word % 4]);
+                    const floats_of_word<T> y(second[word / 4].w[word % 4]);
+                    COLLPROBE_UNROLL
+                    for (unsigned e = 0; e < x.count; ++e) sum[e % 2] = fused_multiply_add(x.of[e], y.of[e], sum[e % 2]);
+                }
                 const double unit = float_unit<T> * float_unit<T>;
                 dot = rounded_sum(dot, exact_double(rounded_sum(sum[0], sum[1])) * unit);
             } else {

@@ -94,7 +94,7 @@ __device__ T merge_lanes(T mine, Merge merge)
         auto next = collprobe::detail::bit_cast<words>(mine);
         COLLPROBE_UNROLL
         for (std::uint32_t& word : next.of)
-            word = __shfl_down_sync(static_cast<unsigned>((std::uint64_t{1} << lanes) - 1), word, distance);
+            word = __shfl_down_sync(static_cast<unsigned>((std::uint64_t{1} << lanes) - 1), word, distance, lanes);
         mine = merge(mine, collprobe::detail::bit_cast<T>(next));
     }
     return mine;
