@@ -201,7 +201,7 @@ TEST_CASE("clean steps raise nothing, whatever the type, operation and count")
             }
             CHECK(record.calls[0].audit.sum_checked);
             CHECK(record.calls[0].audit.bins >= 64);
-            CHECK(record.calls[4].audit.sum_checked);
+            CHECK_FALSE(record.calls[4].audit.sum_checked); // integers
             CHECK_FALSE(record.calls[6].audit.sum_checked);
             CHECK_FALSE(record.calls[9].audit.sum_checked);
             CHECK(record.calls[2].type == element_type::float64);
@@ -451,7 +451,7 @@ TEST_CASE("a wrong sum of integers is certain, in both modes, one of floats by h
             probed comm{damaging(local::communicator(world), [](int, view<float> result) { result[3] += 0.002f; }),
                 audits_alone({.mode = mode}), audit()};
             host::stream stream;
-            // Beneath the audit: the same wrong element for all ranks.
+            // Beneath the audit: the same wrong element for all ranks. Sums of integers are not checked.
             std::vector<std::int32_t> whole(1000, 5);
             std::vector<float> own = gradient<float>(world.rank(), 5000);
             comm.all_reduce(own, view(own), reduction::sum, stream);
@@ -471,28 +471,6 @@ TEST_CASE("a wrong sum of integers is certain, in both modes, one of floats by h
         REQUIRE(all.at(0).suspects.size() == 1);
         CHECK(all[0].suspects[0].exact == certain);
     }
-}
-
-TEST_CASE("integers that are wrong for all are seen in a summary too")
-{
-    testing::local_provider{3}.run([](local::communicator& world) {
-        for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-            probed comm{faulty(local::communicator(world),
-                             {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 1, .call = 0}}),
-                audits_alone({.mode = mode}), audit()};
-            host::stream stream;
-            std::vector<std::int32_t> data(1000, 5);
-            comm.all_reduce(data, view(data), reduction::sum, stream);
-            comm.end_step(0, stream);
-            step_record record;
-            REQUIRE(comm.wait(record));
-            CHECK_FALSE(record.calls.at(0).audit.conserved);
-            CHECK(record.calls[0].audit.where == damage::reduce);
-            REQUIRE(record.suspects.size() == 1);
-            CHECK(record.suspects[0].exact);
-            CHECK(record.suspects[0].false_alarms_per_step == 0);
-        }
-    });
 }
 
 TEST_CASE("a shard that was damaged on its way out names its owner, as input, with statistics and without")
@@ -536,7 +514,7 @@ TEST_CASE("with statistics too a call is judged once, whatever its type")
         REQUIRE(record.calls.size() == 2);
         for (const call_record& call : record.calls) {
             CHECK(call.audit.checked);
-            CHECK(call.audit.sum_checked);
+            CHECK(call.audit.sum_checked == is_floating(call.type));
         }
         CHECK(record.calls[0].inputs.size() == 4);
         CHECK(record.calls[0].gradient_norm.finite == 4);

@@ -22,17 +22,14 @@ using namespace collprobe;
 
 namespace {
 
-/// A value of rank `rank`: of floating point normal, else any bits.
+/// Normal values of rank `rank`.
 template <element T>
 std::vector<T> values_of(int rank, std::size_t count, double scale = 0.05)
 {
     std::mt19937_64 random(static_cast<std::uint64_t>(rank) + 11);
     std::normal_distribution<double> normal;
     std::vector<T> values(count);
-    for (T& x : values) {
-        if constexpr (floating_element<T>) x = T(scale * normal(random));
-        else x = static_cast<T>(random());
-    }
+    for (T& x : values) x = T(scale * normal(random));
     return values;
 }
 
@@ -69,14 +66,12 @@ std::vector<detail::conservation_result> check_ranks(int n, std::size_t count, r
 } // namespace
 
 TEST_CASE_TEMPLATE("a clean reduction is conserved, in place, for every count, size and order", T,
-    COLLPROBE_TEST_ELEMENT_TYPES)
+    bfloat16, float, double)
 {
     for (const int n : {1, 2, 3, 8}) {
         for (const std::size_t count : {0u, 1u, 7u, 64u, 1001u, 20'000u}) {
             for (const auto order : {local::reduction_order::ring, local::reduction_order::tree}) {
                 for (const reduction operation : {reduction::sum, reduction::average}) {
-                    // Of an average of bytes little can be said where a bin has many elements.
-                    if (sizeof(T) == 1 && operation == reduction::average && count > 1024) continue;
                     CAPTURE(n);
                     CAPTURE(count);
                     const auto verdicts = check_ranks<T>(n, count, operation,
@@ -95,7 +90,7 @@ TEST_CASE_TEMPLATE("a clean reduction is conserved, in place, for every count, s
 }
 
 TEST_CASE_TEMPLATE("one changed element is seen by the rank that holds it, and its bin is named", T,
-    COLLPROBE_TEST_ELEMENT_TYPES)
+    bfloat16, float, double)
 {
     for (const int n : {2, 3, 8}) {
         for (const std::size_t place : {0u, 257u, 19'999u}) {
@@ -104,9 +99,7 @@ TEST_CASE_TEMPLATE("one changed element is seen by the rank that holds it, and i
             const auto verdicts = check_ranks<T>(n, 20'000, reduction::sum, {.sketch = {.bins = 256}},
                 [&](int rank, std::vector<T>& result) {
                     if (rank != n - 1) return;
-                    // The lowest bit of an integer; of floating point about as much as the elements themselves.
-                    if constexpr (floating_element<T>) result[place] = T(static_cast<double>(result[place]) + 0.3);
-                    else result[place] = static_cast<T>(result[place] ^ 1);
+                    result[place] = T(static_cast<double>(result[place]) + 0.3); // about as much as the elements
                 });
             for (int rank = 0; rank < n; ++rank) {
                 const detail::conservation_result& verdict = verdicts[static_cast<std::size_t>(rank)];
@@ -119,7 +112,7 @@ TEST_CASE_TEMPLATE("one changed element is seen by the rank that holds it, and i
 }
 
 TEST_CASE_TEMPLATE("a reduce-scatter is judged alike by all ranks, whoever holds the changed element", T,
-    COLLPROBE_TEST_ELEMENT_TYPES)
+    bfloat16, float, double)
 {
     for (const int n : {1, 2, 3, 8}) {
         for (const int harmed : {-1, 0, n - 1}) {
@@ -136,12 +129,7 @@ TEST_CASE_TEMPLATE("a reduce-scatter is judged alike by all ranks, whoever holds
                     check.template before<T>(data, stream, reduction::sum, true);
                     comm.reduce_scatter(view<const T>(data), view<T>(received), reduction::sum, stream);
                     stream.synchronize(20'000);
-                    const bool harms = again && comm.rank() == harmed;
-                    if constexpr (floating_element<T>) {
-                        if (harms) received[7] = T(static_cast<double>(received[7]) + 0.3);
-                    } else {
-                        if (harms) received[7] = static_cast<T>(received[7] ^ 1);
-                    }
+                    if (again && comm.rank() == harmed) received[7] = T(static_cast<double>(received[7]) + 0.3);
                     check.template after<T>(received, out.data(), stream);
                     stream.synchronize(20'000);
                     CHECK(out[0].checked);
@@ -152,21 +140,6 @@ TEST_CASE_TEMPLATE("a reduce-scatter is judged alike by all ranks, whoever holds
             });
         }
     }
-}
-
-TEST_CASE("any single wrong integer is seen, an average's too beyond its remainders")
-{
-    const auto harmed = [](std::int32_t by) {
-        return check_ranks<std::int32_t>(4, 5000, reduction::average, {.sketch = {.bins = 64}},
-            [&](int, std::vector<std::int32_t>& result) { result[77] += by; });
-    };
-    // 79 elements in a bin, each with a remainder of at most 3.
-    for (const auto& verdict : harmed(1000)) {
-        CHECK(verdict.limit == 3 * 79);
-        CHECK_FALSE(verdict.conserved);
-        CHECK(verdict.bin == 77 % 64);
-    }
-    for (const auto& verdict : harmed(0)) CHECK(verdict.conserved);
 }
 
 TEST_CASE("swapped elements, a lost tail and a stale result are seen")
@@ -186,6 +159,21 @@ TEST_CASE("swapped elements, a lost tail and a stale result are seen")
     }));
     CHECK(is_seen([](int rank, floats& result) { result = values_of<float>(rank, result.size()); }));
     CHECK_FALSE(is_seen([](int, floats&) {}));
+}
+
+TEST_CASE("sums of integers are not checked")
+{
+    local::run(2, [](local::communicator& comm) {
+        std::vector<std::int32_t> data(1000, 3);
+        host::buffer<detail::conservation_result> out(1);
+        host::stream stream;
+        testing::conservation_check<local::communicator> check(comm);
+        check.before<std::int32_t>(data, stream);
+        comm.all_reduce(view<const std::int32_t>(data), view<std::int32_t>(data), reduction::sum, stream);
+        check.after<std::int32_t>(data, out.data(), stream);
+        stream.synchronize(20'000);
+        CHECK_FALSE(out[0].checked);
+    });
 }
 
 TEST_CASE("min, max and product are not checked, and the next sum is")

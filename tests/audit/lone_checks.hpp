@@ -32,8 +32,8 @@ public:
     {
         const auto scope = detail::enter_device(comm_);
         check_.clear();
-        detail::enqueue_sketch<device, T>(
-            stream, send, check_.template before<T>({0, send.count(), operation, is_part}, 0));
+        const auto target = check_.template before<T>({0, send.count(), operation, is_part}, 0);
+        if constexpr (floating_element<T>) detail::enqueue_sketch<device, T>(stream, send, target);
     }
     template <element T>
     void after(std::type_identity_t<view<const T>> result, detail::conservation_result* out, stream_ref stream)
@@ -41,8 +41,8 @@ public:
         const auto scope = detail::enter_device(comm_);
         auto& ranks = detail::innermost(comm_);
         device::fill(stream, view<detail::conservation_result>(out, 1), {0, 0, 0, false, true});
-        detail::enqueue_sketch<device, T>(
-            stream, result, check_.template after<T>(0, result.count(), ranks.rank(), 0));
+        const auto target = check_.template after<T>(0, result.count(), ranks.rank(), 0);
+        if constexpr (floating_element<T>) detail::enqueue_sketch<device, T>(stream, result, target);
         check_.end(ranks, 1, stream, [&](std::uint64_t) { return out; }, call_site::current());
     }
 

@@ -413,7 +413,7 @@ private:
         for (std::size_t r = 0; r < a.inputs.size() && r < b.inputs.size(); ++r) {
             same("input.digest", a.inputs[r].digest, b.inputs[r].digest);
             number("input.sum_of_squares", a.inputs[r].sum_of_squares, b.inputs[r].sum_of_squares);
-            number("input.mean", a.inputs[r].mean, b.inputs[r].mean);
+            number("input.sum", a.inputs[r].sum, b.inputs[r].sum);
             same("input.nan", a.inputs[r].nan, b.inputs[r].nan);
         }
     }
@@ -663,11 +663,9 @@ TEST_CASE("a pre-multiplied sum has the norms and directions of what is summed")
         CHECK(to_bits(a.cosine.pooled) == to_bits(b.cosine.pooled));
         CHECK(to_bits(a.calls[0].pooled_cosine) == to_bits(b.calls[0].pooled_cosine));
         for (std::size_t r = 0; r < ranks; ++r) {
-            CHECK(a.calls[0].inputs[r].minimum == b.calls[0].inputs[r].minimum);
-            CHECK(a.calls[0].inputs[r].maximum == b.calls[0].inputs[r].maximum);
-            CHECK(a.calls[0].inputs[r].mean == b.calls[0].inputs[r].mean);
-            CHECK(a.calls[0].inputs[r].m2 == b.calls[0].inputs[r].m2);
-            CHECK(a.calls[0].inputs[r].l1 == b.calls[0].inputs[r].l1);
+            CHECK(a.calls[0].inputs[r].absolute_maximum == b.calls[0].inputs[r].absolute_maximum);
+            CHECK(a.calls[0].inputs[r].sum == b.calls[0].inputs[r].sum);
+            CHECK(a.calls[0].inputs[r].sum_of_squares == b.calls[0].inputs[r].sum_of_squares);
         }
         CHECK(a.suspects.empty());
         CHECK_FALSE(a.calls[0].audit.sum_checked); // the products are rounded, too

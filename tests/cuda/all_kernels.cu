@@ -15,7 +15,7 @@
 #include <collprobe/quant/quantised.hpp>
 #include <collprobe/reduce.hpp>
 #include <collprobe/replica.hpp>
-#include <collprobe/scan/tensor_part.hpp>
+#include <collprobe/scan/copy_statistics.hpp>
 #include <collprobe/sum.hpp>
 
 namespace {
@@ -28,15 +28,14 @@ template <element T>
 void of_any_type(gpu::stream_ref stream, T* data, statistics* result, gpu::workspace& scratch)
 {
     const view<const T> source(data, 1);
-    gpu::reduce(stream, statistics_reducer<T>(source), 1, result, scratch);
-    gpu::reduce(stream, statistics_reducer<T>(source), 1, result, scratch);
-    copy_with_statistics<gpu>(stream, source, view<T>(data + 1, 1), result, scratch);
     gpu::fill(stream, view<T>(data, 1), T{});
     gpu::reduce(stream, collprobe::detail::digest_reducer<T>(source), 1, &result->digest, scratch);
-    double* const sketch = nullptr;
-    detail::enqueue_sketch<gpu>(stream, detail::sketch_source<T>{source, 0, 64, 0}, sketch, sketch);
-    gpu::reduce(stream, collprobe::detail::judge_conservation<T>(sketch, sketch, 64, 1, reduction::sum, rounding_order::linear, 2, 8), 64,
-        reinterpret_cast<detail::conservation_result*>(result), scratch);
+    if constexpr (floating_element<T>) {
+        gpu::reduce(stream, statistics_reducer<T>(source), 1, result, scratch);
+        copy_with_statistics<gpu>(stream, source, view<T>(data + 1, 1), result, scratch);
+        double* const sketch = nullptr;
+        detail::enqueue_sketch<gpu>(stream, detail::sketch_source<T>{source, 0, 64, 0}, sketch, sketch);
+    }
 }
 
 /// What `probed` does with floating-point types.
@@ -46,7 +45,7 @@ void of_a_gradient(gpu::stream_ref stream, T* data, double* gram, statistics* re
     const view<const T> source(data, 1);
     gpu::reduce(stream, detail::result_reducer<T>(source, data), 1, reinterpret_cast<detail::result_record*>(result),
         scratch);
-    const detail::sketch_target sketch{0, 4096, 0, gram, gram};
+    const detail::sketch_target sketch{0, 64, 0, gram, gram};
     detail::read_input<gpu, T>(stream, source, result, sketch, scratch);
     detail::read_result<gpu, T>(
         stream, source, data, reinterpret_cast<detail::result_record*>(result), sketch, scratch);
@@ -131,7 +130,6 @@ int main()
     unsigned char* const bytes = nullptr;
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 1
     of_any_type<float>(stream.get(), nullptr, result, scratch);
-    (void)digest_part_on<gpu>(stream.get(), {});
     gpu::reduce_parts(stream.get(), collprobe::detail::digest_reducer<std::uint8_t>(), 0, 0,
         static_cast<std::uint64_t*>(nullptr), scratch);
     of_any_type<collprobe::float16>(stream.get(), nullptr, result, scratch);
@@ -155,6 +153,8 @@ int main()
     of_a_gradient<collprobe::float16>(stream.get(), nullptr, gram, result, scratch);
     of_a_gradient<bfloat16>(stream.get(), nullptr, gram, result, scratch);
     of_a_gradient<double>(stream.get(), nullptr, gram, result, scratch);
+    gpu::reduce(stream.get(), detail::judge_conservation<float>(gram, gram, 64, 1, reduction::sum, rounding_order::linear, 2, 8),
+        64, reinterpret_cast<detail::conservation_result*>(result), scratch);
     gpu::for_each(stream.get(), 1, detail::add_parts{gram, 1, 1, gram});
     gpu::for_each(stream.get(), 1, detail::publish_report{}); // of captured steps
     gpu::for_each(stream.get(), 1, detail::write_observed_header{});

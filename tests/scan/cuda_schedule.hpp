@@ -17,26 +17,22 @@ namespace collprobe::cuda_schedule {
 namespace scan = collprobe::detail;
 inline constexpr unsigned threads = scan::block_threads;
 
-/// A block reduction as CUB does it: within each warp of 32 at distances 1, 2, 4, 8, 16, then the warps one after the
-/// other.
-template <class Value, class Merge>
-Value merge_block(std::vector<Value> values, Merge merge)
-{
-    for (std::size_t warp = 0; warp < values.size(); warp += 32) {
-        for (std::size_t distance = 1; distance < 32; distance *= 2)
-            for (std::size_t lane = 0; lane + distance < 32; ++lane) {
-                // Lane by lane upwards: a lane reads what its neighbour had before this step.
-                const Value next = values[warp + lane + distance];
-                merge(values[warp + lane], next);
-            }
-    }
-    for (std::size_t warp = 32; warp < values.size(); warp += 32) merge(values[0], values[warp]);
-    return values[0];
-}
+/// The merge of a block: within each warp of 32 at distances 1, 2, 4, 8, 16, then the warps in the same way.
 template <class Value>
 Value merge_block(std::vector<Value> values)
 {
-    return merge_block(std::move(values), [](Value& into, const Value& next) { into.merge(next); });
+    const auto merge = [&](std::size_t first, std::size_t stride, std::size_t count) {
+        for (std::size_t distance = 1; distance < count; distance *= 2) {
+            for (std::size_t lane = 0; lane + distance < count; ++lane) {
+                // Lane by lane upwards: a lane reads what its neighbour had before this step.
+                const Value next = values[first + (lane + distance) * stride];
+                values[first + lane * stride].merge(next);
+            }
+        }
+    };
+    for (std::size_t warp = 0; warp < values.size(); warp += 32) merge(warp, 1, 32);
+    merge(0, 32, values.size() / 32);
+    return values[0];
 }
 
 /// Slot `slot` of `slots`. `extras`: for each thread, what takes in the chunks, too.
@@ -57,7 +53,7 @@ typename Read::partial reduce_slot(const Read& read, std::vector<Extra>& extras,
         if (step == 0)
             for (unsigned lane = 0; lane < threads; ++lane) memory->prepare(index, slots, lane);
         for (unsigned lane = threads; lane > 0; --lane) { // in any order
-            const scan::chunk at{index * scan::chunk_bytes + (lane - 1) * 16, source.bytes, step};
+            const scan::chunk at{index * scan::chunk_bytes + (lane - 1) * 16, source.bytes, step, source.data};
             scan::words16 words[scan::chunk_runs];
             at.load(source, words);
             all[lane - 1].take(words, at);
@@ -66,9 +62,9 @@ typename Read::partial reduce_slot(const Read& read, std::vector<Extra>& extras,
         step = (step + 1) % scan::prepared_chunks;
     }
     for (unsigned lane = 0; lane < extras.size(); ++lane) extras[lane].end_slot(slot, lane);
-    std::vector<typename Read::partial> taken;
-    for (unsigned lane = 0; lane < threads; ++lane) taken.push_back(all[lane].taken_in(lane));
-    return merge_block(taken);
+    std::vector<typename thread::parts> taken;
+    for (unsigned lane = 0; lane < threads; ++lane) taken.push_back(all[lane].taken_in());
+    return thread::whole(merge_block(taken), *memory);
 }
 
 /// Thread t takes slots t, t + 256 and so on.
@@ -111,9 +107,9 @@ inline std::vector<double> join_parts(const std::vector<double>& parts, std::uin
     std::vector<double> sketch(numbers, 77);
     const scan::join_sketch_parts join{parts.data(), count, numbers, sketch.data()};
     for (std::uint64_t number = 0; number < numbers; ++number) {
-        std::vector<double> sums;
-        for (unsigned lane = 0; lane < threads; ++lane) sums.push_back(join.part(number, lane, threads));
-        join.store(number, merge_block(sums, [](double& into, double next) { into += next; }));
+        double sum = 0;
+        for (unsigned lane = 0; lane < join.lanes; ++lane) sum += join.part(number, lane, join.lanes);
+        join.store(number, sum);
     }
     return sketch;
 }

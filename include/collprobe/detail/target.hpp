@@ -180,6 +180,19 @@ COLLPROBE_HD inline float float_of_half_bits([[maybe_unused]] std::uint16_t bits
 #endif
 }
 
+/// The numbers with the patterns of binary16 in the lower and the upper half of a word. For GPUs only.
+COLLPROBE_HD inline void floats_of_half_bits(
+    [[maybe_unused]] std::uint32_t bits, [[maybe_unused]] float& low, [[maybe_unused]] float& high) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %2;\n\tcvt.f32.f16 %0, l;\n\tcvt.f32.f16 %1, h;\n\t}"
+        : "=f"(low), "=f"(high)
+        : "r"(bits));
+#else
+    __builtin_unreachable();
+#endif
+}
+
 /// The nearest float, ties to even, subnormal results included.
 COLLPROBE_HD inline float nearest_float(double value) noexcept
 {

@@ -42,7 +42,7 @@ struct copied {
             for (unsigned k = 0; k < chunk_runs; ++k)
                 store_words(to + at.byte + k * round_bytes, words[k], at.bytes_of(k));
         }
-        COLLPROBE_HD taken taken_in(unsigned) const noexcept { return {}; }
+        COLLPROBE_HD taken taken_in() const noexcept { return {}; }
     };
 };
 

@@ -100,7 +100,7 @@ struct digested {
             }
         }
         /// The bytes are for the whole buffer to tell.
-        COLLPROBE_HD taken taken_in(unsigned) const noexcept { return {first_, second_, 0}; }
+        COLLPROBE_HD taken taken_in() const noexcept { return {first_, second_, 0}; }
 
     private:
         const shared* memory_;

@@ -41,8 +41,8 @@ struct dotted {
         bits_type seen = 0;
         if constexpr (sizeof(T) < 4) {
             for (std::uint64_t i = 0; i < count; ++i) {
-                const auto both = static_cast<bits_type>((to_bits(tile[i]) | to_bits(second[i])) & ~traits::sign_mask);
-                seen = larger(seen, both);
+                seen = larger(seen, static_cast<bits_type>(to_bits(tile[i]) & ~traits::sign_mask));
+                seen = larger(seen, static_cast<bits_type>(to_bits(second[i]) & ~traits::sign_mask));
             }
             for (std::uint64_t begin = 0; begin < count; begin += float_sums<T>::group) {
                 float_sums<T> products;
@@ -55,8 +55,7 @@ struct dotted {
         }
         settle(into, sums, seen, tile, second, count);
     }
-    /// Takes in a tile whose lane sums are known. `seen`: the largest of the bits that two elements have together,
-    /// without signs. It is at least the largest magnitude, and below twice that.
+    /// Takes in a tile whose lane sums are known. `seen`: the bits of the largest magnitude in both buffers.
     static void settle(taken& into, const double (&sums)[8], bits_type seen, const T* tile, const T* second,
         std::uint64_t count) noexcept
     {
@@ -73,20 +72,17 @@ struct dotted {
     }
 
     struct thread {
+        const dotted& of;
         double dot = 0;
-        byte_source other;
 
         struct shared {
         };
-        COLLPROBE_HD thread(const dotted& of, shared&, unsigned) noexcept
-            : other{reinterpret_cast<const unsigned char*>(of.other), 0}
-        {
-        }
+        COLLPROBE_HD thread(const dotted& accumulator, shared&, unsigned) noexcept : of(accumulator) {}
         /// Half of the runs at a time: fewer registers.
         COLLPROBE_HD void take(const words16 (&words)[chunk_runs], const chunk& at) noexcept
         {
-            if (other.data == nullptr) return;
-            other.bytes = at.bytes;
+            if (of.other == nullptr) return;
+            const byte_source other{reinterpret_cast<const unsigned char*>(of.other), at.bytes};
             COLLPROBE_UNROLL
             for (unsigned k = 0; k < chunk_runs; k += 2) {
                 const words16 x[2] = {words[k], words[k + 1]};
@@ -97,24 +93,26 @@ struct dotted {
                 take_half(x, y, half);
             }
         }
-        COLLPROBE_HD taken taken_in(unsigned) const noexcept { return {other.data == nullptr ? not_a_number() : dot}; }
+        COLLPROBE_HD taken taken_in() const noexcept { return {of.other == nullptr ? not_a_number() : dot}; }
 
     private:
         COLLPROBE_HD void take_half(const words16 (&words)[2], const words16 (&second)[2], const chunk& at) noexcept
         {
             if constexpr (sizeof(T) < 4) {
-                const std::uint64_t seen = largest_narrow_magnitude<T, 2>(
-                    [&](unsigned k, unsigned i) { return words[k].w[i] | second[k].w[i]; });
+                const std::uint64_t seen = larger(largest_magnitude<T>(words), largest_magnitude<T>(second));
                 float sum[2] = {};
-                each_float<T>(words, [&](unsigned i, float x) {
-                    const float y = float_of<T>(second[i / per_words16<T>], i % per_words16<T>);
-                    sum[i % 2] = fused_multiply_add(x, y, sum[i % 2]);
-                });
+                COLLPROBE_UNROLL
+                for (unsigned word = 0; word < 8; ++word) {
+                    const floats_of_word<T> x(words[word / 4].w[word % 4]);
+                    const floats_of_word<T> y(second[word / 4].w[word % 4]);
+                    COLLPROBE_UNROLL
+                    for (unsigned e = 0; e < x.count; ++e) sum[e % 2] = fused_multiply_add(x.of[e], y.of[e], sum[e % 2]);
+                }
                 const double unit = float_unit<T> * float_unit<T>;
                 const double part = exact_double(rounded_sum(sum[0], sum[1])) * unit;
                 if (!is_plain_dot(seen, part)) {
-                    return each_element_in<T>(words, at, [&](T x, std::uint64_t index) {
-                        dot = multiply_add(widen(x), widen(element_at(index)), dot);
+                    return each_element_again<T, 2>(at, [&](T x, std::uint64_t index) {
+                        dot = multiply_add(widen(x), widen(of.other[index]), dot);
                     });
                 }
                 dot = rounded_sum(dot, part);
@@ -125,10 +123,6 @@ struct dotted {
                     dot = multiply_add(widen(element_of<T>(words[k], e)), widen(element_of<T>(second[k], e)), dot);
                 }
             }
-        }
-        COLLPROBE_HD T element_at(std::uint64_t index) const noexcept
-        {
-            return element_of<T>(load_some(other.data + index * sizeof(T), 0, sizeof(T)), 0);
         }
     };
 };
@@ -143,7 +137,7 @@ template <class T>
 struct lanes<dotted<T>, T> {
     const unsigned char* other;
     sums_of_lanes<T> products;
-    largest_of_lanes<T> seen; // of the bits of both buffers; of elements of less than 32 bits
+    largest_of_lanes<T> seen; // in both buffers; of elements of less than 32 bits
 
     [[gnu::always_inline]] lanes(const dotted<T>& of, std::uint64_t first) noexcept
         : other(reinterpret_cast<const unsigned char*>(of.other + first))
@@ -180,8 +174,8 @@ private:
     {
         if constexpr (sizeof(T) < 4) {
             for (int half = 0; half < 64; half += width) {
-                using patterns = typename largest_of_lanes<T>::patterns;
-                seen.add_bits(load<patterns>(line + half) | load<patterns>(second + half));
+                seen.add(line + half);
+                seen.add(second + half);
             }
         }
         wide<T> x[lane_vectors<T>];

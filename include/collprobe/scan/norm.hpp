@@ -140,16 +140,26 @@ struct norm {
                     exact_double(rounded_sum(squares[0], squares[1])) * (float_unit<T> * float_unit<T>), words, at);
             }
         }
-        /// Behind the last chunk of a slot, and a barrier.
-        COLLPROBE_HD taken taken_in(unsigned lane) const noexcept
+        /// What the threads of a block merge.
+        struct part {
+            double sum = 0;
+            double squares = 0;
+            std::uint64_t zero = 0;
+            bits_type largest = 0;
+
+            COLLPROBE_HD void merge(const part& next) noexcept
+            {
+                sum += next.sum;
+                squares += next.squares;
+                zero += next.zero;
+                largest = larger(largest, next.largest);
+            }
+        };
+        COLLPROBE_HD part taken_in() const noexcept { return {sum_, squares_, zero_, largest_}; }
+        COLLPROBE_HD static taken whole(const part& of_block, const shared& rare) noexcept
         {
-            taken all{.sum = sum_, .squares = squares_, .zero = zero_, .largest = largest_};
-            if (lane != 0) return all;
-            all.nan = rare_->nan;
-            all.positive_infinity = rare_->positive_infinity;
-            all.negative_infinity = rare_->negative_infinity;
-            all.first_nonfinite = rare_->first_nonfinite;
-            return all;
+            return {of_block.sum, of_block.squares, of_block.zero, rare.first_nonfinite, of_block.largest, rare.nan,
+                rare.positive_infinity, rare.negative_infinity};
         }
 
     private:
@@ -164,7 +174,7 @@ struct norm {
         {
             const auto largest = static_cast<bits_type>(largest_magnitude<T>(words));
             if (!is_plain<T>(largest))
-                return each_element_in<T>(words, at, [&](T x, std::uint64_t index) { take_rare(x, index); });
+                return each_element_again<T, chunk_runs>(at, [&](T x, std::uint64_t index) { take_rare(x, index); });
             if constexpr (has_sum) sum_ = rounded_sum(sum_, sum);
             squares_ = rounded_sum(squares_, squares);
             largest_ = larger(largest_, largest);

@@ -123,7 +123,8 @@ struct device {
 
     /// For every item below `items`: adds up `body.part(item, lane, lanes)` over 256 lanes in a fixed order, and
     /// calls `body.store(item, sum)` once.
-    /// Cost: one launch. A block of threads takes an item.
+    /// Cost: one launch. A block of threads takes an item; or 32 items, each of 8 lanes, if the body says so
+    /// (`static constexpr unsigned lanes = 8`): for items of few terms that stand beside those of their neighbours.
     template <class Body>
     static void sum_each(stream_ref on, std::uint64_t items, Body body);
 

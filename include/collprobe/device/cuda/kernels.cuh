@@ -80,16 +80,51 @@ struct merge_parts {
     }
 };
 
-/// Merges one value of each thread in a fixed order; thread 0 gets the result. The storage can be used again behind the
-/// block's next barrier.
+/// Merges the values of the first `lanes` threads of a warp, at distances 1, 2, 4 and so on; `lanes` is a power of two.
+/// The first gets the result. The others merge what they happen to get: so no thread asks which one it is.
+template <unsigned lanes, class T, class Merge>
+__device__ T merge_lanes(T mine, Merge merge)
+{
+    struct words {
+        std::uint32_t of[sizeof(T) / 4];
+    };
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % 4 == 0);
+    COLLPROBE_UNROLL
+    for (unsigned distance = 1; distance < lanes; distance *= 2) {
+        auto next = collprobe::detail::bit_cast<words>(mine);
+        COLLPROBE_UNROLL
+        for (std::uint32_t& word : next.of)
+            word = __shfl_down_sync(static_cast<unsigned>((std::uint64_t{1} << lanes) - 1), word, distance, lanes);
+        mine = merge(mine, collprobe::detail::bit_cast<T>(next));
+    }
+    return mine;
+}
+
+/// Merges one value of each thread in a fixed order, those of a warp and then those of the warps; thread 0 gets the
+/// result. A barrier is among it. The storage can be used again behind the block's next barrier.
 template <class T, class Merge = merge_parts<T>>
 struct block_merge {
-    using reduction = cub::BlockReduce<T, block_threads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
-    using storage = typename reduction::TempStorage;
+    static constexpr unsigned warp = 32;
+    static constexpr unsigned warps = block_threads / warp;
+    struct storage {
+        alignas(T) unsigned char of_warp[warps][sizeof(T)];
+    };
 
     __device__ static T run(storage& memory, const T& mine, Merge merge = {})
     {
-        return reduction(memory).Reduce(mine, merge);
+        if constexpr (std::is_empty_v<T>) return mine;
+        else return run_all(memory, mine, merge);
+    }
+
+private:
+    __device__ static T run_all(storage& memory, const T& mine, Merge merge)
+    {
+        T all = merge_lanes<warp>(mine, merge);
+        T* const of_warp = reinterpret_cast<T*>(memory.of_warp);
+        if (threadIdx.x % warp == 0) of_warp[threadIdx.x / warp] = all;
+        __syncthreads();
+        if (threadIdx.x < warps) all = merge_lanes<warps>(of_warp[threadIdx.x], merge);
+        return all;
     }
 };
 
@@ -230,10 +265,17 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
     __shared__ bool is_last;
     reduction block{reducer, *reinterpret_cast<typename reduction::shared*>(memory)};
     if constexpr (requires { block.slots; }) block.slots = static_cast<unsigned>(plan.slots);
-    for (unsigned slot = blockIdx.x; slot < static_cast<unsigned>(plan.slots); slot += gridDim.x) {
+    // The slot's number is in shared memory: the registers are for the work.
+    __shared__ unsigned slot;
+    if (threadIdx.x == 0) slot = blockIdx.x;
+    __syncthreads();
+    while (slot < static_cast<unsigned>(plan.slots)) {
         const std::uint64_t first = slot * plan.length;
         const std::uint64_t left = count - first;
         block.reduce_slot(first, static_cast<std::uint32_t>(left < plan.length ? left : plan.length), partials, slot);
+        __syncthreads();
+        if (threadIdx.x == 0) slot += gridDim.x;
+        __syncthreads();
     }
     // Thread 0 wrote the partials of this block: its first fence makes them visible before its ticket is. Its second
     // fence lets the block see those of other blocks, also where its first-level cache has older values.
@@ -265,7 +307,10 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
     const auto slots = static_cast<unsigned>(plan.slots);
     for (unsigned item = blockIdx.x; item < static_cast<unsigned>(parts) * slots; item += gridDim.x) {
         reduction block{whole.part(item / slots, count), *reinterpret_cast<typename reduction::shared*>(memory)};
-        if constexpr (requires { block.slots; }) block.slots = slots;
+        if constexpr (requires { block.slots; }) {
+            block.slots = slots;
+            block.first_item = item - item % slots;
+        }
         const std::uint64_t first = item % slots * plan.length;
         const std::uint64_t left = count - first;
         block.reduce_slot(first, static_cast<std::uint32_t>(left < plan.length ? left : plan.length), partials, item);
@@ -304,6 +349,32 @@ __global__ void __launch_bounds__(block_threads) sum_each_kernel(
     }
 }
 
+/// The same for a body with its own number of lanes: that of a block's warps. A warp is a lane of 32 items, so that
+/// neighbouring threads read what stands beside each other.
+template <class Body>
+__global__ void __launch_bounds__(block_threads) sum_neighbours_kernel(
+    std::uint64_t items, const __grid_constant__ Body body)
+{
+    constexpr unsigned warp = 32;
+    constexpr unsigned lanes = block_threads / warp;
+    static_assert(Body::lanes == lanes);
+    __shared__ double sums[lanes][warp];
+    const unsigned lane = threadIdx.x / warp;
+    const unsigned neighbour = threadIdx.x % warp;
+    for (std::uint64_t first = std::uint64_t{blockIdx.x} * warp; first < items; first += std::uint64_t{gridDim.x} * warp) {
+        const std::uint64_t item = first + neighbour;
+        if (item < items) sums[lane][neighbour] = body.part(item, lane, lanes);
+        __syncthreads();
+        if (lane == 0 && item < items) {
+            double sum = sums[0][neighbour];
+            COLLPROBE_UNROLL
+            for (unsigned k = 1; k < lanes; ++k) sum = __dadd_rn(sum, sums[k][neighbour]);
+            body.store(item, sum);
+        }
+        __syncthreads(); // the next items use the memory
+    }
+}
+
 } // namespace detail
 
 // Marked as used, because other files may call a function that this file only inlines.
@@ -319,7 +390,9 @@ template <class Body>
 [[gnu::used]] void device::sum_each(stream_ref on, std::uint64_t items, Body body)
 {
     if (items == 0) return;
-    detail::launch<&detail::sum_each_kernel<Body>>("sum_each", on.get(), items, items, body);
+    if constexpr (requires { Body::lanes; })
+        detail::launch<&detail::sum_neighbours_kernel<Body>>("sum_each", on.get(), (items - 1) / 32 + 1, items, body);
+    else detail::launch<&detail::sum_each_kernel<Body>>("sum_each", on.get(), items, items, body);
 }
 
 template <class Reducer, class Result>

@@ -44,17 +44,24 @@ struct block_read {
     using element = typename Read::value_type;
     using threads = scan::thread_list<element, typename Read::list>;
     using partial = typename Read::partial;
+    using parts = typename threads::parts;
     static constexpr unsigned element_bytes = sizeof(element);
     static constexpr unsigned blocks_per_multiprocessor = most_blocks;
 
     struct shared {
         typename threads::shared of_threads;
-        typename list_merge<partial>::storage merging;
+        union merge_storage {
+            typename list_merge<parts>::storage of_parts;
+            typename list_merge<partial>::storage of_slots;
+            __device__ merge_storage() {}
+        } merging;
+        unsigned item; // of the slot
     };
 
     const Reducer& reducer;
     shared& memory;
     unsigned slots = 1;
+    unsigned first_item = 0; ///< that of this buffer's first slot
 
     __device__ block_read(const Reducer& from, shared& shared_memory) : reducer(from), memory(shared_memory)
     {
@@ -71,21 +78,22 @@ struct block_read {
     template <class Extra>
     __device__ void reduce_slot(const Read& read, Extra& extra, partial_results to, unsigned item)
     {
-        const unsigned slot = item % slots;
+        if (threadIdx.x == 0) memory.item = item;
+        const unsigned slot = item - first_item;
         const scan::byte_source source{
             reinterpret_cast<const unsigned char*>(read.data.data()), read.data.count() * sizeof(element)};
-        const std::uint64_t chunks = scan::chunks_of(source.bytes);
+        const auto chunks = static_cast<unsigned>(scan::chunks_of(source.bytes)); // of 2^46 bytes at most
         threads mine(read.of, memory.of_threads, threadIdx.x);
         memory.of_threads.begin_slot(threadIdx.x);
         unsigned step = 0;
         COLLPROBE_NO_UNROLL
-        for (std::uint64_t index = slot; index < chunks; index += slots) {
+        for (unsigned index = slot; index < chunks; index += slots) {
             if (step == 0) {
                 __syncthreads();
                 memory.of_threads.prepare(index, slots, threadIdx.x);
                 __syncthreads();
             }
-            const scan::chunk at{index * scan::chunk_bytes + threadIdx.x * 16, source.bytes, step};
+            const scan::chunk at{std::uint64_t{index} * scan::chunk_bytes + threadIdx.x * 16, source.bytes, step, source.data};
             scan::words16 words[scan::chunk_runs];
             at.load(source, words);
             mine.take(words, at);
@@ -93,10 +101,9 @@ struct block_read {
             step = (step + 1) % scan::prepared_chunks;
         }
         extra.end_slot(slot, threadIdx.x);
-        __syncthreads();
-        partial all = mine.taken_in(threadIdx.x);
-        list_merge<partial>::run(memory.merging, all);
-        if (threadIdx.x == 0) to.write(item, all);
+        parts all = mine.taken_in();
+        list_merge<parts>::run(memory.merging.of_parts, all); // a barrier is among it
+        if (threadIdx.x == 0) to.write(memory.item, threads::whole(all, memory.of_threads));
     }
 
     template <class Result>
@@ -106,7 +113,7 @@ struct block_read {
         COLLPROBE_NO_UNROLL
         for (unsigned slot = threadIdx.x; slot < all_slots; slot += block_threads)
             mine.merge(from.template read<partial>(slot));
-        list_merge<partial>::run(memory.merging, mine);
+        list_merge<partial>::run(memory.merging.of_slots, mine);
         if (threadIdx.x == 0) *result = reducer.finish(mine);
     }
 };

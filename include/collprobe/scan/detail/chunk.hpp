@@ -26,6 +26,7 @@ struct chunk {
     std::uint64_t byte; ///< offset of the first run's words in the buffer; the others follow at each `round_bytes`
     std::uint64_t bytes; ///< of the buffer
     unsigned step = 0; ///< the how manieth it is of those that the block prepared for
+    const unsigned char* data = nullptr; ///< the buffer
 
     /// Whether the words of the first `runs` runs are in the buffer.
     COLLPROBE_HD constexpr bool is_whole(unsigned runs = chunk_runs) const noexcept
@@ -90,56 +91,66 @@ COLLPROBE_HD inline void each_element_in(const words16 (&words)[runs], const chu
     }
 }
 
+/// The same, for what is rare: the elements are read once more, so that words need no registers for it.
+template <class T, unsigned runs>
+COLLPROBE_HD inline void each_element_again(const chunk& at, const auto& use) noexcept
+{
+    COLLPROBE_NO_UNROLL
+    for (unsigned k = 0; k < runs; ++k) {
+        const std::uint64_t first = (at.byte + k * round_bytes) / sizeof(T);
+        const std::uint64_t end = first + at.bytes_of(k) / sizeof(T);
+        COLLPROBE_NO_UNROLL
+        for (std::uint64_t index = first; index < end; ++index)
+            use(reinterpret_cast<const T*>(at.data)[index], index);
+    }
+}
+
 /// The value of elements of less than 32 bits as floats, in this unit: that of e4m3 saves a product for each element.
 template <class T>
 inline constexpr double float_unit = on_device && std::is_same_v<T, float8_e4m3> ? 0x1p8 : 1;
 
-/// Element `e` of the sixteen bytes, divided by `float_unit`.
+/// The elements of a word as floats, divided by `float_unit`.
 template <class T>
-COLLPROBE_HD inline float float_of(const words16& words, unsigned e) noexcept
-{
-    if constexpr (!on_device) {
-        return static_cast<float>(element_of<T>(words, e));
-    } else if constexpr (std::is_same_v<T, bfloat16>) {
-        const std::uint32_t word = words.w[e / 2];
-        return bit_cast<float>(e % 2 == 0 ? word << 16 : word & 0xffff0000u);
-    } else if constexpr (std::is_same_v<T, float16>) {
-        return float_of_half_bits(element_of<T>(words, e).bits);
-    } else {
-        // A half has e5m2 in its upper byte; e4m3 fits below its sign and its highest exponent bit.
-        const std::uint32_t byte = words.w[e / 4] >> (8 * (e % 4)) & 0xff;
-        std::uint32_t half = byte << 8;
-        if constexpr (std::is_same_v<T, float8_e4m3>) half = (half & 0x8000) | (half >> 1 & 0x3f80);
-        return float_of_half_bits(static_cast<std::uint16_t>(half));
+struct floats_of_word {
+    static constexpr unsigned count = 4 / sizeof(T);
+    float of[count];
+
+    COLLPROBE_HD explicit floats_of_word(std::uint32_t word) noexcept
+    {
+        if constexpr (!on_device) {
+            using bits = typename element_traits<T>::bits_type;
+            for (unsigned e = 0; e < count; ++e)
+                of[e] = static_cast<float>(bit_cast<T>(static_cast<bits>(word >> (8 * sizeof(T) * e))));
+        } else if constexpr (std::is_same_v<T, bfloat16>) {
+            of[0] = bit_cast<float>(word << 16);
+            of[1] = bit_cast<float>(word & 0xffff0000u);
+        } else if constexpr (std::is_same_v<T, float16>) {
+            floats_of_half_bits(word, of[0], of[1]);
+        } else {
+            floats_of_half_bits(halves_of(word << 8), of[0], of[2]);
+            floats_of_half_bits(halves_of(word), of[1], of[3]);
+        }
     }
-}
+
+private:
+    /// Of the bytes 1 and 3. A half has e5m2 in its upper byte; e4m3 fits below its sign and its highest exponent bit.
+    COLLPROBE_HD static std::uint32_t halves_of(std::uint32_t word) noexcept
+    {
+        if constexpr (std::is_same_v<T, float8_e4m3>) return (word & 0x80008000u) | (word >> 1 & 0x3f803f80u);
+        else return word & 0xff00ff00u;
+    }
+};
 
 /// Calls `use(i, x)` for elements of less than 32 bits, as floats in units of `float_unit`.
 template <class T, unsigned runs, class Use>
 COLLPROBE_HD inline void each_float(const words16 (&words)[runs], const Use& use) noexcept
 {
     COLLPROBE_UNROLL
-    for (unsigned k = 0; k < runs; ++k) {
+    for (unsigned word = 0; word < 4 * runs; ++word) {
+        const floats_of_word<T> floats(words[word / 4].w[word % 4]);
         COLLPROBE_UNROLL
-        for (unsigned e = 0; e < per_words16<T>; ++e) use(k * per_words16<T> + e, float_of<T>(words[k], e));
+        for (unsigned e = 0; e < floats.count; ++e) use(word * floats.count + e, floats.of[e]);
     }
-}
-
-/// The bits of the largest magnitude of elements of less than 32 bits, two at a time. `word(k, i)`: word i of run k.
-template <class T, unsigned runs, class Word>
-COLLPROBE_HD inline std::uint64_t largest_narrow_magnitude(const Word& word) noexcept
-{
-    constexpr std::uint32_t magnitudes = sizeof(T) == 2 ? 0x7fff7fff : 0x007f007f;
-    std::uint32_t most = 0;
-    COLLPROBE_UNROLL
-    for (unsigned k = 0; k < runs; ++k) {
-        COLLPROBE_UNROLL
-        for (unsigned i = 0; i < 4; ++i) {
-            most = larger_halves(most, word(k, i) & magnitudes);
-            if constexpr (sizeof(T) == 1) most = larger_halves(most, word(k, i) >> 8 & magnitudes);
-        }
-    }
-    return larger(most & 0xffff, most >> 16);
 }
 
 /// The bits of the largest magnitude, with those that are not finite.
@@ -148,7 +159,15 @@ COLLPROBE_HD inline std::uint64_t largest_magnitude(const words16 (&words)[runs]
 {
     using bits = typename element_traits<T>::bits_type;
     if constexpr (sizeof(T) < 4) {
-        return largest_narrow_magnitude<T, runs>([&](unsigned k, unsigned i) { return words[k].w[i]; });
+        constexpr std::uint32_t magnitudes = sizeof(T) == 2 ? 0x7fff7fff : 0x007f007f;
+        std::uint32_t most = 0; // of two at a time
+        COLLPROBE_UNROLL
+        for (unsigned i = 0; i < 4 * runs; ++i) {
+            const std::uint32_t word = words[i / 4].w[i % 4];
+            most = larger_halves(most, word & magnitudes);
+            if constexpr (sizeof(T) == 1) most = larger_halves(most, word >> 8 & magnitudes);
+        }
+        return larger(most & 0xffff, most >> 16);
     } else {
         bits most = 0;
         each_value<T>(words, [&](T element) {

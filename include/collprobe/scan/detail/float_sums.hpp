@@ -130,9 +130,9 @@ struct largest_of_lanes {
 
     [[gnu::always_inline]] largest_of_lanes() noexcept {}
     /// Returns the magnitudes, each times 2.
-    [[gnu::always_inline]] patterns add(const unsigned char* from) noexcept { return add_bits(load<patterns>(from)); }
-    [[gnu::always_inline]] patterns add_bits(patterns bits) noexcept
+    [[gnu::always_inline]] patterns add(const unsigned char* from) noexcept
     {
+        const auto bits = load<patterns>(from);
         patterns size = bits + bits;
         if constexpr (sizeof(T) == 8) size = bits & 0x7fffffffffffffff;
         most = lanewise_maximum(size, most);

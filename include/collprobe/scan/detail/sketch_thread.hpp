@@ -136,11 +136,12 @@ struct join_sketch_parts {
     std::uint64_t count; ///< the number of parts; with 0 the sketch is zero
     std::uint64_t numbers; ///< the number of values of a sketch
     double* sketch;
+    static constexpr unsigned lanes = 8; ///< on a GPU
 
-    COLLPROBE_HD double part(std::uint64_t number, std::uint64_t lane, std::uint64_t lanes) const noexcept
+    COLLPROBE_HD double part(std::uint64_t number, std::uint64_t lane, std::uint64_t of_lanes) const noexcept
     {
         double sum = 0;
-        for (std::uint64_t each = lane; each < count; each += lanes)
+        for (std::uint64_t each = lane; each < count; each += of_lanes)
             sum = rounded_sum(sum, parts[each * numbers + number]);
         return sum;
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
@@ -34,7 +35,7 @@ struct thread_of_elements {
     {
         each_element_in<T>(words, at, [&](T element, std::uint64_t index) { of.add(total, element, index); });
     }
-    COLLPROBE_HD typename A::taken taken_in(unsigned) const noexcept { return total; }
+    COLLPROBE_HD typename A::taken taken_in() const noexcept { return total; }
 };
 template <class T, class A>
 struct thread_of {
@@ -55,7 +56,9 @@ struct thread_list {
     };
     COLLPROBE_HD thread_list(const List&, shared&, unsigned) noexcept {}
     COLLPROBE_HD void take(const words16 (&)[chunk_runs], const chunk&) noexcept {}
-    COLLPROBE_HD typename List::taken taken_in(unsigned) const noexcept { return {}; }
+    using parts = typename List::taken;
+    COLLPROBE_HD parts taken_in() const noexcept { return {}; }
+    COLLPROBE_HD static typename List::taken whole(const parts&, const shared&) noexcept { return {}; }
 };
 template <class T, class First, class... Rest>
 struct thread_list<T, accumulators<First, Rest...>> {
@@ -98,10 +101,24 @@ struct thread_list<T, accumulators<First, Rest...>> {
         first.take(words, at);
         rest.take(words, at);
     }
-    /// Behind the last chunk of a slot, and a barrier.
-    COLLPROBE_HD typename list::taken taken_in(unsigned lane) const noexcept
+    /// What the threads of a block merge: of an accumulator that says no more, its `taken`.
+    struct parts {
+        decltype(std::declval<const own&>().taken_in()) first;
+        typename others::parts rest;
+
+        COLLPROBE_HD void merge(const parts& next) noexcept
+        {
+            first.merge(next.first);
+            rest.merge(next.rest);
+        }
+    };
+    COLLPROBE_HD parts taken_in() const noexcept { return {first.taken_in(), rest.taken_in()}; }
+    /// Behind the merge. By one thread.
+    COLLPROBE_HD static typename list::taken whole(const parts& of_block, const shared& memory) noexcept
     {
-        return {first.taken_in(lane), rest.taken_in(lane)};
+        if constexpr (requires { own::whole(of_block.first, memory.first); })
+            return {own::whole(of_block.first, memory.first), others::whole(of_block.rest, memory.rest)};
+        else return {of_block.first, others::whole(of_block.rest, memory.rest)};
     }
 };
 
