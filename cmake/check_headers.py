@@ -9,8 +9,8 @@ folder's detail/, a vendor's header outside the folders cuda, nccl and mpi, what
 outside detail/target.hpp, core/config.hpp and simd/; and what a compiler of the next year refuses or warns of: builtins
 that are private to a compiler, and sorts with a temporary buffer. Also names what the umbrella of a folder lacks, headers whose
 COLLPROBE_ABI no include of theirs defines, questions to a communicator that comm/capabilities.hpp answers, lines of more
-than 120 columns (but where clang-format is off), and public comments of more than 15 lines beside their tables. Exit
-status 1 if there is any.
+than 120 columns (but where clang-format is off), public comments of more than 15 lines beside their tables, and folders
+with more lines than layers.txt allows. Exit status 1 if there is any.
 """
 import pathlib
 import re
@@ -36,9 +36,14 @@ MOST_COMMENT_LINES = 15
 
 allowed = {}
 groups = {}
+most_lines = {}
 for line in table.read_text().splitlines():
     line = line.split("#")[0].strip()
     if not line:
+        continue
+    if "=" in line:
+        folder, number = line.split("=")
+        most_lines[folder.strip()] = int(number)
         continue
     places, may = line.split(":")
     for place in places.split():
@@ -118,6 +123,17 @@ for file in sorted(root.rglob("*")):
             finding(f"is not below {own}: see layers.txt")
     if own is None and "/" in path:
         findings.append(f"{path}: its folder is not in layers.txt")
+
+lines = dict.fromkeys(most_lines, 0)
+for file in root.rglob("*"):
+    if file.suffix in (".hpp", ".cuh", ".ipp", ".cpp", ".cu") and file.parent != root:
+        folder = file.relative_to(root).parts[0]
+        lines[folder] = lines.get(folder, 0) + file.read_text().count("\n")
+for folder, number in sorted(lines.items()):
+    if folder not in most_lines:
+        findings.append(f"{folder}: has no number of lines in layers.txt")
+    elif number > most_lines[folder]:
+        findings.append(f"{folder}: has {number} lines: at most {most_lines[folder]}")
 
 # Where nothing has defined COLLPROBE_ABI, that is the name of another namespace. An .ipp, and what a header includes
 # without a guard, is a piece of the header that includes it.

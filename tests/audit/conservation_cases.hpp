@@ -9,6 +9,7 @@
 
 #include <collprobe/audit/conservation_bound.hpp>
 #include <collprobe/comm/local/detail/reduce_in_order.hpp>
+#include <collprobe/detail/reduce_blocks.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 
 /// Reductions without communicators: what ranks send, what they get, and the judgement of it.
@@ -164,15 +165,15 @@ std::vector<T> reduce_simulated(const std::vector<std::vector<T>>& inputs, simul
 }
 
 /// The sketches of a reduction, ready to be judged.
-template <element T>
+template <floating_element T>
 struct judged_reduction {
     std::vector<double> input;
     std::vector<double> result;
-    detail::conservation_judge<T> judge;
+    detail::conservation_judge judge;
 
     judged_reduction(const std::vector<std::vector<T>>& inputs, const std::vector<T>& output, reduction operation,
         rounding_order order, const sketch_options& options = {}, double sigmas = 8)
-        : input(sketch_numbers<T>(options)), result(input.size())
+        : input(sketch_numbers(options)), result(input.size())
     {
         std::vector<double> own(input.size());
         for (const auto& each : inputs) {

@@ -32,7 +32,7 @@ std::uint64_t bins_of(const merged_call& call, const conservation_options& optio
     const bool reduces = call.call == collective::all_reduce || call.call == collective::reduce_scatter;
     const bool adds = call.operation == reduction::sum || call.operation == reduction::average;
     if (!floating_element<T> || !reduces || !adds) return 0;
-    return detail::bins_for<T>({.count = call.count, .operation = call.operation}, options);
+    return detail::bins_for(call.count, element_traits<T>::type, options);
 }
 
 /// A call's block before the call, then with its result. `first` of the result's elements in the whole result.
@@ -44,7 +44,7 @@ public:
         words_.resize(static_cast<std::size_t>(layout_.bytes() / sizeof(std::uint64_t)));
         if (survives) input_ = input.data();
         if constexpr (floating_element<T>) {
-            measurement().entry.input = compute_statistics(input, true);
+            measurement().entry.input = compute_statistics(input);
             if (layout_.bins != 0) sketch_into(input, rank_call_layout::input_sketch(bytes()), 0);
         }
     }

@@ -346,7 +346,7 @@ bits nearest_e4m3(float x)
     if (x != x) return 0x7f;
     const double magnitude = std::min(std::fabs(static_cast<double>(x)), 448.0);
     const int exponent = magnitude < 0x1p-6 ? -6 : std::ilogb(magnitude);
-    const auto units = static_cast<bits>(std::nearbyint(std::ldexp(magnitude, 3 - exponent))); // 8 to 16, or less than 8
+    const auto units = static_cast<bits>(std::nearbyint(std::ldexp(magnitude, 3 - exponent))); // at most 16
     return (std::signbit(x) ? 0x80u : 0u) | (static_cast<bits>(exponent + 6) * 8 + units);
 }
 void add_e4m3(std::vector<form_case>& to)

@@ -10,7 +10,7 @@
 
 namespace collprobe::testing {
 
-/// The accumulator of the example in scan/accumulator.hpp: how many magnitudes are above a limit.
+/// The accumulator of the example in scan/README.md: how many magnitudes are above a limit.
 template <floating_element T>
 struct above {
     struct taken {

@@ -5,7 +5,6 @@
 // GPU: cmake/mutate_kernels.py runs these cases first. A grid of few blocks takes several slots each.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -24,23 +23,14 @@
 #include "support/needs_gpu.hpp"
 
 using namespace collprobe;
-using adversarial::check_same_statistics;
-using collprobe::testing::device_copy;
+using adversarial::oracle;
 using adversarial::random_elements;
+using collprobe::testing::device_copy;
 namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
 
 namespace {
 
 using gpu = cu::device;
-
-/// The cut of a reduction, and the blocks that take its slots.
-struct cut {
-    std::uint64_t rounds; ///< of a slot, 4096 bytes each
-    unsigned blocks;
-};
-constexpr cut cuts[] = {{2, 3}, {2, 1}, {4, 7}};
-/// The factors of the digest are computed for 256 rounds at a time.
-constexpr cut long_slots = {260, 2};
 
 /// The workspace is used again, so that each reduction must leave it as the next one needs it.
 template <class Result>
@@ -49,23 +39,24 @@ struct bench {
     cu::workspace scratch;
     cu::pinned_buffer<Result> result{1};
 
-    /// Again if there are few slots: which block is the last, and how far the others are, depends on chance.
-    template <class T, class Reducer>
-    Result reduce(const Reducer& reducer, view<const T> data, cut how)
+    /// The bits depend on the slots alone. Each several times if they are few: which block is the last, and how far the
+    /// others are, depends on chance.
+    template <class Reducer>
+    Result reduce(const Reducer& reducer, std::uint64_t count, detail::slot_plan plan)
     {
-        const std::uint64_t length = how.rounds * 4096 / sizeof(T);
-        const detail::slot_plan plan{length, (data.count() + length - 1) / length};
         Result first{};
-        for (int again = 0; again < (plan.slots < 9 ? 4 : 1); ++again) {
-            std::memset(static_cast<void*>(result.data()), 0xa5, sizeof(Result));
-            cu::detail::reduce_kernel<Reducer, Result><<<how.blocks, 256, 0, stream.get().get()>>>(reducer,
-                data.count(), plan, result.data(),
-                cu::detail::partial_results{static_cast<unsigned long long*>(scratch.partials())}, scratch.ticket(),
-                reduction_times{});
-            REQUIRE(cudaGetLastError() == cudaSuccess);
-            stream.synchronize();
-            if (again == 0) first = result[0];
-            CHECK(std::memcmp(&first, result.data(), sizeof first) == 0);
+        bool is_first = true;
+        for (const unsigned blocks : {3u, 1u, 7u}) {
+            for (int again = 0; again < (plan.slots < 9 ? 2 : 1); ++again) {
+                std::memset(static_cast<void*>(result.data()), 0xa5, sizeof(Result));
+                cu::detail::reduce_kernel<Reducer, Result><<<blocks, 256, 0, stream.get().get()>>>(reducer, count, plan,
+                    result.data(), cu::detail::partial_results{static_cast<unsigned long long*>(scratch.partials())},
+                    scratch.ticket(), reduction_times{});
+                REQUIRE(cudaGetLastError() == cudaSuccess);
+                stream.synchronize();
+                if (std::exchange(is_first, false)) first = result[0];
+                CHECK(std::memcmp(&first, result.data(), sizeof first) == 0);
+            }
         }
         return first;
     }
@@ -81,48 +72,38 @@ std::vector<T> of_every_kind(std::size_t count, std::uint64_t last)
     for (const auto& [value, first, stride] :
         {std::tuple{rare[0], 1031u, 677u}, {rare[1], 2100u, 991u}, {rare[2], 500u, 1009u}, {0.0, 3u, 211u}})
         for (std::size_t k = first; k < count; k += stride) all[k] = T(value);
-    for (std::size_t k = 7; k < count; k += 307) all[k] = std::numeric_limits<T>::denorm_min();
+    for (std::size_t k = 7; k < count; k += 307) all[k] = adversarial::of<T>(1);
     for (unsigned k = 1; k <= 3; ++k) all[count - k] = T(rare[(k + last) % 3]);
     return all;
 }
 
-/// The statistics, in the ways a slot may be summed: at once, around its mean, and for doubles scaled.
+/// `check(data, slots)`.
 template <class T, class Check>
 void for_each_input(Check check)
 {
-    constexpr std::size_t round = 4096 / sizeof(T);
-    for (const cut& how : cuts) {
-        check(of_every_kind<T>(9 * round + 7, how.blocks + how.rounds), how);
-        check(random_elements<T>(5 * round + 3, 1000, 1, 6), how);
-        check(std::vector<T>(3 * round, T(2.5)), how);
-        check(std::vector<T>{T(-3.0), T(2.0), std::numeric_limits<T>::quiet_NaN()}, how); // none but in the last vector
-        check(std::vector<T>(1, T(-3.0)), how);
-        std::vector<T> first_bad = random_elements<T>(5 * round, 1, 2, 10);
-        std::fill_n(first_bad.begin(), 2 * round, std::numeric_limits<T>::infinity()); // slots without a finite element
-        check(first_bad, how);
-        check(std::vector<T>{}, how);
+    constexpr std::size_t chunk = 16384 / sizeof(T);
+    for (const unsigned slots : {1u, 3u, 5u}) {
+        check(of_every_kind<T>(5 * chunk + 7, slots), slots);
+        check(random_elements<T>(6 * chunk, 1000, 1, 6), slots);
+        std::vector<T> first_bad = random_elements<T>(5 * chunk, 1, 2, 10);
+        for (std::size_t k = 0; k < 2 * chunk; ++k) first_bad[k] = T(std::numeric_limits<float>::infinity());
+        check(first_bad, slots); // slots without a finite element
     }
-    // More slots than threads; the first ones have finite elements only.
-    std::vector<T> many = random_elements<T>(302 * round, 0, 1, 7);
-    const std::vector<T> rest = of_every_kind<T>(218 * round + 9, 1);
-    many.insert(many.end(), rest.begin(), rest.end());
-    check(many, {2, 3});
-    if constexpr (sizeof(T) == 8) check(random_elements<T>(9 * round + 7, 0, 1e200, 8), {2, 3});
+    check(std::vector<T>{T(-3.0f), T(2.0f), T(std::numeric_limits<float>::quiet_NaN())}, 1);
+    check(std::vector<T>(1, T(-3.0f)), 1);
+    check(std::vector<T>{}, 0);
+    check(random_elements<T>(35 * chunk + 5, 0, 1, 7), 1); // more chunks than are prepared together
+    if (sizeof(T) == 4) check(of_every_kind<T>(270 * chunk + 9, 1), 270); // more slots than threads
 }
 
-template <class T, bool with_digest>
+template <class T>
 void check_statistics()
 {
     bench<statistics> on;
-    const auto check = [&](const std::vector<T>& data, cut how) {
+    for_each_input<T>([&](const std::vector<T>& data, unsigned slots) {
         const device_copy<T> copy(data);
-        statistics expected = compute_statistics(view<const T>(data));
-        if (!with_digest) expected.digest = expected.has_digest = 0;
-        check_same_statistics(
-            on.reduce(statistics_reducer<T, with_digest>{copy.elements()}, copy.elements(), how), expected);
-    };
-    for_each_input<T>(check);
-    check(random_elements<T>(300 * 4096 / sizeof(T) + 5, 0, 1, 7), long_slots);
+        oracle(view<const T>(data)).check(on.reduce(statistics_reducer<T>(copy.elements()), copy.count(), {0, slots}));
+    });
 }
 
 /// A reducer without a kernel of its own, all of whose bits count.
@@ -148,63 +129,45 @@ struct sum_and_range {
 
 } // namespace
 
-TEST_CASE("small: statistics of float with a digest") { check_statistics<float, true>(); }
-TEST_CASE("small: statistics of float without a digest") { check_statistics<float, false>(); }
-TEST_CASE("small: statistics of double with a digest") { check_statistics<double, true>(); }
+TEST_CASE("small: statistics of float") { check_statistics<float>(); }
+TEST_CASE("small: statistics of double") { check_statistics<double>(); }
+TEST_CASE("small: statistics of bfloat16") { check_statistics<bfloat16>(); }
+TEST_CASE("small: statistics of e4m3") { check_statistics<float8_e4m3>(); }
 
 TEST_CASE("small: copy and statistics of float")
 {
     bench<statistics> on;
-    const auto check = [&](const std::vector<float>& data, cut how) {
+    for_each_input<float>([&](const std::vector<float>& data, unsigned slots) {
         const device_copy<float> source(data);
-        const std::size_t at = how.blocks % 4; // behind a multiple of 16 bytes, or not
+        const std::size_t at = slots % 4; // behind a multiple of 16 bytes, or not
         cu::pinned_buffer<float> destination(data.size() + at + 1);
-        const detail::copy_statistics_reducer<float, true> reducer{source.elements(), destination.data() + at};
-        check_same_statistics(on.reduce(reducer, source.elements(), how), compute_statistics(view<const float>(data)));
+        const detail::copy_statistics_reducer<float> reducer{source.elements(), destination.data() + at};
+        oracle(view<const float>(data)).check(on.reduce(reducer, data.size(), {0, slots}));
         CHECK((data.empty() || std::memcmp(destination.data() + at, data.data(), data.size() * sizeof(float)) == 0));
-    };
-    for_each_input<float>(check);
-    check(random_elements<float>(9 * 1024, 0, 1, 7), {2, 4});
-    check(random_elements<float>(9 * 1024, 0, 1, 7), {2, 2});
-    check(random_elements<float>(300 * 1024 + 5, 0, 1, 7), long_slots);
+    });
 }
 
 TEST_CASE("small: what a result of float is read for")
 {
     bench<detail::result_record> on;
-    const auto check = [&](const std::vector<float>& data, cut how) {
+    for_each_input<float>([&](const std::vector<float>& data, unsigned slots) {
         const auto other = random_elements<float>(data.size(), 1, 1, 9);
         const device_copy<float> result(data), input(other);
         for (const bool with_input : {true, false}) {
-            const detail::result_record found = on.reduce(
-                detail::result_reducer<float>{result.elements(), with_input ? input.elements().data() : nullptr},
-                result.elements(), how);
-            const detail::result_reducer<float> on_host{view<const float>(data), with_input ? other.data() : nullptr};
-            const detail::result_record expected
-                = on_host.finish(detail::reduce_blocks(on_host, std::uint64_t{data.size()}));
-            CHECK(found.digest == expected.digest);
-            CHECK(found.nonfinite == expected.nonfinite);
-            CHECK(found.first_nonfinite == expected.first_nonfinite);
-            CHECK(found.sum_of_squares == doctest::Approx(expected.sum_of_squares).epsilon(1e-12));
-            CHECK(is_nan(found.dot) == is_nan(expected.dot));
-            if (!is_nan(expected.dot)) CHECK(found.dot == doctest::Approx(expected.dot).epsilon(1e-12));
+            const detail::result_reducer<float> reducer(result.elements(), with_input ? input.data() : nullptr);
+            oracle(view<const float>(data), other.data()).check(on.reduce(reducer, data.size(), {0, slots}), with_input);
         }
-    };
-    for_each_input<float>(check);
-    check(random_elements<float>(520 * 1024, 0, 1, 7), {2, 3});
-    check(random_elements<float>(300 * 1024 + 5, 0, 1, 7), long_slots);
+    });
 }
 
 TEST_CASE("small: digests of float")
 {
     bench<std::uint64_t> on;
-    const auto check = [&](const std::vector<float>& data, cut how) {
+    for_each_input<float>([&](const std::vector<float>& data, unsigned slots) {
         const device_copy<float> copy(data);
-        CHECK(on.reduce(detail::digest_reducer<float>{copy.elements()}, copy.elements(), how)
+        CHECK(on.reduce(detail::digest_reducer<float>(copy.elements()), data.size(), {0, slots})
             == digest(view<const float>(data)));
-    };
-    for_each_input<float>(check);
-    check(random_elements<float>(300 * 1024 + 5, 0, 1, 7), long_slots);
+    });
 }
 
 TEST_CASE("small: digests of parts, in one launch")
@@ -226,31 +189,24 @@ TEST_CASE("small: digests of parts, in one launch")
         for (std::uint64_t i = 0; i < parts; ++i)
             REQUIRE(found[i] == digest(view<const std::uint8_t>(data.data() + i * count, count)));
     }
-    // Few slots for many long parts: a slot is longer than it would be alone.
-    const detail::slot_plan plan = detail::plan_part_slots(1 << 20, 1, 1024, 4096);
-    CHECK(plan.slots == 4);
-    CHECK(plan.slots * plan.length >= 1 << 20);
-    CHECK(detail::plan_part_slots(1 << 20, 1, 8, 4096).slots == detail::plan_slots(1 << 20, 1).slots);
-    CHECK(detail::plan_part_slots(0, 1, 8, 4096).slots == 0);
 }
 
 TEST_CASE("small: a reducer without a kernel of its own")
 {
     bench<sum_and_range::partial> on;
-    const auto check = [&](const std::vector<std::uint64_t>& data, cut how) {
-        const device_copy<std::uint64_t> copy(data);
-        sum_and_range::partial expected = sum_and_range::identity();
-        for (std::size_t k = 0; k < data.size(); ++k) sum_and_range{data.data()}.add(expected, k);
-        const sum_and_range::partial found
-            = on.reduce(sum_and_range{copy.elements().data()}, copy.elements(), how);
-        CHECK(found.sum == expected.sum);
-        CHECK(found.least == expected.least);
-        CHECK(found.most == expected.most);
-    };
-    for (const cut& how : cuts)
-        for (const std::size_t count : {0u, 1u, 300u, 5003u})
-            check(random_elements<std::uint64_t>(count, 0, 1, 3), how);
-    check(random_elements<std::uint64_t>(260 * 1024, 0, 1, 3), {2, 3});
+    for (const std::size_t count : {0u, 1u, 300u, 5003u, 70'000u}) {
+        for (const std::uint64_t length : {1024u, 2048u}) {
+            const std::vector<std::uint64_t> data = random_elements<std::uint64_t>(count, 0, 1, 3);
+            const device_copy<std::uint64_t> copy(data);
+            sum_and_range::partial expected = sum_and_range::identity();
+            for (std::size_t k = 0; k < data.size(); ++k) sum_and_range{data.data()}.add(expected, k);
+            const sum_and_range::partial found
+                = on.reduce(sum_and_range{copy.data()}, count, {length, (count + length - 1) / length});
+            CHECK(found.sum == expected.sum);
+            CHECK(found.least == expected.least);
+            CHECK(found.most == expected.most);
+        }
+    }
 }
 
 TEST_CASE("small: sums of blocks of threads")

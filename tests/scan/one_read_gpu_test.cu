@@ -1,102 +1,102 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One read on a GPU: counts, extrema, digest and sketch have the bits of the host; moments are as near as promised.
+// Sketches on a GPU, alone and in one read with statistics or a record, against their definitions, and their judgement.
+// What a thread computes is tested without a GPU too (cuda_schedule_test.cpp, conservation_stand_in_test.cpp).
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include <collprobe/collprobe.cuh>
+#include <collprobe/comm/local/device.hpp>
 #include <collprobe/scan/sketched_read.hpp>
 
 #include "adversarial.hpp"
+#include "audit/lone_checks.hpp"
 #include "device_copy.cuh"
-#include "support/element_types.hpp"
+#include "sketch_definition.hpp"
 #include "support/needs_gpu.hpp"
 
 using namespace collprobe;
 using gpu = collprobe::cuda::device;
+using adversarial::random_elements;
 using collprobe::testing::device_copy;
 
 namespace {
 
-template <element T>
 struct bench {
     explicit bench(std::uint32_t bins)
-        : options{.bins = bins}, numbers(sketch_numbers<T>(options)), sums(numbers),
-          parts(detail::sketch_scratch_numbers<gpu>(bins))
+        : options{.bins = bins}, sums(sketch_numbers(options)), parts(detail::sketch_scratch_numbers<gpu>(bins))
     {
     }
     sketch_options options;
-    std::size_t numbers;
     collprobe::cuda::stream stream;
     gpu::workspace scratch;
     collprobe::cuda::pinned_buffer<statistics> input{1};
     collprobe::cuda::pinned_buffer<detail::result_record> result{1};
-    collprobe::cuda::buffer<double> sums;
-    collprobe::cuda::buffer<double> parts;
+    collprobe::cuda::buffer<double> sums, parts;
 
-    void check(const std::vector<T>& data, std::uint64_t first, std::size_t offset = 0)
+    /// `defined`: all values are finite, and their squares fit in a double.
+    template <floating_element T>
+    void check(const std::vector<T>& data, std::uint64_t first, std::size_t offset, bool defined = true)
     {
         CAPTURE(options.bins);
         CAPTURE(data.size());
         CAPTURE(first);
         CAPTURE(offset);
-        const std::vector<T> other = adversarial::random_elements<T>(data.size(), 1, 1, 9);
+        const std::vector<T> other = random_elements<T>(data.size(), 1, 1, 9);
         const device_copy<T> on_gpu(data, offset), other_on_gpu(other, sizeof(T));
-        const detail::sketch_target<T> target{first, options.bins, options.seed, sums.data(), parts.data()};
-        std::vector<double> expected(numbers);
-        sketch<T>(data, view<double>(expected), options, first);
+        const detail::sketch_target target{first, options.bins, options.seed, sums.data(), parts.data()};
+        const adversarial::oracle expected(view<const T>(data), other.data());
+        const testing::sketch_definition definition(view<const T>(data), options, first);
+        const auto check_sketch = [&] {
+            const std::vector<double> found = take();
+            if (defined) definition.check(found, 1e-13L);
+            return found;
+        };
 
+        detail::enqueue_sketch<gpu>(stream.get(), on_gpu.elements(), target);
+        check_sketch();
         detail::read_input<gpu, T>(stream.get(), on_gpu.elements(), input.data(), target, scratch);
-        check_sketch(expected);
-        adversarial::check_same_statistics(input[0], compute_statistics<T>(data));
+        const std::vector<double> beside = check_sketch();
+        expected.check(input[0]);
         for (const bool survives : {false, true}) {
-            gpu::zero(stream.get(), view<double>(sums.data(), numbers));
             detail::read_result<gpu, T>(stream.get(), on_gpu.elements(), survives ? other_on_gpu.data() : nullptr,
                 result.data(), target, scratch);
-            check_sketch(expected);
-            const detail::result_reducer<T> on_host{view<const T>(data), survives ? other.data() : nullptr};
-            const auto record = on_host.finish(detail::reduce_blocks(on_host, std::uint64_t{data.size()}));
-            CHECK(result[0].digest == record.digest);
-            CHECK(result[0].scale == record.scale);
-            CHECK(result[0].nonfinite == record.nonfinite);
-            CHECK(result[0].first_nonfinite == record.first_nonfinite);
-            CHECK(result[0].sum_of_squares == doctest::Approx(record.sum_of_squares).epsilon(1e-12));
-            CHECK(is_nan(result[0].dot) == is_nan(record.dot));
-            if (is_finite(record.dot)) CHECK(result[0].dot == doctest::Approx(record.dot).epsilon(1e-9));
+            const std::vector<double> again = check_sketch();
+            CHECK(std::memcmp(again.data(), beside.data(), beside.size() * sizeof(double)) == 0);
+            expected.check(result[0], survives);
         }
     }
 
 private:
-    /// NaN have one pattern on a GPU.
-    void check_sketch(const std::vector<double>& expected)
+    std::vector<double> take()
     {
         stream.synchronize();
-        std::vector<double> found(numbers);
-        REQUIRE(cudaMemcpy(found.data(), sums.data(), numbers * sizeof(double), cudaMemcpyDefault) == cudaSuccess);
-        std::size_t different = 0;
-        for (std::size_t i = 0; i < numbers; ++i)
-            different += to_bits(found[i]) != to_bits(expected[i]) && !(is_nan(found[i]) && is_nan(expected[i])) ? 1 : 0;
-        CHECK(different == 0);
+        std::vector<double> found(sketch_numbers(options));
+        REQUIRE(cudaMemcpy(found.data(), sums.data(), found.size() * sizeof(double), cudaMemcpyDefault) == cudaSuccess);
+        const std::vector<double> harmed(found.size(), 77);
+        testing::upload(sums.data(), harmed.data(), harmed.size());
+        return found;
     }
 };
 
 } // namespace
 
-TEST_CASE_TEMPLATE("one read on a GPU gives statistics and the bits of the sketch, whatever the count and the part", T,
-    COLLPROBE_TEST_FLOATING_TYPES)
+TEST_CASE_TEMPLATE("a GPU gives sketches by their definition, and reads with them, for every count, part and alignment",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
-    for (const std::uint32_t bins : {64u, 4096u, 8192u}) {
-        bench<T> on(bins);
+    for (const std::uint32_t bins : {64u, 1024u, 4096u}) {
+        bench on(bins);
         for (const std::size_t count : {0u, 1u, 5u, 4096u, 20'480u, 100'003u, 700'001u}) {
             if (testing::few_cases() && count > 5'000) break;
-            const std::vector<T> data = adversarial::random_elements<T>(count, 0.2, 1, 21);
-            for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{16}, std::uint64_t{4080},
-                     (std::uint64_t{1} << 40) + 2048, std::uint64_t{4096 + 1037}}) {
-                if (count < 50'000 || first == (std::uint64_t{1} << 40) + 2048) on.check(data, first);
+            const std::vector<T> data = random_elements<T>(count, 0.2, 1, 21);
+            for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{16}, std::uint64_t{4096 + 1037},
+                     (std::uint64_t{1} << 40) + 2048}) {
+                if (count < 50'000 || first == 4096 + 1037) on.check(data, first, 0);
             }
             if (count < 500'000) on.check(data, 0, sizeof(T)); // not aligned to 16 bytes
         }
@@ -105,11 +105,39 @@ TEST_CASE_TEMPLATE("one read on a GPU gives statistics and the bits of the sketc
 
 TEST_CASE("one read on a GPU, whatever the values")
 {
-    adversarial::for_each_input([](const auto& data) {
+    bench on(1024);
+    adversarial::for_each_input([&](const auto& data) {
         using T = typename std::remove_cvref_t<decltype(data)>::value_type;
-        if constexpr (floating_element<T>) {
-            static bench<T> on(4096);
-            on.check(data, 32);
-        }
+        long double squares = 0;
+        for (const T x : data) squares += adversarial::exactly(x) * adversarial::exactly(x);
+        on.check(data, 32, 0, squares < 1e300L && squares > 1e-290L); // not if a NaN is among them
     });
+}
+
+TEST_CASE("ranks on GPUs find a changed element and its bin, and nothing on clean results")
+{
+    for (const bool harmed : {false, true}) {
+        local::run_on<gpu>(3, {}, [&](local::device_communicator<gpu>& comm) {
+            constexpr std::size_t count = 100'003;
+            const auto own = random_elements<float>(count, 0, 1, static_cast<unsigned>(comm.rank()));
+            const collprobe::cuda::stream stream;
+            collprobe::cuda::buffer<float> data(count);
+            collprobe::cuda::pinned_buffer<detail::conservation_result> out(1);
+            testing::upload(data.data(), own.data(), count);
+            testing::conservation_check<local::device_communicator<gpu>> check(comm);
+            const view<float> all(data.data(), count);
+            check.before<float>(view<const float>(all), stream.get());
+            comm.all_reduce(view<const float>(all), all, reduction::sum, stream.get());
+            stream.synchronize();
+            if (harmed) {
+                const float wrong = 100;
+                testing::upload(data.data() + 70'001, &wrong, 1);
+            }
+            check.after<float>(view<const float>(all), out.data(), stream.get());
+            stream.synchronize();
+            CHECK(out[0].checked);
+            CHECK(out[0].conserved == !harmed);
+            if (harmed) CHECK(out[0].bin == 70'001 % detail::bins_for(count, element_type::float32, {}));
+        });
+    }
 }

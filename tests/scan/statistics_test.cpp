@@ -172,7 +172,7 @@ TEST_CASE("mean, norm and deviation come from the sums")
 
 TEST_CASE("counts of what is not finite stop at the largest that they hold")
 {
-    detail::norm<float>::taken many, more;
+    detail::norm<float, false>::taken many, more;
     many.nan = 0xfffffffe;
     more.nan = 1;
     many.merge(more);

@@ -25,7 +25,7 @@ enum class rounding_order : std::uint8_t {
 
 /// How strictly sums are checked.
 struct conservation_options {
-    sketch_options sketch = {};
+    sketch_options sketch = {}; ///< at most so many bins, and as many as 4 KiB have elements
     /// A small buffer has fewer bins than `sketch`, so that there are at least so many elements in a bin (but at least
     /// 64 bins). With 1 the check costs most and misses least.
     std::uint32_t rows = 16;

@@ -32,24 +32,6 @@ COLLPROBE_HD constexpr int binary_exponent(double value) noexcept
     return static_cast<int>((bit_cast<std::uint64_t>(value) >> 52) & 0x7ff) - 1023;
 }
 
-/// `value` times 2^exponent, rounded to nearest, halves to even. A subnormal result is made of bits, so that a build
-/// which flushes such numbers to zero does not lose it. Its bits stay right when the caller copies it; in the
-/// arithmetic and the comparisons of such a build it counts as zero.
-/// Preconditions: `value` is not negative and not subnormal; -1022 <= exponent <= 1023.
-COLLPROBE_HD constexpr double times_power_of_two(double value, int exponent) noexcept
-{
-    constexpr std::uint64_t hidden_bit = std::uint64_t{1} << 52;
-    const auto bits = bit_cast<std::uint64_t>(value);
-    const int places = 1 - exponent - static_cast<int>(bits >> 52); // below the least bit of subnormal numbers
-    if (bits == 0 || places <= 0) return value * power_of_two(exponent);
-    if (places > 53) return 0;
-    const std::uint64_t significand = (bits & (hidden_bit - 1)) | hidden_bit;
-    const std::uint64_t whole = significand >> places;
-    const std::uint64_t rest = significand - (whole << places);
-    const std::uint64_t half = std::uint64_t{1} << (places - 1);
-    return bit_cast<double>(whole + (rest > half || (rest == half && whole % 2 == 1) ? 1 : 0));
-}
-
 /// Constants by bits, so that `-ffast-math` cannot reason about them.
 COLLPROBE_HD constexpr double not_a_number() noexcept { return bit_cast<double>(std::uint64_t{0x7ff8} << 48); }
 /// Stands for a number that was not given. A NaN with bits of its own, which no arithmetic makes.

@@ -136,13 +136,6 @@ COLLPROBE_HD inline double multiply_add(double a, double b, double c) noexcept
 #endif
 }
 
-/// Whether this code is for GPUs with an instruction that makes 8-bit floats.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-inline constexpr bool has_float8_instruction = true;
-#else
-inline constexpr bool has_float8_instruction = false;
-#endif
-
 /// The same in float, for products that are exact. Subnormal numbers count, whatever -ftz says.
 COLLPROBE_HD inline float fused_multiply_add(float a, float b, float c) noexcept
 {
@@ -154,6 +147,13 @@ COLLPROBE_HD inline float fused_multiply_add(float a, float b, float c) noexcept
     return a * b + c;
 #endif
 }
+
+/// Whether this code is for GPUs with an instruction that makes 8-bit floats.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+inline constexpr bool has_float8_instruction = true;
+#else
+inline constexpr bool has_float8_instruction = false;
+#endif
 
 /// The same number, subnormal numbers included. -ftz changes the instruction that the compiler emits, but not the
 /// meaning of this instruction.

@@ -75,8 +75,8 @@ std::string coverage(const step_record& record);
 std::string step_table(const step_record& record);
 
 /// What each rank sent in a call of a step: norm, mean, deviation, largest magnitude, zeros, NaN, infinities of either
-/// sign, the first index that is not finite, and the digest of the bytes. No rows if a rank's own numbers are not known:
-/// in `summary` mode, of integers, and if `call` is no index of `record.calls`.
+/// sign, the first index that is not finite, and the digest of the bytes. No rows if a rank's own numbers are not
+/// known: in `summary` mode, of integers, and if `call` is no index of `record.calls`.
 std::string call_table(const step_record& record, std::size_t call);
 
 /// One line per finding of a run, in order of the first step: "step 120: rank 3, bucket 1: ...". At most `limit` lines;

@@ -8,29 +8,15 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/scan/detail/words.hpp>
 
-/// One read of a buffer feeds a list of accumulators: `one_read<T, A...>`. An accumulator says what it keeps, how it
-/// takes an element in, and how two that saw different elements merge. That suffices on the host and on a GPU:
-///
-///     template <floating_element T>
-///     struct above {                                     // how many magnitudes are above a limit
-///         struct taken {
-///             std::uint64_t count = 0;
-///             COLLPROBE_HD void merge(const taken& next) noexcept { count += next.count; }
-///         };
-///         double limit;
-///         COLLPROBE_HD void add(taken& into, T element, std::uint64_t) const noexcept
-///         {
-///             if (absolute(widen(element)) > limit) ++into.count;
-///         }
-///     };
-///
-/// Where its speed counts, it has faster forms beside `add`. They see the elements in the same groups, and give the
-/// same bits on every path of the host:
-/// - `take(into, tile, count, first)`: a tile of at most `tile_bytes` on the host, portably;
-/// - `vectors::lanes<A, T>`: the same by vectors, a line of 64 bytes at a time (simd/vector.hpp), so that all
+/// One read of a buffer feeds a list of accumulators: `one_read<T, A...>`. An accumulator says what it keeps (`taken`),
+/// how it takes an element in (`add`), and how two that saw different elements merge. That suffices on the host and on
+/// a GPU: README.md has an example. Where its speed counts, it has faster forms beside `add`; on the host they give the
+/// same bits:
+/// - `take(into, tile, count, first)`: a tile of at most `tile_bytes`, portably;
+/// - `vectors::lanes<A, T>`: the same by vectors, a line of 64 bytes at a time (detail/float_sums.hpp), so that all
 ///   accumulators of a list keep their sums in registers and memory is read once;
 /// - `thread`: what a thread of a GPU keeps in registers, and how it takes in sixteen bytes of each of four runs
-///   (`scan/detail/chunk.hpp`).
+///   (detail/chunk.hpp).
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A tile begins where a period of the digest does.

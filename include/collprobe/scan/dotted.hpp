@@ -55,8 +55,8 @@ struct dotted {
         }
         settle(into, sums, seen, tile, second, count);
     }
-    /// Takes in a tile whose lane sums are known. `seen`: the largest of the bits that two elements have together, without
-    /// signs. It is at least the largest magnitude, and below twice that.
+    /// Takes in a tile whose lane sums are known. `seen`: the largest of the bits that two elements have together,
+    /// without signs. It is at least the largest magnitude, and below twice that.
     static void settle(taken& into, const double (&sums)[8], bits_type seen, const T* tile, const T* second,
         std::uint64_t count) noexcept
     {

@@ -17,10 +17,7 @@
 COLLPROBE_BEGIN_VECTORS
 namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
-template <class A, class T>
-inline constexpr bool has_lanes = requires(lanes<A, T>& of) { of.end_group(); };
-
-/// The lanes of those accumulators that have any, so that the tile is read once for all of them.
+/// The lanes of all accumulators of a list, so that the tile is read once for all of them.
 template <class T, class List>
 struct list_lanes {
     [[gnu::always_inline]] list_lanes(const List&, std::uint64_t) noexcept {}
@@ -33,7 +30,6 @@ struct list_lanes {
     }
 };
 template <class T, class First, class... Rest>
-    requires has_lanes<First, T>
 struct list_lanes<T, accumulators<First, Rest...>> {
     using list = accumulators<First, Rest...>;
     lanes<First, T> first;
@@ -63,24 +59,6 @@ struct list_lanes<T, accumulators<First, Rest...>> {
     {
         first.finish(into.first, tile, count, index, padding);
         rest.finish(into.rest, tile, count, index, padding);
-    }
-};
-template <class T, class First, class... Rest>
-    requires(!has_lanes<First, T>)
-struct list_lanes<T, accumulators<First, Rest...>> : list_lanes<T, accumulators<Rest...>> {
-    using list = accumulators<First, Rest...>;
-    using rest = list_lanes<T, accumulators<Rest...>>;
-    const First& of;
-
-    [[gnu::always_inline]] list_lanes(const list& all, std::uint64_t index) noexcept
-        : rest(all.rest, index), of(all.first)
-    {
-    }
-    [[gnu::always_inline]] void finish(typename list::taken& into, const T* tile, std::uint64_t count,
-        std::uint64_t index, std::uint64_t padding) noexcept
-    {
-        take_tile(of, into.first, tile, count, index);
-        rest::finish(into.rest, tile, count, index, padding);
     }
 };
 

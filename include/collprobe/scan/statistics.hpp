@@ -158,5 +158,22 @@ struct digest_reducer : one_read<T, digested> {
     }
 };
 
+/// The statistics of integers, of which only count and digest are known: the norm is NaN.
+template <element T>
+struct count_reducer : one_read<T, digested> {
+    using base = one_read<T, digested>;
+
+    constexpr explicit count_reducer(view<const T> input) noexcept : base(input, {}) {}
+
+    COLLPROBE_HD statistics finish(const typename base::partial& from) const noexcept
+    {
+        statistics result;
+        result.count = this->data.count();
+        result.digest = finish_digest(from.first, this->data);
+        result.sum = result.sum_of_squares = not_a_number();
+        return result;
+    }
+};
+
 } // namespace detail
 } // namespace collprobe

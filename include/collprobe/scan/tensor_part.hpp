@@ -109,8 +109,8 @@ struct element_cast {
 struct part_digests {
     detail::digest_state state; ///< of the part at its place in the tensor
     detail::digest_state content; ///< of the part as a tensor of its own: does not depend on its place
-    /// For each cast: `state` of the part as it would be after the cast, of which no copy is made. Of float weights: what
-    /// an engine that holds them in 16 bits finds.
+    /// For each cast: `state` of the part as it would be after the cast, of which no copy is made. Of float weights:
+    /// what an engine that holds them in 16 bits finds.
     std::vector<detail::digest_state> casts;
 };
 

@@ -581,8 +581,10 @@ private:
         block& open = open_step(stream, who);
         lane& on = open_tools().lanes[enter_lane(stream, who)];
         detail::enqueue_marked(on.done, stream, [&] {
-            device::reduce(stream, statistics_reducer<T>(value), value.count(),
-                open.read_values.data() + open.value_count, on.workspace);
+            statistics* const to = open.read_values.data() + open.value_count;
+            if constexpr (floating_element<T>)
+                device::reduce(stream, statistics_reducer<T>(value), value.count(), to, on.workspace);
+            else device::reduce(stream, detail::count_reducer<T>(value), value.count(), to, on.workspace);
         });
         open.tell({named(what, who), of},
             {{0, detail::mix64(value.count() << 8 | static_cast<std::uint64_t>(element_traits<T>::type)), 0}, true});

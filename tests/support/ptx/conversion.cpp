@@ -147,7 +147,7 @@ u8 to_e4m3(f32 x)
 {
     const u8 sign = std::signbit(x) ? 0x80 : 0;
     if (x != x) return 0x7f;
-    const f64 magnitude = std::fabs(f64{x});
+    const f64 magnitude = std::fmin(std::fabs(f64{x}), 448);
     const auto number = [](int code) {
         return code < 8 ? std::ldexp(code, -9) : std::ldexp(8 + code % 8, code / 8 - 10);
     };

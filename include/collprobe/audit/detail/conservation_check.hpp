@@ -24,8 +24,8 @@ struct checked_sum {
     bool is_part = false; ///< a reduce-scatter: each rank has a part of the result
 };
 
-/// The bins of a sketch of a sum: at most `conservation_options::sketch`, at least `rows` elements in each, and rows of at
-/// most 4 KiB: a thread of a GPU then has the same bins throughout, and on a CPU they stay in the first cache.
+/// The bins of a sketch of a sum: at most `conservation_options::sketch`, at least `rows` elements in each, and rows of
+/// at most 4 KiB: a thread of a GPU then has the same bins throughout, and on a CPU they stay in the first cache.
 constexpr std::uint32_t bins_for(
     std::uint64_t count, element_type type, const conservation_options& options) noexcept
 {
@@ -41,17 +41,15 @@ constexpr std::uint32_t bins_for(
 /// Checks by a linear checksum whether the results of the all-reduces and reduce-scatters of a step are the sums or
 /// averages of the ranks' inputs. `before` and `after` say what sketch of the rank's input and result the caller must
 /// make, before and behind the collective. `end` adds the sketches over the ranks and compares bin by bin, up to a
-/// bound for rounding (`conservation_bound`). Sums of integers are not checked. Every rank judges its own results. If an
-/// input is not finite, nothing is checked. A result that is not finite is a violation if no sum of the inputs can
-/// overflow. README.md says what is seen.
-/// Preconditions: all ranks call `before` and `after` around the same collectives, with the same options. Calls of the
-/// same `lane` run one after the other.
-/// Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the largest
-/// before.
-/// Cost of a call: a read of the input, one of the result; memory on the device: 32 bytes a bin. Cost of a step: an
-/// all-reduce of 16 bytes a bin and call (twice that for a reduce-scatter), and a launch for each call.
-/// On a GPU each lane has 2 KiB a bin (at least 8 MiB in all).
-/// Source: K.-H. Huang and J. Abraham, "Algorithm-based fault tolerance for matrix operations" (1984).
+/// bound for rounding (`conservation_bound`). Sums of integers are not checked. Every rank judges its own results. If
+/// an input is not finite, nothing is checked. A result that is not finite is a violation if no sum of the inputs can
+/// overflow. README.md says what is seen. Preconditions: all ranks call `before` and `after` around the same
+/// collectives, with the same options. Calls of the same `lane` run one after the other. Stream behaviour: everything
+/// is enqueued; the host never waits. It allocates until a step is as large as the largest before. Cost of a call: a
+/// read of the input, one of the result; memory on the device: 32 bytes a bin. Cost of a step: an all-reduce of 16
+/// bytes a bin and call (twice that for a reduce-scatter), and a launch for each call. On a GPU each lane has 2 KiB a
+/// bin (at least 8 MiB in all). Source: K.-H. Huang and J. Abraham, "Algorithm-based fault tolerance for matrix
+/// operations" (1984).
 template <class Device>
 class conservation_check {
 public:

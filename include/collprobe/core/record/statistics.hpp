@@ -45,9 +45,9 @@ struct statistics {
     {
         return finite() == 0 ? 0 : detail::square_root(sum_of_squares / static_cast<double>(finite()));
     }
-    /// Population standard deviation (divides by the number of finite elements); 0 if no element is finite. From the two
-    /// sums: where the mean is large against the deviation, digits cancel, and below 1e-6 of the mean (16-bit elements:
-    /// 1e-3) none is left.
+    /// Population standard deviation (divides by the number of finite elements); 0 if no element is finite. From the
+    /// two sums: where the mean is large against the deviation, digits cancel, and below 1e-6 of the mean (16-bit
+    /// elements: 1e-3) none is left.
     COLLPROBE_HD double standard_deviation() const noexcept
     {
         if (finite() == 0) return 0;

@@ -284,7 +284,8 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
         for (unsigned slot = lane; slot < slots; slot += warp)
             Reducer::merge(mine, partials.template read<partial>(part * slots + slot));
         __syncwarp();
-        mine = warp_merge(warp_memory[threadIdx.x / warp]).Reduce(mine, typename partials_merge<Reducer>::merge_partials{});
+        mine = warp_merge(warp_memory[threadIdx.x / warp])
+                   .Reduce(mine, typename partials_merge<Reducer>::merge_partials{});
         if (lane == 0) results[part] = whole.part(part, count).finish(mine);
     }
 }

@@ -22,15 +22,6 @@ struct codec_constants {
     quant::rotation turn;
     double energy; ///< of the rotation, if there is one
     std::uint64_t key; ///< of random bits
-
-    __device__ void set(const quant::codec& how, const quant::wire_layout& read, const quant::wire_layout& written)
-    {
-        in = read;
-        out = written;
-        turn = quant::rotation::of(how.block, how.seed);
-        energy = how.rotate ? turn.energy() : 1;
-        key = 0;
-    }
 };
 
 /// The block that some lanes of a warp have. In shared memory, as few instructions need it.
@@ -295,6 +286,20 @@ struct codec_reduction {
     const Reducer& reducer;
     shared& memory;
 
+    /// `encoder`: null if nothing is encoded.
+    __device__ codec_reduction(const Reducer& own, shared& room, const quant::codec& how, const quant::wire_layout& in,
+        const quant::wire_layout& out, const quant::block_encoder* encoder)
+        : reducer(own), memory(room)
+    {
+        if (threadIdx.x == 0) {
+            const auto turn = quant::rotation::of(how.block, how.seed);
+            const bool draws = encoder != nullptr && encoder->how.rounding == code_rounding::stochastic;
+            memory.constants
+                = {in, out, turn, how.rotate ? turn.energy() : 1, draws ? encoder->noise.key() : 0};
+        }
+        __syncthreads();
+    }
+
     /// As if an element of a block had half a byte: a slot has four turns of the warps, or more.
     static std::uint64_t element_bytes_of(const Reducer& reducer) { return reducer.cut.block / 2; }
 
@@ -389,14 +394,9 @@ struct block_reduction<quant::encode_reducer<T>> : codec_reduction<quant::encode
     static constexpr unsigned blocks_per_multiprocessor = 3;
 
     __device__ block_reduction(const quant::encode_reducer<T>& own, typename base::shared& memory)
-        : base{own, memory}
+        : base(own, memory, own.encoder.how, {},
+              quant::wire_layout::of(own.encoder.how, own.cut.blocks_per_message()), &own.encoder)
     {
-        if (threadIdx.x == 0) {
-            const quant::codec& how = own.encoder.how;
-            memory.constants.set(how, {}, quant::wire_layout::of(how, own.cut.blocks_per_message()));
-            if (how.rounding == code_rounding::stochastic) memory.constants.key = own.encoder.noise.key();
-        }
-        __syncthreads();
     }
     __device__ void reduce_slot(std::uint64_t first, std::uint32_t count, partial_results to, unsigned slot)
     {
@@ -453,14 +453,9 @@ struct block_reduction<quant::combine_reducer<T>>
     static constexpr unsigned terms_at_once = 4;
 
     __device__ block_reduction(const quant::combine_reducer<T>& own, typename base::shared& memory)
-        : base{own, memory}
+        : base(own, memory, own.how, quant::wire_layout::of(own.how, own.cut.blocks_per_message()),
+              quant::wire_layout::of(own.encoder.how, own.cut.blocks_per_slice()), &own.encoder)
     {
-        if (threadIdx.x == 0) {
-            memory.constants.set(own.how, quant::wire_layout::of(own.how, own.cut.blocks_per_message()),
-                quant::wire_layout::of(own.encoder.how, own.cut.blocks_per_slice()));
-            if (own.encoder.how.rounding == code_rounding::stochastic) memory.constants.key = own.encoder.noise.key();
-        }
-        __syncthreads();
     }
     __device__ void reduce_slot(std::uint64_t first, std::uint32_t count, partial_results to, unsigned slot)
     {
@@ -642,11 +637,8 @@ struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode
     static constexpr unsigned blocks_per_multiprocessor = 4;
 
     __device__ block_reduction(const quant::decode_reducer<T>& own, typename base::shared& memory)
-        : base{own, memory}
+        : base(own, memory, own.how, quant::wire_layout::of(own.how, own.cut.blocks_per_message()), {}, nullptr)
     {
-        if (threadIdx.x == 0)
-            memory.constants.set(own.how, quant::wire_layout::of(own.how, own.cut.blocks_per_message()), {});
-        __syncthreads();
     }
     __device__ void reduce_slot(std::uint64_t first, std::uint32_t count, partial_results to, unsigned slot)
     {

@@ -2,7 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record/quantisation.hpp>
+#include <collprobe/quant/detail/block.hpp>
+#include <collprobe/quant/detail/dither.hpp>
+#include <collprobe/simd/dispatch.hpp>
 #include <collprobe/simd/vector.hpp>
+
+/// Batches of blocks to codes and back on the host, by vectors where they are to be had.
 
 #if COLLPROBE_VECTORS
 COLLPROBE_BEGIN_VECTORS
@@ -502,3 +512,71 @@ inline void keep_residual(const float* elements, const float* decoded, std::uint
 } // namespace collprobe::detail::vectors
 COLLPROBE_END_VECTORS
 #endif
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+constexpr bool encodes_by_vectors(isa path, const codec& how) noexcept
+{
+    return path != isa::portable && (is_integer(how.format) || how.rounding == code_rounding::nearest);
+}
+
+/// The random bits of `eighths` times 8 elements. May write up to 128 numbers more.
+inline void draw_random_bits(isa path, const dither& noise, std::uint64_t key, std::uint64_t first_eighth,
+    std::uint32_t eighths, std::uint16_t* to) noexcept
+{
+    if (path != isa::portable) {
+        COLLPROBE_ON_ISA(path, void(), draw_bits(noise, key, first_eighth, eighths, to));
+        return;
+    }
+    for (std::uint32_t i = 0; i < 8 * eighths; ++i)
+        to[i] = static_cast<std::uint16_t>(noise.of_eight(key, first_eighth + i / 8).bits16(i % 8));
+}
+
+/// Encodes the blocks of a batch by vectors, but for those with elements that are not finite. The codes and scales
+/// have the bits of `encode_portably`. `room` takes the elements as floats unless they are.
+/// Precondition: encodes_by_vectors(path, how).
+template <class T>
+void encode_batch([[maybe_unused]] isa path, [[maybe_unused]] const codec& how, [[maybe_unused]] const T* from,
+    [[maybe_unused]] const std::uint16_t* random, [[maybe_unused]] bool probed, [[maybe_unused]] float* room,
+    [[maybe_unused]] unsigned char* to, [[maybe_unused]] block_batch& batch) noexcept
+{
+    COLLPROBE_ON_ISA(path, void(), encode_batch(how, from, random, probed, room, to, batch));
+}
+
+/// Takes the errors of a batch into those of a buffer. `first`: index of its first element.
+inline void add_batch([[maybe_unused]] isa path, const codec& how, [[maybe_unused]] double energy, std::uint64_t first,
+    block_batch& batch, quantisation_errors& into) noexcept
+{
+    COLLPROBE_ON_ISA(path, void(), add_batch(how, energy, batch, into));
+    const auto squares = static_cast<double>(batch.squares[batch.worst]);
+    const double ratio = squares > 0 ? static_cast<double>(batch.error_squares[batch.worst]) / squares : 0;
+    if (ratio > into.worst_ratio) {
+        into.worst_ratio = ratio;
+        into.worst_block = first + std::uint64_t{batch.worst} * how.block;
+    }
+}
+
+/// Decodes at most 32 whole blocks, one behind the other. Returns the number of elements that are not finite.
+template <class T>
+std::uint64_t decode_batch(isa path, const codec& how, const float* scales, std::uint32_t blocks,
+    const unsigned char* codes, T* elements) noexcept
+{
+    std::uint32_t left_out = ~0u;
+    if (is_integer(how.format))
+        left_out = COLLPROBE_ON_ISA(path, ~0u, decode_blocks<std::int8_t>(how, scales, blocks, codes, elements));
+    else left_out = COLLPROBE_ON_ISA(path, ~0u, decode_blocks<float8_e4m3>(how, scales, blocks, codes, elements));
+    std::uint64_t nonfinite = 0;
+    for (std::uint32_t b = 0; b < blocks && left_out >> b != 0; ++b) {
+        if ((left_out >> b & 1) == 0) continue;
+        float x[largest_block];
+        decode_portably(how, scales[b], codes + b * how.code_bytes(), x);
+        for (std::uint32_t i = 0; i < how.block; ++i) {
+            const T element(x[i]);
+            nonfinite += is_finite(element) ? 0 : 1;
+            elements[b * how.block + i] = element;
+        }
+    }
+    return nonfinite;
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -11,7 +11,7 @@
 #include <collprobe/simd/rounding.hpp>
 
 /// The arithmetic of one code and of one block's scale. Host and device run it and get the same bits,
-/// whatever the flags of the build, inside `gradual_underflow`.
+/// whatever the flags of the build, inside `gradual_underflow`, which holds on the threads of host streams.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 COLLPROBE_HD constexpr std::uint32_t magnitude_bits(float x) noexcept { return to_bits(x) & 0x7fffffffu; }

@@ -9,7 +9,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record/quantisation.hpp>
-#include <collprobe/quant/detail/block.hpp>
+#include <collprobe/quant/detail/block_kernel.hpp>
 #include <collprobe/quant/detail/dither.hpp>
 #include <collprobe/quant/detail/hadamard.hpp>
 #include <collprobe/quant/detail/wire.hpp>
@@ -189,21 +189,6 @@ struct encode_reducer {
     COLLPROBE_HD static constexpr partial identity() noexcept { return {}; }
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
-        const gradual_underflow as_ieee_has_it;
-        run_blocks(into, first, count);
-    }
-    COLLPROBE_HD static constexpr void merge(partial& into, const partial& next) noexcept
-    {
-        detail::merge(into, next);
-    }
-    COLLPROBE_HD quantisation_errors finish(const partial& from) const noexcept
-    {
-        return including(before, from);
-    }
-
-private:
-    [[gnu::noinline]] void run_blocks(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
-    {
         const isa path = best_isa();
         const codec& how = encoder.how;
         const wire_layout wire = wire_layout::of(how, cut.blocks_per_message());
@@ -228,6 +213,15 @@ private:
             encoder.encode(path, x, key, wire, to, into);
         }
     }
+    COLLPROBE_HD static constexpr void merge(partial& into, const partial& next) noexcept
+    {
+        detail::merge(into, next);
+    }
+    COLLPROBE_HD quantisation_errors finish(const partial& from) const noexcept
+    {
+        return including(before, from);
+    }
+
 };
 
 /// Adds the decoded elements of some messages, in the order of the messages, divides the sums, and writes
@@ -254,8 +248,29 @@ struct combine_reducer {
     COLLPROBE_HD static constexpr partial identity() noexcept { return {}; }
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
-        const gradual_underflow as_ieee_has_it;
-        run_blocks(into, first, count);
+        const isa path = best_isa();
+        const wire_layout in = wire_layout::of(how, cut.blocks_per_message());
+        const wire_layout out = wire_layout::of(encoder.how, cut.blocks_per_slice());
+        const std::uint64_t key = encoder.noise.key();
+        float sums[batch_elements];
+        std::uint32_t blocks = 0;
+        for (std::uint64_t b = first; b < first + count; b += blocks) {
+            const message_slices::place at = cut.at(b);
+            const run_of_blocks run = run_of_blocks::at(at, how, first + count - b);
+            blocks = run.blocks;
+            const std::uint32_t elements = run.elements;
+            for (std::uint32_t k = 0; k < blocks; ++k)
+                add_up(path, in, b + k, sums + k * how.block, into);
+            if (result != nullptr) {
+                if (how.rotate) rotate_blocks(how, sums, blocks * how.block, true);
+                round_run(sums, static_cast<int>(elements), result + at.element, path);
+                continue;
+            }
+            const std::uint64_t slice = b / out.blocks;
+            const std::uint32_t coded = how.rotate && elements != 0 ? blocks * how.block : elements;
+            encoder.encode(path, sums, key, out,
+                {codes + slice * codes_stride, b - slice * out.blocks, b, at.element, coded}, into.errors);
+        }
     }
     COLLPROBE_HD static constexpr void merge(partial& into, const partial& next) noexcept
     {
@@ -287,33 +302,6 @@ struct combine_reducer {
     }
 
 private:
-    [[gnu::noinline]] void run_blocks(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
-    {
-        const isa path = best_isa();
-        const wire_layout in = wire_layout::of(how, cut.blocks_per_message());
-        const wire_layout out = wire_layout::of(encoder.how, cut.blocks_per_slice());
-        const std::uint64_t key = encoder.noise.key();
-        float sums[batch_elements];
-        std::uint32_t blocks = 0;
-        for (std::uint64_t b = first; b < first + count; b += blocks) {
-            const message_slices::place at = cut.at(b);
-            const run_of_blocks run = run_of_blocks::at(at, how, first + count - b);
-            blocks = run.blocks;
-            const std::uint32_t elements = run.elements;
-            for (std::uint32_t k = 0; k < blocks; ++k)
-                add_up(path, in, b + k, sums + k * how.block, into);
-            if (result != nullptr) {
-                if (how.rotate) rotate_blocks(how, sums, blocks * how.block, true);
-                round_run(sums, static_cast<int>(elements), result + at.element, path);
-                continue;
-            }
-            const std::uint64_t slice = b / out.blocks;
-            const std::uint32_t coded = how.rotate && elements != 0 ? blocks * how.block : elements;
-            encoder.encode(path, sums, key, out,
-                {codes + slice * codes_stride, b - slice * out.blocks, b, at.element, coded}, into.errors);
-        }
-    }
-
     /// The sums of block `b`, divided.
     void add_up(isa path, const wire_layout& in, std::uint64_t b, float* sums, partial& into) const noexcept
     {
@@ -412,18 +400,6 @@ struct decode_reducer {
     COLLPROBE_HD static constexpr partial identity() noexcept { return 0; }
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
-        const gradual_underflow as_ieee_has_it;
-        run_blocks(into, first, count);
-    }
-    COLLPROBE_HD static constexpr void merge(partial& into, partial next) noexcept { into += next; }
-    COLLPROBE_HD constexpr std::uint64_t finish(partial from) const noexcept
-    {
-        return before == nullptr ? from : *before + from;
-    }
-
-private:
-    [[gnu::noinline]] void run_blocks(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
-    {
         const isa path = best_isa();
         const wire_layout wire = wire_layout::of(how, cut.blocks_per_message());
         float x[batch_elements];
@@ -448,6 +424,12 @@ private:
             for (std::uint32_t i = 0; i < elements; ++i) into += is_finite(to[i]) ? 0 : 1;
         }
     }
+    COLLPROBE_HD static constexpr void merge(partial& into, partial next) noexcept { into += next; }
+    COLLPROBE_HD constexpr std::uint64_t finish(partial from) const noexcept
+    {
+        return before == nullptr ? from : *before + from;
+    }
+
 };
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/sliced_exchange.hpp>

@@ -71,8 +71,8 @@ struct message_slices {
     /// The number in the buffer of a message's slice number `run`.
     COLLPROBE_HD constexpr std::uint64_t slice(std::uint64_t message, std::uint64_t run) const noexcept
     {
-        const std::uint64_t place = message * slices_per_message + run;
-        return slice_of == nullptr ? place : slice_of[place];
+        const std::uint64_t at = message * slices_per_message + run;
+        return slice_of == nullptr ? at : slice_of[at];
     }
 
     /// A block: its message and place there, and its elements. `count` is 0 beyond the end of the buffer.

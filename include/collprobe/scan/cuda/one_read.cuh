@@ -8,9 +8,9 @@
 #include <collprobe/scan/detail/thread_list.hpp>
 #include <collprobe/scan/sketched_read.hpp>
 
-/// The kernel of `one_read`. A block takes every n-th chunk of 16 KiB of a buffer: each thread has 64 bytes in flight and
-/// keeps in registers what the accumulators take in. The threads merge once, at the end of a slot; the last block of all
-/// merges the slots, two or three a thread, in one pass.
+/// The kernel of `one_read`. A block takes every n-th chunk of 16 KiB of a buffer: each thread has 64 bytes in flight
+/// and keeps in registers what the accumulators take in. The threads merge once, at the end of a slot; the last block
+/// of all merges the slots, two or three a thread, in one pass.
 namespace collprobe::inline COLLPROBE_ABI::cuda::detail {
 
 namespace scan = collprobe::detail;

@@ -68,8 +68,8 @@ COLLPROBE_HD inline void each_value(const words16 (&words)[runs], const Use& use
     }
 }
 
-/// Calls `use(element, index)` for the elements that are in the buffer, in their order. By little code, for what is rare:
-/// the words turn, each to the front once.
+/// Calls `use(element, index)` for the elements that are in the buffer, in their order. By little code, for what is
+/// rare: the words turn, each to the front once.
 template <class T, unsigned runs, class Use>
 COLLPROBE_HD inline void each_element_in(const words16 (&words)[runs], const chunk& at, const Use& use) noexcept
 {

@@ -20,8 +20,8 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The number of rows that are added to a bin while it is in a register: as many streams as processors prefetch. Rows
-/// of narrow elements are short, and a bin costs as much as they do. Rows come together from a multiple of this number on, so that
-/// those that are added in float are always the same.
+/// of narrow elements are short, and a bin costs as much as they do. Rows come together from a multiple of this number
+/// on, so that those that are added in float are always the same.
 template <floating_element T>
 inline constexpr std::uint64_t sketch_tile = sizeof(T) < 4 ? 16 : 8;
 /// Rows up to this size together stay in the second-level cache, beside their bins.
@@ -93,7 +93,8 @@ COLLPROBE_HD inline void add_to_bin(double x, std::uint64_t minus, double& sum, 
 inline bool is_plain_bin(float sum, float energy) noexcept
 {
     const auto size = bit_cast<std::uint32_t>(energy);
-    return size < 0x7f800000 && (size >= bit_cast<std::uint32_t>(0x1p-100f) || (bit_cast<std::uint32_t>(sum) << 1) == 0);
+    const bool is_zero = (bit_cast<std::uint32_t>(sum) << 1) == 0;
+    return size < 0x7f800000 && (is_zero || size >= bit_cast<std::uint32_t>(0x1p-100f));
 }
 
 /// Adds sums in float of 64 columns, if all bins are plain. The portable path.
@@ -131,8 +132,8 @@ bool add_in_float(const T* data, std::uint64_t stride, std::uint64_t rows, const
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Sums of the rows [row, row + rows) of 64 columns from `column` on. Elements of less than 32 bits are added up in
-/// float, row by row, and these sums in double: at most `sketch_tile` rows. If a bin is not plain, all is done in double.
-/// Precondition: the rows have all these columns.
+/// float, row by row, and these sums in double: at most `sketch_tile` rows. If a bin is not plain, all is done in
+/// double. Precondition: the rows have all these columns.
 template <floating_element T>
 void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from, std::uint64_t row,
     std::uint64_t rows, std::uint64_t column, double* sums, double* energies) noexcept

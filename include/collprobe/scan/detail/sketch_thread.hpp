@@ -9,9 +9,10 @@
 #include <collprobe/scan/detail/chunk.hpp>
 #include <collprobe/scan/detail/sketch_rows.hpp>
 
-/// The sketch as the threads of a GPU compute it. A thread owns neighbouring bins, those of sixteen bytes, for a part of
-/// the buffer, and keeps them in registers. Neighbouring threads read neighbouring words, and no operation is atomic.
-/// The parts are added up in their order. So the bits depend on the buffer alone; they are not those of the host.
+/// The sketch as the threads of a GPU compute it. A thread owns neighbouring bins, those of sixteen bytes, for a part
+/// of the buffer, and keeps them in registers. Neighbouring threads read neighbouring words, and no operation is
+/// atomic. The parts are added up in their order. So the bits depend on the buffer alone; they are not those of the
+/// host.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The bins of a thread.
@@ -45,8 +46,8 @@ struct thread_bins {
     }
 };
 
-/// The sketch beside the accumulators of a read on a GPU, for rows that a run of a chunk has whole. So a thread's sixteen
-/// bytes have the same bins in each run. A part is what the threads of a row take in of a slot.
+/// The sketch beside the accumulators of a read on a GPU, for rows that a run of a chunk has whole. So a thread's
+/// sixteen bytes have the same bins in each run. A part is what the threads of a row take in of a slot.
 template <floating_element T>
 struct sketched {
     /// Two blocks on each of an H100's multiprocessors: fewer parts than `read_slots` would leave.
@@ -76,7 +77,8 @@ struct sketched {
                 const std::uint64_t index = from.first + (at.byte + k * round_bytes) / sizeof(T);
                 const unsigned shift = index % 64;
                 std::uint64_t signs = sketch_signs(from.seed, index / 64) >> shift;
-                if (shift + thread_bins<T>::count > 64) signs |= sketch_signs(from.seed, index / 64 + 1) << (64 - shift);
+                if (shift + thread_bins<T>::count > 64)
+                    signs |= sketch_signs(from.seed, index / 64 + 1) << (64 - shift);
                 bins.add(words[k], signs);
             }
         }
@@ -107,7 +109,8 @@ struct sketch_parts {
         const std::uint64_t rows = from.rows();
         const std::uint64_t step = from.rows_per_part();
         const std::uint64_t last = rows - part * step < step ? rows : (part + 1) * step;
-        const byte_source source{reinterpret_cast<const unsigned char*>(from.data.data()), from.data.count() * sizeof(T)};
+        const byte_source source{
+            reinterpret_cast<const unsigned char*>(from.data.data()), from.data.count() * sizeof(T)};
         thread_bins<T> mine;
         COLLPROBE_NO_UNROLL
         for (std::uint64_t row = part * step; row < last; ++row) {
