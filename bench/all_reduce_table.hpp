@@ -52,7 +52,7 @@ inline all_reduce_options parse_all_reduce_options(const char* program, int argc
         {{"automatic", reduction_algorithm::automatic}, {"exchange", reduction_algorithm::exchange},
             {"one_shot", reduction_algorithm::one_shot}},
         "automatic, exchange or one_shot");
-    line.value("--scratch", "BYTES", bytes(result.settings.scratch_bytes), "memory of each contract (4MiB)");
+    line.value("--scratch", "BYTES", bytes(result.settings.scratch_bytes), "memory of each contract (16MiB)");
     line.number("--seconds", result.settings.seconds, 0, 3600,
         "that a line takes, if its least number of rounds is no longer", "X");
     line.flag("--best", result.best,

@@ -21,6 +21,7 @@ WORDS = set("""alignas auto bool char class concept const consteval constexpr co
     extern float for friend inline int long mutable namespace noexcept operator register requires short signed sizeof
     static struct template this typedef typename union unsigned using void volatile
     COLLPROBE_HD __global__ __device__ __host__ __attribute__ __launch_bounds__""".split())
+MACROS = {"COLLPROBE_BEGIN_VECTORS", "COLLPROBE_END_VECTORS"}  # around namespaces
 BEGINNINGS = set("""class struct inline constexpr consteval static COLLPROBE_HD __global__ void auto concept using bool int
     double const T template""".split())  # of a declaration, behind a requires-clause
 
@@ -48,7 +49,8 @@ def tokens_of(path, stream_order):
         lambda m: m.group(0).replace("\\\n", " ") + "\n" * m.group(1).count("\n"), text)
     for number, line in enumerate(without_other_branch(text, stream_order).split("\n"), 1):
         for match in TOKEN.finditer(line):
-            yield match.group(0), number
+            if match.group(0) not in MACROS:
+                yield match.group(0), number
 
 
 def bracket_end(words, at):

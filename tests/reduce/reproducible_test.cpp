@@ -413,11 +413,11 @@ TEST_CASE("automatic adds in every rank only what is small, leaves included")
     }
 }
 
-TEST_CASE("scratch memory grows with the ranks where the caller does not say how much")
+TEST_CASE("scratch memory is 16 MiB for few ranks where the caller does not say how much")
 {
     CHECK_NOTHROW(local_provider{24}.run([](local::communicator& world) {
         host::stream stream;
-        std::vector<float> values(600'000, 1.0f); // 2.4 MB: half of a slot of 3 MiB holds more of it than of 2 MiB
+        std::vector<float> values(600'000, 1.0f); // 2.4 MB: half of 4 MiB holds less
         const auto calls = [&](reproducible_options options) {
             reproducible comm{world, contract<reproducibility::size_invariant>{}, options};
             const reduction_outcome sum
@@ -425,6 +425,7 @@ TEST_CASE("scratch memory grows with the ranks where the caller does not say how
             stream.synchronize(soon_ms);
             return sum.collectives;
         };
+        require(calls({}) == calls({.scratch_bytes = 16 << 20}), "other pieces than with 16 MiB");
         require(calls({}) < calls({.scratch_bytes = 4 << 20}), "as many pieces as with 4 MiB");
     }));
 }

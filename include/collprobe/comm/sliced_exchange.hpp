@@ -16,8 +16,8 @@
 /// sum on the slice's owner, an all-gather. What travels, and how it is added, is a codec's.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The memory, the stream and the events of sliced exchanges. If work overlaps messages, the memory holds two pieces, of
-/// which one is added, on the stream `sums`, while the other is in transit.
+/// The memory, the stream and the events of sliced exchanges. If work overlaps messages, the memory holds two pieces,
+/// of which one is added, on the stream `sums`, while the other is in transit.
 template <class Device>
 struct exchange_memory {
     static constexpr std::uint64_t slots = Device::overlaps_messages ? 2 : 1;
@@ -41,8 +41,8 @@ struct exchange_memory {
 
 /// Runs the pieces of a call: as `run_overlapped`, or one after the other on the call's stream.
 template <class Device, class StreamRef, class Send, class Add, class Finish>
-void run_pieces(exchange_memory<Device>& memory, StreamRef on, call_site where, const slice_plan& plan, const Send& send,
-    const Add& add, const Finish& finish)
+void run_pieces(exchange_memory<Device>& memory, StreamRef on, call_site where, const slice_plan& plan,
+    const Send& send, const Add& add, const Finish& finish)
 {
     if constexpr (Device::overlaps_messages) {
         run_overlapped(memory, on, where, plan, send, add, finish);

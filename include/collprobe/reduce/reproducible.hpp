@@ -26,8 +26,9 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 /// The memory and the algorithm of a `reproducible` communicator. Equal on all ranks.
 struct reproducible_options {
-    /// Device memory for terms in transit. Larger buffers are reduced in pieces. With one leaf a piece takes a quarter of
-    /// this memory, on the host half, and each of its messages carries 1/n of it. 0: 256 KiB a rank, at least 4 MiB.
+    /// Device memory for terms in transit. Larger buffers are reduced in pieces. With one leaf a piece takes a quarter
+    /// of this memory, on the host half, and each of its messages carries 1/n of it. 0: 256 KiB a rank, but at least
+    /// 16 MiB.
     std::uint64_t scratch_bytes = 0;
     /// The algorithm of sums under a contract. Without a contract (`unspecified`) all sums are `native`.
     reduction_algorithm algorithm = reduction_algorithm::automatic;
@@ -325,7 +326,7 @@ private:
     std::uint64_t default_scratch_bytes() const noexcept
     {
         const std::uint64_t by_ranks = ranks() * (256 << 10);
-        return by_ranks > 4 << 20 ? by_ranks : 4 << 20;
+        return by_ranks > 16 << 20 ? by_ranks : 16 << 20;
     }
     std::uint64_t least_memory(std::uint64_t leaves) const noexcept
     {

@@ -11,7 +11,7 @@
 #include <collprobe/simd/vector.hpp>
 
 /// Runs of elements of at most 32 bits as floats and back, on the host. Compilers vectorise loops over floats, but make
-/// 5 to 10 times as long a code of the conversions as `vector.hpp` does.
+/// 5 to 10 times as long a code of the conversions as `vector.hpp` does. What is left of a run is the caller's.
 #if COLLPROBE_VECTORS
 COLLPROBE_BEGIN_VECTORS
 namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
@@ -31,6 +31,19 @@ template <class T>
     constexpr int lanes = static_cast<int>(float_lanes);
     int i = 0;
     for (; i + lanes <= count; i += lanes) store_floats(load<floats>(from + i), to + i);
+    return i;
+}
+
+/// result[i] = a[i] + b[i], or a[i] * b[i], in float, rounded.
+template <bool multiplies, class T>
+[[gnu::noinline]] inline int hop_run(const T* a, const T* b, int count, T* result) noexcept
+{
+    constexpr int lanes = static_cast<int>(float_lanes);
+    int i = 0;
+    for (; i + lanes <= count; i += lanes) {
+        const floats x = load_floats(a + i), y = load_floats(b + i);
+        store_floats(multiplies ? x * y : x + y, result + i);
+    }
     return i;
 }
 

@@ -89,9 +89,8 @@ COLLPROBE_HD T combine(reduction operation, T a, T b) noexcept
     return a;
 }
 
-/// result[i] = hop(a[i], b[i]); `result` may be `a`. In blocks of a constant length, which compilers vectorise; with
-/// `by_floats` a hop takes and returns floats.
-template <bool by_floats, element T, class Hop>
+/// result[i] = hop(a[i], b[i]); `result` may be `a`. In blocks of a constant length, which compilers vectorise.
+template <element T, class Hop>
 struct hops {
     T* result;
     const T* a;
@@ -111,46 +110,45 @@ private:
     COLLPROBE_COMPILED_FOR_AVX2 void run_by_avx2(int count) const noexcept { run_blocks(count); }
     void run_blocks(int count) const noexcept
     {
-        for (int first = 0; first < count; first += width) {
-            const int here = count - first < width ? count - first : width;
-            if constexpr (by_floats) {
-                float x[width] = {}, y[width] = {};
-                widen_run(a + first, here, x);
-                widen_run(b + first, here, y);
-                for (int i = 0; i < width; ++i) x[i] = hop(x[i], y[i]);
-                round_run(x, here, result + first);
-            } else if (here == width) {
-                T block[width]; // no other name has it
-                for (int i = 0; i < width; ++i) block[i] = hop(a[first + i], b[first + i]);
-                std::memcpy(static_cast<void*>(result + first), block, sizeof block);
-            } else {
-                for (int i = first; i < first + here; ++i) result[i] = hop(a[i], b[i]);
-            }
+        int first = 0;
+        for (; first + width <= count; first += width) {
+            T block[width]; // no other name has it
+            for (int i = 0; i < width; ++i) block[i] = hop(a[first + i], b[first + i]);
+            std::memcpy(static_cast<void*>(result + first), block, sizeof block);
         }
+        for (; first < count; ++first) result[first] = hop(a[first], b[first]);
     }
 };
-template <bool by_floats, element T, class Hop>
+template <element T, class Hop>
 void apply_hops(T* result, const T* a, const T* b, int count, Hop hop) noexcept
 {
-    hops<by_floats, T, Hop>{result, a, b, hop}.run(count);
+    hops<T, Hop>{result, a, b, hop}.run(count);
 }
 
-/// Elements whose hops are made of floats, because the conversions cost more than the hop.
-template <class T>
-inline constexpr bool hops_by_floats = narrow_floating_element<T> && sizeof(T) == 2;
+/// Sums and products. Most of the work of a hop of 16 bits is conversions.
+template <bool multiplies, element T>
+void apply_arithmetic(T* result, const T* a, const T* b, int count) noexcept
+{
+    int done = 0;
+    if constexpr (narrow_floating_element<T> && sizeof(T) == 2)
+        done = COLLPROBE_ON_ISA(best_isa(), 0, hop_run<multiplies>(a, b, count, result));
+    apply_hops(result + done, a + done, b + done, count - done, [](T x, T y) {
+        if constexpr (multiplies) return multiply(x, y);
+        else return add(x, y);
+    });
+}
 
 /// result[i] = result[i] (operation) value[i].
 template <element T>
 void combine(reduction operation, T* result, const T* value, int count) noexcept
 {
-    const auto by_floats = [&](auto hop) { apply_hops<hops_by_floats<T>>(result, result, value, count, hop); };
-    const auto as_they_are = [&](auto hop) { apply_hops<false>(result, result, value, count, hop); };
+    const auto apply = [&](auto hop) { apply_hops(result, result, value, count, hop); };
     switch (operation) {
     case reduction::sum:
-    case reduction::average: return by_floats([](auto a, auto b) { return add(a, b); });
-    case reduction::product: return by_floats([](auto a, auto b) { return multiply(a, b); });
-    case reduction::min: return as_they_are([](T a, T b) { return minimum_number(a, b); });
-    case reduction::max: return as_they_are([](T a, T b) { return maximum_number(a, b); });
+    case reduction::average: return apply_arithmetic<false>(result, result, value, count);
+    case reduction::product: return apply_arithmetic<true>(result, result, value, count);
+    case reduction::min: return apply([](T a, T b) { return minimum_number(a, b); });
+    case reduction::max: return apply([](T a, T b) { return maximum_number(a, b); });
     }
 }
 
@@ -168,10 +166,13 @@ void prepare(reduction operation, T* prepared, const T* value, int count, int ra
 {
     if constexpr (floating_element<T>) {
         if (operation == reduction::average) {
-            using number = std::conditional_t<hops_by_floats<T>, float, T>;
-            const auto scale = static_cast<number>(average_scale<T>(ranks));
-            apply_hops<hops_by_floats<T>>(
-                prepared, value, value, count, [scale](number a, number) { return multiply(a, scale); });
+            constexpr int width = 64;
+            T scales[width];
+            for (T& each : scales) each = average_scale<T>(ranks);
+            for (int first = 0; first < count; first += width) {
+                apply_arithmetic<true>(
+                    prepared + first, value + first, scales, count - first < width ? count - first : width);
+            }
             return;
         }
     }
