@@ -60,11 +60,11 @@ struct audit_keys {
 /// inputs. Use: `probed comm(world, options, audit())`; its findings are in `call_record::audit` and in the suspects:
 /// which call was damaged, where, and which ranks hold the damage. audit/README.md says what is seen and what is not.
 /// Checked, for all element types: all-reduce (agreement; sums and averages of floating point by a checksum),
-/// reduce-scatter (that sum, over all parts), all-gather (digests of the shards; agreement in a `summary` and of codes), broadcast (agreement).
-/// Cost of a call, beyond the step's own: one read of the result if the step takes no digest of it; for a sum
-/// arithmetic in the step's reads; for an all-gather a launch for each shard. Cost of a step: an all-reduce
-/// of 16 bytes a bin for each sum (`conservation_options`; rows of at most 4 KiB), an all-gather
-/// of 8 bytes a rank for each all-gather, a launch for each call. 64 bytes a call and rank in the step's message; in a
+/// reduce-scatter (that sum, over all parts), all-gather (digests of the shards; agreement in a `summary` and of
+/// codes), broadcast (agreement). Cost of a call, beyond the step's own: one read of the result if the step takes no
+/// digest of it; for a sum arithmetic in the step's reads; for an all-gather a launch for each shard. Cost of a step:
+/// an all-reduce of 16 bytes a bin for each sum (`conservation_options`; rows of at most 4 KiB), an all-gather of 8
+/// bytes a rank for each all-gather, a launch for each call. 64 bytes a call and rank in the step's message; in a
 /// `summary` 32 bytes.
 class audit : public detail::reads_with_sketches {
 public:

@@ -99,22 +99,25 @@ struct dotted {
         COLLPROBE_HD void take_half(const words16 (&words)[2], const words16 (&second)[2], const chunk& at) noexcept
         {
             if constexpr (sizeof(T) < 4) {
+                const auto take_exactly = [&] {
+                    each_element_again<T, 2>(at, [&](T x, std::uint64_t index) {
+                        dot = multiply_add(widen(x), widen(of.other[index]), dot);
+                    });
+                };
                 const std::uint64_t seen = larger(largest_magnitude<T>(words), largest_magnitude<T>(second));
+                if (!is_plain<T>(seen)) return take_exactly();
                 float sum[2] = {};
                 COLLPROBE_UNROLL
                 for (unsigned word = 0; word < 8; ++word) {
                     const floats_of_word<T> x(words[word / 4].w[word % 4]);
                     const floats_of_word<T> y(second[word / 4].w[word % 4]);
                     COLLPROBE_UNROLL
-                    for (unsigned e = 0; e < x.count; ++e) sum[e % 2] = fused_multiply_add(x.of[e], y.of[e], sum[e % 2]);
+                    for (unsigned e = 0; e < x.count; ++e)
+                        sum[e % 2] = fused_multiply_add(x.of[e], y.of[e], sum[e % 2]);
                 }
                 const double unit = float_unit<T> * float_unit<T>;
                 const double part = exact_double(rounded_sum(sum[0], sum[1])) * unit;
-                if (!is_plain_dot(seen, part)) {
-                    return each_element_again<T, 2>(at, [&](T x, std::uint64_t index) {
-                        dot = multiply_add(widen(x), widen(of.other[index]), dot);
-                    });
-                }
+                if (!is_plain_dot(seen, part)) return take_exactly();
                 dot = rounded_sum(dot, part);
             } else {
                 COLLPROBE_UNROLL
