@@ -309,7 +309,8 @@ struct lanes<norm<T>, T> {
         all.largest = largest.all();
         all.zero = sum_of_lanes(zero) - padding;
         if constexpr (sizeof(T) != 1)
-            for (unsigned lane = 0; lane < width / sizeof(T); ++lane) all.zero += static_cast<std::uint64_t>(zeros[lane]);
+            for (unsigned lane = 0; lane < width / sizeof(T); ++lane)
+                all.zero += static_cast<std::uint64_t>(zeros[lane]);
         return all;
     }
     /// `padding`: zeros behind the last element.
