@@ -107,7 +107,10 @@ struct one_read {
     view<const T> data;
     list of;
 
-    COLLPROBE_HD constexpr explicit one_read(view<const T> input, A... each) noexcept : data(input), of(made(each...)) {}
+    COLLPROBE_HD constexpr explicit one_read(view<const T> input, A... each) noexcept
+        : data(input), of(made(each...))
+    {
+    }
 
     COLLPROBE_HD static constexpr partial identity() noexcept { return {}; }
     /// Takes in the `count` elements from `first` on, a multiple of a tile's. Host only.

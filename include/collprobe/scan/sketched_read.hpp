@@ -133,8 +133,9 @@ void read_once(typename Device::stream_ref stream, const Reducer& reducer, view<
 
 /// Enqueues one read of a call's input: its statistics with digest to `*to` unless that is null, and its sketch to
 /// `sketch` unless that is empty. The statistics have the bits of `statistics_reducer`. `times`: of the reading for
-/// `to`. Stream behaviour: enqueued on `stream`; `scratch` and the sketch's scratch belong to it until the work is
-/// done. Cost: one read of memory where `is_read_once`, else two.
+/// `to`.
+/// Stream behaviour: enqueued on `stream`; `scratch` and the sketch's scratch belong to it until the work is done.
+/// Cost: one read of memory where `is_read_once`, else two.
 template <class Device, floating_element T>
 void read_input(typename Device::stream_ref stream, view<const T> input, statistics* to, const sketch_target& sketch,
     typename Device::workspace& scratch, reduction_times times = {})

@@ -361,7 +361,8 @@ __global__ void __launch_bounds__(block_threads) sum_neighbours_kernel(
     __shared__ double sums[lanes][warp];
     const unsigned lane = threadIdx.x / warp;
     const unsigned neighbour = threadIdx.x % warp;
-    for (std::uint64_t first = std::uint64_t{blockIdx.x} * warp; first < items; first += std::uint64_t{gridDim.x} * warp) {
+    const std::uint64_t stride = std::uint64_t{gridDim.x} * warp;
+    for (std::uint64_t first = std::uint64_t{blockIdx.x} * warp; first < items; first += stride) {
         const std::uint64_t item = first + neighbour;
         if (item < items) sums[lane][neighbour] = body.part(item, lane, lanes);
         __syncthreads();

@@ -93,7 +93,8 @@ struct block_read {
                 memory.of_threads.prepare(index, slots, threadIdx.x);
                 __syncthreads();
             }
-            const scan::chunk at{std::uint64_t{index} * scan::chunk_bytes + threadIdx.x * 16, source.bytes, step, source.data};
+            const std::uint64_t byte = std::uint64_t{index} * scan::chunk_bytes + threadIdx.x * 16;
+            const scan::chunk at{byte, source.bytes, step, source.data};
             scan::words16 words[scan::chunk_runs];
             at.load(source, words);
             mine.take(words, at);
