@@ -108,7 +108,8 @@ struct dotted {
                     const floats_of_word<T> x(words[word / 4].w[word % 4]);
                     const floats_of_word<T> y(second[word / 4].w[word % 4]);
                     COLLPROBE_UNROLL
-                    for (unsigned e = 0; e < x.count; ++e) sum[e % 2] = fused_multiply_add(x.of[e], y.of[e], sum[e % 2]);
+                    for (unsigned e = 0; e < x.count; ++e)
+                        sum[e % 2] = fused_multiply_add(x.of[e], y.of[e], sum[e % 2]);
                 }
                 const double unit = float_unit<T> * float_unit<T>;
                 dot = rounded_sum(dot, exact_double(rounded_sum(sum[0], sum[1])) * unit);

@@ -87,9 +87,9 @@ void enqueue_sketch(
 ///
 /// Signs: bit i mod 64 of mix64(seed + (i / 64 + 1) * 0x9e3779b97f4a7c15), SplitMix64; 1 is a minus. Sums are in
 /// double, and each bin's energy, its sum of squares, follows them. (Elements of 8 and 16 bits are first added up in
-/// float, at most 16: relative error 1e-6.) NaN, infinities and doubles beyond 2^511 make the energy of their bin NaN or
-/// infinite. The order of the additions is fixed: the bits depend on count, `first` and options alone, and are equal on
-/// all processors. A GPU has an order of its own.
+/// float, at most 16: relative error 1e-6.) NaN, infinities and doubles beyond 2^511 make the energy of their bin NaN
+/// or infinite. The order of the additions is fixed: the bits depend on count, `first` and options alone, and are equal
+/// on all processors. A GPU has an order of its own.
 ///
 /// Shapes: `input`: elements in host memory, aligned. `first`: index of its first element in the whole buffer, for
 /// the sketch of a part; the sketches of disjoint parts add up to that of the whole. `result`:

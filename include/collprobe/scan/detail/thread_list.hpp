@@ -13,9 +13,9 @@
 /// What a thread of a GPU does in `one_read`: it keeps what each accumulator of the list takes in of its chunks.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A buffer is cut into at most so many slots, and slot s has every chunk c of which c mod slots is s. So a block of each
-/// GPU that has as many at once (H100: 132 multiprocessors, 4 blocks each) leaves one partial result. The number does not
-/// depend on the GPU, so neither do the bits.
+/// A buffer is cut into at most so many slots, and slot s has every chunk c of which c mod slots is s. So a block of
+/// each GPU that has as many at once (H100: 132 multiprocessors, 4 blocks each) leaves one partial result. The number
+/// does not depend on the GPU, so neither do the bits.
 inline constexpr unsigned read_slots = 528;
 COLLPROBE_HD constexpr std::uint64_t chunks_of(std::uint64_t bytes) noexcept
 {

@@ -53,8 +53,8 @@ COLLPROBE_HD inline words16 load_aligned(const unsigned char* from) noexcept
     return words;
 }
 
-/// The bytes [begin, end) of sixteen; the others are zero and not read. One byte at a time: this is rare, so the code is
-/// small and uses few registers.
+/// The bytes [begin, end) of sixteen; the others are zero and not read. One byte at a time: this is rare, so the code
+/// is small and uses few registers.
 COLLPROBE_HD inline words16 load_some(const unsigned char* from, unsigned begin, unsigned end) noexcept
 {
     std::uint64_t low = 0;
