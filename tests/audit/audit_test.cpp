@@ -552,7 +552,7 @@ TEST_CASE("a sum of several leaves a rank is checked for agreement alone")
         host::stream stream;
         const std::vector<float> leaves = gradient<float>(world.rank(), 3 * 1001);
         std::vector<float> sum(1001);
-        comm.all_reduce(leaves, view(sum), reduction::sum, stream, reduction_extras{3, {}});
+        comm.all_reduce(leaves, view(sum), reduction::sum, stream, reduction_extras{3});
         comm.end_step(0, {.loss = 1}, stream);
         step_record record;
         REQUIRE(comm.wait(record));

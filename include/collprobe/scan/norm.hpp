@@ -23,8 +23,8 @@
 ///
 /// Elements of 32 and 64 bits are added up in double. Elements of 8 and 16 bits, and their squares, are added up in
 /// float, at most 32 in a row, and these sums in double. If a square could leave the range of a float, they are added
-/// up in double, too. Elements that are not finite are rare: all paths find them by the largest magnitude, or by a sum,
-/// and then look at the elements one by one.
+/// up in double, too. Elements that are not finite are rare: all paths find them by the largest magnitude, and then
+/// look at the elements one by one.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// `has_sum`: whether sum and zeros are wanted; without them their numbers are 0, and a read is faster.

@@ -44,7 +44,8 @@ COLLPROBE_COLD_INLINE double leave_one_out(
     const double total = sum_norm_squared * down;
     const double dot = dot_with_sum * down;
     const double rest = total - 2 * dot + own;
-    if (!(rest > 0x1p-40 * (total + own)) || !(own > 0)) return detail::not_a_number();
+    // Squares and dots of elements of 8 and 16 bits have relative errors of 4e-6 at most.
+    if (!(rest > 0x1p-20 * (total + own)) || !(own > 0)) return detail::not_a_number();
     const double cosine = (dot - own) / (detail::square_root(own) * detail::square_root(rest));
     if (cosine > 1) return 1;
     if (cosine < -1) return -1;

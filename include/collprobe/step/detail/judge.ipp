@@ -46,6 +46,10 @@ COLLPROBE_COLD_INLINE rounding_errors rounding_errors_of(element_type type) noex
     return {power_of_two(-digits), power_of_two(least), largest};
 }
 
+/// How far two sums of the same squares may be apart. In double the relative error is at most the longest chain of
+/// additions, times 2^-53; elements of 8 and 16 bits are first added up in float, at most 32 in a row (scan/norm.hpp).
+constexpr double squares_tolerance(element_type type) noexcept { return bytes_of(type) < 4 ? 0x1p-17 : 0x1p-32; }
+
 COLLPROBE_COLD_INLINE void judge_lengths(
     const call_lengths& of, const probed_call& call, int call_index, step_record& out)
 {
@@ -58,13 +62,10 @@ COLLPROBE_COLD_INLINE void judge_lengths(
     suspect found{.call = call_index, .what = finding::shard_differs, .by_length = true};
     double& excess = out.calls[static_cast<std::size_t>(call_index)].excess;
     if (call.is_move()) {
-        // The squares are sums of numbers of one sign: the relative error of such a sum is at most its longest chain of
-        // additions, times 2^-53.
-        constexpr double tolerance = 0x1p-32;
         const double larger = is_damaged || of.squares > of.result ? of.squares : of.result;
         if (!is_damaged && (!is_finite(of.squares) || (of.squares > 0 && of.squares < 0x1p-900))) return;
         found.statistic = is_damaged ? 1 : larger > 0 ? absolute(of.result - of.squares) / larger : 0;
-        found.threshold = tolerance;
+        found.threshold = squares_tolerance(call.type);
     } else {
         // Each of n - 1 additions, a factor before and one behind them rounds, or falls below the normal range.
         const double roundings = out.ranks + 1;
@@ -72,7 +73,7 @@ COLLPROBE_COLD_INLINE void judge_lengths(
         const rounding_errors by = rounding_errors_of(call.type);
         found.what = finding::sum_differs;
         found.statistic = factor * square_root(of.result);
-        found.threshold = (of.norms + of.norms_error) * by.growth(roundings) * (1 + 0x1p-32)
+        found.threshold = (of.norms + of.norms_error) * by.growth(roundings) * (1 + squares_tolerance(call.type))
             + roundings * factor * by.underflow * square_root(static_cast<double>(call.count));
         if (!is_finite(found.threshold)) return;
     }
