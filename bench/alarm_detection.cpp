@@ -178,7 +178,8 @@ private:
             entry.input.sum_of_squares = dot(g, g, part);
             for (std::size_t i = 0; i < part; ++i)
                 entry.input.absolute_maximum = std::max(entry.input.absolute_maximum, std::abs(g[i]));
-            entry.result = {mix64(~(t * 16 + b) ^ (result_noise > 0 ? r + 1 : 0)), dot(all, all, part), dot(g, all, part), 0, 0};
+            entry.result = {.digest = mix64(~(t * 16 + b) ^ (result_noise > 0 ? r + 1 : 0)),
+                .sum_of_squares = dot(all, all, part), .dot = dot(g, all, part), .nonfinite = 0};
             message_layout{}.entry(message, b) = entry;
             local_norms[r * buckets + b] = std::sqrt(entry.input.sum_of_squares);
         }

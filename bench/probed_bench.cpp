@@ -143,7 +143,7 @@ void judge_step(benchmark::State& state)
             entry.input.count = 4096;
             entry.input.digest = random();
             entry.input.sum_of_squares = 4096 + 64 * normal(random);
-            entry.result = {7, 4096.0 * ranks, 4096, 0, 0};
+            entry.result = {.digest = 7, .sum_of_squares = 4096.0 * ranks, .dot = 4096, .nonfinite = 0};
             if (layout.times) {
                 const auto start = static_cast<clock_stamp>(b * 10000);
                 layout.times_of(message, b) = {start, start + 1000 + static_cast<clock_stamp>(random() % 100)};

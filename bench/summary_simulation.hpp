@@ -47,9 +47,9 @@ inline std::vector<std::uint64_t> message_of(std::uint64_t step, const rank_valu
     for (std::size_t b = 0; b < values.norms.size(); ++b) {
         call_entry entry{};
         entry.input.count = 1000;
-        entry.input.nan = values.nonfinite.empty() ? 0 : values.nonfinite[b];
+        entry.input.nan = values.nonfinite.empty() ? 0 : static_cast<std::uint32_t>(values.nonfinite[b]);
         entry.input.sum_of_squares = values.norms[b] * values.norms[b];
-        entry.result = {values.result_digest, 1, not_a_number(), 0, 0};
+        entry.result = {.digest = values.result_digest, .sum_of_squares = 1, .dot = not_a_number(), .nonfinite = 0};
         layout.entry(bytes, b) = entry;
     }
     return words;

@@ -88,7 +88,7 @@ __device__ T merge_lanes(T mine, Merge merge)
     struct words {
         std::uint32_t of[sizeof(T) / 4];
     };
-    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % 4 == 0);
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % 4 == 0, "what merges is plain memory of whole words");
     COLLPROBE_UNROLL
     for (unsigned distance = 1; distance < lanes; distance *= 2) {
         auto next = collprobe::detail::bit_cast<words>(mine);
@@ -143,7 +143,8 @@ struct partial_results {
 
     template <class Partial>
     struct words_of {
-        static_assert(std::is_trivially_copyable_v<Partial> && sizeof(Partial) % 8 == 0);
+        static_assert(std::is_trivially_copyable_v<Partial> && sizeof(Partial) % 8 == 0,
+            "a partial result is plain memory, of a multiple of 8 bytes");
         static_assert(sizeof(Partial) <= workspace::max_partial_bytes);
         static constexpr unsigned count = sizeof(Partial) / 8;
         std::uint64_t word[count];
