@@ -240,9 +240,9 @@ TEST_CASE("findings by length are told as such, and those of the audit's checksu
     local::run(4, [](local::communicator& world) {
         host::stream stream;
         const fault amplified{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 2, .magnitude = 100};
-        probed audited{faulty{world, {amplified}}, {.mode = report_mode::summary}, audit()};
-        const std::vector<std::int32_t> whole(64, 7 + world.rank());
-        std::vector<std::int32_t> sum(64);
+        probed audited{faulty{world, {amplified}}, {.mode = report_mode::summary, .statistics = false}, audit()};
+        const std::vector<float> whole(64, 7.0f + static_cast<float>(world.rank()));
+        std::vector<float> sum(64);
         audited.all_reduce(whole, view(sum), reduction::sum, stream);
         audited.end_step(0, stream);
         step_record record;

@@ -200,20 +200,20 @@ namespace {
 
 /// What an audited step does beside its sums of floats.
 struct audited_extras {
-    device_vector<std::int32_t> numbers{100};
+    device_vector<float> numbers{100};
     device_vector<float> shard{50}, whole;
     explicit audited_extras(int ranks) : whole(50 * static_cast<std::size_t>(ranks)) {}
 
     void prepare(const trainer& rank, std::uint64_t step)
     {
-        numbers.set(std::vector<std::int32_t>(100, static_cast<std::int32_t>(step) + rank.rank), rank.stream);
+        numbers.set(std::vector<float>(100, static_cast<float>(step) + static_cast<float>(rank.rank)), rank.stream);
         shard.set(gradient(rank.rank, step, 50), rank.stream);
     }
     template <class Comm>
     void call(Comm& comm, const trainer& rank)
     {
-        const view<std::int32_t> all(numbers.data(), numbers.size());
-        comm.all_reduce(view<const std::int32_t>(all), all, reduction::sum, rank.stream);
+        const view<float> all(numbers.data(), numbers.size());
+        comm.all_reduce(view<const float>(all), all, reduction::sum, rank.stream);
         comm.all_gather(view<const float>(shard.data(), 50), view<float>(whole.data(), whole.size()), rank.stream);
     }
 };
@@ -257,7 +257,7 @@ TEST_CASE("a value that a rank has otherwise in one replay is named there; a num
 
 TEST_CASE("an audited step in a graph gives the records of the same steps uncaptured, and names what is damaged in it")
 {
-    // Among the graph's calls: the sum of integers on its way, what rank 1 receives of the gather, or nothing.
+    // Among the graph's calls: a sum on its way, what rank 1 receives of the gather, or nothing.
     const std::vector<fault> damages[] = {{},
         {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 1, .call = 3}},
         {{.kind = fault_kind::bit_flips, .phase = fault_phase::after, .rank = 1, .call = 4}}};

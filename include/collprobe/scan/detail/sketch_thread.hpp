@@ -50,8 +50,9 @@ struct thread_bins {
 /// sixteen bytes have the same bins in each run. A part is what the threads of a row take in of a slot.
 template <floating_element T>
 struct sketched {
-    /// Two blocks on each of an H100's multiprocessors: fewer parts than `read_slots` would leave.
-    static constexpr unsigned most_slots = 264;
+    /// Fewer than `read_slots`, because each leaves a sketch: of narrow elements one block on each of an H100's
+    /// multiprocessors, of others two.
+    static constexpr unsigned most_slots = sizeof(T) < 4 ? 132 : 264;
 
     static bool fits(const sketch_source<T>& of) noexcept
     {
