@@ -7,8 +7,8 @@
 # says of each: registers, stack, spills, shared memory. Needs nvcc (CUDACXX), no GPU. Exit status 1 if
 # any kernel spills or has a stack, 2 if there was nothing to look at. JOBS compilations run at a time.
 # Kernels whose name matches MAY_HAVE_STACK may have one: `element_reduction` keeps the pending sums of a binary
-# tree in an array, the exact sum of a column that doubles cannot hold has digits, and so have sums of words. Those of
-# 8-bit floats with a sketch, MAY_SPILL, spill until that is cured.
+# tree in an array, the exact sum of a column that doubles cannot hold has digits, and so have sums of words. Those whose
+# name matches MAY_SPILL may spill: none.
 #
 # kernel_resources.sh check TABLE: compares the kernels of such a table with those of the library, as compiled.
 # kernel_resources.sh launched TABLE FOLDER...: looks for the library's kernels that the programs there can launch, and
@@ -40,7 +40,7 @@ architectures=${ARCHITECTURES:-80 90 100}
 nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 may_have_stack=${MAY_HAVE_STACK:-element_reduction|sum_rows<exact|sum_rows_(to|of)_words}
-may_spill=${MAY_SPILL:-sketch<float8}
+may_spill=${MAY_SPILL:-^$}
 
 [ "$mode" = launched ] || for architecture in $architectures; do
     for part in $parts; do echo "$architecture $part"; done
