@@ -82,14 +82,14 @@ struct dotted {
         COLLPROBE_HD void take(const words16 (&words)[chunk_runs], const chunk& at) noexcept
         {
             if (of.other == nullptr) return;
-            const byte_source other{reinterpret_cast<const unsigned char*>(of.other), at.bytes};
+            const byte_source source{reinterpret_cast<const unsigned char*>(of.other), at.bytes};
             COLLPROBE_UNROLL
             for (unsigned k = 0; k < chunk_runs; k += 2) {
                 const words16 x[2] = {words[k], words[k + 1]};
                 words16 y[2];
                 chunk half = at;
                 half.byte += k * round_bytes;
-                half.load(other, y);
+                half.load(source, y);
                 take_half(x, y, half);
             }
         }
