@@ -558,7 +558,7 @@ inline void add_batch([[maybe_unused]] isa path, const codec& how, [[maybe_unuse
 
 /// Decodes at most 32 whole blocks, one behind the other. Returns the number of elements that are not finite.
 template <class T>
-std::uint64_t decode_batch(isa path, const codec& how, const float* scales, std::uint32_t blocks,
+std::uint64_t decode_batch([[maybe_unused]] isa path, const codec& how, const float* scales, std::uint32_t blocks,
     const unsigned char* codes, T* elements) noexcept
 {
     std::uint32_t left_out = ~0u;
