@@ -8,7 +8,7 @@ collprobe::statistics statistics_on_gpu(const float* data, std::uint64_t count)
     const cu::stream stream;
     cu::workspace scratch;
     cu::pinned_buffer<collprobe::statistics> result(1);
-    cu::device::reduce(stream.get(), collprobe::statistics_reducer<float>(data, count), count, result.data(), scratch);
+    cu::device::reduce(stream.get(), collprobe::statistics_reducer<float>({data, count}), count, result.data(), scratch);
     stream.synchronize();
     return result[0];
 }
