@@ -106,6 +106,11 @@ void device::for_each(stream_ref, std::uint64_t, Body)
 {
     ++launches;
 }
+template <class Body>
+void device::sum_each(stream_ref, std::uint64_t, Body)
+{
+    ++launches;
+}
 template <class Reducer, class Result>
 void device::reduce(stream_ref, Reducer, std::uint64_t, Result*, workspace&, reduction_times)
 {
