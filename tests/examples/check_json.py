@@ -16,7 +16,8 @@ RUN = {"schema", "kind", "run", "job", "comm", "comm_id", "host", "device", "wri
        "pid", "started_us", "version", "settings"}
 END = {"schema", "kind", "run", "steps", "suspicious_steps", "alarms", "verdict"} | FROM_A_FILE
 CALL = {"bucket", "line", "call", "type", "collective_seq_id", "input_sizes", "output_sizes", "digest", "result_norm", "grad_norm", "cosine",
-        "nonfinite", "results_agree"}
+        "nonfinite", "results_agree", "inputs"}
+INPUTS = {"count", "sum", "sum_of_squares", "absolute_maximum", "digest"}
 PARTS = {
     "loss": {"mean", "std", "std_sample", "range"},
     "grad_norm": {"mean", "std", "cv"},
@@ -83,6 +84,8 @@ def check_trainer(path, ranks, steps, runs):
                 for call in line["calls"]:
                     assert set(call) - {"lateness", "headroom"} == CALL, sorted(call)
                     assert call["collective_seq_id"] == calls and int(call["digest"], 16) < 2**64
+                    assert set(call["inputs"]) - {"zero"} == INPUTS, sorted(call["inputs"])
+                    assert all(len(by_rank) == ranks for by_rank in call["inputs"].values())
                     calls += 1
             else:
                 check_object(line)

@@ -78,11 +78,11 @@ def expected(gradients, losses):
     }
 
 
-def compare(name, got, want, worst):
+def compare(name, got, want, worst, digits):
     if isinstance(want, list):
         assert len(got) == len(want), name
         for index, (a, b) in enumerate(zip(got, want)):
-            compare("%s[%d]" % (name, index), a, b, worst)
+            compare("%s[%d]" % (name, index), a, b, worst, digits)
         return
     if isinstance(got, str) or not math.isfinite(want):  # the file has infinity as "inf"
         assert got == str(want), "%s: got %r, recomputed %r" % (name, got, want)
@@ -90,13 +90,14 @@ def compare(name, got, want, worst):
     floor = 1e-2 if name.startswith("cosine") else 0
     scale = max(abs(want), floor)
     # The noise scale divides by a difference that may be small: as many digits as it keeps.
-    limit = 1e-12 * (1 + abs(want) if name == "noise_scale" else 1)
+    limit = digits * (1 + abs(want) if name == "noise_scale" else 1)
     error = abs(got - want) / scale if scale > 0 else abs(got)
-    worst.append((error / limit * 1e-12, name))
+    worst.append((error / limit * digits, name))
     assert error <= limit, "%s: got %.17g, recomputed %.17g" % (name, got, want)
 
 
-def main(folder, path, run):
+def main(folder, path, run, element="float"):
+    digits = 1e-12 if element in ("float", "double") else 4e-6  # of norms: what the probe promises
     with open(path, encoding="utf-8") as file:
         lines = {line["step"]: line for line in map(json.loads, file) if line["kind"] == "step" and line["run"] == run}
     steps = sorted(int(match.group(1)) for match in map(re.compile(r"loss_step(\d+)\.npy").fullmatch,
@@ -113,8 +114,8 @@ def main(folder, path, run):
         for group in ("loss", "grad_norm", "cosine"):
             for name, value in line[group].items():
                 if name != "predicted":  # depends on all steps before, too
-                    compare(group + "." + name, value, want[group][name], worst)
-        compare("noise_scale", line["noise_scale"], want["noise_scale"], worst)
+                    compare(group + "." + name, value, want[group][name], worst, digits)
+        compare("noise_scale", line["noise_scale"], want["noise_scale"], worst, digits)
     print("steps as recomputed: %d; largest error %.2g (%s)" % ((len(steps),) + max(worst)))
 
 
