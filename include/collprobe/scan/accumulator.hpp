@@ -10,8 +10,8 @@
 
 /// One read of a buffer feeds a list of accumulators: `one_read<T, A...>`. An accumulator says what it keeps (`taken`),
 /// how it takes an element in (`add`), and how two that saw different elements merge. That suffices on the host and on
-/// a GPU: README.md has an example. Where its speed counts, it has faster forms beside `add`; on the host they give the
-/// same bits:
+/// a GPU: README.md has an example. Where its speed counts, it has faster forms in place of `add`; on the host they give
+/// the same bits:
 /// - `take(into, tile, count, first)`: a tile of at most `tile_bytes`, portably;
 /// - `vectors::lanes<A, T>`: the same by vectors, a line of 64 bytes at a time (detail/float_sums.hpp), so that all
 ///   accumulators of a list keep their sums in registers and memory is read once;
@@ -25,10 +25,11 @@ template <class T>
 inline constexpr std::uint64_t tile_elements = tile_bytes / sizeof(T);
 
 template <class A, class T>
-concept accumulator = requires(const A& of, typename A::taken& into, T element, std::uint64_t index) {
-    of.add(into, element, index);
-    into.merge(into);
-};
+concept accumulator = requires(typename A::taken& into) { into.merge(into); }
+    && (requires(const A& of, typename A::taken& into, T element, std::uint64_t index) { of.add(into, element, index); }
+        || requires(const A& of, typename A::taken& into, const T* tile, std::uint64_t n, typename A::thread* thread) {
+               of.take(into, tile, n, n);
+           });
 
 /// A list of accumulators, and what each has taken in.
 template <class... A>

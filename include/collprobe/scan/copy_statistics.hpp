@@ -23,7 +23,6 @@ struct copied {
 
     T* to;
 
-    COLLPROBE_HD void add(taken&, T element, std::uint64_t index) const noexcept { to[index] = element; }
     void take(taken&, const T* tile, std::uint64_t count, std::uint64_t first) const noexcept
     {
         std::memcpy(static_cast<void*>(to + first), tile, static_cast<std::size_t>(count) * sizeof(T));

@@ -18,11 +18,6 @@ struct digested {
     using taken = digest_state;
 
     template <element T>
-    COLLPROBE_HD void add(taken& into, T element, std::uint64_t index) const noexcept
-    {
-        into.add(index * sizeof(T), element);
-    }
-    template <element T>
     void take(taken& into, const T* tile, std::uint64_t count, std::uint64_t first) const noexcept
     {
         into.merge(digest_bytes(

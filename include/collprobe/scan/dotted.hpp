@@ -30,10 +30,6 @@ struct dotted {
 
     const T* other = nullptr;
 
-    COLLPROBE_HD void add(taken& into, T element, std::uint64_t index) const noexcept
-    {
-        into.dot = rounded_sum(into.dot, rounded_product(widen(element), widen(other[index])));
-    }
     [[gnu::noinline]] void take(taken& into, const T* tile, std::uint64_t count, std::uint64_t first) const noexcept
     {
         const T* const second = other + first;

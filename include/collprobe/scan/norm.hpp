@@ -68,16 +68,6 @@ struct norm {
         }
     };
 
-    COLLPROBE_HD void add(taken& into, T element, std::uint64_t index) const noexcept
-    {
-        if (!is_finite(element)) return into.add_nonfinite(element, index);
-        const double x = widen(element);
-        const auto bits = static_cast<bits_type>(to_bits(element) & ~traits::sign_mask);
-        if constexpr (has_sum) into.sum = rounded_sum(into.sum, x);
-        into.squares = rounded_sum(into.squares, rounded_product(x, x));
-        into.largest = larger(into.largest, bits);
-        if constexpr (has_sum) into.zero += bits == 0 ? 1u : 0u;
-    }
     void take(taken& into, const T* tile, std::uint64_t count, std::uint64_t first) const noexcept
     {
         settle(into, sums_of(tile, count), tile, count, first, &sums_of);

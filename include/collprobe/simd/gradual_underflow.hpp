@@ -27,9 +27,6 @@ public:
     gradual_underflow(const gradual_underflow&) = delete;
     gradual_underflow& operator=(const gradual_underflow&) = delete;
 
-    /// Whether the calling thread flushes subnormal numbers to zero.
-    static bool flushing() noexcept { return (mode() & flush) != 0; }
-
 private:
 #if defined(__SSE__) && !defined(__CUDA_ARCH__)
     using mode_bits = unsigned;
