@@ -10,7 +10,7 @@
 
 /// One read of a buffer feeds a list of accumulators: `one_read<T, A...>`. An accumulator says what it keeps (`taken`),
 /// how it takes an element in (`add`), and how two that saw different elements merge. That suffices on the host and on
-/// a GPU: README.md has an example. Where its speed counts, it has faster forms in place of `add`; on the host they give
+/// a GPU: README.md has an example. Where its speed counts, faster forms stand in place of `add`; on the host they give
 /// the same bits:
 /// - `take(into, tile, count, first)`: a tile of at most `tile_bytes`, portably;
 /// - `vectors::lanes<A, T>`: the same by vectors, a line of 64 bytes at a time (detail/float_sums.hpp), so that all
