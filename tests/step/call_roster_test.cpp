@@ -411,6 +411,7 @@ TEST_CASE("in both modes, named and unnamed, all ranks tell the call that they d
                             if (t == 2 && s >= from) continue;
                             const char* const names[] = {"a", "b", "c", "d", "e"};
                             const std::uint64_t count = 32 + 4 * t;
+                            stream.synchronize();
                             for (float& x : g) x = static_cast<float>(world.rank() + 1) + static_cast<float>(s * t);
                             if (is_named) {
                                 comm.all_reduce(view<const float>(g.data(), count), view<float>(g.data(), count),
