@@ -57,7 +57,7 @@ struct accumulators<First, Rest...> {
 
 /// Takes in a tile: the portable path. `first`: index of its first element in the buffer.
 template <class A, class T>
-void take_tile(const A& of, typename A::taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
+void take_tile(A of, typename A::taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
 {
     if constexpr (requires { of.take(into, tile, count, first); }) of.take(into, tile, count, first);
     else

@@ -64,7 +64,7 @@ struct list_lanes<T, accumulators<First, Rest...>> {
 
 template <class T, class List>
 [[gnu::noinline]] void read_tile(
-    const List& of, typename List::taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
+    List of, typename List::taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
 {
     list_lanes<T, List> all(of, first);
     const std::uint64_t padding = add_lines(all, reinterpret_cast<const unsigned char*>(tile), count * sizeof(T));
@@ -82,7 +82,7 @@ void read_tile(const accumulators<>&, accumulators<>::taken&, const T*, std::uin
 {
 }
 template <class T, class First, class... Rest>
-void read_tile(const accumulators<First, Rest...>& of, typename accumulators<First, Rest...>::taken& into,
+void read_tile(accumulators<First, Rest...> of, typename accumulators<First, Rest...>::taken& into,
     const T* tile, std::uint64_t count, std::uint64_t first) noexcept
 {
     take_tile(of.first, into.first, tile, count, first);
