@@ -55,16 +55,18 @@ template <class T>
 template <bool pairs>
 [[gnu::always_inline]] inline void add_to_memory(floats a, floats b, double* to) noexcept
 {
-    floats in_order[2] = {a, b};
+    // Of pairs, the lower halves of two vectors come first in memory, then their upper halves.
+    constexpr unsigned second = pairs ? 8 : 4;
+    constexpr unsigned third = pairs ? 4 : 8;
     if constexpr (pairs) {
-        in_order[0] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-        in_order[1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+        const floats low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
+        b = __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+        a = low;
     }
-    COLLPROBE_UNROLL_VECTORS
-    for (unsigned k = 0; k < 2; ++k, to += 8) {
-        store(to, load<doubles>(to) + doubles_of_eight<0>(in_order[k]));
-        store(to + 4, load<doubles>(to + 4) + doubles_of_eight<1>(in_order[k]));
-    }
+    store(to, load<doubles>(to) + doubles_of_eight<0>(a));
+    store(to + second, load<doubles>(to + second) + doubles_of_eight<1>(a));
+    store(to + third, load<doubles>(to + third) + doubles_of_eight<0>(b));
+    store(to + 12, load<doubles>(to + 12) + doubles_of_eight<1>(b));
 }
 
 /// The lanes for which `is_plain_bin` is false.

@@ -77,7 +77,7 @@ struct sketch_source {
     }
     COLLPROBE_HD std::uint64_t signs(std::uint64_t row, std::uint64_t column) const noexcept
     {
-        return sketch_signs(seed, (first - first_column() + row * bins + column) / 64);
+        return sketch_signs(seed, (first - first_column()) / 64 + row * (bins / 64) + column / 64);
     }
 };
 
@@ -133,18 +133,20 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Sums of the rows [row, row + rows) of 64 columns from `column` on. Elements of less than 32 bits are added up in
 /// float, row by row, and these sums in double: at most `sketch_tile` rows. If a bin is not plain, all is done in
-/// double. Precondition: the rows have all these columns.
+/// double. Precondition: there is a row, and rows have all these columns.
 template <floating_element T>
 void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from, std::uint64_t row,
     std::uint64_t rows, std::uint64_t column, double* sums, double* energies) noexcept
 {
-    std::uint64_t words[sketch_tile<T>] = {};
-    for (std::uint64_t r = 0; r < rows; ++r) words[r] = from.signs(row + r, column);
+    std::uint64_t words[sketch_tile<T>];
+    std::uint64_t r = 0;
+    do words[r] = from.signs(row + r, column);
+    while (++r < rows);
     const T* const data = from.data.data() + from.index(row, column);
     const bool done = COLLPROBE_ON_ISA(path, add_in_float(data, from.bins, rows, words, sums, energies),
         add_columns(data, from.bins, rows, words, sums, energies));
     if (done) return;
-    for (std::uint64_t r = 0; r < rows; ++r)
+    for (r = 0; r < rows; ++r)
         for (unsigned c = 0; c < 64; ++c)
             add_to_bin(widen(data[r * from.bins + c]), words[r] >> c & 1, sums[c], energies[c]);
 }
