@@ -144,7 +144,7 @@ struct block_reduction<scan::sketched_reducer<Inner, T>>
 
     __device__ void reduce_slot(std::uint64_t, std::uint32_t, partial_results to, unsigned item)
     {
-        typename scan::sketched<T>::thread bins(this->reducer.from, this->reducer.to.sketch);
+        typename scan::sketched<T>::thread bins(this->reducer.from, this->reducer.sketch);
         base::reduce_slot(this->reducer.inner, bins, to, item);
     }
 };
