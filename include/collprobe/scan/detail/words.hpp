@@ -120,25 +120,4 @@ private:
     }
 };
 
-/// Writes sixteen bytes, or the `count` leading ones, to memory of any alignment, by the widest stores that the
-/// alignment allows.
-COLLPROBE_HD inline void store_words(unsigned char* to, const words16& words, unsigned count = 16) noexcept
-{
-    const auto address = reinterpret_cast<std::uintptr_t>(to);
-    if (count == 16 && (!on_device || address % 16 == 0)) return store_16(to, words.w);
-    if (count == 16 && address % 4 == 0) {
-        COLLPROBE_UNROLL
-        for (unsigned i = 0; i < 4; ++i) reinterpret_cast<std::uint32_t*>(to)[i] = words.w[i];
-        return;
-    }
-    std::uint64_t low = std::uint64_t{words.w[1]} << 32 | words.w[0];
-    std::uint64_t high = std::uint64_t{words.w[3]} << 32 | words.w[2];
-    COLLPROBE_NO_UNROLL
-    for (unsigned i = 0; i < count; ++i) {
-        to[i] = static_cast<unsigned char>(low);
-        low = low >> 8 | high << 56;
-        high >>= 8;
-    }
-}
-
 } // namespace collprobe::detail
