@@ -110,7 +110,7 @@ struct part_digests {
 /// Shapes: a part in host memory, of any alignment.
 /// \throws error `unsupported` if there is a cast, unless the part is of float and the cast goes to `float16` or
 ///   `bfloat16`.
-/// Cost: one read. A row costs some 15 ns more than its bytes, or 40 ns where it begins and ends within 64 bytes; a
+/// Cost: one read. A row costs some 25 ns more than its bytes, or 60 ns where it begins and ends within 64 bytes; a
 /// cast costs 0.3 ns a byte. Strided memory is packed in the cache first.
 /// Source: scan/digest.md.
 part_digests digest_part(

@@ -32,19 +32,6 @@ COLLPROBE_HD constexpr T element_of(const words16& words, unsigned e) noexcept
     else return bit_cast<T>(static_cast<bits>(words.w[e / 4] >> (8 * (e % 4))));
 }
 
-/// Moves the second element to the place of the first, and so on.
-template <element T>
-COLLPROBE_HD constexpr void shift_down(words16& words) noexcept
-{
-    constexpr unsigned whole = sizeof(T) / 4;
-    constexpr unsigned bits = 8 * (sizeof(T) % 4);
-    for (unsigned i = 0; i < 4; ++i) {
-        const std::uint32_t low = i + whole < 4 ? words.w[i + whole] : 0;
-        const std::uint32_t high = i + whole + 1 < 4 ? words.w[i + whole + 1] : 0;
-        words.w[i] = bits == 0 ? low : low >> bits | high << (32 - bits) % 32;
-    }
-}
-
 /// Precondition: `from` is aligned to 16 bytes, and no thread writes the bytes while the kernel runs.
 COLLPROBE_HD inline words16 load_aligned(const unsigned char* from) noexcept
 {
