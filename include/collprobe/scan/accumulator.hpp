@@ -9,9 +9,8 @@
 #include <collprobe/scan/detail/words.hpp>
 
 /// One read of a buffer feeds a list of accumulators: `one_read<T, A...>`. An accumulator says what it keeps (`taken`),
-/// how it takes an element in (`add`), and how two that saw different elements merge. That suffices on the host and on
-/// a GPU: README.md has an example. Where its speed counts, faster forms stand in place of `add`; on the host they give
-/// the same bits:
+/// how it takes elements in, and how two that saw different elements merge. It takes them in by three forms, of which
+/// the first two give the same bits; norm.hpp, digested.hpp and dotted.hpp have them:
 /// - `take(into, tile, count, first)`: a tile of at most `tile_bytes`, portably;
 /// - `vectors::lanes<A, T>`: the same by vectors, a line of 64 bytes at a time (detail/float_sums.hpp), so that all
 ///   accumulators of a list keep their sums in registers and memory is read once;
@@ -25,11 +24,11 @@ template <class T>
 inline constexpr std::uint64_t tile_elements = tile_bytes / sizeof(T);
 
 template <class A, class T>
-concept accumulator = requires(typename A::taken& into) { into.merge(into); }
-    && (requires(const A& of, typename A::taken& into, T element, std::uint64_t index) { of.add(into, element, index); }
-        || requires(const A& of, typename A::taken& into, const T* tile, std::uint64_t n, typename A::thread* thread) {
-               of.take(into, tile, n, n);
-           });
+concept accumulator = requires(
+    const A& of, typename A::taken& into, const T* tile, std::uint64_t number, typename A::thread* thread) {
+    into.merge(into);
+    of.take(into, tile, number, number);
+};
 
 /// A list of accumulators, and what each has taken in.
 template <class... A>
@@ -54,14 +53,5 @@ struct accumulators<First, Rest...> {
         }
     };
 };
-
-/// Takes in a tile: the portable path. `first`: index of its first element in the buffer.
-template <class A, class T>
-void take_tile(A of, typename A::taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
-{
-    if constexpr (requires { of.take(into, tile, count, first); }) of.take(into, tile, count, first);
-    else
-        for (std::uint64_t i = 0; i < count; ++i) of.add(into, tile[i], first + i);
-}
 
 } // namespace collprobe::detail

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
@@ -180,15 +182,13 @@ inline std::uint32_t load_word(const unsigned char* from) noexcept
         | std::uint32_t{from[3]} << 24;
 }
 
-/// Adds the leading words that fill whole lines to `sums`, and returns their number: the portable path. The first word
-/// is word `word` of its period, a multiple of 16.
-inline std::uint64_t sum_lines(
-    const unsigned char* data, std::uint64_t words, std::uint64_t word, digest_sums& sums) noexcept
+/// The sums over lines of 64 bytes, all in one period: the portable path. The first word is word `word` of the period,
+/// a multiple of 16.
+inline digest_sums sum_lines(const unsigned char* data, std::uint64_t lines, std::uint64_t word) noexcept
 {
     const std::uint32_t* const keys = digest_keys.key + word;
     digest_lane_sums lanes[4];
-    std::uint64_t i = 0;
-    for (; i + 16 <= words; i += 16) {
+    for (std::uint64_t i = 0; i < 16 * lines; i += 16) {
         for (unsigned lane = 0; lane < 4; ++lane) {
             digest_lane_sums& own = lanes[lane];
             const std::uint64_t first = i + 2 * lane;
@@ -203,49 +203,36 @@ inline std::uint64_t sum_lines(
             own.weighted += own.plain;
         }
     }
-    for (unsigned lane = 0; lane < 4; ++lane) lanes[lane].add_to(sums, lane, (word + i) / 16);
-    return i;
-}
-
-/// Sums over `words` words. The first is word `word` of a period, and the last is within the same period.
-inline digest_sums sum_words(
-    [[maybe_unused]] isa path, const unsigned char* data, std::uint64_t words, std::uint64_t word) noexcept
-{
     digest_sums sums;
-    std::uint64_t i = 0;
-    const auto one_by_one_until = [&](std::uint64_t end) {
-        for (; i < end; ++i)
-            sums.add(static_cast<std::uint32_t>(word + i), load_word(data + 4 * i), digest_keys.key[word + i]);
-    };
-    const std::uint64_t head = (16 - word % 16) % 16;
-    one_by_one_until(head < words ? head : words);
-    i += COLLPROBE_ON_ISA(path, sum_lines(data + 4 * i, words - i, word + i, sums),
-        sum_words(data + 4 * i, words - i, word + i, sums));
-    one_by_one_until(words);
+    for (unsigned lane = 0; lane < 4; ++lane) lanes[lane].add_to(sums, lane, word / 16 + lines);
     return sums;
 }
 
 /// The state of `bytes` bytes that begin at offset `first_byte` of their buffer.
 inline digest_state digest_bytes(
-    isa path, const unsigned char* data, std::uint64_t bytes, std::uint64_t first_byte) noexcept
+    [[maybe_unused]] isa path, const unsigned char* data, std::uint64_t bytes, std::uint64_t first_byte) noexcept
 {
-    digest_state state;
-    std::uint64_t done = 0;
-    const auto bytes_until = [&](std::uint64_t end) {
-        for (; done < end; ++done) state.add(first_byte + done, data[done]);
-    };
-    const std::uint64_t head = (4 - first_byte % 4) % 4;
-    bytes_until(head < bytes ? head : bytes);
-    while (bytes - done >= 4) {
-        const std::uint64_t word = (first_byte + done) / 4;
-        const std::uint64_t left = digest_period - word % digest_period;
-        const std::uint64_t whole = (bytes - done) / 4;
-        const std::uint64_t words = whole < left ? whole : left;
-        state.add_sums(word / digest_period, sum_words(path, data + done, words, word % digest_period));
-        state.bytes += 4 * words;
-        done += 4 * words;
+    digest_state state{0, 0, bytes};
+    const std::uint64_t end = first_byte + bytes;
+    while (first_byte < end) {
+        // The whole lines up to the end of the period, or a part of one, among zeros, which add nothing.
+        const std::uint64_t in_period = first_byte % digest_period_bytes;
+        const std::uint64_t in_line = first_byte % 64;
+        std::uint64_t taken = lesser(end - first_byte, digest_period_bytes - in_period) / 64 * 64;
+        const unsigned char* from = data;
+        unsigned char line[64] = {};
+        if (in_line != 0 || taken == 0) {
+            taken = lesser(end - first_byte, 64 - in_line);
+            std::memcpy(line + in_line, data, static_cast<std::size_t>(taken));
+            from = line;
+        }
+        const std::uint64_t lines = from == data ? taken / 64 : 1;
+        const std::uint64_t word = in_period / 64 * 16;
+        state.add_sums(first_byte / digest_period_bytes,
+            COLLPROBE_ON_ISA(path, sum_lines(from, lines, word), sum_lines(from, lines, word)));
+        data += taken;
+        first_byte += taken;
     }
-    bytes_until(bytes);
     return state;
 }
 

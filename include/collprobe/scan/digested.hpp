@@ -127,9 +127,8 @@ struct lanes<digested, T> : digest_lanes {
     [[gnu::always_inline]] void finish(
         digest_state& into, const T*, std::uint64_t count, std::uint64_t first, std::uint64_t) noexcept
     {
-        digest_sums sums;
-        add_to(sums, 0, static_cast<std::uint64_t>(keys - digest_keys.key) / 16);
-        into.add_sums(first * sizeof(T) / digest_period_bytes, sums);
+        into.add_sums(
+            first * sizeof(T) / digest_period_bytes, sums(static_cast<std::uint64_t>(keys - digest_keys.key) / 16));
         into.bytes += count * sizeof(T);
     }
 };

@@ -85,7 +85,7 @@ template <class T, class First, class... Rest>
 void read_tile(accumulators<First, Rest...> of, typename accumulators<First, Rest...>::taken& into,
     const T* tile, std::uint64_t count, std::uint64_t first) noexcept
 {
-    take_tile(of.first, into.first, tile, count, first);
+    of.first.take(into.first, tile, count, first);
     read_tile(of.rest, into.rest, tile, count, first);
 }
 

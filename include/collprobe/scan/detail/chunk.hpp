@@ -69,29 +69,8 @@ COLLPROBE_HD inline void each_value(const words16 (&words)[runs], const Use& use
     }
 }
 
-/// Calls `use(element, index)` for the elements that are in the buffer, in their order. By little code, for what is
-/// rare: the words turn, each to the front once.
-template <class T, unsigned runs, class Use>
-COLLPROBE_HD inline void each_element_in(const words16 (&words)[runs], const chunk& at, const Use& use) noexcept
-{
-    words16 turning[runs];
-    COLLPROBE_UNROLL
-    for (unsigned k = 0; k < runs; ++k) turning[k] = words[k];
-    COLLPROBE_NO_UNROLL
-    for (unsigned k = 0; k < runs; ++k) {
-        const std::uint64_t first = (at.byte + k * round_bytes) / sizeof(T);
-        const unsigned there = at.bytes_of(k) / sizeof(T);
-        COLLPROBE_NO_UNROLL
-        for (unsigned e = 0; e < there; ++e) {
-            use(element_of<T>(turning[0], 0), first + e);
-            shift_down<T>(turning[0]);
-        }
-        COLLPROBE_UNROLL
-        for (unsigned i = 0; i + 1 < runs; ++i) turning[i] = turning[i + 1];
-    }
-}
-
-/// The same, for what is rare: the elements are read once more, so that words need no registers for it.
+/// Calls `use(element, index)` for the elements that are in the buffer, in their order. For what is rare: the elements
+/// are read once more, so that words need no registers for it.
 template <class T, unsigned runs>
 COLLPROBE_HD inline void each_element_again(const chunk& at, const auto& use) noexcept
 {

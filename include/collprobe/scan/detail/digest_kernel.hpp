@@ -21,10 +21,8 @@ struct digest_lanes {
 
     [[gnu::always_inline]] void add_line(const void* line, const std::uint32_t* keys) noexcept
     {
-        add_vectors(load<words64>(line), load<words64>(static_cast<const unsigned char*>(line) + 32), keys);
-    }
-    [[gnu::always_inline]] void add_vectors(words64 low, words64 high, const std::uint32_t* keys) noexcept
-    {
+        words64 low = load<words64>(line);
+        words64 high = load<words64>(static_cast<const unsigned char*>(line) + 32);
         low = hidden(low); // without this GCC loads it again for the shift
         high = hidden(high);
         words64 sum = multiply_low_halves(low, load<words64>(keys));
@@ -38,32 +36,30 @@ struct digest_lanes {
         weighted += plain;
     }
 
-    /// Adds the sums over `lines` lines to `to`. `word`: index in the period of the first word, a multiple of 16.
-    [[gnu::always_inline]] void add_to(digest_sums& to, std::uint64_t word, std::uint64_t lines) const noexcept
+    /// `end`: index in the period of the line behind the last.
+    [[gnu::always_inline]] digest_sums sums(std::uint64_t end) const noexcept
     {
+        digest_sums all;
         COLLPROBE_UNROLL_VECTORS
         for (unsigned lane = 0; lane < 4; ++lane) {
             const digest_lane_sums own{plain[lane], weighted[lane], placed[lane]};
-            own.add_to(to, lane, word / 16 + lines);
+            own.add_to(all, lane, end);
         }
+        return all;
     }
 };
 
-/// Adds the leading words that fill whole lines to `sums`, and returns their number. The first word is word `word` of
-/// its period, a multiple of 16.
-inline std::uint64_t sum_words(
-    const unsigned char* data, std::uint64_t words, std::uint64_t word, digest_sums& sums) noexcept
+/// The sums over lines of one period. The first word is word `word` of it, a multiple of 16.
+inline digest_sums sum_lines(const unsigned char* data, std::uint64_t lines, std::uint64_t word) noexcept
 {
-    const std::uint32_t* const keys = digest_keys.key + word;
-    digest_lanes lanes;
-    std::uint64_t i = 0;
+    const std::uint32_t* keys = digest_keys.key + word;
+    digest_lanes all;
     constexpr std::uint64_t ahead = 4096; // bytes
-    for (; i + 16 <= words; i += 16) {
-        __builtin_prefetch(data + 4 * i + ahead);
-        lanes.add_line(data + 4 * i, keys + i);
+    for (std::uint64_t i = 0; i < lines; ++i, data += 64, keys += 16) {
+        __builtin_prefetch(data + ahead);
+        all.add_line(data, keys);
     }
-    lanes.add_to(sums, word, i / 16);
-    return i;
+    return all.sums(word / 16 + lines);
 }
 
 } // namespace collprobe::detail::vectors

@@ -22,31 +22,6 @@ COLLPROBE_HD constexpr std::uint64_t chunks_of(std::uint64_t bytes) noexcept
     return bytes / chunk_bytes + (bytes % chunk_bytes != 0 ? 1 : 0);
 }
 
-/// An accumulator that says no more than how it adds an element.
-template <class T, class A>
-struct thread_of_elements {
-    A of;
-    typename A::taken total{};
-
-    struct shared {
-    };
-    COLLPROBE_HD thread_of_elements(const A& accumulator, shared&, unsigned) noexcept : of(accumulator) {}
-    COLLPROBE_HD void take(const words16 (&words)[chunk_runs], const chunk& at) noexcept
-    {
-        each_element_in<T>(words, at, [&](T element, std::uint64_t index) { of.add(total, element, index); });
-    }
-    COLLPROBE_HD typename A::taken taken_in() const noexcept { return total; }
-};
-template <class T, class A>
-struct thread_of {
-    using type = thread_of_elements<T, A>;
-};
-template <class T, class A>
-    requires requires { typename A::thread; }
-struct thread_of<T, A> {
-    using type = typename A::thread;
-};
-
 template <class T, class List>
 struct thread_list {
     struct shared {
@@ -63,7 +38,7 @@ struct thread_list {
 template <class T, class First, class... Rest>
 struct thread_list<T, accumulators<First, Rest...>> {
     using list = accumulators<First, Rest...>;
-    using own = typename thread_of<T, First>::type;
+    using own = typename First::thread;
     using others = thread_list<T, accumulators<Rest...>>;
 
     /// Memory that the threads of a block share.
