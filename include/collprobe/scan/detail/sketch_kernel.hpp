@@ -8,6 +8,25 @@
 #include <collprobe/scan/detail/float_sums.hpp>
 #include <collprobe/simd/vector.hpp>
 
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// The number of rows that are added to a bin while it is in a register: as many streams as processors prefetch. Rows
+/// of narrow elements are short, and a bin costs as much as they do. Rows come together from a multiple of this number
+/// on, so that those that are added in float are always the same.
+template <floating_element T>
+inline constexpr std::uint64_t sketch_tile = sizeof(T) < 4 ? 32 : 8;
+
+/// Whether a bin's sum in float of some elements, and of their squares, stands for them: the squares neither left the
+/// range of a float nor were lost below it.
+inline bool is_plain_bin(float sum, float energy) noexcept
+{
+    const auto size = bit_cast<std::uint32_t>(energy);
+    const bool is_zero = (bit_cast<std::uint32_t>(sum) << 1) == 0;
+    return size < 0x7f800000 && (is_zero || size >= bit_cast<std::uint32_t>(0x1p-100f));
+}
+
+} // namespace collprobe::detail
+
 #if COLLPROBE_VECTORS
 COLLPROBE_BEGIN_VECTORS
 namespace collprobe::inline COLLPROBE_ABI::detail::vectors {

@@ -11,7 +11,7 @@
 #include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/target.hpp>
-#include <collprobe/scan/detail/float_sums.hpp>
+#include <collprobe/scan/detail/sketch_kernel.hpp>
 #include <collprobe/simd/barrier.hpp>
 #include <collprobe/simd/rounding.hpp>
 #include <collprobe/simd/vector.hpp>
@@ -19,11 +19,6 @@
 /// A buffer as rows with as many elements as a sketch has bins: the cut into rows, and the sums on the CPU.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The number of rows that are added to a bin while it is in a register: as many streams as processors prefetch. Rows
-/// of narrow elements are short, and a bin costs as much as they do. Rows come together from a multiple of this number
-/// on, so that those that are added in float are always the same.
-template <floating_element T>
-inline constexpr std::uint64_t sketch_tile = sizeof(T) < 4 ? 32 : 8;
 /// Rows up to this size together stay in the second-level cache, beside their bins.
 inline constexpr std::uint64_t sketch_tile_bytes = 256 * 1024;
 /// The largest number of parts of a buffer that a GPU sums separately.
@@ -88,15 +83,6 @@ COLLPROBE_HD inline void add_to_bin(double x, std::uint64_t minus, double& sum, 
     sum = rounded_sum(sum, bit_cast<double>(bit_cast<std::uint64_t>(x) ^ minus << 63));
 }
 
-/// Whether a bin's sum in float of some elements, and of their squares, stands for them: the squares neither left the
-/// range of a float nor were lost below it.
-inline bool is_plain_bin(float sum, float energy) noexcept
-{
-    const auto size = bit_cast<std::uint32_t>(energy);
-    const bool is_zero = (bit_cast<std::uint32_t>(sum) << 1) == 0;
-    return size < 0x7f800000 && (is_zero || size >= bit_cast<std::uint32_t>(0x1p-100f));
-}
-
 /// Adds sums in float of 64 columns, if all bins are plain. The portable path.
 template <floating_element T>
 bool add_in_float(const T* data, std::uint64_t stride, std::uint64_t rows, const std::uint64_t* words, double* sums,
@@ -124,12 +110,6 @@ bool add_in_float(const T* data, std::uint64_t stride, std::uint64_t rows, const
         return true;
     }
 }
-
-} // namespace collprobe::detail
-
-#include <collprobe/scan/detail/sketch_kernel.hpp>
-
-namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Sums of the rows [row, row + rows) of 64 columns from `column` on. Elements of less than 32 bits are added up in
 /// float, row by row, and these sums in double: at most `sketch_tile` rows. If a bin is not plain, all is done in
