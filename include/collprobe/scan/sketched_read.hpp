@@ -83,7 +83,8 @@ struct sketched_reducer {
     {
         inner.run(into, first, count);
         const gradual_underflow guard;
-        add_rows(best_isa(), from, rows_before(first), rows_before(first + count), true, sketch);
+        const std::uint64_t last = rows_before(first + count);
+        if (last != 0) add_rows(best_isa(), from, rows_before(first), last, true, sketch);
         // In place of a GPU, all is in the first part.
         if (first + count != from.data.count()) return;
         for (std::uint64_t i = 2 * from.bins; i < parts * 2 * from.bins; ++i) sketch[i] = 0;
