@@ -18,7 +18,7 @@ struct digested {
     using taken = digest_state;
 
     template <element T>
-    void take(taken& into, const T* tile, std::uint64_t count, std::uint64_t first) const noexcept
+    static void take(taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
     {
         into.merge(digest_bytes(
             isa::portable, reinterpret_cast<const unsigned char*>(tile), count * sizeof(T), first * sizeof(T)));
@@ -34,7 +34,7 @@ struct digested {
         struct alignas(16) two_words {
             std::uint64_t of[2];
         };
-        struct shared {
+        struct shared : thread_memory {
             four_keys key[2][block_threads]; // by half, thread
             two_words weighted[2][2][block_threads]; // by half, first or last two words, thread: key times weight
             two_words factors[2 * prepared_chunks]; // of each period
@@ -94,8 +94,10 @@ struct digested {
                 second_ += factor.of[1] * sums[period].second;
             }
         }
+        using part = taken;
         /// The bytes are for the whole buffer to tell.
-        COLLPROBE_HD taken taken_in() const noexcept { return {first_, second_, 0}; }
+        COLLPROBE_HD part taken_in() const noexcept { return {first_, second_, 0}; }
+        COLLPROBE_HD static taken whole(const part& of_block, const shared&) noexcept { return of_block; }
 
     private:
         const shared* memory_;

@@ -21,6 +21,15 @@ inline constexpr unsigned chunk_bytes = chunk_runs * round_bytes;
 /// Chunks that the threads of a block prepare for together.
 inline constexpr unsigned prepared_chunks = 32;
 
+/// A buffer is cut into at most so many slots, and slot s has every chunk c of which c mod slots is s. So a block of
+/// each GPU that has as many at once (H100: 132 multiprocessors, 4 blocks each) leaves one partial result. The number
+/// does not depend on the GPU, so neither do the bits.
+inline constexpr unsigned read_slots = 528;
+COLLPROBE_HD constexpr std::uint64_t chunks_of(std::uint64_t bytes) noexcept
+{
+    return bytes / chunk_bytes + (bytes % chunk_bytes != 0 ? 1 : 0);
+}
+
 /// Where the thread's words of a chunk stand.
 struct chunk {
     std::uint64_t byte; ///< offset of the first run's words in the buffer; the others follow at each `round_bytes`
