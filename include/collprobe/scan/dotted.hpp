@@ -113,9 +113,9 @@ struct dotted {
                         sum[e % 2] = fused_multiply_add(x.of[e], y.of[e], sum[e % 2]);
                 }
                 const double unit = float_unit<T> * float_unit<T>;
-                const double products = exact_double(rounded_sum(sum[0], sum[1])) * unit;
-                if (!is_plain_dot(seen, products)) return take_exactly();
-                dot = rounded_sum(dot, products);
+                const double of_half = exact_double(rounded_sum(sum[0], sum[1])) * unit;
+                if (!is_plain_dot(seen, of_half)) return take_exactly();
+                dot = rounded_sum(dot, of_half);
             } else {
                 COLLPROBE_UNROLL
                 for (unsigned i = 0; i < 2 * per_words16<T>; ++i) {
