@@ -98,7 +98,6 @@ struct quantisation_errors {
     std::uint64_t zeros = 0; ///< elements that were zero
     std::uint64_t zeroed = 0; ///< elements that decode to zero, and were not
     std::uint64_t saturated = 0; ///< elements that were clipped: by other implementations, as these codes clip none
-    std::uint64_t outliers = 0; ///< elements above half of their block's largest magnitude
     std::uint64_t blocks = 0;
     std::uint64_t zero_blocks = 0; ///< of zeros, or of no finite elements
     double squares = 0; ///< sum of squares of the elements
@@ -204,7 +203,6 @@ struct call_quantisation {
     double input_noise_ratio = detail::not_a_number();
     double zeroed = detail::not_a_number(); ///< share of the elements that became zero
     double zeroed_expected = detail::not_a_number(); ///< the same of Gaussian elements with these scales
-    double outliers = detail::not_a_number(); ///< share of the elements above half of their block's largest
     double crest
         = detail::not_a_number(); ///< largest magnitude of a block over its root mean square: the mean
     /// The largest sum of errors, of a rank's elements or of the mean, in units of its standard deviation if

@@ -38,7 +38,7 @@ struct block_task {
 /// The errors of a lane's elements, in shared memory.
 struct element_errors {
     double squares = 0, error_squares = 0, error_sum = 0;
-    std::uint32_t nonfinite = 0, zeros = 0, zero_codes = 0, outliers = 0;
+    std::uint32_t nonfinite = 0, zeros = 0, zero_codes = 0;
     std::uint32_t nonfinite_before = 0; ///< the block that is under way
 
     __device__ void merge(const element_errors& next)
@@ -49,7 +49,6 @@ struct element_errors {
         nonfinite += next.nonfinite;
         zeros += next.zeros;
         zero_codes += next.zero_codes;
-        outliers += next.outliers;
     }
 };
 /// Those of blocks as a whole, for all lanes of a block.
@@ -75,9 +74,8 @@ struct block_sums {
 __device__ inline quantisation_errors errors_of(const element_errors& elements, const block_sums& blocks)
 {
     return {blocks.count, elements.nonfinite, elements.zeros, elements.zero_codes - elements.zeros, 0,
-        elements.outliers, blocks.blocks, blocks.zero_blocks, elements.squares, elements.error_squares,
-        elements.error_sum, blocks.crest_sum, blocks.scale_sum, static_cast<double>(blocks.worst_ratio),
-        blocks.worst_block};
+        blocks.blocks, blocks.zero_blocks, elements.squares, elements.error_squares, elements.error_sum,
+        blocks.crest_sum, blocks.scale_sum, static_cast<double>(blocks.worst_ratio), blocks.worst_block};
 }
 
 /// Encodes blocks, each by some lanes of a warp, which call it together.
@@ -124,7 +122,7 @@ struct lane_encoder {
             eight_codes codes;
             encode_eight(how, x, by.inverse, random, codes);
             if (of.probed)
-                add_errors(x, codes, by.inverse, largest, count, rare, squares, error_squares, error_sum);
+                add_errors(x, codes, by.inverse, count, rare, squares, error_squares, error_sum);
             if (of.residual != nullptr) keep_residual(at, count, x, by.scale, codes);
             if (rare != 0) mark_rare(codes, rare);
             if (to.exists)
@@ -161,10 +159,10 @@ private:
         unsigned at, unsigned count, const eight_floats& x, float scale, const eight_codes& codes) const
     {
         eight_floats residual;
-        decode_eight(of.how, scale, is_plain(of.how, scale), codes, residual);
+        decode_eight(of.how, scale, quant::is_plain_scale(of.how, scale), codes, residual);
         COLLPROBE_UNROLL
         for (unsigned i = 0; i < lane_elements; ++i)
-            residual[i] = quant::block_encoder::residual_of(x[i], residual[i]);
+            residual[i] = quant::residual_of(x[i], residual[i]);
         store_eight(of.residual + to.number * of.how.block + at, count, to.count == of.how.block, residual);
     }
 
@@ -198,14 +196,12 @@ private:
     }
 
     /// What depends on single elements.
-    __device__ void add_errors(const eight_floats& x, const eight_codes& codes, float inverse, std::uint32_t largest,
-        unsigned count, std::uint32_t rare, float& squares, float& error_squares, float& error_sum) const
+    __device__ void add_errors(const eight_floats& x, const eight_codes& codes, float inverse, unsigned count,
+        std::uint32_t rare, float& squares, float& error_squares, float& error_sum) const
     {
         eight_floats units;
         units_of_eight(of.how, codes, units);
-        const std::uint32_t half = to_bits(quant::rounded_product(quant::bit_cast<float>(largest), 0.5f));
         std::uint32_t least = ~0u;
-        std::uint32_t outliers = 0;
         COLLPROBE_UNROLL
         for (unsigned i = 0; i < lane_elements; ++i) {
             const float value = quant::rounded_product(x[i], inverse);
@@ -214,10 +210,8 @@ private:
             error_squares += error * error;
             error_sum += error;
             const std::uint32_t magnitude = quant::magnitude_bits(x[i]);
-            outliers += magnitude > half ? 1 : 0;
             least = magnitude < least ? magnitude : least;
         }
-        elements.outliers += outliers;
         // Neither what is beyond the block's end nor what is not finite counts as zero.
         const unsigned others = (count < lane_elements ? lane_elements - count : 0) + __popc(rare);
         elements.zero_codes += __popc(zero_bytes(codes[0])) + __popc(zero_bytes(codes[1])) - others;
@@ -544,7 +538,7 @@ private:
                 }
             }
         }
-        if (nans != 0 || !is_plain(how, quant::bit_cast<float>(most))) add_carefully(x, at, task.number, term_squares);
+        if (nans != 0 || !quant::is_plain_scale(how, quant::bit_cast<float>(most))) add_carefully(x, at, task.number, term_squares);
         if (!reducer.probed) return;
         const float factor = quant::combine_reducer<T>::range_factor(most);
         float squares = 0;
@@ -658,7 +652,7 @@ struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode
             [&, this] {
                 const unsigned char* const message = reducer.messages + task.number * reducer.message_stride;
                 const float scale = task.scale;
-                const bool plain = is_plain(how, scale);
+                const bool plain = quant::is_plain_scale(how, scale);
                 COLLPROBE_NO_UNROLL
                 for (unsigned pass = 0; pass < lane.passes; ++pass) {
                     const unsigned before = lane.position(pass);

@@ -147,10 +147,8 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
         out.crest = input.crest_sum / blocks;
         out.zeroed_expected = expected_zeros(out.outcome.within, input.scale_sum / blocks);
     }
-    if (const std::uint64_t elements = input.count - input.zeros - input.nonfinite; elements != 0) {
+    if (const std::uint64_t elements = input.count - input.zeros - input.nonfinite; elements != 0)
         out.zeroed = static_cast<double>(input.zeroed) / static_cast<double>(elements);
-        out.outliers = static_cast<double>(input.outliers) / static_cast<double>(elements);
-    }
     find_damaged_messages(entries, c, out);
     if (call.call == collective::all_gather) return;
     // Of the mean. The roundings of the result are not tested alone: they may be few and alike, and small.

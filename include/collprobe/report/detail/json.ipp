@@ -131,7 +131,7 @@ COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t buc
         json.key("damaged_receiver").index(of.damaged_receiver);
     }
     json.key("zeroed").number(of.zeroed).key("zeroed_expected").number(of.zeroed_expected);
-    json.key("outliers").number(of.outliers).key("crest").number(of.crest);
+    json.key("crest").number(of.crest);
     json.key("saturated").integer(of.saturated).key("nonfinite").integer(of.nonfinite).close('}');
 }
 

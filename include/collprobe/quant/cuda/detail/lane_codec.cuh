@@ -341,12 +341,6 @@ __device__ inline std::uint32_t nan_bits_of(const quant::codec& how, const eight
     const std::uint32_t word = packed[0] ^ 0x88 * each_byte; // half bytes that are 0, as in `zero_bytes`
     return ~(((word & 0x77 * each_byte) + 0x77 * each_byte) | word | 0x77 * each_byte);
 }
-/// Whether no code of a block decodes to an element beyond the largest one. False for NaN.
-__device__ inline bool is_plain(const quant::codec& how, float scale)
-{
-    const float reach = quant::rounded_product(scale, largest_code(how.format));
-    return quant::magnitude_bits(reach) <= to_bits(how.largest);
-}
 /// The elements of codes, `element_of`. `plain`: none of them is rare.
 __device__ inline void decode_eight(
     const quant::codec& how, float scale, bool plain, const eight_codes& codes, eight_floats& x)
