@@ -7,7 +7,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record/quantisation.hpp>
-#include <collprobe/detail/math.hpp>
+#include <collprobe/detail/target.hpp>
 #include <collprobe/quant/detail/code.hpp>
 
 /// A block of floats to codes and back on the host, and its errors.
@@ -55,8 +55,8 @@ struct encoded_block {
 
 /// Takes the errors of a block into those of a buffer. `count`: the elements of the block. `first`: index of its first
 /// element. `energy`: `rotation::energy`, 1 without a rotation.
-inline void add_block(quantisation_errors& into, const encoded_block& block, std::uint32_t count, std::uint64_t first,
-    double energy) noexcept
+COLLPROBE_HD inline void add_block(quantisation_errors& into, const encoded_block& block, std::uint32_t count,
+    std::uint64_t first, double energy) noexcept
 {
     if (count == 0) return; // beyond the end of the buffer
     into.count += count;
@@ -68,16 +68,16 @@ inline void add_block(quantisation_errors& into, const encoded_block& block, std
         return;
     }
     into.zeroed += block.errors.zero_codes - block.errors.zeros;
-    const auto scale = static_cast<double>(block.by.scale);
+    const double scale = exact_double(block.by.scale);
     const auto squares = static_cast<double>(block.errors.squares);
     const auto error_squares = static_cast<double>(block.errors.error_squares);
     into.squares += scale * scale * energy * squares;
     into.error_squares += scale * scale * energy * error_squares;
     into.error_sum += scale * static_cast<double>(block.errors.error_sum);
     if (!(squares > 0)) return;
-    const double per_rms = square_root(static_cast<double>(count - block.nonfinite) / squares);
-    into.scale_sum += per_rms;
-    into.crest_sum += static_cast<double>(rounded_product(block.largest, block.by.inverse)) * per_rms;
+    const float per_rms = reciprocal_root(block.errors.squares / static_cast<float>(count - block.nonfinite));
+    into.scale_sum += static_cast<double>(per_rms);
+    into.crest_sum += static_cast<double>(rounded_product(block.largest, block.by.inverse) * per_rms);
     if (error_squares > into.worst_ratio * squares) {
         into.worst_ratio = error_squares / squares;
         into.worst_block = first;

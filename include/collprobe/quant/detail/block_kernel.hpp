@@ -362,8 +362,8 @@ inline void divide_floats([[maybe_unused]] isa path, float* x, std::uint32_t cou
 inline void keep_residual([[maybe_unused]] isa path, const float* elements, const float* decoded, std::uint32_t count,
     float* residual) noexcept
 {
-    for (std::uint32_t i = COLLPROBE_ON_ISA(path, 0u, keep_residual(elements, decoded, count, residual)); i < count; ++i)
-        residual[i] = residual_of(elements[i], decoded[i]);
+    std::uint32_t i = COLLPROBE_ON_ISA(path, 0u, keep_residual(elements, decoded, count, residual));
+    for (; i < count; ++i) residual[i] = residual_of(elements[i], decoded[i]);
 }
 
 /// The squares of a block's elements, times the square of `factor`.

@@ -38,6 +38,8 @@ struct block_encoder {
     float* residual = nullptr;
     bool probed = true;
 
+    COLLPROBE_HD double energy() const noexcept { return how.rotate ? rotation::of(how.block, how.seed).energy() : 1; }
+
     /// A block of a message, and where its elements stand in the buffer.
     struct target {
         unsigned char* message;
@@ -76,7 +78,7 @@ struct block_encoder {
             to.message + to.block * how.code_bytes(), probed, made);
         write_block_scale(wire, to.message, to.block, made.by.scale);
         if (probed) {
-            add_block(into, made, to.count, to.element, how.rotate ? rotation::of(how.block, how.seed).energy() : 1);
+            add_block(into, made, to.count, to.element, energy());
         } else {
             into.count += to.count;
             into.nonfinite += made.nonfinite;
@@ -197,22 +199,26 @@ struct combine_reducer {
         return including(before, from);
     }
 
-    /// A power of two that brings the terms of a block into the range of float squares. `largest`: the bits
-    /// of the largest scale among them.
+    /// A power of two that brings the terms of a block into the range of float squares. `largest`: the bits of the
+    /// largest scale among them.
     COLLPROBE_HD static constexpr float range_factor(std::uint32_t largest) noexcept
     {
         const std::uint32_t exponent = largest >> 23;
         return bit_cast<float>((exponent < 1 ? 253 : exponent > 253 ? 1 : 254 - exponent) << 23);
     }
+    /// 1 / factor
+    COLLPROBE_HD static constexpr float inverse_of(float factor) noexcept
+    {
+        return bit_cast<float>((254u << 23) - to_bits(factor));
+    }
 
     /// Takes in the squares of a block's terms and sums, times the square of `factor`. Blocks with terms that are not
-    /// finite say nothing of the spread.
-    COLLPROBE_HD void note_spread(
-        float squares, float sum_squares, float factor, partial& into) const noexcept
+    /// finite say nothing of the spread. `energy`: `block_encoder::energy`.
+    COLLPROBE_HD static void note_spread(
+        float squares, float sum_squares, float factor, double energy, partial& into) noexcept
     {
         if (!is_finite(squares) || !is_finite(sum_squares)) return;
-        const double back = 1 / static_cast<double>(factor);
-        const double energy = how.rotate ? rotation::of(how.block, how.seed).energy() : 1;
+        const double back = exact_double(inverse_of(factor));
         into.term_squares += static_cast<double>(squares) * back * back * energy;
         into.sum_squares += static_cast<double>(sum_squares) * back * back * energy;
     }
@@ -221,7 +227,12 @@ private:
     /// The sums of block `b`, divided.
     void add_up(isa path, const wire_layout& in, std::uint64_t b, float* sums, partial& into) const noexcept
     {
-        const float factor = probed ? factor_of(in, b) : 1.0f;
+        std::uint32_t largest = 0; // scale
+        for (std::uint32_t term = 0; probed && term < terms; ++term) {
+            const std::uint32_t bits = magnitude_bits(read_block_scale(in, messages + term * message_stride, b));
+            if (bits < 0x7f800000u && bits > largest) largest = bits;
+        }
+        const float factor = range_factor(largest);
         float squares = 0;
         for (std::uint32_t i = 0; i < how.block; ++i) sums[i] = 0;
         for (std::uint32_t term = 0; term < terms; ++term) {
@@ -229,18 +240,8 @@ private:
             squares += add_block(
                 path, how, read_block_scale(in, message, b), message + b * how.code_bytes(), factor, sums);
         }
-        if (probed) note_spread(squares, squares_of(path, sums, how.block, factor), factor, into);
+        if (probed) note_spread(squares, squares_of(path, sums, how.block, factor), factor, encoder.energy(), into);
         if (divisor != 1) divide_floats(path, sums, how.block, static_cast<float>(divisor));
-    }
-    float factor_of(const wire_layout& in, std::uint64_t b) const noexcept
-    {
-        std::uint32_t largest = 0;
-        for (std::uint32_t term = 0; term < terms; ++term) {
-            const std::uint32_t bits
-                = magnitude_bits(read_block_scale(in, messages + term * message_stride, b));
-            if (bits < 0x7f800000u && bits > largest) largest = bits;
-        }
-        return range_factor(largest);
     }
 };
 
