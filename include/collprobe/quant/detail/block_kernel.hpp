@@ -49,50 +49,33 @@ template <class V>
     return static_cast<std::uint32_t>(highest_lane(lanewise_maximum(most[0], most[1])));
 }
 
-/// The random bits of `eighths` times 8 elements, `philox` of several counters at a time. Writes up to 15 eighths more.
+/// The random bits of `eighths` times 8 elements, `philox` of four counters at a time. Writes up to 3 eighths more.
 [[gnu::noinline]] inline void draw_bits(const dither& noise, std::uint64_t key, std::uint64_t first_eighth,
     std::uint32_t eighths, std::uint16_t* to) noexcept
 {
-    constexpr std::uint32_t lanes = width / 8;
-    words64 numbers = {};
-    for (std::uint32_t lane = 0; lane < lanes; ++lane) numbers[lane] = lane;
-    for (std::uint32_t e = 0; e < eighths; e += 2 * lanes) {
-        // Of each lane the lower half is the word; a product reads no more. Two at a time hide the products' latency.
-        words64 c0[2];
-        words64 c1[2];
-        words64 c2[2];
-        words64 c3[2];
-        COLLPROBE_UNROLL_VECTORS
-        for (std::uint32_t k = 0; k < 2; ++k) {
-            c0[k] = numbers + (first_eighth + e + k * lanes);
-            c1[k] = c0[k] >> 32;
-            c2[k] = words64{} + noise.rank;
-            c3[k] = words64{} + noise.call;
-        }
+    for (std::uint32_t e = 0; e < eighths; e += 4) {
+        // Of each lane the lower half is the word; a product reads no more.
+        words64 c0 = words64{0, 1, 2, 3} + (first_eighth + e);
+        words64 c1 = c0 >> 32;
+        words64 c2 = words64{} + noise.rank;
+        words64 c3 = words64{} + noise.call;
         words64 k0 = words64{} + static_cast<std::uint32_t>(key);
         words64 k1 = words64{} + (key >> 32);
         for (int round = 0; round < 10; ++round) {
-            COLLPROBE_UNROLL_VECTORS
-            for (std::uint32_t k = 0; k < 2; ++k) {
-                const words64 a = multiply_low_halves(c0[k], words64{} + 0xd2511f53u);
-                const words64 b = multiply_low_halves(c2[k], words64{} + 0xcd9e8d57u);
-                c0[k] = (b >> 32) ^ c1[k] ^ k0;
-                c2[k] = (a >> 32) ^ c3[k] ^ k1;
-                c1[k] = b;
-                c3[k] = a;
-            }
+            const words64 a = multiply_low_halves(c0, words64{} + 0xd2511f53u);
+            const words64 b = multiply_low_halves(c2, words64{} + 0xcd9e8d57u);
+            c0 = (b >> 32) ^ c1 ^ k0;
+            c2 = (a >> 32) ^ c3 ^ k1;
+            c1 = b;
+            c3 = a;
             k0 += 0x9e3779b9u;
             k1 += 0xbb67ae85u;
         }
-        COLLPROBE_UNROLL_VECTORS
-        for (std::uint32_t k = 0; k < 2; ++k) {
-            words64 in_order[2];
-            const words64 low = (c0[k] & 0xffffffffu) | c1[k] << 32;
-            const words64 high = (c2[k] & 0xffffffffu) | c3[k] << 32;
-            in_order[0] = __builtin_shufflevector(low, high, 0, 4, 1, 5);
-            in_order[1] = __builtin_shufflevector(low, high, 2, 6, 3, 7);
-            __builtin_memcpy(to + 8 * (e + k * lanes), in_order, sizeof in_order);
-        }
+        const words64 low = (c0 & 0xffffffffu) | c1 << 32;
+        const words64 high = (c2 & 0xffffffffu) | c3 << 32;
+        const words64 in_order[2]
+            = {__builtin_shufflevector(low, high, 0, 4, 1, 5), __builtin_shufflevector(low, high, 2, 6, 3, 7)};
+        __builtin_memcpy(to + 8 * e, in_order, sizeof in_order);
     }
 }
 
@@ -307,7 +290,7 @@ COLLPROBE_END_VECTORS
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The random bits of `eighths` times 8 elements. May write up to 128 numbers more.
+/// The random bits of `eighths` times 8 elements. May write up to 24 numbers more.
 inline void draw_random_bits(isa path, const dither& noise, std::uint64_t key, std::uint64_t first_eighth,
     std::uint32_t eighths, std::uint16_t* to) noexcept
 {

@@ -66,7 +66,7 @@ struct block_encoder {
         quantisation_errors& into) const noexcept
     {
         // Room for the random bits of a block that starts within an eighth, and for what vectors draw beyond its end.
-        std::uint16_t random[largest_block + 8 + 128];
+        std::uint16_t random[largest_block + 8 + 24];
         const bool stochastic = how.rounding == code_rounding::stochastic;
         if (stochastic) {
             const std::uint64_t first = to.element / 8;
