@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <ctime>
 #include <new>
 #include <string>
 #include <utility>
@@ -340,17 +339,14 @@ private:
     void wait_until_done(std::int64_t timeout_ms, const char* what, call_site where) const
     {
         const auto until = collprobe::detail::deadline::in_ms(timeout_ms);
-        for (std::int64_t nap_ns = 5'000; !poll(where);) {
-            const std::int64_t left_ns = until.remaining_ns();
-            if (left_ns == 0) {
+        for (unsigned round = 0; !poll(where); ++round) {
+            if (until.passed()) {
                 throw error(status::timeout,
                     std::string(what) + " did not finish within " + std::to_string(timeout_ms) + " ms on "
                         + detail::describe(point_.device(), stream_),
                     {.call = "synchronize", .where = where});
             }
-            const timespec nap{0, static_cast<long>(nap_ns < left_ns ? nap_ns : left_ns)};
-            nanosleep(&nap, nullptr);
-            nap_ns = nap_ns < 100'000 ? 2 * nap_ns : 200'000;
+            collprobe::detail::back_off(round);
         }
     }
 
