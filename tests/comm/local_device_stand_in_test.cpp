@@ -23,7 +23,6 @@
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
-using local::reduction_order;
 using testing::contains;
 using testing::run_each;
 
@@ -83,12 +82,8 @@ struct probed_provider {
 TEST_CASE("local over CUDA conforms for every element type, operation, count and placement")
 {
     for (const int ranks : {1, 2, 3, 8}) {
-        for (const reduction_order order : {reduction_order::linear, reduction_order::ring, reduction_order::tree}) {
-            if (order != reduction_order::ring && ranks != 3) continue; // the orders: local_device_test.cpp
-            CAPTURE(ranks);
-            CAPTURE(local::name(order));
-            CHECK_NOTHROW(conformance::check_types(provider{ranks, order}, ranks <= 3 ? 521 : 131));
-        }
+        CAPTURE(ranks);
+        CHECK_NOTHROW(conformance::check_types(provider{ranks}, ranks <= 3 ? 521 : 131));
     }
     CHECK(stand_in::live_allocations() == 0);
 }
@@ -103,10 +98,8 @@ TEST_CASE("splits, sequences of calls and stress conform over CUDA")
 
 TEST_CASE("reductions on CUDA's streams have the bits of the CPU's")
 {
-    for (const reduction_order order : {reduction_order::linear, reduction_order::ring, reduction_order::tree}) {
-        CHECK(testing::differing_reductions<cuda::device, bfloat16>(5, order, 200) == 0);
-        CHECK(testing::differing_reductions<cuda::device, float>(8, order, 200) == 0);
-    }
+    CHECK(testing::differing_reductions<cuda::device, bfloat16>(5, 200) == 0);
+    CHECK(testing::differing_reductions<cuda::device, float>(8, 200) == 0);
 }
 
 TEST_CASE("ranks get the devices in turn, and access to each other's memory once")

@@ -23,7 +23,7 @@
 
 /// Ranks as threads of one process whose collectives run on a device. Several ranks may share one GPU, which NCCL
 /// refuses, or each rank may have its own. Made for tests and small experiments, not for speed. The bits are those of
-/// `local` on the CPU, except that a NaN result may have another sign and payload.
+/// `local` on the CPU in the order of the ranks, except that a NaN result may have another sign and payload.
 /// Preconditions: every rank has a host thread of its own (NCCL asks the same of ranks that are threads).
 /// Stream behaviour: a call blocks its thread until the peers have called; it never waits for the device. A
 /// collective reads no buffer before the earlier work on the peers' streams is done. Later work on a rank's stream
@@ -114,6 +114,7 @@ class device_communicator
 public:
     using typename base::stream_ref;
     static constexpr int max_ranks = detail::max_device_ranks;
+    static constexpr reduction_order last_order = reduction_order::linear;
 
     /// Makes the rank's device current for the calling thread while the result lives.
     [[nodiscard]] auto device_scope(call_site where = call_site::current()) const
