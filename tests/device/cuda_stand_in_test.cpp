@@ -414,7 +414,6 @@ TEST_CASE("no context is created on a device nobody asked for")
         [&] { stream->wait(recorded); },
         [&] { cuda::event().record(*stream); },
         [&] { create_event(1); },
-        [&] { device::enable_peer_access(1, 1); },
         [&] { spare.reset(); },
         [&] { memory = {}; },
         [&] { pinned = {}; },

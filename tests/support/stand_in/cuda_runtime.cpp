@@ -664,24 +664,6 @@ cudaError_t CUDARTAPI cudaDeviceSynchronize(void)
     }
     return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* can, int from, int to)
-{
-    STAND_IN_CALL(cudaDeviceCanAccessPeer);
-    if (from < 0 || from >= device_count() || to < 0 || to >= device_count())
-        return done(cudaErrorInvalidDevice);
-    *can = from == to ? 0 : 1;
-    return cudaSuccess;
-}
-cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peer, unsigned int)
-{
-    STAND_IN_CALL(cudaDeviceEnablePeerAccess);
-    static std::array<std::atomic<bool>, most_devices * most_devices> enabled{};
-    if (peer < 0 || peer >= device_count() || peer == this_threads_device)
-        return done(cudaErrorInvalidDevice);
-    const bool before
-        = enabled[static_cast<std::size_t>(this_threads_device * most_devices + peer)].exchange(true);
-    return done(before ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
-}
 cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version)
 {
     *version = CUDART_VERSION;
