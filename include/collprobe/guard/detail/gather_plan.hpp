@@ -231,21 +231,14 @@ private:
 
     void choose()
     {
-        const gather_options<device, T>& options = what_.options;
         const bool keeps = shard() != nullptr;
         send_ = keeps ? shard()->memory() : slot_;
         const bool is_there = is_source(send_);
         const bool can_send = is_there || (!keeps && !converts && !pads() && !is_source(slot_));
         if (converts) path_ = gather_path::convert;
         else if (is_there && send_.data() == slot_.data()) path_ = gather_path::in_place;
-        else if (is_there) path_ = gather_path::send_source;
-        else if (can_send && options.path != gather_path::copy) path_ = gather_path::send_source;
+        else if (can_send) path_ = gather_path::send_source;
         else path_ = gather_path::copy;
-
-        if (options.path != gather_path::automatic && options.path != path_) {
-            refuse(
-                std::string("rung ") + name(options.path) + " is asked for, and these arguments need " + name(path_));
-        }
         if constexpr (!converts) {
             if (path_ == gather_path::send_source && !is_there) {
                 // The all-gather does not write to its send buffer.
@@ -281,7 +274,7 @@ private:
     view<T> destination_;
     view<T> slot_; ///< this rank's slot of the destination
     view<T> send_; ///< the send buffer of the all-gather
-    gather_path path_ = gather_path::automatic;
+    gather_path path_ = gather_path::in_place;
 };
 
 } // namespace collprobe::detail
