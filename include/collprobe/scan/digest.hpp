@@ -270,7 +270,7 @@ inline digest_sums sum_lines(const unsigned char* data, std::uint64_t lines, std
 
 /// The state of `bytes` bytes that begin at offset `first_byte` of their buffer.
 inline digest_state digest_bytes(
-    [[maybe_unused]] isa path, const unsigned char* data, std::uint64_t bytes, std::uint64_t first_byte) noexcept
+    isa path, const unsigned char* data, std::uint64_t bytes, std::uint64_t first_byte) noexcept
 {
     digest_state state{0, 0, bytes};
     const std::uint64_t end = first_byte + bytes;

@@ -94,7 +94,7 @@ struct one_read {
         run(into, first, count, best_isa());
     }
     /// The same on a path that this machine supports: for tests and benchmarks.
-    void run(partial& into, std::uint64_t first, std::uint64_t count, [[maybe_unused]] isa path) const noexcept
+    void run(partial& into, std::uint64_t first, std::uint64_t count, isa path) const noexcept
     {
         const gradual_underflow as_ieee_has_it;
         for (std::uint64_t done = 0; done < count; done += tile_elements<T>) {

@@ -18,7 +18,7 @@
 #define COLLPROBE_ON_ISA(path, portable, ...) (path == isa::vectors ? vectors::__VA_ARGS__ : portable)
 #else
 #define COLLPROBE_VECTORS 0
-#define COLLPROBE_ON_ISA(path, portable, ...) (portable)
+#define COLLPROBE_ON_ISA(path, portable, ...) (static_cast<void>(path), portable)
 #endif
 
 #if !COLLPROBE_VECTORS || !defined(__x86_64__)

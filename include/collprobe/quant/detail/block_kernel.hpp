@@ -328,21 +328,21 @@ bool decode_block(isa path, const codec& how, float scale, const unsigned char* 
 }
 
 /// to += from
-inline void add_floats([[maybe_unused]] isa path, const float* from, std::uint32_t count, float* to) noexcept
+inline void add_floats(isa path, const float* from, std::uint32_t count, float* to) noexcept
 {
     for (std::uint32_t i = COLLPROBE_ON_ISA(path, 0u, add_floats(from, count, to)); i < count; ++i)
         to[i] = rounded_sum(to[i], from[i]);
 }
 
 /// x /= by, for whole blocks.
-inline void divide_floats([[maybe_unused]] isa path, float* x, std::uint32_t count, float by) noexcept
+inline void divide_floats(isa path, float* x, std::uint32_t count, float by) noexcept
 {
     for (std::uint32_t i = COLLPROBE_ON_ISA(path, 0u, divide_floats(x, count, by)); i < count; ++i)
         x[i] = rounded_quotient(x[i], by);
 }
 
 /// What is added to the elements the next time.
-inline void keep_residual([[maybe_unused]] isa path, const float* elements, const float* decoded, std::uint32_t count,
+inline void keep_residual(isa path, const float* elements, const float* decoded, std::uint32_t count,
     float* residual) noexcept
 {
     std::uint32_t i = COLLPROBE_ON_ISA(path, 0u, keep_residual(elements, decoded, count, residual));

@@ -115,7 +115,7 @@ bool add_in_float(const T* data, std::uint64_t stride, std::uint64_t rows, const
 /// float, row by row, and these sums in double: at most `sketch_tile` rows. If a bin is not plain, all is done in
 /// double. Precondition: there is a row, and rows have all these columns.
 template <floating_element T>
-void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from, std::uint64_t row,
+void add_word_of_columns(isa path, const sketch_source<T>& from, std::uint64_t row,
     std::uint64_t rows, std::uint64_t column, double* sums, double* energies) noexcept
 {
     std::uint64_t words[sketch_tile<T>];
