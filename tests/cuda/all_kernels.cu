@@ -29,6 +29,8 @@ void of_any_type(gpu::stream_ref stream, T* data, statistics* result, gpu::works
     const view<const T> source(data, 1);
     gpu::fill(stream, view<T>(data, 1), T{});
     gpu::reduce(stream, collprobe::detail::digest_reducer<T>(source), 1, &result->digest, scratch);
+    if constexpr (!floating_element<T>)
+        gpu::reduce(stream, collprobe::detail::count_reducer<T>(source), 1, result, scratch);
     if constexpr (floating_element<T>) {
         gpu::reduce(stream, statistics_reducer<T>(source), 1, result, scratch);
         double* const sketch = nullptr;
