@@ -65,7 +65,7 @@ struct sum_rows {
     COLLPROBE_HD std::uint64_t blocks() const noexcept { return count / width + (count % width != 0 ? 1 : 0); }
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
     {
-        if constexpr (COLLPROBE_VECTORS != 0) detail::vectorised([&] { sum_block(block * width); });
+        if constexpr (COLLPROBE_VECTORS != 0) detail::vectorised([&, this] { sum_block(block * width); });
         else sum_block(block * width);
     }
 
