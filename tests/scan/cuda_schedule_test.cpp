@@ -4,12 +4,16 @@
 // The threads of a GPU, run on the host: their counts and digest are those of the definition, their sums as near.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include <collprobe/scan/by_element.hpp>
 #include <collprobe/scan/statistics.hpp>
 
+#include "above.hpp"
 #include "adversarial.hpp"
 #include "cuda_schedule.hpp"
 #include "sketch_definition.hpp"
@@ -62,6 +66,24 @@ TEST_CASE("the kernels' schedule gives what the definitions say - more chunks in
 TEST_CASE("the kernels' schedule gives what the definitions say - NaN, infinities, zeros, subnormals, extremes")
 {
     adversarial::for_each_input([](const auto& data) { check_schedule(data); });
+}
+
+TEST_CASE("the kernels' schedule counts by an accumulator that only adds elements")
+{
+    testing::for_each_floating_type([](auto sample) {
+        using T = decltype(sample);
+        using above = detail::by_element<T, testing::above<T>>;
+        const std::vector<T> data = random_elements<T>(70'003, 0, 1, 5);
+        const detail::one_read<T, detail::both<above, detail::both<detail::norm<T>, above>>> reader(
+            view<const T>(data), {{{0.5}}, {{}, {{2.0}}}});
+        const auto all = cuda_schedule::partial_of(reader, 3);
+        const auto expected = [&](double limit) {
+            return std::count_if(
+                data.begin(), data.end(), [limit](T x) { return std::fabs(static_cast<double>(x)) > limit; });
+        };
+        CHECK(all.first.count == static_cast<std::uint64_t>(expected(0.5)));
+        CHECK(all.second.second.count == static_cast<std::uint64_t>(expected(2.0)));
+    });
 }
 
 TEST_CASE_TEMPLATE("the sketch beside a read on a GPU is what its definition says, and the read has its own bits", T,

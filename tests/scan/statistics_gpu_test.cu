@@ -13,9 +13,11 @@
 
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/scan/cuda/one_read.cuh>
+#include <collprobe/scan/by_element.hpp>
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/cuda/probed.cuh>
 
+#include "above.hpp"
 #include "adversarial.hpp"
 #include "cuda_schedule.hpp"
 #include "device_copy.cuh"
@@ -46,6 +48,15 @@ struct bench {
         stream.synchronize();
         return *result;
     }
+};
+
+/// Counts by an accumulator without a form of its own for a GPU.
+using above_and_norm
+    = detail::both<detail::by_element<bfloat16, testing::above<bfloat16>>, detail::norm<bfloat16>>;
+struct counting : detail::one_read<bfloat16, above_and_norm> {
+    using base = detail::one_read<bfloat16, above_and_norm>;
+    using base::base;
+    COLLPROBE_HD std::uint64_t finish(const partial& from) const noexcept { return from.first.count; }
 };
 
 template <class T>
@@ -130,6 +141,16 @@ TEST_CASE("the bits do not depend on the number of blocks, nor on which one is t
             CHECK(same_bits(*result, expected));
         }
     }
+}
+
+TEST_CASE("a GPU has room for an accumulator that only adds elements")
+{
+    bench on;
+    const auto data = random_elements<bfloat16>(100'003, 0, 1, 3);
+    const device_copy<bfloat16> copy(data);
+    std::uint64_t expected = 0;
+    for (const bfloat16 x : data) expected += std::fabs(static_cast<float>(x)) > 1.5f ? 1 : 0;
+    CHECK(on.reduce(counting(copy.elements(), {{{1.5}}, {}})) == expected);
 }
 
 TEST_CASE("more than 2^31 elements")
