@@ -33,12 +33,12 @@ namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
 /// The factors of four elements by the four bits of their signs: -1 where a bit is set.
 struct sign_factors {
-    alignas(width) double of_bits[16][4] = {};
+    alignas(width) double of_bits[16 * 4] = {};
 
     constexpr sign_factors() noexcept
     {
         for (unsigned bits = 0; bits < 16; ++bits)
-            for (unsigned k = 0; k < 4; ++k) of_bits[bits][k] = (bits >> k & 1) != 0 ? -1 : 1;
+            for (unsigned k = 0; k < 4; ++k) of_bits[4 * bits + k] = (bits >> k & 1) != 0 ? -1 : 1;
     }
 };
 inline constexpr sign_factors factors_of_signs;
@@ -128,7 +128,7 @@ inline bool add_columns(const T* from, std::uint64_t stride, std::uint64_t rows,
                     if constexpr (sizeof(T) == 8) x = load<doubles>(row + 4 * k);
                     else x = widened<doubles>(load<vector<float, 16>>(row + 4 * k));
                     energy[k] = hidden(energy[k] + (products_are_exact<T> ? x * x : hidden(x * x)));
-                    sum[k] = hidden(sum[k] + x * load<doubles>(factors_of_signs.of_bits[0] + signs[k % 2 * 8 + k / 2]));
+                    sum[k] = hidden(sum[k] + x * load<doubles>(factors_of_signs.of_bits + signs[k % 2 * 8 + k / 2]));
                 }
             }
             COLLPROBE_UNROLL_VECTORS
