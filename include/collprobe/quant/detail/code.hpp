@@ -30,6 +30,8 @@ requires(sizeof(T) <= 4) inline constexpr std::uint32_t overflow_from = [] {
     return to_bits(largest_float_of<T>) + (kept >= 24 ? 1u : 1u << (23 - (kept < 24 ? kept : 23)));
 }();
 
+inline constexpr std::uint32_t largest_block = 1024; ///< elements
+
 /// How a kernel makes codes out of elements and elements out of codes.
 struct codec {
     code_format format = code_format::int8;
