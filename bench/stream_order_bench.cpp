@@ -59,7 +59,7 @@ private:
     std::size_t streams_;
     std::size_t step_ = 0;
     call_site here_ = call_site::current();
-    stream_order checker_{{.redundant_waits = true}};
+    stream_order checker_;
 };
 
 void finish(benchmark::State& state, const pipeline& of, double calls)

@@ -115,7 +115,7 @@ TEST_CASE("the order within a communicator does not hide a missing edge")
         copies.synchronize();
     });
     REQUIRE(checker.hazards().size() == 1);
-    CHECK(checker.hazards()[0].kind == hazard_kind::weakly_ordered);
+    CHECK(checker.hazards()[0].kind == hazard_kind::read_after_write);
 }
 
 TEST_CASE("a clean step is silent: probed, reproducible, guarded, over two devices of the host")

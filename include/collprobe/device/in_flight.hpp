@@ -54,11 +54,9 @@ bool finished_by(deadline until, const Event& done) noexcept
     }
 }
 
-/// A wait that the caller did not ask for: the checker of stream order does not call it redundant.
 template <class StreamRef, class Event>
 void wait_inside(const StreamRef& stream, const Event& event, call_site where)
 {
-    [[maybe_unused]] order_hooks::unasked here;
     stream.wait(event, where);
 }
 

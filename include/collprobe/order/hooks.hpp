@@ -27,9 +27,6 @@ struct none {};
 struct silent {
     constexpr silent() noexcept {}
 };
-struct unasked {
-    constexpr unasked() noexcept {}
-};
 struct group_end {
     constexpr group_end() noexcept {}
 };

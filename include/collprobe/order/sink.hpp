@@ -52,13 +52,12 @@ public:
     /// `handle`: by which foreign calls wait for the event; null if there is none.
     virtual void record(order_point& point, const order_stream& on, const void* handle) = 0;
     virtual void look(order_point& point, const order_stream& on) = 0;
-    /// `asked`: whether the program asked for the wait, and not the library.
-    virtual void wait(const order_stream& on, const order_point& point, bool asked, call_site where) = 0;
+    virtual void wait(const order_stream& on, const order_point& point, call_site where) = 0;
     virtual void reached(const order_point& point) = 0;
     virtual void access(
         const order_stream& on, memory_range read, memory_range write, const char* what, call_site where) = 0;
-    virtual void collective(const order_stream& on, std::uint64_t communicator, memory_range read, memory_range write,
-        const char* what, bool deferrable, call_site where) = 0;
+    virtual void collective(const order_stream& on, memory_range read, memory_range write, const char* what,
+        bool deferrable, call_site where) = 0;
     virtual void group_begin() = 0;
     virtual void group_end(bool enqueued) = 0;
     virtual void allocated(memory_range bytes) = 0;
@@ -140,8 +139,6 @@ public:
 /// Lives while the library does the inner work of a call that is told as a whole: the thread tells nothing but
 /// allocations. The inner streams of a call are behind the call's stream, and it is behind them when the call ends.
 class silent : detail::while_alive<silent> {};
-/// Lives while the library waits without being asked: such a wait is never reported as redundant.
-class unasked : detail::while_alive<unasked> {};
 
 namespace detail {
 
@@ -191,7 +188,7 @@ template <class Stream>
 void wait(const Stream& on, const point& event, call_site where)
 {
     if (!event.recorded()) return; // no sink was installed when the event was recorded
-    detail::tell([&](sink& to) { to.wait(stream_of(on), event, detail::lives<unasked>() == 0, where); });
+    detail::tell([&](sink& to) { to.wait(stream_of(on), event, where); });
 }
 /// Reports, if `done`, that the calling thread knows that `point` was reached.
 inline void reached(const point& event, bool done = true) noexcept
@@ -204,17 +201,12 @@ void access(const Stream& on, const char* what, memory_range read, memory_range 
 {
     detail::tell([&](sink& to) { to.access(stream_of(on), read, write, what, where); });
 }
-/// `communicator`: an address that identifies the communicator in this process, which may hold several of its ranks.
 /// `with`: its `collective_arguments`. `deferrable`: whether an open group may delay the call.
 template <class Stream, class Arguments>
-void call(const Stream& on, const void* communicator, int rank, const Arguments& with, bool deferrable, call_site where)
+void call(const Stream& on, int rank, const Arguments& with, bool deferrable, call_site where)
 {
-    // Addresses have 48 bits.
-    const std::uint64_t handle
-        = reinterpret_cast<std::uintptr_t>(communicator) ^ static_cast<std::uint64_t>(rank) << 48;
     detail::tell([&](sink& to) {
-        to.collective(stream_of(on), handle, with.bytes_sent(rank), with.bytes_received(), name(with.call), deferrable,
-            where);
+        to.collective(stream_of(on), with.bytes_sent(rank), with.bytes_received(), name(with.call), deferrable, where);
     });
 }
 inline void group_begin() noexcept

@@ -47,6 +47,13 @@ struct memory_range {
     memory_range(view<T> elements) noexcept : memory_range(elements.data(), elements.size_bytes())
     {
     }
+    static memory_range between(std::uintptr_t begin, std::uintptr_t end) noexcept
+    {
+        memory_range range;
+        range.first = begin;
+        range.bytes = end - begin;
+        return range;
+    }
     std::uintptr_t end() const noexcept { return first + bytes; }
 };
 
@@ -108,62 +115,28 @@ private:
 namespace detail {
 
 /// The work that a stream or a host thread knows to be done: for each line (stream or host thread) its last operation.
-/// `strong` contains documented order. `weak` adds the order that only communicators give; it is empty if there is no
-/// such order.
-struct order_clock {
-    using epochs = std::vector<std::uint64_t>;
-    epochs strong;
-    epochs weak;
-
-    bool knows(std::size_t line, std::uint64_t epoch) const noexcept { return at(strong, line) >= epoch; }
-    bool knows_weakly(std::size_t line, std::uint64_t epoch) const noexcept
+class order_clock {
+public:
+    bool knows(std::size_t line, std::uint64_t epoch) const noexcept
     {
-        return at(weak.empty() ? strong : weak, line) >= epoch;
-    }
-    /// Whether this clock contains all documented order of `other`.
-    bool covers(const order_clock& other) const noexcept
-    {
-        for (std::size_t line = 0; line < other.strong.size(); ++line) {
-            if (at(strong, line) < other.strong[line]) return false;
-        }
-        return true;
+        return (line < epochs_.size() ? epochs_[line] : 0) >= epoch;
     }
     void join(const order_clock& other)
     {
-        if (!weak.empty() || !other.weak.empty()) join_weakly(other);
-        raise(strong, other.strong);
-    }
-    /// Adds all of `other` as order within a communicator.
-    void join_weakly(const order_clock& other)
-    {
-        if (weak.empty()) weak = strong;
-        raise(weak, other.weak.empty() ? other.strong : other.weak);
+        if (epochs_.size() < other.epochs_.size()) epochs_.resize(other.epochs_.size());
+        std::uint64_t* const own = epochs_.data();
+        for (std::size_t line = 0; line < other.epochs_.size(); ++line)
+            own[line] = own[line] < other.epochs_[line] ? other.epochs_[line] : own[line];
     }
     void advance(std::size_t line, std::uint64_t epoch)
     {
-        put(strong, line, epoch);
-        if (!weak.empty()) put(weak, line, epoch);
+        if (epochs_.size() <= line) epochs_.resize(line + 1);
+        epochs_[line] = epoch;
     }
-    void clear() noexcept
-    {
-        strong.clear();
-        weak.clear();
-    }
+    void clear() noexcept { epochs_.clear(); }
 
 private:
-    static std::uint64_t at(const epochs& of, std::size_t line) noexcept { return line < of.size() ? of[line] : 0; }
-    static void put(epochs& of, std::size_t line, std::uint64_t epoch)
-    {
-        if (of.size() <= line) of.resize(line + 1);
-        of[line] = epoch;
-    }
-    static void raise(epochs& own, const epochs& other)
-    {
-        if (own.size() < other.size()) own.resize(other.size());
-        std::uint64_t* const to = own.data();
-        for (std::size_t line = 0; line < other.size(); ++line)
-            to[line] = to[line] < other[line] ? other[line] : to[line];
-    }
+    std::vector<std::uint64_t> epochs_;
 };
 
 } // namespace detail

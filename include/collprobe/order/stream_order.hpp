@@ -64,8 +64,6 @@ public:
         /// copies from pageable memory. Hazards are collected in any case.
         void (*on_hazard)(const stream_hazard& found, void* context) = nullptr;
         void* context = nullptr;
-        /// Whether to count waits for work that the stream is ordered behind already.
-        bool redundant_waits = true;
         /// Whether to take it that cudaFree and cudaFreeHost wait for all work on the device. They mostly do, but CUDA
         /// does not promise it.
         bool free_synchronizes = false;
@@ -85,8 +83,7 @@ public:
 
     stream_order() : stream_order(options{}) {}
     explicit stream_order(const options& settings)
-        : settings_(settings),
-          engine_(serial(), settings.most_reports, settings.most_released, settings.redundant_waits)
+        : settings_(settings), engine_(serial(), settings.most_reports, settings.most_released)
     {
         if (settings_.on_hazard != nullptr) engine_.reports().keep_news();
     }
@@ -117,16 +114,6 @@ public:
         const detail::lock_guard lock(guard_);
         return engine_.reports().hazard_count();
     }
-    std::vector<stream_hazard> redundant_waits() const
-    {
-        const detail::lock_guard lock(guard_);
-        return engine_.reports().redundant_waits();
-    }
-    std::uint64_t redundant_wait_count() const
-    {
-        const detail::lock_guard lock(guard_);
-        return engine_.reports().redundant_count();
-    }
     /// Drops the reports, but keeps the knowledge about order and memory.
     void clear_reports()
     {
@@ -156,13 +143,11 @@ public:
     }
     /// Reports a collective of one rank. In a group it is kept until the group ends, unless `deferrable` is false: a
     /// communicator of one rank enqueues at once.
-    void collective(const order_stream& on, order_object communicator, const memory_ranges& reads,
-        const memory_ranges& writes, const char* what, bool deferrable = true,
-        call_site where = call_site::current())
+    void collective(const order_stream& on, const memory_ranges& reads, const memory_ranges& writes, const char* what,
+        bool deferrable = true, call_site where = call_site::current())
     {
         told([&] {
-            engine_.collective(on, {communicator.number}, reads, writes, {what, where},
-                detail::number_of_thread(), deferrable);
+            engine_.collective(on, reads, writes, {what, where}, detail::number_of_thread(), deferrable);
         });
     }
     void group_begin()
@@ -186,14 +171,9 @@ public:
     void wait(const order_stream& on, const order_point& point, call_site where = call_site::current())
     {
         told([&] {
-            if (point.recorded()) engine_.wait(on, point, {"wait", where}, detail::number_of_thread());
+            if (point.recorded()) engine_.wait(on, point, detail::number_of_thread());
             else engine_.wait_unrecorded(on, {"wait", where});
         });
-    }
-    /// As `wait`, for a wait that the program did not ask for: it is never redundant.
-    void follow(const order_stream& on, const order_point& point)
-    {
-        told([&] { engine_.follow(on, point, detail::number_of_thread()); });
     }
     /// Reports that the host thread knows `point` to be reached, by a wait or a successful query.
     void reached(const order_point& point)
@@ -216,16 +196,7 @@ public:
     {
         told([&] { engine_.look(point, on); });
     }
-    /// As `synchronize`, for all streams of a space (`order_stream::space`).
-    void synchronize_space(std::uint32_t space)
-    {
-        order_point now;
-        told([&] {
-            engine_.record_space(now, space);
-            engine_.reached(now, detail::number_of_thread());
-        });
-    }
-    /// Sets `point` to the work that is on all streams of a space now.
+    /// Sets `point` to the work that is on all streams of a space (`order_stream::space`) now.
     void record_space(order_point& point, std::uint32_t space)
     {
         told([&] { engine_.record_space(point, space); });
@@ -240,7 +211,7 @@ public:
         told([&] {
             const order_point* const point = engine_.find_event({event.number});
             if (point == nullptr) return; // it may have been recorded before anything was told
-            if (point->recorded()) engine_.wait(on, *point, {"wait", where}, detail::number_of_thread());
+            if (point->recorded()) engine_.wait(on, *point, detail::number_of_thread());
             else engine_.wait_unrecorded(on, {"wait", where});
         });
     }
@@ -313,7 +284,7 @@ public:
         told([&] { engine_.thread_ended(last, detail::number_of_thread()); });
     }
 
-    // --- Lifetimes and generations ---
+    // --- Lifetimes ---
 
     /// Reports that the bytes are new: earlier accesses to them are forgotten, and later ones must end within them.
     /// Bytes of a live allocation remain a part of it, and its end counts.
@@ -364,17 +335,6 @@ public:
         const detail::lock_guard lock(guard_);
         return engine_.allocated_bytes(memory);
     }
-    /// Gives the present content of the bytes this generation, until the next write. Untagged bytes have generation 0.
-    void tag(memory_range bytes, std::uint64_t generation)
-    {
-        told([&] { engine_.tag(bytes, generation); });
-    }
-    /// Reports a hazard for bytes that are older than `at_least`.
-    void require_generation(memory_range bytes, std::uint64_t at_least, const char* what = "require_generation",
-        call_site where = call_site::current())
-    {
-        told([&] { engine_.require_generation(bytes, at_least, {what, where}, detail::number_of_thread()); });
-    }
 
     // --- Captures ---
     // A call whose `order_stream::capture` is not 0 is part of that capture. It is checked against the rest of the
@@ -400,7 +360,7 @@ public:
         told([&] {
             const std::uint64_t thread = detail::number_of_thread();
             if (const order_point* const last = engine_.find_event({runnable.number})) {
-                engine_.follow(on, *last, thread);
+                engine_.wait(on, *last, thread);
             }
             engine_.launch_graph(engine_.capture_of({runnable.number}), on, {"graph launch", where}, thread);
             if (on.capture == 0) engine_.record(engine_.event({runnable.number}), on, thread);

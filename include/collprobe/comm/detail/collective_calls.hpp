@@ -117,7 +117,7 @@ private:
         check.places(with);
         // In a group NCCL may enqueue a call of several ranks later. (It enqueues a call of one rank at once.)
         [[maybe_unused]] const bool deferrable = has_group_scope<Self> && size > 1;
-        if constexpr (order_hooks::active) order_hooks::call(on, self.identity(), rank, with, deferrable, where);
+        if constexpr (order_hooks::active) order_hooks::call(on, rank, with, deferrable, where);
         [[maybe_unused]] order_hooks::silent inner_work;
         self.launch({with.call, with.type, with.operation, with.root, agreed_count(with, size), whole_}, with, on,
             where, mover);

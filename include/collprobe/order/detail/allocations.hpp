@@ -57,18 +57,14 @@ public:
         const bool keeps_end = last.bytes != 0 && last.end() > range.end();
         const bool keeps_begin = outer.bytes != 0 && outer.first < range.first;
         auto at = rest;
-        if (keeps_end) at = outer_.insert(at, between(range.end(), last.end()));
-        if (keeps_begin) outer_.insert(at, between(outer.first, range.first));
+        if (keeps_end) at = outer_.insert(at, memory_range::between(range.end(), last.end()));
+        if (keeps_begin) outer_.insert(at, memory_range::between(outer.first, range.first));
     }
 
 private:
     static bool within(memory_range inner, memory_range outer) noexcept
     {
         return outer.bytes != 0 && inner.first >= outer.first && inner.bytes <= outer.end() - inner.first;
-    }
-    static memory_range between(std::uintptr_t first, std::uintptr_t end) noexcept
-    {
-        return {reinterpret_cast<const void*>(first), end - first};
     }
     /// The index of the first allocation that begins behind `byte`.
     std::size_t behind(std::uintptr_t byte) const noexcept

@@ -40,17 +40,10 @@ struct order_line {
     const order_stream& stream() const noexcept { return identities.back().stream; }
 };
 
-/// The order of a communicator's own calls.
-struct order_serial {
-    order_clock clock;
-    std::uint32_t last_line = UINT32_MAX;
-};
-
 /// Streams, host threads and the bytes that they access: those that run directly, or those of one capture.
 class order_domain {
 public:
     order_shadow shadow;
-    order_table<order_serial> serials; ///< by communicator
 
     order_line& line(std::uint32_t number) noexcept { return lines_[number]; }
     std::size_t lines() const noexcept { return lines_.size(); }
@@ -115,42 +108,37 @@ public:
     }
 
     /// Checks an access of `own` with the knowledge `seen` against earlier accesses, and adds it. Calls
-    /// `report(kind, earlier, mode of that, first, end)` for each earlier access that is not ordered before it.
+    /// `report(kind, earlier, mode of that, bytes)` for each earlier access that is not ordered before it.
     template <class Report>
     void access(const order_access& own, const order_clock& seen, memory_range range, memory_access mode, Report report)
     {
         if (range.bytes == 0) return;
-        const auto judge = [&](const order_access& earlier, memory_access earlier_mode, hazard_kind kind,
-                               std::uintptr_t first, std::uintptr_t end) {
+        const auto judge = [&](hazard_kind kind, const order_access& earlier, memory_access earlier_mode,
+                               memory_range bytes) {
             if (earlier.epoch == 0 || earlier.epoch == own.epoch) return;
-            if (seen.knows(earlier.line, earlier.epoch)) return;
-            const bool weakly = seen.knows_weakly(earlier.line, earlier.epoch);
-            report(weakly ? hazard_kind::weakly_ordered : kind, earlier, earlier_mode, first, end);
+            if (!seen.knows(earlier.line, earlier.epoch)) report(kind, earlier, earlier_mode, bytes);
         };
         if (mode == memory_access::write) {
-            order_segment& state = shadow.replace(
-                range, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& before) {
-                    if (before.released) {
-                        report(hazard_kind::use_after_release, before.write, memory_access::write, first, end);
-                        return;
-                    }
-                    judge(before.write, memory_access::write, hazard_kind::write_after_write, first, end);
-                    for (const order_access& read : before.reads) {
-                        judge(read, memory_access::read, hazard_kind::write_after_read, first, end);
-                    }
-                });
+            order_segment& state = shadow.replace(range, [&](memory_range bytes, const order_segment& before) {
+                if (before.released) {
+                    report(hazard_kind::use_after_release, before.write, memory_access::write, bytes);
+                    return;
+                }
+                judge(hazard_kind::write_after_write, before.write, memory_access::write, bytes);
+                for (const order_access& read : before.reads)
+                    judge(hazard_kind::write_after_read, read, memory_access::read, bytes);
+            });
             state.write = own;
             state.reads.clear();
-            state.generation = 0;
             state.released = false;
             return;
         }
-        shadow.visit(range, [&](std::uintptr_t first, std::uintptr_t end, order_segment& state) {
+        shadow.visit(range, [&](memory_range bytes, order_segment& state) {
             if (state.released) {
-                report(hazard_kind::use_after_release, state.write, memory_access::write, first, end);
+                report(hazard_kind::use_after_release, state.write, memory_access::write, bytes);
                 return;
             }
-            judge(state.write, memory_access::write, hazard_kind::read_after_write, first, end);
+            judge(hazard_kind::read_after_write, state.write, memory_access::write, bytes);
             // Drops earlier reads that this read is ordered behind: an access behind this one is behind them too.
             std::size_t kept = 0;
             for (const order_access& read : state.reads) {

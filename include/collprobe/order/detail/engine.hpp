@@ -19,8 +19,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// The rules of `stream_order`, for one thread at a time; that class documents the calls.
 class order_engine {
 public:
-    order_engine(std::uint64_t serial, std::size_t most_reports, std::size_t most_released, bool redundant_waits)
-        : serial_(serial), most_released_(most_released), redundant_waits_(redundant_waits), reports_(most_reports)
+    order_engine(std::uint64_t serial, std::size_t most_reports, std::size_t most_released)
+        : serial_(serial), most_released_(most_released), reports_(most_reports)
     {
     }
     order_engine(const order_engine&) = delete;
@@ -42,27 +42,23 @@ public:
         const order_stream& on, const memory_ranges& reads, const memory_ranges& writes, order_site what,
         std::uint64_t thread)
     {
-        operate(on, nullptr, reads, writes, site(what), thread);
+        operate(on, reads, writes, site(what), thread);
     }
     void touch_host(memory_range range, memory_access mode, order_site what, std::uint64_t thread)
     {
         const std::uint32_t own = host_line(thread);
         const order_access access = step_host(own, what);
         check_bounds(main_, access, range, mode);
-        check(main_, access, main_.line(own).clock, range, mode, nullptr);
+        check(main_, access, main_.line(own).clock, range, mode);
     }
-    void collective(const order_stream& on, order_key communicator, const memory_ranges& reads,
-        const memory_ranges& writes, order_site what, std::uint64_t thread, bool deferrable)
+    void collective(const order_stream& on, const memory_ranges& reads, const memory_ranges& writes, order_site what,
+        std::uint64_t thread, bool deferrable)
     {
         group* const open = deferrable ? groups_.find({thread}) : nullptr;
-        if (open == nullptr || open->depth == 0) {
-            operate(on, &communicator, reads, writes, site(what), thread);
-            return;
-        }
+        if (open == nullptr || open->depth == 0) return operate(on, reads, writes, site(what), thread);
         if (open->used == open->members.size()) open->members.emplace_back();
         member& added = open->members[open->used++];
         added.on = on;
-        added.communicator = communicator;
         added.site = site(what);
         added.reads.assign(reads.begin(), reads.end());
         added.writes.assign(writes.begin(), writes.end());
@@ -106,20 +102,7 @@ public:
     {
         point.record(serial_, 0, main_.line(host_line(thread)).clock);
     }
-    void wait(const order_stream& on, const order_point& point, order_site what, std::uint64_t thread)
-    {
-        if (!point.is_of(serial_) || point.capture() != on.capture) return;
-        order_domain& in = domain_of(on);
-        const std::uint32_t own = enter(in, on, thread);
-        order_clock& clock = in.line(own).clock;
-        if (redundant_waits_ && clock.covers(point.clock())) {
-            const order_access access{++now_, own, site(what)};
-            add(hazard_kind::redundant_wait, {}, access, {&in, {}, memory_access::read, {}});
-        }
-        clock.join(point.clock());
-    }
-    /// As `wait`, for a wait that the caller did not ask for.
-    void follow(const order_stream& on, const order_point& point, std::uint64_t thread)
+    void wait(const order_stream& on, const order_point& point, std::uint64_t thread)
     {
         if (!point.is_of(serial_) || point.capture() != on.capture) return;
         order_domain& in = domain_of(on);
@@ -129,7 +112,7 @@ public:
     {
         order_domain& in = domain_of(on);
         const order_access access{++now_, enter(in, on), site(what)};
-        add(hazard_kind::unrecorded_event, {}, access, {&in, {}, memory_access::read, {}});
+        add(hazard_kind::unrecorded_event, in, {}, {}, access, {}, {});
     }
     /// Adds the point's knowledge to the host thread.
     void reached(const order_point& point, std::uint64_t thread)
@@ -191,39 +174,22 @@ public:
     {
         domain_of(on).shadow.forget(range);
         allocations_.add(range);
-        operate(on, nullptr, {}, {&range, 1}, site(what), thread);
+        operate(on, {}, {&range, 1}, site(what), thread);
     }
     void release(memory_range range, bool stays_unused, order_site what, std::uint64_t thread)
     {
         allocations_.remove(range, stays_unused);
         const std::uint32_t own = host_line(thread);
         const order_access access = step_host(own, what);
-        const hazard_kind kind = hazard_kind::released_in_use;
-        check(main_, access, main_.line(own).clock, range, memory_access::write, &kind);
+        check(main_, access, main_.line(own).clock, range, memory_access::write, true);
         if (stays_unused) mark_released(main_, range);
         else main_.shadow.forget(range);
     }
     void release_on(const order_stream& on, memory_range range, order_site what, std::uint64_t thread)
     {
         allocations_.remove(range, true);
-        const hazard_kind kind = hazard_kind::released_in_use;
-        operate(on, nullptr, {}, {&range, 1}, site(what), thread, &kind);
+        operate(on, {}, {&range, 1}, site(what), thread, true);
         mark_released(domain_of(on), range);
-    }
-
-    void tag(memory_range range, std::uint64_t generation)
-    {
-        main_.shadow.visit(range,
-            [&](std::uintptr_t, std::uintptr_t, order_segment& state) { state.generation = generation; });
-    }
-    void require_generation(memory_range range, std::uint64_t at_least, order_site what, std::uint64_t thread)
-    {
-        const order_access access{++now_, host_line(thread), site(what)};
-        main_.shadow.visit(range, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
-            if (state.generation >= at_least) return;
-            add(hazard_kind::stale_generation, state.write, access,
-                {&main_, &main_, memory_access::write, {reinterpret_cast<const void*>(first), end - first}});
-        });
     }
 
     void capture_begin(std::uint64_t number) { (void)domain_of({.capture = number}); }
@@ -264,16 +230,13 @@ public:
         if (graph == nullptr) return;
         reads_.clear();
         writes_.clear();
-        graph->domain.shadow.look({nullptr, UINTPTR_MAX},
-            [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
-                std::vector<memory_range>& list = state.write.epoch != 0 ? writes_ : reads_;
-                const memory_range run{reinterpret_cast<const void*>(first), end - first};
-                if (!list.empty() && list.back().end() == first) list.back().bytes += run.bytes;
-                else list.push_back(run);
-            });
-        // Neighbouring accesses were made one range here; each was checked when it was captured.
+        graph->domain.shadow.look({nullptr, UINTPTR_MAX}, [&](memory_range bytes, const order_segment& state) {
+            std::vector<memory_range>& list = state.write.epoch != 0 ? writes_ : reads_;
+            if (!list.empty() && list.back().end() == bytes.first) list.back().bytes += bytes.bytes;
+            else list.push_back(bytes);
+        });
         launched_ = graph;
-        operate(on, nullptr, reads_, writes_, site(what), thread, nullptr, bounds::known);
+        operate(on, reads_, writes_, site(what), thread);
         launched_ = nullptr;
     }
 
@@ -296,7 +259,6 @@ private:
     };
     struct member {
         order_stream on;
-        order_key communicator;
         std::uint32_t site = 0;
         std::vector<memory_range> reads;
         std::vector<memory_range> writes;
@@ -307,14 +269,6 @@ private:
         int depth = 0;
         std::size_t used = 0;
         std::vector<member> members; ///< not cleared, to reuse their memory
-    };
-    /// The earlier side of a report.
-    struct other_side {
-        order_domain* later_in;
-        order_domain* in;
-        memory_access mode;
-        memory_range bytes;
-        memory_access later_mode = memory_access::read;
     };
 
     std::uint32_t site(order_site what) { return reports_.site_number(what.operation, what.where); }
@@ -373,33 +327,22 @@ private:
         return own;
     }
 
-    /// Whether the bounds of an operation's ranges are still to be checked.
-    enum class bounds : std::uint8_t { checked, known };
-
-    void operate(const order_stream& on, const order_key* communicator, const memory_ranges& reads,
-        const memory_ranges& writes, std::uint32_t what, std::uint64_t thread, const hazard_kind* kind = nullptr,
-        bounds limits = bounds::checked)
+    void operate(const order_stream& on, const memory_ranges& reads, const memory_ranges& writes, std::uint32_t what,
+        std::uint64_t thread, bool is_release = false)
     {
         order_domain& in = domain_of(on);
         const std::uint32_t own = enter(in, on, thread);
         order_line& line = in.line(own);
-        order_serial* const serial = communicator == nullptr ? nullptr : &in.serials[*communicator];
-        if (serial != nullptr && serial->last_line != own && serial->last_line != UINT32_MAX) {
-            line.clock.join_weakly(serial->clock);
-        }
         const order_access access{++now_, own, what};
         line.clock.advance(own, access.epoch);
         line.last = access.epoch;
-        if (limits == bounds::checked) {
+        if (launched_ == nullptr) { // of a graph, each access was checked when it was captured
             check_bounds(in, access, reads, memory_access::read);
             check_bounds(in, access, writes, memory_access::write);
         }
-        for (const memory_range range : reads) check(in, access, line.clock, range, memory_access::read, kind);
-        for (const memory_range range : writes) check(in, access, line.clock, range, memory_access::write, kind);
-        if (serial != nullptr) {
-            serial->clock = line.clock;
-            serial->last_line = own;
-        }
+        for (const memory_range range : reads) check(in, access, line.clock, range, memory_access::read);
+        for (const memory_range range : writes)
+            check(in, access, line.clock, range, memory_access::write, is_release);
     }
 
     /// Runs the members of a group as one operation. All start when all their streams are ready, and later work of each
@@ -419,66 +362,55 @@ private:
             all.join(in.line(one.access.line).clock);
         });
         each_member([&](member& one) {
-            const order_serial& serial = in.serials[one.communicator];
-            if (serial.last_line != UINT32_MAX && serial.last_line != one.access.line) all.join_weakly(serial.clock);
-        });
-        each_member([&](member& one) {
             check_bounds(in, one.access, one.reads, memory_access::read);
             check_bounds(in, one.access, one.writes, memory_access::write);
-            for (const memory_range range : one.reads) check(in, one.access, all, range, memory_access::read, nullptr);
-            for (const memory_range range : one.writes)
-                check(in, one.access, all, range, memory_access::write, nullptr);
+            for (const memory_range range : one.reads) check(in, one.access, all, range, memory_access::read);
+            for (const memory_range range : one.writes) check(in, one.access, all, range, memory_access::write);
         });
         each_member([&](member& one) { all.advance(one.access.line, one.access.epoch); });
         each_member([&](member& one) {
             order_line& line = in.line(one.access.line);
             line.clock = all;
             line.last = one.access.epoch;
-            order_serial& serial = in.serials[one.communicator];
-            serial.clock = all;
-            serial.last_line = one.access.line;
         });
     }
 
     static void remember(order_domain& in, memory_range range, std::vector<version>& versions)
     {
         std::uintptr_t known_to = range.first;
-        const auto add_run = [&](std::uintptr_t first, std::uintptr_t end, std::uint64_t epoch) {
-            if (first < end) versions.push_back({{reinterpret_cast<const void*>(first), end - first}, epoch});
+        const auto add_unknown = [&](std::uintptr_t end) {
+            if (known_to < end) versions.push_back({memory_range::between(known_to, end), 0});
         };
-        in.shadow.look(range, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
-            add_run(known_to, first, 0);
-            add_run(first, end, state.write.epoch);
-            known_to = end;
+        in.shadow.look(range, [&](memory_range bytes, const order_segment& state) {
+            add_unknown(bytes.first);
+            versions.push_back({bytes, state.write.epoch});
+            known_to = bytes.end();
         });
-        add_run(known_to, range.end(), 0);
+        add_unknown(range.end());
     }
     void compare_versions(const member& one)
     {
         order_domain& in = domain_of(one.on);
         const std::uint32_t own = enter(in, one.on);
         for (const version& then : one.versions) {
-            in.shadow.look(then.bytes, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
+            in.shadow.look(then.bytes, [&](memory_range bytes, const order_segment& state) {
                 if (state.write.epoch == then.epoch || state.write.epoch == 0) return;
-                const memory_range bytes{reinterpret_cast<const void*>(first), end - first};
-                add(hazard_kind::overwritten_in_group, {now_, own, one.site}, state.write,
-                    {&in, &in, memory_access::read, bytes, memory_access::write});
+                add(hazard_kind::overwritten_in_group, in, {now_, own, one.site}, memory_access::read, state.write,
+                    memory_access::write, bytes);
             });
         }
     }
 
     void check(order_domain& in, const order_access& own, const order_clock& seen, memory_range range,
-        memory_access mode, const hazard_kind* always)
+        memory_access mode, bool is_release = false)
     {
         in.access(own, seen, range, mode,
-            [&](hazard_kind kind, const order_access& earlier, memory_access earlier_mode, std::uintptr_t first,
-                std::uintptr_t end) {
+            [&](hazard_kind kind, const order_access& earlier, memory_access earlier_mode, memory_range bytes) {
                 if (kind != hazard_kind::use_after_release) {
-                    if (always != nullptr) kind = *always;
+                    if (is_release) kind = hazard_kind::released_in_use;
                     else if (was_during_capture(earlier)) kind = hazard_kind::half_captured;
                 }
-                add(kind, earlier, own,
-                    {&in, &in, earlier_mode, {reinterpret_cast<const void*>(first), end - first}, mode});
+                add(kind, in, earlier, earlier_mode, own, mode, bytes);
             });
     }
 
@@ -513,7 +445,7 @@ private:
     void mark_released(order_domain& in, memory_range range)
     {
         if (range.bytes == 0) return;
-        in.shadow.visit(range, [](std::uintptr_t, std::uintptr_t, order_segment& state) { state.released = true; });
+        in.shadow.visit(range, [](memory_range, order_segment& state) { state.released = true; });
         if (&in != &main_ || most_released_ == 0) return;
         // A range that is allocated and released again and again has one entry. The newest one decides.
         if (const std::size_t* const known = released_at_.find({range.first, range.bytes})) {
@@ -536,19 +468,20 @@ private:
     void forget_release(const release_of& old)
     {
         bool unused = true;
-        main_.shadow.look(old.range, [&](std::uintptr_t, std::uintptr_t, const order_segment& state) {
+        main_.shadow.look(old.range, [&](memory_range, const order_segment& state) {
             unused = unused && state.released && state.write.epoch == old.epoch;
         });
         if (unused) main_.shadow.forget(old.range);
     }
 
-    void add(hazard_kind kind, const order_access& earlier, const order_access& later, const other_side& other)
+    void add(hazard_kind kind, order_domain& in, const order_access& earlier, memory_access earlier_mode,
+        const order_access& later, memory_access later_mode, memory_range bytes)
     {
-        reports_.add(kind, earlier.what, later.what, later.epoch, other.bytes, [&] {
+        reports_.add(kind, earlier.what, later.what, later.epoch, bytes, [&] {
             stream_hazard report;
             report.kind = kind;
-            if (earlier.epoch != 0) report.earlier = side(*other.in, earlier, other.mode, other.bytes);
-            report.later = side(*other.later_in, later, other.later_mode, other.bytes);
+            if (earlier.epoch != 0) report.earlier = side(in, earlier, earlier_mode, bytes);
+            report.later = side(in, later, later_mode, bytes);
             explain(report);
             return report;
         });
@@ -562,7 +495,6 @@ private:
 
     std::uint64_t serial_;
     std::size_t most_released_;
-    bool redundant_waits_;
     std::uint64_t now_ = 0; ///< the epoch of the last operation
     order_domain main_;
     std::vector<capture*> captures_;

@@ -46,10 +46,9 @@ public:
         if (handle != nullptr) to().set_event(order_object(handle), point);
     }
     void look(order_point& point, const order_stream& on) override { to().look(point, on); }
-    void wait(const order_stream& on, const order_point& point, bool asked, call_site where) override
+    void wait(const order_stream& on, const order_point& point, call_site where) override
     {
-        if (asked) to().wait(on, point, where);
-        else to().follow(on, point);
+        to().wait(on, point, where);
     }
     void reached(const order_point& point) override { to().reached(point); }
     void access(
@@ -57,10 +56,10 @@ public:
     {
         to().launch(on, {read}, {write}, what, where);
     }
-    void collective(const order_stream& on, std::uint64_t communicator, memory_range read, memory_range write,
-        const char* what, bool deferrable, call_site where) override
+    void collective(const order_stream& on, memory_range read, memory_range write, const char* what, bool deferrable,
+        call_site where) override
     {
-        to().collective(on, order_object(communicator), {read}, {write}, what, deferrable, where);
+        to().collective(on, {read}, {write}, what, deferrable, where);
     }
     void group_begin() override { to().group_begin(); }
     void group_end(bool enqueued) override { to().group_end(enqueued); }

@@ -22,7 +22,6 @@ struct order_access {
 struct order_segment {
     order_access write;
     std::vector<order_access> reads; ///< since the write; at most one per line
-    std::uint64_t generation = 0; ///< of the written content
     bool released = false; ///< the write is a release, and the bytes were not allocated since
 };
 
@@ -30,7 +29,7 @@ struct order_segment {
 /// written together become one. An access to the same bytes as before allocates nothing.
 class order_shadow {
 public:
-    /// Calls `body(first, end, segment)` for the known part of each run in `range`; splits no runs.
+    /// Calls `body(bytes, segment)` for the known part of each run in `range`; splits no runs.
     template <class Body>
     void look(memory_range range, Body body)
     {
@@ -38,8 +37,9 @@ public:
         auto at = runs_.upper_bound(range.first);
         if (at != runs_.begin() && std::prev(at)->second.end > range.first) --at;
         for (; at != runs_.end() && at->first < range.end(); ++at) {
-            body(at->first > range.first ? at->first : range.first,
-                at->second.end < range.end() ? at->second.end : range.end(), at->second.state);
+            const std::uintptr_t first = at->first > range.first ? at->first : range.first;
+            const std::uintptr_t end = at->second.end < range.end() ? at->second.end : range.end();
+            body(memory_range::between(first, end), at->second.state);
         }
     }
 
@@ -54,12 +54,12 @@ public:
                 const bool has_next = at != runs_.end() && at->first < range.end();
                 at = runs_.emplace_hint(at, first, run{has_next ? at->first : range.end(), {}});
             }
-            body(first, at->second.end, at->second.state);
+            body(memory_range::between(first, at->second.end), at->second.state);
             first = at->second.end;
         }
     }
 
-    /// Calls `check(first, end, segment)` for the known runs of `range`, which is not empty, and makes it one run.
+    /// Calls `check(bytes, segment)` for the known runs of `range`, which is not empty, and makes it one run.
     /// Returns its segment, which may have the accesses of the first of those runs.
     template <class Check>
     order_segment& replace(memory_range range, Check check)
@@ -67,7 +67,7 @@ public:
         const auto first = split(range);
         auto last = first;
         for (; last != runs_.end() && last->first < range.end(); ++last)
-            check(last->first, last->second.end, last->second.state);
+            check(memory_range::between(last->first, last->second.end), last->second.state);
         if (first == last || first->first != range.first)
             return runs_.emplace_hint(runs_.erase(first, last), range.first, run{range.end(), {}})->second.state;
         first->second.end = range.end();

@@ -46,8 +46,7 @@ void tell_collective(ncclComm_t comm, cudaStream_t stream, const char* what, cal
         const nccl_access access = of_rank(static_cast<std::size_t>(ranks), rank);
         // A communicator of one rank enqueues its collectives at once, even in a group.
         const bool deferrable = ranks > 1 || is_transfer;
-        to.collective(
-            stream_of(stream), order_object(comm), {access.reads}, {access.writes}, what, deferrable, where);
+        to.collective(stream_of(stream), {access.reads}, {access.writes}, what, deferrable, where);
     });
 }
 
