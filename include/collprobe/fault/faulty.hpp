@@ -292,7 +292,7 @@ private:
     {
         const view<T> hit(at, (one.elements - 1) * one.stride + 1);
         const view<const T> read(by == nullptr ? at : by, hit.count());
-        if constexpr (order_hooks::active) order_hooks::access(now.stream, "fault", read, hit, now.where);
+        order_hooks::access(now.stream, "fault", read, hit, now.where);
         ++injections_;
         if (log_.size() < max_injections_) log_.push_back(one);
     }

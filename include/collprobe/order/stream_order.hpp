@@ -11,8 +11,8 @@
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/mutex.hpp>
+#include <collprobe/detail/wait.hpp>
 #include <collprobe/order/detail/engine.hpp>
-#include <collprobe/order/hooks.hpp>
 #include <collprobe/order/stream.hpp>
 #include <collprobe/order/stream_hazard.hpp>
 
@@ -28,6 +28,8 @@ inline std::uint64_t& number_of_thread() noexcept
     static thread_local std::uint64_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
     return own;
 }
+
+class process_checker;
 
 } // namespace detail
 
@@ -67,8 +69,6 @@ public:
         /// Whether to take it that cudaFree and cudaFreeHost wait for all work on the device. They mostly do, but CUDA
         /// does not promise it.
         bool free_synchronizes = false;
-        /// Whether another checker may be installed in the place of this one, until that is uninstalled.
-        bool gives_way = false;
         /// The number of reports that are kept; further ones are counted, and given to `on_hazard`.
         std::size_t most_reports = 256;
         /// The number of released ranges that are watched for later use.
@@ -94,12 +94,34 @@ public:
     /// Makes the library's own calls report to this checker, until `uninstall` or the destructor. Both wait until no
     /// call is reporting, so neither may be called in `on_hazard`. Work recorded before is unknown to the checker.
     /// \throws error `unsupported` if COLLPROBE_STREAM_ORDER is 0; `invalid_argument` while another is installed.
-    void install(call_site where = call_site::current());
-    void uninstall() noexcept;
-    bool installed() const noexcept;
-    /// Calls `tell_it(stream_order&)` with the installed checker, if there is one.
+    void install(call_site where = call_site::current())
+    {
+        if constexpr (!COLLPROBE_STREAM_ORDER) {
+            throw error(status::unsupported,
+                "this translation unit is compiled with COLLPROBE_STREAM_ORDER=0, so the library's calls tell nobody",
+                {.call = "stream_order::install", .where = where});
+        }
+        stream_order* none = nullptr;
+        if (installed_.compare_exchange_strong(none, this)) return;
+        detail::refuse("stream_order::install", "another checker is installed", where);
+    }
+    void uninstall() noexcept
+    {
+        stream_order* own = this;
+        if (!installed_.compare_exchange_strong(own, nullptr)) return;
+        for (unsigned round = 0; calls_.load() != 0; ++round) detail::back_off(round);
+    }
+    bool installed() const noexcept { return installed_.load() == this; }
+    /// Calls `tell(stream_order&)` with the installed checker, if there is one.
     template <class Tell>
-    static void tell_installed(const Tell& tell_it);
+    static void tell_installed(const Tell& tell)
+    {
+        if (installed_.load(std::memory_order_relaxed) != nullptr) {
+            const counted_call here;
+            if (stream_order* const to = installed_.load()) return tell(*to);
+        }
+        if (stream_order* const to = of_process_.load(std::memory_order_acquire)) tell(*to);
+    }
 
     // --- Results ---
 
@@ -384,6 +406,8 @@ public:
     }
 
 private:
+    friend class detail::process_checker;
+
     static std::uint64_t serial() noexcept
     {
         static std::atomic<std::uint64_t> last{0};
@@ -404,28 +428,20 @@ private:
         for (const stream_hazard& each : news) settings_.on_hazard(each, settings_.context);
     }
 
+    /// Lives while a thread tells the installed checker something.
+    struct counted_call {
+        counted_call() noexcept { calls_.fetch_add(1); }
+        counted_call(const counted_call&) = delete;
+        ~counted_call() { calls_.fetch_sub(1); }
+    };
+    static inline std::atomic<stream_order*> installed_{nullptr};
+    static inline std::atomic<std::uint64_t> calls_{0};
+    /// The one that is told where the program has installed none. It never ends.
+    static inline std::atomic<stream_order*> of_process_{nullptr};
+
     options settings_;
     mutable detail::mutex guard_;
     detail::order_engine engine_;
 };
 
-#if !COLLPROBE_STREAM_ORDER
-inline void stream_order::install(call_site where)
-{
-    throw error(status::unsupported,
-        "this translation unit is compiled with COLLPROBE_STREAM_ORDER=0, so the library's calls tell nobody",
-        {.call = "stream_order::install", .where = where});
-}
-inline void stream_order::uninstall() noexcept {}
-inline bool stream_order::installed() const noexcept { return false; }
-template <class Tell>
-void stream_order::tell_installed(const Tell&)
-{
-}
-#endif
-
 } // namespace collprobe
-
-#if COLLPROBE_STREAM_ORDER
-#include <collprobe/order/detail/engine_sink.hpp>
-#endif

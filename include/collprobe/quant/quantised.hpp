@@ -213,8 +213,8 @@ private:
         detail::check_buffer(comm_, receive, "receive", Call, stream, where);
         const std::string flaw = detail::flaw_of_arguments(what, rank(), size());
         if (!flaw.empty()) who.refuse(Call, stream, flaw);
-        if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), send, receive, where);
-        [[maybe_unused]] order_hooks::silent inner_work;
+        order_hooks::access(stream, name(Call), send, receive, where);
+        const order_hooks::silent inner_work;
         const auto scope = detail::enter_device(comm_);
         memory_type& memory = *memory_;
         typename device::event& done = memory.use.wait_for_last(stream, where);

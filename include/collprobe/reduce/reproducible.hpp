@@ -203,8 +203,8 @@ private:
     {
         constexpr accumulation in = Contract::template accumulator<T>;
         check_arguments(what, stream);
-        if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), what.send, what.receive, what.where);
-        [[maybe_unused]] order_hooks::silent inner_work;
+        order_hooks::access(stream, name(Call), what.send, what.receive, what.where);
+        const order_hooks::silent inner_work;
         const std::uint64_t leaves = what.extras.leaves;
         const std::uint64_t terms = ranks() * leaves;
         const auto divisor = static_cast<std::uint32_t>(what.operation == reduction::average ? terms : 1);

@@ -116,9 +116,9 @@ private:
         if (const std::string flaw = flaw_of_arguments(with, rank, size); !flaw.empty()) check.fail(flaw);
         check.places(with);
         // In a group NCCL may enqueue a call of several ranks later. (It enqueues a call of one rank at once.)
-        [[maybe_unused]] const bool deferrable = has_group_scope<Self> && size > 1;
-        if constexpr (order_hooks::active) order_hooks::call(on, rank, with, deferrable, where);
-        [[maybe_unused]] order_hooks::silent inner_work;
+        const bool deferrable = has_group_scope<Self> && size > 1;
+        order_hooks::call(on, rank, with, deferrable, where);
+        const order_hooks::silent inner_work;
         self.launch({with.call, with.type, with.operation, with.root, agreed_count(with, size), whole_}, with, on,
             where, mover);
     }

@@ -39,7 +39,7 @@ template <class OfRank>
 void tell_collective(ncclComm_t comm, cudaStream_t stream, const char* what, call_site where, const OfRank& of_rank,
     bool is_transfer = false)
 {
-    tell([&](stream_order& to) {
+    if_checked([&](stream_order& to) {
         int ranks = 1;
         int rank = 0;
         if (ncclCommCount(comm, &ranks) != ncclSuccess || ncclCommUserRank(comm, &rank) != ncclSuccess) return;
@@ -55,13 +55,13 @@ void tell_collective(ncclComm_t comm, cudaStream_t stream, const char* what, cal
 inline ncclResult_t group_start()
 {
     const ncclResult_t result = ncclGroupStart();
-    if (result == ncclSuccess) detail::tell([](stream_order& to) { to.group_begin(); });
+    if (result == ncclSuccess) if_checked([](stream_order& to) { to.group_begin(); });
     return result;
 }
 inline ncclResult_t group_end()
 {
     const ncclResult_t result = ncclGroupEnd();
-    detail::tell([&](stream_order& to) { to.group_end(result == ncclSuccess || result == ncclInProgress); });
+    if_checked([&](stream_order& to) { to.group_end(result == ncclSuccess || result == ncclInProgress); });
     return result;
 }
 
