@@ -242,7 +242,7 @@ private:
     struct line {
         std::uint64_t number = 0;
         int last = -1; ///< node
-        std::uint32_t space = 0;
+        stream_space space{};
         stream_kind kind = stream_kind::independent;
     };
     struct event {
@@ -279,7 +279,7 @@ private:
     {
         line made{.number = number};
         if (!default_streams_) return made;
-        made.space = 2 + static_cast<std::uint32_t>(random_.below(2));
+        made.space = stream_space::of_cuda(random_.below(2));
         made.kind = static_cast<stream_kind>(random_.below(3));
         return made;
     }
@@ -436,7 +436,7 @@ private:
     void synchronize_device()
     {
         const std::size_t host = any_host();
-        const std::uint32_t space = streams_[any_stream()].space;
+        const stream_space space = streams_[any_stream()].space;
         std::vector<int> nodes;
         for (const auto* list : {&streams_, &ended_}) {
             for (const line& each : *list) {

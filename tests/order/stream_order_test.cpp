@@ -45,7 +45,7 @@ void edge(stream_order& checker, const order_stream& from, const order_stream& t
     checker.wait(to, event);
 }
 /// The calling thread waits for all streams of a space.
-void synchronize_space(stream_order& checker, std::uint32_t space)
+void synchronize_space(stream_order& checker, stream_space space)
 {
     order_point now;
     checker.record_space(now, space);
@@ -319,8 +319,8 @@ TEST_CASE("a graph's handle stands for the last capture it was made of, and the 
 TEST_CASE("a free waits for the device only if that is an option")
 {
     const memory m{};
-    const order_stream first{.number = 100, .space = 2};
-    const order_stream second{.number = 101, .space = 3};
+    const order_stream first{.number = 100, .space = {2}};
+    const order_stream second{.number = 101, .space = {3}};
     bool waits = false;
     SUBCASE("it does not") { waits = false; }
     SUBCASE("it does") { waits = true; }
@@ -328,7 +328,7 @@ TEST_CASE("a free waits for the device only if that is an option")
     checker.allocate(m.shard_bytes());
     checker.launch(first, {}, {m.shard_bytes()}, "copy");
     checker.launch(second, {}, {m.full_bytes()}, "another device");
-    checker.free(m.shard, 2, "cudaFree");
+    checker.free(m.shard, {2}, "cudaFree");
     CHECK(checker.hazard_count() == (waits ? 0 : 1));
     if (!waits) CHECK(checker.hazards()[0].message().find("free_synchronizes") != std::string::npos);
     checker.touch_host(m.full_bytes(), memory_access::read);
@@ -385,7 +385,7 @@ TEST_CASE("a host thread knows what it has synchronised with, and so does what i
     }
     SUBCASE("with another device")
     {
-        synchronize_space(checker, compute.space + 1);
+        synchronize_space(checker, {compute.space.number + 1});
         checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
         CHECK(kinds(checker) == list{hazard_kind::read_after_write});
     }
@@ -597,8 +597,8 @@ TEST_CASE("the legacy default stream is ordered with blocking streams both ways,
     const bool blocking = [&] {
         SUBCASE("blocking") {}
         SUBCASE("independent") { peer.kind = stream_kind::independent; }
-        SUBCASE("of another device") { peer.space = 1; }
-        return peer.kind == stream_kind::blocking && peer.space == 0;
+        SUBCASE("of another device") { peer.space = {1}; }
+        return peer.kind == stream_kind::blocking && peer.space == stream_space{};
     }();
     stream_order checker;
     checker.launch(peer, {}, {m.shard_bytes()}, "copy");
@@ -658,10 +658,10 @@ TEST_CASE("what an ended stream was behind stays known to its device, and to the
 {
     const memory m{};
     stream_order checker;
-    const order_stream on_first{.number = 100, .space = 2};
-    const order_stream next{.number = 102, .space = 3, .kind = stream_kind::independent};
-    order_stream ended{.number = 101, .space = 3, .kind = stream_kind::blocking};
-    const order_stream legacy{.number = 103, .space = 3, .kind = stream_kind::legacy};
+    const order_stream on_first{.number = 100, .space = {2}};
+    const order_stream next{.number = 102, .space = {3}, .kind = stream_kind::independent};
+    order_stream ended{.number = 101, .space = {3}, .kind = stream_kind::blocking};
+    const order_stream legacy{.number = 103, .space = {3}, .kind = stream_kind::legacy};
     bool is_blocking = true;
     SUBCASE("blocking") {}
     SUBCASE("independent")
@@ -675,7 +675,7 @@ TEST_CASE("what an ended stream was behind stays known to its device, and to the
     checker.launch(next, {}, {}, "has the line of the one that ended");
     SUBCASE("the device")
     {
-        synchronize_space(checker, 3);
+        synchronize_space(checker, {3});
         checker.touch_host(m.shard_bytes(), memory_access::read);
         CHECK(checker.hazard_count() == 0);
     }
@@ -686,7 +686,7 @@ TEST_CASE("what an ended stream was behind stays known to its device, and to the
     }
     SUBCASE("another device does not know")
     {
-        synchronize_space(checker, 4);
+        synchronize_space(checker, {4});
         checker.touch_host(m.shard_bytes(), memory_access::read);
         CHECK(checker.hazard_count() == 1);
     }

@@ -78,7 +78,7 @@ order_stream stream_of(const Stream& on)
         const auto id = on.id();
         stream.number = id.number;
         stream.thread = id.thread;
-        stream.space = 2 + static_cast<std::uint32_t>(on.device());
+        stream.space = stream_space::of_cuda(on.device());
         stream.capture = on.capture_number();
         // In a capture no stream waits for the default stream.
         const bool waits = stream.capture == 0 && !on.is_default() && on.blocking();
@@ -87,7 +87,7 @@ order_stream stream_of(const Stream& on)
                                       : stream_kind::independent;
     } else {
         stream.number = on.id();
-        stream.space = 1;
+        stream.space = stream_space::of_host();
     }
     return stream;
 }

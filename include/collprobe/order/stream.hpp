@@ -22,11 +22,20 @@ enum class stream_kind : std::uint8_t {
     legacy, ///< the legacy default stream itself: ordered with all blocking streams of its `space`
 };
 
+/// The source of a stream's number: the caller, or a device.
+struct stream_space {
+    std::uint32_t number = 0;
+
+    static constexpr stream_space of_host() noexcept { return {1}; }
+    static constexpr stream_space of_cuda(int device) noexcept { return {2 + static_cast<std::uint32_t>(device)}; }
+    friend bool operator==(stream_space, stream_space) = default;
+};
+
 /// A stream as the checker knows it. `number`, `space` and `thread` together identify one stream for ever. A handle
 /// would not, because handles are reused.
 struct order_stream {
     std::uint64_t number = 0;
-    std::uint32_t space = 0; ///< the source of the number: 0 the caller, 1 host streams, 2 + d CUDA's of device d
+    stream_space space{};
     std::uint64_t thread = 0; ///< the owner of a stream that belongs to a thread; else 0
     std::uint64_t capture = 0; ///< the number of the capture under way on the stream; 0 if none
     stream_kind kind = stream_kind::independent;
@@ -114,24 +123,24 @@ private:
 
 namespace detail {
 
-/// The work that a stream or a host thread knows to be done: for each line (stream or host thread) its last operation.
+/// The work that a stream or a host thread knows to be done: for each actor (stream or host thread) its last operation.
 class order_clock {
 public:
-    bool knows(std::size_t line, std::uint64_t epoch) const noexcept
+    bool knows(std::size_t actor, std::uint64_t epoch) const noexcept
     {
-        return (line < epochs_.size() ? epochs_[line] : 0) >= epoch;
+        return (actor < epochs_.size() ? epochs_[actor] : 0) >= epoch;
     }
     void join(const order_clock& other)
     {
         if (epochs_.size() < other.epochs_.size()) epochs_.resize(other.epochs_.size());
         std::uint64_t* const own = epochs_.data();
-        for (std::size_t line = 0; line < other.epochs_.size(); ++line)
-            own[line] = own[line] < other.epochs_[line] ? other.epochs_[line] : own[line];
+        for (std::size_t actor = 0; actor < other.epochs_.size(); ++actor)
+            own[actor] = own[actor] < other.epochs_[actor] ? other.epochs_[actor] : own[actor];
     }
-    void advance(std::size_t line, std::uint64_t epoch)
+    void advance(std::size_t actor, std::uint64_t epoch)
     {
-        if (epochs_.size() <= line) epochs_.resize(line + 1);
-        epochs_[line] = epoch;
+        if (epochs_.size() <= actor) epochs_.resize(actor + 1);
+        epochs_[actor] = epoch;
     }
     void clear() noexcept { epochs_.clear(); }
 
@@ -149,7 +158,7 @@ public:
     bool recorded() const noexcept { return static_cast<bool>(node_); }
     std::uint64_t capture() const noexcept { return node_->capture; }
     const detail::order_clock& clock() const noexcept { return node_->clock; }
-    /// Whether the checker with this number recorded the point: another checker numbers lines differently.
+    /// Whether the checker with this number recorded the point: another checker numbers actors differently.
     bool is_of(std::uint64_t checker) const noexcept { return node_ && node_->checker == checker; }
 
     /// Replaces the earlier point. Allocates only at the first record and while there are copies.

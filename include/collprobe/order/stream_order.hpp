@@ -219,7 +219,7 @@ public:
         told([&] { engine_.look(point, on); });
     }
     /// Sets `point` to the work that is on all streams of a space (`order_stream::space`) now.
-    void record_space(order_point& point, std::uint32_t space)
+    void record_space(order_point& point, stream_space space)
     {
         told([&] { engine_.record_space(point, space); });
     }
@@ -329,7 +329,7 @@ public:
     }
     /// Reports that the host frees an allocation, as cudaFree does. With `options::free_synchronizes` the calling
     /// thread has waited for all work of the space when it does so.
-    void free(const void* memory, std::uint32_t space, const char* what, call_site where = call_site::current())
+    void free(const void* memory, stream_space space, const char* what, call_site where = call_site::current())
     {
         order_point all;
         told([&] {

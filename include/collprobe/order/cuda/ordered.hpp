@@ -30,7 +30,7 @@ inline order_stream stream_of(cudaStream_t handle) { return order_hooks::stream_
 namespace detail {
 
 /// Of the streams of the current device.
-inline std::uint32_t space_of_device() { return 2 + static_cast<std::uint32_t>(cuda::detail::current_device()); }
+inline stream_space space_of_device() { return stream_space::of_cuda(cuda::detail::current_device()); }
 /// Of a null pointer those of the host's pageable memory.
 inline cudaPointerAttributes attributes_of(const void* memory)
 {
@@ -42,10 +42,10 @@ inline cudaPointerAttributes attributes_of(const void* memory)
     return attributes;
 }
 /// Of the streams of the device that the memory belongs to; of the current one if CUDA does not know the memory.
-inline std::uint32_t space_of(const void* memory)
+inline stream_space space_of(const void* memory)
 {
     const int device = attributes_of(memory).device;
-    return device < 0 ? space_of_device() : 2 + static_cast<std::uint32_t>(device);
+    return device < 0 ? space_of_device() : stream_space::of_cuda(device);
 }
 /// Where a call puts the address of memory. (CUDA's own templates take pointers to constant elements, too.)
 template <class T>

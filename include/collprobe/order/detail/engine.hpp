@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,17 +26,13 @@ public:
     }
     order_engine(const order_engine&) = delete;
     order_engine& operator=(const order_engine&) = delete;
-    ~order_engine()
-    {
-        for (capture* const each : captures_) delete each;
-    }
 
     hazard_list& reports() noexcept { return reports_; }
     const hazard_list& reports() const noexcept { return reports_; }
     void name(const order_stream& stream, std::string text)
     {
         order_domain& in = domain_of(stream);
-        in.line(in.line_of(stream, {}, now_)).identities.back().name = std::move(text);
+        in.actor(in.actor_of(stream, {}, now_)).identities.back().name = std::move(text);
     }
 
     void launch(
@@ -46,10 +43,10 @@ public:
     }
     void touch_host(memory_range range, memory_access mode, order_site what, std::uint64_t thread)
     {
-        const std::uint32_t own = host_line(thread);
+        const std::uint32_t own = host_actor(thread);
         const order_access access = step_host(own, what);
         check_bounds(main_, access, range, mode);
-        check(main_, access, main_.line(own).clock, range, mode);
+        check(main_, access, main_.actor(own).clock, range, mode);
     }
     void collective(const order_stream& on, const memory_ranges& reads, const memory_ranges& writes, order_site what,
         std::uint64_t thread, bool deferrable)
@@ -88,7 +85,7 @@ public:
     {
         order_domain& in = domain_of(on);
         const std::uint32_t own = enter(in, on, thread);
-        point.record(serial_, on.capture, in.line(own).clock);
+        point.record(serial_, on.capture, in.actor(own).clock);
     }
     /// Sets the point to the work that a host waits for if it synchronises with the stream now. The stream learns
     /// nothing.
@@ -100,13 +97,13 @@ public:
     }
     void record_host(order_point& point, std::uint64_t thread)
     {
-        point.record(serial_, 0, main_.line(host_line(thread)).clock);
+        point.record(serial_, 0, main_.actor(host_actor(thread)).clock);
     }
     void wait(const order_stream& on, const order_point& point, std::uint64_t thread)
     {
         if (!point.is_of(serial_) || point.capture() != on.capture) return;
         order_domain& in = domain_of(on);
-        in.line(enter(in, on, thread)).clock.join(point.clock());
+        in.actor(enter(in, on, thread)).clock.join(point.clock());
     }
     void wait_unrecorded(const order_stream& on, order_site what)
     {
@@ -120,7 +117,7 @@ public:
         if (point.is_of(serial_) && point.capture() == 0) learn(thread, point.clock());
     }
     /// Records the present knowledge of all streams of a space.
-    void record_space(order_point& point, std::uint32_t space)
+    void record_space(order_point& point, stream_space space)
     {
         order_clock all;
         main_.look(space, all);
@@ -141,7 +138,7 @@ public:
 
     void handoff_release(order_key tag, std::uint64_t thread)
     {
-        handoffs_[tag].join(main_.line(host_line(thread)).clock);
+        handoffs_[tag].join(main_.actor(host_actor(thread)).clock);
     }
     void handoff_acquire(order_key tag, std::uint64_t thread)
     {
@@ -151,7 +148,7 @@ public:
     void thread_began(const order_point& parent, std::uint64_t thread)
     {
         if (!parent.is_of(serial_)) return;
-        (void)main_.host_line(thread, parent.clock(), now_);
+        (void)main_.host_actor(thread, parent.clock(), now_);
         learn(thread, parent.clock());
     }
     void thread_ended(order_point& last, std::uint64_t thread)
@@ -179,9 +176,9 @@ public:
     void release(memory_range range, bool stays_unused, order_site what, std::uint64_t thread)
     {
         allocations_.remove(range, stays_unused);
-        const std::uint32_t own = host_line(thread);
+        const std::uint32_t own = host_actor(thread);
         const order_access access = step_host(own, what);
-        check(main_, access, main_.line(own).clock, range, memory_access::write, true);
+        check(main_, access, main_.actor(own).clock, range, memory_access::write, true);
         if (stays_unused) mark_released(main_, range);
         else main_.shadow.forget(range);
     }
@@ -198,15 +195,7 @@ public:
         capture* const found = find_capture(number);
         if (found != nullptr && found->ended == capture::open) found->ended = now_;
     }
-    void capture_forget(std::uint64_t number)
-    {
-        for (capture*& each : captures_) {
-            if (each->number != number) continue;
-            delete std::exchange(each, captures_.back());
-            captures_.pop_back();
-            return;
-        }
-    }
+    void capture_forget(std::uint64_t number) { captures_.erase(number); }
     std::uint64_t capture_of(order_key graph)
     {
         const std::uint64_t* const found = graphs_.find(graph);
@@ -243,10 +232,9 @@ public:
 private:
     struct capture {
         static constexpr std::uint64_t open = UINT64_MAX;
-        std::uint64_t number;
-        std::uint64_t begun; ///< epoch
-        std::uint64_t ended; ///< epoch, or `open`
-        std::size_t graphs; ///< how many graphs' handles stand for it
+        std::uint64_t begun = 0; ///< epoch
+        std::uint64_t ended = open; ///< epoch, or `open`
+        std::size_t graphs = 0; ///< how many graphs' handles stand for it
         order_domain domain;
     };
     struct release_of {
@@ -272,41 +260,39 @@ private:
     };
 
     std::uint32_t site(order_site what) { return reports_.site_number(what.operation, what.where); }
-    std::uint32_t host_line(std::uint64_t thread) { return main_.host_line(thread, {}, now_); }
+    std::uint32_t host_actor(std::uint64_t thread) { return main_.host_actor(thread, {}, now_); }
     order_access step_host(std::uint32_t own, order_site what)
     {
-        order_line& line = main_.line(own);
+        order_actor& actor = main_.actor(own);
         const order_access access{++now_, own, site(what)};
-        line.clock.advance(own, access.epoch);
-        line.last = access.epoch;
-        ++line.version;
+        actor.clock.advance(own, access.epoch);
+        actor.last = access.epoch;
+        ++actor.version;
         return access;
     }
     void learn(std::uint64_t thread, const order_clock& news_of)
     {
-        order_line& line = main_.line(host_line(thread));
-        line.clock.join(news_of);
-        ++line.version;
+        order_actor& actor = main_.actor(host_actor(thread));
+        actor.clock.join(news_of);
+        ++actor.version;
     }
 
     capture* find_capture(std::uint64_t number) noexcept
     {
-        for (capture* const each : captures_) {
-            if (each->number == number) return each;
-        }
-        return nullptr;
+        const auto found = captures_.find(number);
+        return found == captures_.end() ? nullptr : &found->second;
     }
     order_domain& domain_of(const order_stream& stream)
     {
         if (stream.capture == 0) return main_;
-        if (capture* const known = find_capture(stream.capture)) return known->domain;
-        captures_.push_back(new capture{stream.capture, now_, capture::open, 0, {}});
-        return captures_.back()->domain;
+        const auto [found, is_new] = captures_.try_emplace(stream.capture);
+        if (is_new) found->second.begun = now_;
+        return found->second.domain;
     }
 
     std::uint32_t enter(order_domain& in, const order_stream& on)
     {
-        const std::uint32_t own = in.line_of(on, {}, now_);
+        const std::uint32_t own = in.actor_of(on, {}, now_);
         in.join_default_streams(own);
         return own;
     }
@@ -314,14 +300,14 @@ private:
     std::uint32_t enter(order_domain& in, const order_stream& on, std::uint64_t thread)
     {
         if (&in != &main_) return enter(in, on);
-        const std::uint32_t host = host_line(thread);
-        const std::uint32_t own = in.line_of(on, in.line(host).clock, now_);
-        const order_line& from = in.line(host);
-        order_line& line = in.line(own);
-        if (line.joined_host != host || line.joined_version != from.version) {
-            line.clock.join(from.clock);
-            line.joined_host = host;
-            line.joined_version = from.version;
+        const std::uint32_t host = host_actor(thread);
+        const std::uint32_t own = in.actor_of(on, in.actor(host).clock, now_);
+        const order_actor& from = in.actor(host);
+        order_actor& actor = in.actor(own);
+        if (actor.joined_host != host || actor.joined_version != from.version) {
+            actor.clock.join(from.clock);
+            actor.joined_host = host;
+            actor.joined_version = from.version;
         }
         in.join_default_streams(own);
         return own;
@@ -332,17 +318,17 @@ private:
     {
         order_domain& in = domain_of(on);
         const std::uint32_t own = enter(in, on, thread);
-        order_line& line = in.line(own);
+        order_actor& actor = in.actor(own);
         const order_access access{++now_, own, what};
-        line.clock.advance(own, access.epoch);
-        line.last = access.epoch;
+        actor.clock.advance(own, access.epoch);
+        actor.last = access.epoch;
         if (launched_ == nullptr) { // of a graph, each access was checked when it was captured
             check_bounds(in, access, reads, memory_access::read);
             check_bounds(in, access, writes, memory_access::write);
         }
-        for (const memory_range range : reads) check(in, access, line.clock, range, memory_access::read);
+        for (const memory_range range : reads) check(in, access, actor.clock, range, memory_access::read);
         for (const memory_range range : writes)
-            check(in, access, line.clock, range, memory_access::write, is_release);
+            check(in, access, actor.clock, range, memory_access::write, is_release);
     }
 
     /// Runs the members of a group as one operation. All start when all their streams are ready, and later work of each
@@ -359,7 +345,7 @@ private:
         };
         each_member([&](member& one) {
             one.access = {++now_, enter(in, one.on, thread), one.site};
-            all.join(in.line(one.access.line).clock);
+            all.join(in.actor(one.access.actor).clock);
         });
         each_member([&](member& one) {
             check_bounds(in, one.access, one.reads, memory_access::read);
@@ -367,11 +353,11 @@ private:
             for (const memory_range range : one.reads) check(in, one.access, all, range, memory_access::read);
             for (const memory_range range : one.writes) check(in, one.access, all, range, memory_access::write);
         });
-        each_member([&](member& one) { all.advance(one.access.line, one.access.epoch); });
+        each_member([&](member& one) { all.advance(one.access.actor, one.access.epoch); });
         each_member([&](member& one) {
-            order_line& line = in.line(one.access.line);
-            line.clock = all;
-            line.last = one.access.epoch;
+            order_actor& actor = in.actor(one.access.actor);
+            actor.clock = all;
+            actor.last = one.access.epoch;
         });
     }
 
@@ -488,7 +474,7 @@ private:
     }
     stream_hazard::side side(order_domain& in, const order_access& access, memory_access mode, memory_range bytes)
     {
-        const order_line::identity& who = in.line(access.line).who(access.epoch);
+        const order_actor::identity& who = in.actor(access.actor).who(access.epoch);
         const order_site& at = reports_.site(access.what);
         return {at.operation, mode, who.host, who.stream.number, who.name, bytes, at.where};
     }
@@ -497,7 +483,7 @@ private:
     std::size_t most_released_;
     std::uint64_t now_ = 0; ///< the epoch of the last operation
     order_domain main_;
-    std::vector<capture*> captures_;
+    std::map<std::uint64_t, capture> captures_; ///< by number
     const capture* launched_ = nullptr; ///< the graph that is being launched
     order_table<order_point> events_;
     order_table<order_clock> handoffs_;

@@ -11,17 +11,17 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// One access of a line (a stream or a host thread). An epoch is used once; 0 means no access.
+/// One access of an actor (a stream or a host thread). An epoch is used once; 0 means no access.
 struct order_access {
     std::uint64_t epoch = 0;
-    std::uint32_t line = 0;
+    std::uint32_t actor = 0;
     std::uint32_t what = 0; ///< the number of its name and call site
 };
 
 /// The last accesses to a run of bytes.
 struct order_segment {
     order_access write;
-    std::vector<order_access> reads; ///< since the write; at most one per line
+    std::vector<order_access> reads; ///< since the write; at most one per actor
     bool released = false; ///< the write is a release, and the bytes were not allocated since
 };
 
