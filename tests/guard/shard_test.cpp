@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/comm/node_groups.hpp>
 #include <collprobe/guard/shard.hpp>
@@ -73,15 +73,14 @@ void write_primary(Shard& shard, host::stream_ref on, uint64_t generation = 1)
 }
 
 /// Counts the bytes that its all-gathers send. What it is split into counts by itself.
-class counting : public adaptor<local::communicator> {
+class counting : public adaptor<counting, local::communicator> {
 public:
     using adaptor::adaptor;
     template <element T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
-        call_site where = call_site::current())
+    void make(const collective_call& call, stream_ref on)
     {
-        *sent += static_cast<uint64_t>(size() - 1) * send.size_bytes();
-        adaptor::all_gather<T>(send, receive, on, where);
+        if (call.what == collective::all_gather) *sent += static_cast<uint64_t>(size() - 1) * call.bytes_sent(rank()).size();
+        adaptor::make<T>(call, on);
     }
     std::optional<counting> split(int color, int key, call_site where = call_site::current())
     {

@@ -17,7 +17,7 @@
 
 #include <collprobe/audit/audit.hpp>
 #include <collprobe/audit/weight_probe.hpp>
-#include <collprobe/comm/grouped.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/comm/nccl/group.hpp>
 #include <collprobe/reduce/reproducible.hpp>
@@ -46,7 +46,7 @@ concept says_all = requires(C& comm, view<const float> data, cuda::stream_ref st
     comm.name();
     comm.abort("why");
     comm.device_scope();
-    comm.collectives_enqueue_at_once();
+    comm.enqueues_at_once();
 };
 static_assert(says_all<nccl::communicator_ref> && says_all<reproducible<nccl::communicator_ref>> && says_all<probed_sums>);
 
@@ -614,7 +614,7 @@ TEST_CASE("probed communicators stack, and keep what the wrapped one says of its
         trainer rank(world);
         rank.prepare(0);
         probed_nccl inner(world);
-        CHECK(inner.collectives_enqueue_at_once());
+        CHECK(inner.enqueues_at_once());
         {
             const auto scope = inner.device_scope();
             int current = -1;

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 
@@ -25,7 +24,6 @@ namespace collprobe::inline COLLPROBE_ABI {
 ///     node_groups nodes(world, 8);                       // neighbours: rank r is local rank r % 8 of node r / 8
 ///     node_groups nodes(world, {0, 1, 0, 1});            // ranks dealt out in turn
 template <communicator Comm>
-    requires has_split<Comm>
 class node_groups {
 public:
     /// The communicator type that `split` of the world returns.
@@ -89,8 +87,8 @@ private:
     {
         if (across_.size() == world.size() / placed.ranks_per_node && within_.size() == placed.ranks_per_node) return;
         // A rank that has not noticed the mismatch must not wait for this rank.
-        detail::abort(across_, mismatch);
-        detail::abort(within_, mismatch);
+        across_.abort(mismatch);
+        within_.abort(mismatch);
         detail::caller(world, "node_groups", where).fail(status::mismatch, mismatch);
     }
 

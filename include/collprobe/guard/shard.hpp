@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/node_groups.hpp>
 #include <collprobe/core/element.hpp>
@@ -39,7 +38,6 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// Cost: memory for `layout().secondary_count()` elements; no copy between the two gathers (`shard_layout`).
 /// Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.2; its race: arXiv 2407.01614.
 template <communicator Comm, element T>
-    requires has_all_gather<typename node_groups<Comm>::part, T>
 class secondary_shard {
 public:
     using groups_type = node_groups<Comm>;
@@ -189,7 +187,7 @@ private:
     }
     guarded<device, T> allocate(std::int64_t timeout_ms) const
     {
-        const auto scope = detail::enter_device(groups_->across_nodes());
+        const auto scope = groups_->across_nodes().device_scope();
         return guarded<device, T>(layout_.secondary_count(), timeout_ms);
     }
     std::uint64_t place_of_slice() const noexcept { return layout_.node * layout_.slot(); }

@@ -6,7 +6,6 @@
 #include <exception>
 #include <string>
 
-#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/mpi/detail/handle.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/ref.hpp>
@@ -45,7 +44,7 @@ public:
         else on->enqueue(told);
     }
     /// Accepts any memory of the process.
-    void places(const collprobe::detail::collective_arguments&) const noexcept {}
+    void places(const collective_call&) const noexcept {}
 
 private:
     /// The message to the peers, in the order of calls.
