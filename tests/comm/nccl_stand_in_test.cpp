@@ -155,7 +155,7 @@ TEST_CASE("a communicator tells what it is")
         auto part = comm.split(comm.rank() / 2, 0);
         require(part->name() == "dp/split0.color" + std::to_string(comm.rank() / 2), "name of a part");
         require(part->device_ordinal() == comm.rank(), "device of a part");
-        const nccl::communicator_ref lent = comm;
+        nccl::communicator_ref lent = comm;
         require(lent.native_handle() == comm.native_handle() && lent.rank() == comm.rank(), "lent");
         {
             const cuda::device_guard elsewhere(7);
@@ -398,7 +398,7 @@ TEST_CASE("an owner can be moved, lent, released and adopted")
         device_values<float> values(4, 1.0f);
         nccl::communicator moved = std::move(given);
         moved.all_reduce(values.in(), values.out(), reduction::sum, stream);
-        const nccl::communicator_ref lent = moved;
+        nccl::communicator_ref lent = moved;
         const ncclComm_t raw = moved.release();
         bool refused = false;
         try {

@@ -90,57 +90,30 @@ TEST_CASE("ranks that give different nodes are told, and who did not see it does
     }
 }
 
-TEST_CASE("ranks of a node need not be neighbours: nodes by their lowest ranks, ranks within them in order")
+TEST_CASE("two communicators that exist do as well, and those of ranks that are no neighbours are refused")
 {
-    // Of six ranks: the node of each, and the ranks of each node, in the order of the nodes.
-    struct placement {
-        std::vector<int> node_of;
-        std::vector<std::vector<int>> ranks;
-    };
-    const placement placements[] = {
-        {{0, 1, 0, 1, 0, 1}, {{0, 2, 4}, {1, 3, 5}}},
-        {{7, -1, 3, 3, -1, 7}, {{0, 5}, {1, 4}, {2, 3}}},
-        {{1, 1, 1, 0, 0, 0}, {{0, 1, 2}, {3, 4, 5}}},
-        {{5, 4, 3, 2, 1, 0}, {{0}, {1}, {2}, {3}, {4}, {5}}},
-        {{2, 2, 2, 2, 2, 2}, {{0, 1, 2, 3, 4, 5}}},
-    };
-    for (const placement& at : placements) {
-        CHECK_NOTHROW(local_provider{6}.run([&](local::communicator& world) {
-            node_groups groups(world, at.node_of);
-            const auto require = [](bool condition) {
-                if (!condition) throw std::runtime_error("another group");
-            };
-            require(groups.nodes() == static_cast<int>(at.ranks.size()));
-            require(groups.ranks_per_node() == static_cast<int>(at.ranks[0].size()));
-            require(groups.world_rank(groups.node(), groups.local_rank()) == world.rank());
-            const host::stream on;
-            const std::vector<int> own{world.rank()};
-            std::vector<int> across(at.ranks.size()), within(at.ranks[0].size());
-            groups.across_nodes().all_gather(view<const int>(own), view<int>(across), on);
-            groups.within_node().all_gather(view<const int>(own), view<int>(within), on);
-            on.synchronize(soon_ms);
-            const auto node = static_cast<std::size_t>(groups.node());
-            const auto local = static_cast<std::size_t>(groups.local_rank());
-            require(within == at.ranks[node]);
-            for (std::size_t k = 0; k < at.ranks.size(); ++k) {
-                require(across[k] == at.ranks[k][local]);
-                for (std::size_t l = 0; l < within.size(); ++l) {
-                    require(groups.world_rank(static_cast<int>(k), static_cast<int>(l)) == at.ranks[k][l]);
-                }
-            }
-        }));
+    CHECK_NOTHROW(local_provider{6}.run([](local::communicator& world) {
+        auto within = world.split(world.rank() / 3, world.rank());
+        auto across = world.split(world.rank() % 3, world.rank());
+        node_groups nodes(world, *within, *across);
+        const auto require = [](bool condition) {
+            if (!condition) throw std::runtime_error("another group");
+        };
+        require(nodes.nodes() == 2 && nodes.ranks_per_node() == 3);
+        require(nodes.world_rank(nodes.node(), nodes.local_rank()) == world.rank());
+        const host::stream on;
+        std::vector<int> sum{world.rank()};
+        nodes.within_node().all_reduce(view<const int>(sum), view<int>(sum), reduction::sum, on);
+        on.synchronize(soon_ms);
+        require(sum[0] == (world.rank() < 3 ? 3 : 12));
+    }));
+    const auto outcomes = run_each(local::group(6), [](local::communicator& world) {
+        auto within = world.split(world.rank() % 2, world.rank());
+        auto across = world.split(world.rank() / 2, world.rank());
+        node_groups nodes(world, *within, *across);
+    });
+    for (const int rank : {1, 2, 3, 4}) {
+        CHECK(says(outcomes[static_cast<std::size_t>(rank)].failure(), "neighbours share a node"));
     }
-}
-
-TEST_CASE("nodes of different sizes, or for other ranks, are refused on all ranks")
-{
-    const auto refused_with = [](const std::vector<int>& node_of, const std::string& text) {
-        for (const rank_outcome& outcome : run_each(
-                 local::group(4), [&](local::communicator& world) { node_groups nodes(world, node_of); })) {
-            CHECK(says(outcome.failure(), text));
-        }
-    };
-    refused_with({0, 0, 0, 5}, "node 5 has 1 ranks, and node 0 has 3");
-    refused_with({0, 0, 1}, "node_of has 3 nodes for 4 ranks");
-    refused_with({}, "node_of has 0 nodes for 4 ranks");
+    CHECK(says(outcomes[1].failure(), "the rank is 0 of 3 within its node and 1 of 2 across the nodes"));
 }

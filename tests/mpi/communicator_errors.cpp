@@ -113,6 +113,19 @@ void check_bad_arguments()
         const auto odd = reinterpret_cast<const float*>(reinterpret_cast<const char*>(own.send.data()) + 1);
         comm.all_reduce(view<const float>(odd, 8), own.out(8), reduction::sum, on);
     });
+    // Places that no call reads: 2^31 elements in all, or more.
+    const std::uint64_t part = (std::uint64_t{1} << 31) / parts + 1;
+    const view<const float> far_part(reinterpret_cast<const float*>(std::uintptr_t{1} << 40), part);
+    const view<const float> far_in(far_part.data(), part * parts);
+    const view<float> far_out(reinterpret_cast<float*>(std::uintptr_t{1} << 44), part * parts);
+    const view<float> far_part_out(far_out.data(), part);
+    const std::string too_many = std::to_string(part * parts) + " elements: MPI takes at most 2147483647 in a call";
+    const auto beyond = [&](const std::string& what, auto call) {
+        CHECK(says(thrown_by(call), status::unsupported, what + " has " + too_many));
+    };
+    beyond("receive", [&] { comm.all_gather(far_part, far_out, on); });
+    beyond("send", [&] { comm.all_to_all(far_in, far_out, on); });
+    beyond("send", [&] { comm.reduce_scatter(far_in, far_part_out, reduction::sum, on); });
     refused("color -2 is below no_color", [&] { comm.split(-2, 0); });
     on.synchronize();
     CHECK(own.untouched());
@@ -301,7 +314,7 @@ void check_other_order_and_missing_call()
     }
     {
         // A borrowed one compares, too.
-        const mpi::communicator_ref borrowed(MPI_COMM_WORLD, {.timeout_ms = 20'000});
+        mpi::communicator_ref borrowed(MPI_COMM_WORLD, {.timeout_ms = 20'000});
         memory own;
         const host::stream on;
         const std::uint64_t count = borrowed.rank() == 0 ? 63 : 64;
@@ -348,7 +361,7 @@ void check_error_of_mpi()
 void throw_in_one_rank(int& argc, char**& argv)
 {
     const mpi::environment environment(&argc, &argv);
-    const mpi::communicator world = make_unverified(-1);
+    mpi::communicator world = make_unverified(-1);
     if (world.rank() == world.size() - 1) throw std::runtime_error("thrown by one rank");
     const host::stream on;
     world.barrier(on);
@@ -361,7 +374,7 @@ void check_thread_level(int& argc, char**& argv)
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     if (provided < MPI_THREAD_MULTIPLE) { // an MPI may give more than it is asked for
         CHECK(says(thrown_by([] { mpi::communicator_ref(MPI_COMM_WORLD); }), status::unsupported,
-            "MPI was initialized with MPI_THREAD_FUNNELED"));
+            "MPI was initialized for calls from one thread at a time"));
         CHECK(says(thrown_by([] { mpi::environment(); }), status::unsupported, "ask MPI_Init_thread for MPI_THREAD_MULTIPLE"));
     }
     MPI_Finalize();

@@ -93,46 +93,42 @@ TEST_CASE_TEMPLATE(
 
 TEST_CASE("slice r arrives at rank r: integers that are codes are exact")
 {
-    for (const bool dealt : {false, true}) {
-        for (const shape of : {shape{0, 3}, shape{2, 2}, shape{2, 4}, shape{4, 2}}) {
-            const int n = of.ranks();
-            for (const uint64_t part : {uint64_t{1}, uint64_t{200}, uint64_t{5000}}) {
-                local::run(n, {.timeout_ms = soon_ms}, [&](local::communicator& world) {
-                    const auto test = [&](auto& comm) {
-                        host::stream stream;
-                        const auto me = static_cast<uint64_t>(comm.rank());
-                        std::vector<float> send(part * static_cast<uint64_t>(n));
-                        // Each block has the largest code, so that scales are 1, and sums are codes of scale
-                        // n.
-                        for (uint64_t r = 0; r < static_cast<uint64_t>(n); ++r)
-                            for (uint64_t i = 0; i < part; ++i)
-                                send[r * part + i]
-                                    = i % 64 == 0 ? 127.0f : static_cast<float>((r * 31 + i) % 127);
-                        std::vector<float> mine(part);
-                        view<float> receive(mine);
-                        if (me % 2 == 1) receive = view<float>(send).part(me * part, part); // in place
-                        comm.reduce_scatter(view<const float>(send), receive, reduction::sum, stream);
-                        stream.synchronize(soon_ms);
-                        for (uint64_t i = 0; i < part; ++i) {
-                            const float one = i % 64 == 0 ? 127.0f : static_cast<float>((me * 31 + i) % 127);
-                            if (receive[i] != one * static_cast<float>(n)) {
-                                throw std::runtime_error("element " + std::to_string(i) + " of rank "
-                                    + std::to_string(me) + " is " + std::to_string(receive[i]));
-                            }
+    for (const shape of : {shape{0, 3}, shape{2, 2}, shape{2, 4}, shape{4, 2}}) {
+        const int n = of.ranks();
+        for (const uint64_t part : {uint64_t{1}, uint64_t{200}, uint64_t{5000}}) {
+            local::run(n, {.timeout_ms = soon_ms}, [&](local::communicator& world) {
+                const auto test = [&](auto& comm) {
+                    host::stream stream;
+                    const auto me = static_cast<uint64_t>(comm.rank());
+                    std::vector<float> send(part * static_cast<uint64_t>(n));
+                    // Each block has the largest code, so that scales are 1, and sums are codes of scale
+                    // n.
+                    for (uint64_t r = 0; r < static_cast<uint64_t>(n); ++r)
+                        for (uint64_t i = 0; i < part; ++i)
+                            send[r * part + i]
+                                = i % 64 == 0 ? 127.0f : static_cast<float>((r * 31 + i) % 127);
+                    std::vector<float> mine(part);
+                    view<float> receive(mine);
+                    if (me % 2 == 1) receive = view<float>(send).part(me * part, part); // in place
+                    comm.reduce_scatter(view<const float>(send), receive, reduction::sum, stream);
+                    stream.synchronize(soon_ms);
+                    for (uint64_t i = 0; i < part; ++i) {
+                        const float one = i % 64 == 0 ? 127.0f : static_cast<float>((me * 31 + i) % 127);
+                        if (receive[i] != one * static_cast<float>(n)) {
+                            throw std::runtime_error("element " + std::to_string(i) + " of rank "
+                                + std::to_string(me) + " is " + std::to_string(receive[i]));
                         }
-                    };
-                    if (of.nodes == 0) {
-                        quantised comm(world, {.block = 64}, tiny);
-                        test(comm);
-                    } else {
-                        std::vector<int> node_of;
-                        for (int r = 0; r < n; ++r) node_of.push_back(dealt ? r % of.nodes : r / of.per_node);
-                        node_groups nodes(world, node_of);
-                        quantised comm(world, nodes, {.block = 64}, {.block = 64}, tiny);
-                        test(comm);
                     }
-                });
-            }
+                };
+                if (of.nodes == 0) {
+                    quantised comm(world, {.block = 64}, tiny);
+                    test(comm);
+                } else {
+                    node_groups nodes(world, of.per_node);
+                    quantised comm(world, nodes, {.block = 64}, {.block = 64}, tiny);
+                    test(comm);
+                }
+            });
         }
     }
 }

@@ -9,7 +9,7 @@
 #include <exception>
 #include <utility>
 
-#include <collprobe/comm/detail/cuda/nvtx.hpp>
+#include <collprobe/comm/cuda/nvtx_ranges.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/detail/math.hpp>
@@ -78,26 +78,25 @@ double as_double(const void* scalar, element_type type) noexcept
 /// A range of NVTX around the launches of a probe, if COLLPROBE_SINKS has nvtx and a tool is there.
 class probe_range {
 public:
-    probe_range([[maybe_unused]] bool wanted, [[maybe_unused]] const call_facts& facts,
-        [[maybe_unused]] std::uint64_t key)
+    probe_range([[maybe_unused]] bool wanted, [[maybe_unused]] const call_facts& facts)
     {
-#if defined(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_SCHEMA_ID)
+#if __has_include(<nvtx3/nvToolsExt.h>)
         domain_ = wanted ? collprobe::detail::nvtx_domain::of_process() : nullptr;
         if (domain_ == nullptr) return;
         const std::uint64_t bytes = facts.count * static_cast<std::uint64_t>(collprobe::bytes_of(facts.type));
-        domain_->push(facts.call, {key, bytes, static_cast<std::int32_t>(facts.operation)});
+        domain_->push(facts.call, bytes);
 #endif
     }
     probe_range(const probe_range&) = delete;
     ~probe_range()
     {
-#if defined(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_SCHEMA_ID)
+#if __has_include(<nvtx3/nvToolsExt.h>)
         if (domain_ != nullptr) domain_->pop();
 #endif
     }
 
 private:
-#if defined(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_SCHEMA_ID)
+#if __has_include(<nvtx3/nvToolsExt.h>)
     const collprobe::detail::nvtx_domain* domain_ = nullptr;
 #endif
 };
@@ -429,7 +428,7 @@ void communicator::before(collprobe_call& call)
         const cuda::device_guard current(device_);
         const cuda::stream_ref stream(static_cast<cudaStream_t>(call.stream));
         if (is_capturing(stream)) return skip(skip_reason::capture);
-        const probe_range range(options_.nvtx, facts, key_);
+        const probe_range range(options_.nvtx, facts);
         // NCCL may refuse such buffers; a kernel that reads them would end the program.
         if (!can_be_read(call, facts)) return skip(skip_reason::type);
         ++wanted_;
@@ -502,7 +501,7 @@ void communicator::enqueue_result(slot& of, void* on, const void* receive) noexc
         const cuda::device_guard current(device_);
         const cuda::stream_ref stream(static_cast<cudaStream_t>(on));
         const call_facts& facts = of.facts;
-        const probe_range range(options_.nvtx, facts, key_);
+        const probe_range range(options_.nvtx, facts);
         enter_lane(stream);
         rank_measurement& to = rank_call_layout::measurement(of.on_device);
         if (facts.has_result) {

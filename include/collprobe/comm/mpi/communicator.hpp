@@ -47,7 +47,7 @@ class communicator;
 /// Arithmetic is that of `local`: 8-bit and 16-bit types round at each combination, a floating-point average multiplies
 /// each value by 1/n first, integers wrap, min and max prefer a number to a NaN and order -0 < +0, subnormal numbers
 /// count. MPI chooses the order of sums and products; MPI's standard advises the same bits on all ranks, and
-/// implementations give them. A count of 0 calls nothing. Counts beyond `int` are allowed.
+/// implementations give them. A count of 0 calls nothing. README.md has the limit of counts.
 /// Preconditions: one host thread uses the object at a time. Buffers are aligned. While its work is queued, no other
 /// code makes collective calls on the `MPI_Comm` (so prefer `communicator::duplicate`, which has its own). Calls on
 /// several communicators that share a stream come in the same order on all ranks.

@@ -43,8 +43,16 @@ public:
         if (on == nullptr) told();
         else on->enqueue(told);
     }
-    /// Accepts any memory of the process.
-    void places(const collective_call&) const noexcept {}
+    /// Refuses what MPI cannot count; accepts any memory of the process. Calls without parts go piece by piece.
+    void places(const collective_call& call) const
+    {
+        const auto [send_has_parts, receive_has_parts, rule] = collprobe::detail::shape_of(call.what);
+        const std::uint64_t elements = send_has_parts ? call.send_count : receive_has_parts ? call.receive_count : 0;
+        if (elements <= most_elements) return;
+        fail(std::string(send_has_parts ? "send" : "receive") + " has " + std::to_string(elements)
+                + " elements: MPI takes at most " + std::to_string(most_elements) + " in a call, all parts together",
+            status::unsupported);
+    }
 
 private:
     /// The message to the peers, in the order of calls.

@@ -142,10 +142,8 @@ public:
     /// The arguments of a call of MPI, for the rank whose turn it is.
     transfer transfer_of(const call_description& what, const void* send, void* receive)
     {
-        return {comm_, rank_, size_, what.operation, what.root, what.count, send, receive, scratch_, count_limit_};
+        return {comm_, rank_, size_, what.operation, what.root, what.count, send, receive, scratch_};
     }
-    /// The largest number of elements in one call of MPI; tests make it small.
-    void set_count_limit(std::uint64_t elements) noexcept { count_limit_ = elements; }
 
     /// Asks all ranks for a new `MPI_Comm` each: see `communicator_ref::split`.
     std::pair<MPI_Comm, options> split(int color, int key, call_site where)
@@ -237,7 +235,6 @@ private:
     MPI_Comm for_meetings_ = MPI_COMM_NULL;
     meeting* meeting_ = nullptr;
     scratch scratch_;
-    std::uint64_t count_limit_ = std::uint64_t{1} << 30;
 
     std::atomic<failure*> failure_{nullptr};
 };

@@ -48,14 +48,6 @@ inline status status_of(int code) noexcept
     return status::peer_failure;
 }
 
-inline const char* name_of_thread_level(int level) noexcept
-{
-    if (level == MPI_THREAD_SINGLE) return "MPI_THREAD_SINGLE";
-    if (level == MPI_THREAD_FUNNELED) return "MPI_THREAD_FUNNELED";
-    if (level == MPI_THREAD_SERIALIZED) return "MPI_THREAD_SERIALIZED";
-    return level == MPI_THREAD_MULTIPLE ? "MPI_THREAD_MULTIPLE" : "an unknown thread level";
-}
-
 /// Whether MPI can be called: initialised, and not finalised.
 inline bool usable() noexcept
 {
@@ -85,9 +77,8 @@ inline void require_threads(const error_origin& origin)
     MPI_Query_thread(&level);
     if (level >= MPI_THREAD_MULTIPLE) return;
     throw error(status::unsupported,
-        std::string("MPI was initialized with ") + name_of_thread_level(level)
-            + ", but each stream calls it from a thread of its own: ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or "
-              "make an mpi::environment instead of calling MPI_Init",
+        "MPI was initialized for calls from one thread at a time, but each stream calls it from a thread of its own: "
+        "ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or make an mpi::environment instead of calling MPI_Init",
         origin);
 }
 

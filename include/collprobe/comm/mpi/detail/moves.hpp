@@ -13,7 +13,7 @@
 #include <collprobe/device/host/device.hpp>
 #include <collprobe/sum/combine.hpp>
 
-/// Each collective by calls of MPI: in place, averages, and counts beyond `int`. All ranks have the same arguments.
+/// Each collective by calls of MPI: in place, and averages. All ranks have the same arguments.
 /// Every function throws `refusal` if a call of MPI fails.
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
@@ -44,15 +44,17 @@ struct transfer {
     const void* send;
     void* receive;
     scratch& spare;
-    std::uint64_t limit; ///< the largest number of elements in one call of MPI, all parts together
 };
 
-/// Calls `body(first, count)` for pieces of at most `limit`.
+/// The largest number of elements in one call of MPI, all parts together: MPI counts in `int`.
+constexpr std::uint64_t most_elements = 0x7fffffff;
+
+/// Calls `body(first, count)` for pieces of `count` elements that an `int` holds.
 template <class Body>
-void by_pieces(std::uint64_t count, std::uint64_t limit, Body body)
+void by_pieces(std::uint64_t count, Body body, std::uint64_t most = 1u << 30)
 {
-    for (std::uint64_t first = 0; first < count; first += limit) {
-        body(first, static_cast<int>(count - first < limit ? count - first : limit));
+    for (std::uint64_t first = 0; first < count; first += most) {
+        body(first, static_cast<int>(count - first < most ? count - first : most));
     }
 }
 
@@ -64,111 +66,66 @@ bool scales(reduction operation) noexcept
 }
 
 template <element T>
-void scale(T* scaled, const T* values, std::uint64_t count, int ranks)
-{
-    by_pieces(count, 1u << 30, [&](std::uint64_t first, int some) {
-        collprobe::detail::prepare(reduction::average, scaled + first, values + first, some, ranks);
-    });
-}
-
-template <element T>
-void complete(reduction operation, T* result, std::uint64_t count, int ranks)
-{
-    by_pieces(count, 1u << 30, [&](std::uint64_t first, int some) {
-        collprobe::detail::complete(operation, result + first, some, ranks);
-    });
-}
-
-template <element T>
 void all_reduce(const transfer& of, const T* send, T* receive)
 {
-    if (scales<T>(of.operation)) {
-        scale(receive, send, of.count, of.size);
-        send = receive;
-    }
-    const MPI_Datatype type = value_type<T>();
     const MPI_Op operation = operation_of<T>(of.operation);
-    by_pieces(of.count, of.limit, [&](std::uint64_t first, int count) {
-        const void* const from = send == receive ? MPI_IN_PLACE : send + first;
-        require(MPI_Allreduce(from, receive + first, count, type, operation, of.comm), "MPI_Allreduce");
+    by_pieces(of.count, [&](std::uint64_t first, int count) {
+        const T* from = send + first;
+        T* const into = receive + first;
+        if (scales<T>(of.operation)) {
+            collprobe::detail::prepare(of.operation, into, from, count, of.size);
+            from = into;
+        }
+        require(MPI_Allreduce(from == into ? MPI_IN_PLACE : from, into, count, value_type<T>(), operation, of.comm),
+            "MPI_Allreduce");
+        collprobe::detail::complete(of.operation, into, count, of.size);
     });
-    complete(of.operation, receive, of.count, of.size);
 }
 
 template <element T>
 void reduce_scatter(const transfer& of, const T* send, T* receive)
 {
-    const MPI_Datatype type = value_type<T>();
-    const MPI_Op operation = operation_of<T>(of.operation);
-    const std::uint64_t whole = of.count * static_cast<std::uint64_t>(of.size);
-    const bool in_place = receive == send + static_cast<std::uint64_t>(of.rank) * of.count;
-    if (whole <= of.limit) {
-        T* into = receive;
-        if (scales<T>(of.operation)) {
-            T* const scaled = of.spare.of<T>(whole);
-            scale(scaled, send, whole, of.size);
-            send = scaled;
-        } else if (in_place) {
-            // MPI's in-place means something else: it would write over the other parts.
-            into = of.spare.of<T>(of.count);
-        }
-        require(MPI_Reduce_scatter_block(send, into, static_cast<int>(of.count), type, operation, of.comm),
-            "MPI_Reduce_scatter_block");
-        if (into != receive) std::memcpy(receive, into, of.count * sizeof(T));
-    } else {
-        for (int root = 0; root < of.size; ++root) {
-            const T* const part = send + static_cast<std::uint64_t>(root) * of.count;
-            by_pieces(of.count, of.limit, [&](std::uint64_t first, int count) {
-                const void* from = part + first;
-                if (scales<T>(of.operation)) {
-                    T* const scaled = of.spare.of<T>(static_cast<std::uint64_t>(count));
-                    scale(scaled, part + first, static_cast<std::uint64_t>(count), of.size);
-                    from = scaled;
-                } else if (in_place && root == of.rank) {
-                    from = MPI_IN_PLACE;
-                }
-                require(MPI_Reduce(from, receive + first, count, type, operation, root, of.comm), "MPI_Reduce");
-            });
-        }
+    const int count = static_cast<int>(of.count);
+    T* into = receive;
+    if (scales<T>(of.operation)) {
+        const std::uint64_t whole = of.count * static_cast<std::uint64_t>(of.size);
+        T* const scaled = of.spare.of<T>(whole);
+        by_pieces(whole, [&](std::uint64_t first, int some) {
+            collprobe::detail::prepare(of.operation, scaled + first, send + first, some, of.size);
+        });
+        send = scaled;
+    } else if (receive == send + static_cast<std::uint64_t>(of.rank) * of.count) {
+        // MPI's in-place means something else: it would write over the other parts.
+        into = of.spare.of<T>(of.count);
     }
-    complete(of.operation, receive, of.count, of.size);
-}
-
-/// Calls `move(type, count)` with MPI's type and count for a part of `of.count` elements.
-template <element T, class Move>
-void with_part(const transfer& of, Move move)
-{
-    if (of.count * static_cast<std::uint64_t>(of.size) <= of.limit) {
-        move(bits_type<T>(), static_cast<int>(of.count));
-    } else {
-        const large_type part(bits_type<T>(), sizeof(T), of.count, of.limit);
-        move(part.get(), 1);
-    }
+    require(MPI_Reduce_scatter_block(send, into, count, value_type<T>(), operation_of<T>(of.operation), of.comm),
+        "MPI_Reduce_scatter_block");
+    if (into != receive) std::memcpy(receive, into, of.count * sizeof(T));
+    collprobe::detail::complete(of.operation, receive, count, of.size);
 }
 
 template <element T>
 void all_gather(const transfer& of, const T* send, T* receive)
 {
     const bool in_place = send == receive + static_cast<std::uint64_t>(of.rank) * of.count;
-    with_part<T>(of, [&](MPI_Datatype type, int count) {
-        const void* const from = in_place ? MPI_IN_PLACE : send;
-        require(MPI_Allgather(from, count, type, receive, count, type, of.comm), "MPI_Allgather");
-    });
+    const int count = static_cast<int>(of.count);
+    const MPI_Datatype type = bits_type<T>();
+    require(MPI_Allgather(in_place ? MPI_IN_PLACE : send, count, type, receive, count, type, of.comm), "MPI_Allgather");
 }
 
 template <element T>
 void all_to_all(const transfer& of, const T* send, T* receive)
 {
-    with_part<T>(of, [&](MPI_Datatype type, int count) {
-        require(MPI_Alltoall(send, count, type, receive, count, type, of.comm), "MPI_Alltoall");
-    });
+    const int count = static_cast<int>(of.count);
+    const MPI_Datatype type = bits_type<T>();
+    require(MPI_Alltoall(send, count, type, receive, count, type, of.comm), "MPI_Alltoall");
 }
 
 template <element T>
 void broadcast(const transfer& of, const T* send, T* receive)
 {
     const bool from_elsewhere = of.rank == of.root && send != receive;
-    by_pieces(of.count, of.limit, [&](std::uint64_t first, int count) {
+    by_pieces(of.count, [&](std::uint64_t first, int count) {
         // MPI only reads the root's buffer.
         T* const buffer = from_elsewhere ? const_cast<T*>(send) : receive;
         require(MPI_Bcast(buffer + first, count, bits_type<T>(), of.root, of.comm), "MPI_Bcast");

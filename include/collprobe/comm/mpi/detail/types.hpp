@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <type_traits>
 
 #include <collprobe/comm/communicator.hpp>
@@ -13,20 +12,14 @@
 /// MPI's names of the library's element types and reductions.
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
-template <int bytes>
-MPI_Datatype unsigned_type() noexcept
-{
-    if constexpr (bytes == 1) return MPI_UINT8_T;
-    else if constexpr (bytes == 2) return MPI_UINT16_T;
-    else if constexpr (bytes == 4) return MPI_UINT32_T;
-    else return MPI_UINT64_T;
-}
-
 /// An element of which only the bits matter.
 template <element T>
 MPI_Datatype bits_type() noexcept
 {
-    return unsigned_type<sizeof(T)>();
+    if constexpr (sizeof(T) == 1) return MPI_UINT8_T;
+    else if constexpr (sizeof(T) == 2) return MPI_UINT16_T;
+    else if constexpr (sizeof(T) == 4) return MPI_UINT32_T;
+    else return MPI_UINT64_T;
 }
 
 /// An element in a reduction. If an operation of this library reduces it, it travels as its bits. Signed integers are
@@ -81,32 +74,5 @@ MPI_Op operation_of(reduction operation)
     }
     return MPI_OP_NULL;
 }
-
-/// `count` elements as one, for a count that does not fit into an `int`: blocks of `limit` and a rest.
-class large_type {
-public:
-    /// \throws refusal
-    large_type(MPI_Datatype of, int bytes, std::uint64_t count, std::uint64_t limit)
-    {
-        MPI_Datatype block = MPI_DATATYPE_NULL;
-        require(MPI_Type_contiguous(static_cast<int>(limit), of, &block), "MPI_Type_contiguous");
-        const std::uint64_t blocks = count / limit;
-        const int lengths[] = {static_cast<int>(blocks), static_cast<int>(count % limit)};
-        const MPI_Aint places[] = {0, static_cast<MPI_Aint>(blocks * limit) * bytes};
-        const MPI_Datatype types[] = {block, of};
-        const int made = MPI_Type_create_struct(2, lengths, places, types, &type_);
-        MPI_Type_free(&block);
-        require(made, "MPI_Type_create_struct");
-        require(MPI_Type_commit(&type_), "MPI_Type_commit");
-    }
-    large_type(const large_type&) = delete;
-    large_type& operator=(const large_type&) = delete;
-    ~large_type() { MPI_Type_free(&type_); }
-
-    MPI_Datatype get() const noexcept { return type_; }
-
-private:
-    MPI_Datatype type_ = MPI_DATATYPE_NULL;
-};
 
 } // namespace collprobe::mpi::detail

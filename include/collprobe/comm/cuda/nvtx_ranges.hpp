@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// CUDA toolkits have NVTX's headers in their include folder. Without them this file declares nothing.
+#if __has_include(<nvtx3/nvToolsExt.h>)
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <nvtx3/nvToolsExt.h>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/error.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+/// The domain `collprobe` of this process, and the registered names of its ranges.
+class nvtx_domain {
+public:
+    /// Null if no tool is loaded.
+    static const nvtx_domain* of_process()
+    {
+        static const nvtx_domain one;
+        return one.domain_ == nullptr ? nullptr : &one;
+    }
+
+    void push(collective call, std::uint64_t bytes) const noexcept
+    {
+        nvtxEventAttributes_t range{};
+        range.version = NVTX_VERSION;
+        range.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+        range.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
+        range.message.registered = names_[static_cast<std::size_t>(call)];
+        range.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
+        range.payload.ullValue = bytes;
+        nvtxDomainRangePushEx(domain_, &range);
+    }
+    void pop() const noexcept { nvtxDomainRangePop(domain_); }
+
+private:
+    nvtx_domain() noexcept : domain_(nvtxDomainCreateA("collprobe"))
+    {
+        if (domain_ == nullptr) return;
+        for (std::size_t i = 0; i < names_.size(); ++i) {
+            names_[i] = nvtxDomainRegisterStringA(domain_, name(static_cast<collective>(i)));
+        }
+    }
+
+    nvtxDomainHandle_t domain_;
+    std::array<nvtxStringHandle_t, 7> names_{}; ///< by `collective`
+};
+
+} // namespace detail
+
+/// A communicator whose collectives show as ranges in Nsight Systems and other tools that read NVTX, in the domain
+/// `collprobe`: `nvtx_ranges comm(world);`. It satisfies the communicator concept.
+///
+/// A range has the name of the call ("all_reduce") and lasts as long as the call on the calling thread: of calls that
+/// enqueue work, the time to enqueue it. Its payload is the message size in bytes as NCCL counts it (for `all_gather`,
+/// `reduce_scatter` and `all_to_all` that of one rank's part). An exception ends the range.
+/// Beneath `probed` it shows the collectives alone, around it the probes with them.
+/// Linking: older systems need `-ldl`.
+/// Cost: without a tool a branch for each call; with one, what the tool takes.
+template <communicator Comm>
+class nvtx_ranges : public adaptor<nvtx_ranges<Comm>, Comm> {
+    using base_type = adaptor<nvtx_ranges, Comm>;
+    using base_type::comm_;
+
+public:
+    using base_type::base_type;
+    using typename base_type::stream_ref;
+
+    template <element T>
+    outcome_of<Comm, T> make(const collective_call& call, stream_ref stream)
+    {
+        const range lasting(call, comm_.size());
+        return comm_.template make<T>(call, stream);
+    }
+
+    // Nothing here has work behind a call, so calls may be collected.
+    auto group_scope(call_site where = call_site::current()) const { return comm_.group_scope(where); }
+    bool follow_group(group_follower& follower) const { return comm_.follow_group(follower); }
+
+private:
+    class range {
+    public:
+        range(const collective_call& call, int size) : domain_(detail::nvtx_domain::of_process())
+        {
+            if (domain_ == nullptr) return;
+            domain_->push(call.what, detail::agreed_count(call, size) * call.element_bytes());
+        }
+        range(const range&) = delete;
+        ~range()
+        {
+            if (domain_ != nullptr) domain_->pop();
+        }
+
+    private:
+        const detail::nvtx_domain* domain_; ///< null: nobody listens
+    };
+};
+
+template <class Comm>
+nvtx_ranges(Comm) -> nvtx_ranges<Comm>;
+
+} // namespace collprobe
+#endif
