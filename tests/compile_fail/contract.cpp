@@ -7,8 +7,8 @@
 #include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/step/probed.hpp>
 
-// compile_fail rounds_but_shall_not_depend_on_order: contract_holds_for<.*evaluated to
-// compile_fail narrower_than_the_terms: contract_holds_for<.*evaluated to
+// compile_fail rounds_but_shall_not_depend_on_order: first error: of a reproducible one, the contract does not hold
+// compile_fail narrower_than_the_terms: first error: of a reproducible one, the contract does not hold
 // compile_fail wrapped_without_a_move: (deleted function|deleted copy constructor).*probed
 // compile_fail two_accumulators: a contract names at most one accumulator
 

@@ -14,16 +14,15 @@
 #include <collprobe/core/view.hpp>
 
 /// A communicator is n ranks that compute together: `rank()`, `size()`, and `make<T>(call, stream)`, which makes one
-/// collective with elements of T. Everything else it gets from `collectives`, from which it derives: the typed calls, and
-/// a default for whatever it may say beside. A wrapper derives from `adaptor` and hides `make`. README.md has an example
-/// of each.
+/// collective with elements of T. Everything else comes from `collectives`, from which it derives: the typed calls, and
+/// a default for whatever it may say beside. A wrapper derives from `adaptor` and hides `make`. README.md has examples.
 namespace collprobe::inline COLLPROBE_ABI {
 
 class group_follower; // comm/group_follower.hpp
 struct quantised_calls; // core/record/quantisation.hpp
 
-/// A communicator is a handle that is cheap to move. One host thread at a time uses it. All ranks make the same calls in
-/// the same order.
+/// A communicator is a handle that is cheap to move. One host thread at a time uses it. All ranks make the same calls
+/// in the same order.
 /// Stream behaviour: every collective is enqueued on its stream argument and returns. The result is there when the
 /// stream has passed the collective; the buffers must not change until then.
 template <class C>
@@ -50,10 +49,17 @@ struct nothing_to_leave {
     void end(call_site) noexcept {}
 };
 
-/// A type of which memory can be elements: one of the library's, or one of another library with the same layout.
+/// A type of which results can be: an element of the library, or another library's of the same layout.
 template <class T>
-concept element_in_memory = element<element_for<T>> && !std::is_const_v<T>;
+concept result_element = element<element_for<T>> && !std::is_const_v<T>;
 
+/// An argument of a wrong call. Any other parameter that fits is a better one.
+struct any_argument {
+    template <class... T>
+    constexpr any_argument(const T&...) noexcept
+    {
+    }
+};
 template <class>
 inline constexpr bool is_right_call = false;
 
@@ -72,38 +78,40 @@ inline constexpr bool is_right_call = false;
 ///   have; the communicator's failure.
 template <class Self, class Device>
 class collectives {
+    using any = detail::any_argument;
+
 public:
     using device = Device;
     using stream_ref = typename Device::stream_ref;
 
     /// Element i of every rank's `receive` becomes the reduction of element i of all ranks' `send`.
     /// Shapes: `send.count() == receive.count()`; `receive` is `send` or disjoint from it.
-    template <element T>
+    template <detail::result_element T>
     decltype(auto) all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction_argument operation,
         stream_ref on, call_site where = call_site::current())
     {
         return reduce<T>(collective::all_reduce, send, receive, operation, on, where);
     }
-    template <element T>
+    template <detail::result_element T>
     decltype(auto) all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction_argument operation,
         stream_ref on, const reduction_extras& extras, call_site where = call_site::current())
     {
         return reduce<T>(collective::all_reduce, send, receive, operation, on, where, extras.leaves);
     }
-    template <element T>
+    template <detail::result_element T>
     decltype(auto) all_reduce(
         view<T> values, reduction_argument operation, stream_ref on, call_site where = call_site::current())
     {
         return reduce<T>(collective::all_reduce, values, values, operation, on, where);
     }
-    template <detail::element_in_memory T>
+    template <detail::result_element T>
     decltype(auto) all_reduce(const std::type_identity_t<T>* send, T* receive, std::uint64_t count,
         reduction_argument operation, stream_ref on, call_site where = call_site::current())
     {
         return all_reduce({send, count}, view(receive, count), operation, on, where);
     }
     template <class Call = void>
-    auto all_reduce(...)
+    auto all_reduce(any, any = {}, any = {}, any = {}, any = {}, any = {}, any = {})
     {
         static_assert(detail::is_right_call<Call>,
             "all_reduce takes (send, receive, operation, stream) or (values, operation, stream) of views, or (send, "
@@ -113,62 +121,62 @@ public:
     /// Rank r's `receive` becomes part r of the reduction of all ranks' `send`.
     /// Shapes: `send.count() == size() * receive.count()`; `receive` is part r of `send` or disjoint from it. In place:
     /// `values` is `send`. With pointers: `count` is that of `receive`.
-    template <element T>
+    template <detail::result_element T>
     decltype(auto) reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive,
         reduction_argument operation, stream_ref on, call_site where = call_site::current())
     {
         return reduce<T>(collective::reduce_scatter, send, receive, operation, on, where);
     }
-    template <element T>
+    template <detail::result_element T>
     decltype(auto) reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive,
         reduction_argument operation, stream_ref on, const reduction_extras& extras,
         call_site where = call_site::current())
     {
         return reduce<T>(collective::reduce_scatter, send, receive, operation, on, where, extras.leaves);
     }
-    template <element T>
+    template <detail::result_element T>
     decltype(auto) reduce_scatter(
         view<T> values, reduction_argument operation, stream_ref on, call_site where = call_site::current())
     {
         return reduce<T>(collective::reduce_scatter, values, own_part(values), operation, on, where);
     }
-    template <detail::element_in_memory T>
+    template <detail::result_element T>
     decltype(auto) reduce_scatter(const std::type_identity_t<T>* send, T* receive, std::uint64_t count,
         reduction_argument operation, stream_ref on, call_site where = call_site::current())
     {
         return reduce_scatter({send, count * ranks()}, view(receive, count), operation, on, where);
     }
     template <class Call = void>
-    auto reduce_scatter(...)
+    auto reduce_scatter(any, any = {}, any = {}, any = {}, any = {}, any = {}, any = {})
     {
         static_assert(detail::is_right_call<Call>,
-            "reduce_scatter takes (send, receive, operation, stream) or (values, operation, stream) of views, or (send, "
-            "receive, count of receive, operation, stream) of pointers; all to one type of element, and receive not to "
-            "const");
+            "reduce_scatter takes (send, receive, operation, stream) or (values, operation, stream) of views, or "
+            "(send, receive, count of receive, operation, stream) of pointers; all to one type of element, and receive "
+            "not to const");
     }
 
     /// Part r of every rank's `receive` becomes rank r's `send`.
     /// Shapes: `receive.count() == size() * send.count()`; `send` is part r of `receive` or disjoint from it. In place:
     /// `values` is `receive`. With pointers: `count` is that of `send`.
-    template <element T>
+    template <detail::result_element T>
     decltype(auto) all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
         call_site where = call_site::current())
     {
         return start<T>(collective::all_gather, send, receive, reduction::sum, -1, on, where);
     }
-    template <element T>
+    template <detail::result_element T>
     decltype(auto) all_gather(view<T> values, stream_ref on, call_site where = call_site::current())
     {
         return start<T>(collective::all_gather, own_part(values), values, reduction::sum, -1, on, where);
     }
-    template <detail::element_in_memory T>
+    template <detail::result_element T>
     decltype(auto) all_gather(const std::type_identity_t<T>* send, T* receive, std::uint64_t count, stream_ref on,
         call_site where = call_site::current())
     {
         return all_gather({send, count}, view(receive, count * ranks()), on, where);
     }
     template <class Call = void>
-    auto all_gather(...)
+    auto all_gather(any, any = {}, any = {}, any = {}, any = {}, any = {}, any = {})
     {
         static_assert(detail::is_right_call<Call>,
             "all_gather takes (send, receive, stream) or (values, stream) of views, or (send, receive, count of send, "
@@ -178,51 +186,51 @@ public:
     /// Part s of rank r's `receive` becomes part r of rank s's `send`.
     /// Shapes: `send.count() == receive.count()`, a multiple of `size()`; disjoint. With pointers: `count` is that of a
     /// part.
-    template <element T>
+    template <detail::result_element T>
     decltype(auto) all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
         call_site where = call_site::current())
     {
         return start<T>(collective::all_to_all, send, receive, reduction::sum, -1, on, where);
     }
-    template <detail::element_in_memory T>
+    template <detail::result_element T>
     decltype(auto) all_to_all(const std::type_identity_t<T>* send, T* receive, std::uint64_t count, stream_ref on,
         call_site where = call_site::current())
     {
         return all_to_all({send, count * ranks()}, view(receive, count * ranks()), on, where);
     }
     template <class Call = void>
-    auto all_to_all(...)
+    auto all_to_all(any, any = {}, any = {}, any = {}, any = {}, any = {}, any = {})
     {
         static_assert(detail::is_right_call<Call>,
-            "all_to_all takes (send, receive, stream) of views, or (send, receive, count of a part, stream) of pointers; "
-            "all to one type of element, and receive not to const");
+            "all_to_all takes (send, receive, stream) of views, or (send, receive, count of a part, stream) of "
+            "pointers; all to one type of element, and receive not to const");
     }
 
     /// Every rank's `receive` becomes the `send` of rank `root`; the other ranks' `send` is ignored.
     /// Shapes: `receive.count()` is the root's `send.count()`; on the root `receive` is `send` or disjoint from it.
-    template <element T>
+    template <detail::result_element T>
     decltype(auto) broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref on,
         call_site where = call_site::current())
     {
         return start<T>(collective::broadcast, send, receive, reduction::sum, root, on, where);
     }
-    template <element T>
+    template <detail::result_element T>
     decltype(auto) broadcast(view<T> values, int root, stream_ref on, call_site where = call_site::current())
     {
         return start<T>(collective::broadcast, values, values, reduction::sum, root, on, where);
     }
-    template <detail::element_in_memory T>
+    template <detail::result_element T>
     decltype(auto) broadcast(const std::type_identity_t<T>* send, T* receive, std::uint64_t count, int root,
         stream_ref on, call_site where = call_site::current())
     {
         return broadcast({send, count}, view(receive, count), root, on, where);
     }
     template <class Call = void>
-    auto broadcast(...)
+    auto broadcast(any, any = {}, any = {}, any = {}, any = {}, any = {}, any = {})
     {
         static_assert(detail::is_right_call<Call>,
-            "broadcast takes (send, receive, root, stream) or (values, root, stream) of views, or (send, receive, count, "
-            "root, stream) of pointers; all to one type of element, and receive not to const");
+            "broadcast takes (send, receive, root, stream) or (values, root, stream) of views, or (send, receive, "
+            "count, root, stream) of pointers; all to one type of element, and receive not to const");
     }
 
     /// Work behind the barrier on any rank's stream runs after the work before it on every rank's stream.

@@ -102,9 +102,9 @@ public:
     /// must not be launched any more.
     ~probed() = default;
 
-    /// Probes the input, makes the call, probes the result. A reduction with leaves counts as one call: it is checked for
-    /// non-finite values and for results that differ between ranks, but not as a gradient, because the rank's gradient
-    /// is the sum of the leaves, which is not in memory.
+    /// Probes the input, makes the call, probes the result. A reduction with leaves counts as one call: it is checked
+    /// for non-finite values and for results that differ between ranks, but not as a gradient, because the rank's
+    /// gradient is the sum of the leaves, which is not in memory.
     template <element T>
     outcome_of<Comm, T> make(const collective_call& call, stream_ref stream)
     {
