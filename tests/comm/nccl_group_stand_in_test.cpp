@@ -197,7 +197,7 @@ TEST_CASE("an exception that passes a group and an owner within it ends both")
             device_values<float> values(4, 1.0f);
             auto other = comm.split(0, comm.rank());
             const nccl::group together;
-            const auto owner = std::move(other);
+            auto owner = std::move(other);
             owner->all_reduce(values.in(), values.out(), reduction::sum, stream);
             throw std::runtime_error("out of memory");
         }, deadline_s);

@@ -23,7 +23,7 @@ public:
 
 protected:
     /// Refuses wrong arguments, reports the call to the checker of stream order, and returns the description that the
-    /// ranks must agree on. The caller's further work is silent towards the checker (`order_hooks::silent`).
+    /// ranks must agree on. What the caller does for the call is then silent towards the checker.
     /// `check`: an object with `fail(message)`, which throws and tells the peers, and `places(call)`, which fails if
     /// memory cannot be used. `identity`: the address of the state that the ranks of this process share, or of this
     /// rank's own. `deferrable`: whether an open group may delay the call.
