@@ -60,8 +60,6 @@ struct any_argument {
     {
     }
 };
-template <class>
-inline constexpr bool is_right_call = false;
 
 } // namespace detail
 
@@ -110,10 +108,10 @@ public:
     {
         return all_reduce({send, count}, view(receive, count), operation, on, where);
     }
-    template <class Call = void>
+    template <bool right = false>
     auto all_reduce(any, any = {}, any = {}, any = {}, any = {}, any = {}, any = {})
     {
-        static_assert(detail::is_right_call<Call>,
+        static_assert(right,
             "all_reduce takes (send, receive, operation, stream) or (values, operation, stream) of views, or (send, "
             "receive, count, operation, stream) of pointers; all to one type of element, and receive not to const");
     }
@@ -146,10 +144,10 @@ public:
     {
         return reduce_scatter({send, count * ranks()}, view(receive, count), operation, on, where);
     }
-    template <class Call = void>
+    template <bool right = false>
     auto reduce_scatter(any, any = {}, any = {}, any = {}, any = {}, any = {}, any = {})
     {
-        static_assert(detail::is_right_call<Call>,
+        static_assert(right,
             "reduce_scatter takes (send, receive, operation, stream) or (values, operation, stream) of views, or "
             "(send, receive, count of receive, operation, stream) of pointers; all to one type of element, and receive "
             "not to const");
@@ -175,10 +173,10 @@ public:
     {
         return all_gather({send, count}, view(receive, count * ranks()), on, where);
     }
-    template <class Call = void>
+    template <bool right = false>
     auto all_gather(any, any = {}, any = {}, any = {}, any = {}, any = {}, any = {})
     {
-        static_assert(detail::is_right_call<Call>,
+        static_assert(right,
             "all_gather takes (send, receive, stream) or (values, stream) of views, or (send, receive, count of send, "
             "stream) of pointers; all to one type of element, and receive not to const");
     }
@@ -198,10 +196,10 @@ public:
     {
         return all_to_all({send, count * ranks()}, view(receive, count * ranks()), on, where);
     }
-    template <class Call = void>
+    template <bool right = false>
     auto all_to_all(any, any = {}, any = {}, any = {}, any = {}, any = {}, any = {})
     {
-        static_assert(detail::is_right_call<Call>,
+        static_assert(right,
             "all_to_all takes (send, receive, stream) of views, or (send, receive, count of a part, stream) of "
             "pointers; all to one type of element, and receive not to const");
     }
@@ -225,10 +223,10 @@ public:
     {
         return broadcast({send, count}, view(receive, count), root, on, where);
     }
-    template <class Call = void>
+    template <bool right = false>
     auto broadcast(any, any = {}, any = {}, any = {}, any = {}, any = {}, any = {})
     {
-        static_assert(detail::is_right_call<Call>,
+        static_assert(right,
             "broadcast takes (send, receive, root, stream) or (values, root, stream) of views, or (send, receive, "
             "count, root, stream) of pointers; all to one type of element, and receive not to const");
     }
