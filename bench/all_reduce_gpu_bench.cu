@@ -32,7 +32,7 @@ namespace {
 constexpr bench::method methods[] = {bench::method::size_invariant, bench::method::float32,
     bench::method::correctly_rounded, bench::method::fixed_point, bench::method::upcast};
 
-/// Calls `rank(communicator of local)` on a thread for each rank, with its GPU current.
+/// Calls `rank(communicator of local)` on a thread for each rank.
 template <class Rank>
 void on_ranks(int ranks, Rank rank)
 {
@@ -74,6 +74,7 @@ void nccl_all_reduce(benchmark::State& state)
         for (auto _ : state) {
             const ncclUniqueId id = nccl::unique_id();
             on_ranks(gpus, [&](const local::device_communicator<cu::device>& place) {
+                const cu::device_guard own(place.rank());
                 const nccl::communicator comm
                     = nccl::communicator::create(id, place.rank(), place.size(), place.rank(), {.timeout_ms = 120'000});
                 time_calls<T>(nccl::communicator_ref(comm), bytes, state);

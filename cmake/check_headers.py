@@ -5,7 +5,7 @@
 
 Names every line of a header that includes what it may not: a folder above its own (layers.txt), another
 folder's detail/, a vendor's header outside the folders cuda, nccl and mpi, what only nvcc compiles from a
-.hpp, or a standard header that costs an including file more than the library; and every #if on compiler or device
+.hpp, or a standard header that is costly to include; and every #if on compiler or device
 outside detail/target.hpp, core/config.hpp and simd/; and what a compiler of the next year refuses or warns of: builtins
 that are private to a compiler, and sorts with a temporary buffer. Also names what the umbrella of a folder lacks, headers whose
 COLLPROBE_ABI no include of theirs defines, lines of more than 120 columns (but where clang-format is off), public

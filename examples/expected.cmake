@@ -29,6 +29,8 @@ set(printed_by_own_part "^step 1, rank 2, weights: 2\nstep 2, rank 2, weights: 2
 set(printed_by_quantised "bucket 0 'embedding': int8 in the node, int4 between nodes, blocks of 128, 43.[0-9]+ dB .*: degenerate_blocks. heavy tails: rotate"
     "bucket 1 'weights': int8 in the node, int4 between nodes, .* noise ratio 0.02[0-9]+, 18.25 % of the bytes: visible\n"
     "bucket 2 'biases': not quantised, because of its small size\nsuspect: rank [0-9], bucket 0 [^\n]*\n$")
+set(printed_by_secondary_shard "^without the guard: a race was found\nstream order: read after write: all_gather .* behind copy .*\n"
+    "the backward pass read a sum of 10000; right is 10000\nwith the guard: no race\n$")
 set(printed_by_coded_weights "^step 1, forward: mean 1.00\nstep 1, backward: mean 1.00\nstep 2, forward: mean 2.00\nstep 2, backward: mean 2.00\n"
     "a gather receives 12480 bytes of 24576, SQNR [0-9.]+ dB\n$")
 # One digest for 8 and 16 ranks of float; another for 16 ranks of bfloat16, which is the expected cast.

@@ -7,6 +7,4 @@
 #include <collprobe/guard/copy_then_all_gather.hpp>
 #include <collprobe/guard/gather_options.hpp>
 #include <collprobe/guard/guarded.hpp>
-#include <collprobe/guard/shard.hpp>
-#include <collprobe/guard/shard_layout.hpp>
 #include <collprobe/guard/stream_list.hpp>

@@ -23,7 +23,6 @@
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
-using local::reduction_order;
 namespace cu = collprobe::cuda; // nvcc's headers have a namespace cuda, too
 
 namespace {
@@ -32,8 +31,6 @@ using gpu = cu::device;
 using provider = testing::device_provider<gpu>;
 using group_t = local::device_group<gpu>;
 using comm_t = local::device_communicator<gpu>;
-
-constexpr reduction_order orders[] = {reduction_order::linear, reduction_order::ring, reduction_order::tree};
 
 /// Keeps one thread of the device busy for a while.
 struct spin {
@@ -68,11 +65,8 @@ struct count_wrong {
 TEST_CASE("ranks on a GPU conform for every element type, operation, count and placement")
 {
     for (const int ranks : {1, 2, 3, 8}) {
-        for (const reduction_order order : orders) {
-            CAPTURE(ranks);
-            CAPTURE(local::name(order));
-            CHECK_NOTHROW(conformance::check_types(provider{ranks, order}, ranks <= 3 ? 2051 : 331));
-        }
+        CAPTURE(ranks);
+        CHECK_NOTHROW(conformance::check_types(provider{ranks}, ranks <= 3 ? 2051 : 331));
     }
 }
 
@@ -87,11 +81,8 @@ TEST_CASE("splits, sequences of calls and stress conform on a GPU")
 TEST_CASE_TEMPLATE("a GPU gives the bits of the CPU", T, COLLPROBE_TEST_LISTED_TYPES)
 {
     for (const int ranks : {1, 2, 3, 8, 17, 64}) {
-        for (const reduction_order order : orders) {
-            CAPTURE(ranks);
-            CAPTURE(std::string(local::name(order)));
-            CHECK(testing::differing_reductions<gpu, T>(ranks, order, ranks <= 8 ? 20'011 : 331) == 0);
-        }
+        CAPTURE(ranks);
+        CHECK(testing::differing_reductions<gpu, T>(ranks, ranks <= 8 ? 20'011 : 331) == 0);
     }
 }
 
@@ -99,36 +90,34 @@ TEST_CASE("buffers are read when their stream has filled them and may be overwri
 {
     constexpr int n = 3;
     constexpr std::uint64_t count = 50'000;
-    for (const reduction_order order : orders) {
-        CHECK_NOTHROW((provider{n, order}.run([&](comm_t& comm) {
-            cu::buffer<std::int64_t> value(count);
-            cu::buffer<std::int64_t> copy(count);
-            cu::buffer<unsigned long long> wrong(1);
-            cu::pinned_buffer<unsigned long long> seen(1);
-            const view<std::int64_t> memory(value);
-            const cu::stream stream;
-            gpu::fill(stream, view<unsigned long long>(wrong), 0ull);
-            std::uint64_t dice = 17u + static_cast<unsigned>(comm.rank());
-            for (int round = 0; round < 200; ++round) {
-                dice = collprobe::detail::mix64(dice);
-                gpu::for_each(stream, 1, spin{static_cast<long long>(dice % 200'000)});
-                gpu::fill(stream, memory, comm.rank() + 10 * round);
-                std::int64_t expected = 3 + 30 * round;
-                if (round % 2 == 0) {
-                    comm.all_reduce(view<const std::int64_t>(memory), view<std::int64_t>(copy), reduction::sum, stream);
-                } else {
-                    comm.broadcast(view<const std::int64_t>(memory), view<std::int64_t>(copy), round % n, stream);
-                    expected = round % n + 10 * round;
-                }
-                gpu::fill(stream, memory, -1);
-                gpu::for_each(stream, count, count_wrong{copy.data(), expected, wrong.data()});
+    CHECK_NOTHROW(provider{n}.run([&](comm_t& comm) {
+        cu::buffer<std::int64_t> value(count);
+        cu::buffer<std::int64_t> copy(count);
+        cu::buffer<unsigned long long> wrong(1);
+        cu::pinned_buffer<unsigned long long> seen(1);
+        const view<std::int64_t> memory(value);
+        const cu::stream stream;
+        gpu::fill(stream, view<unsigned long long>(wrong), 0ull);
+        std::uint64_t dice = 17u + static_cast<unsigned>(comm.rank());
+        for (int round = 0; round < 200; ++round) {
+            dice = collprobe::detail::mix64(dice);
+            gpu::for_each(stream, 1, spin{static_cast<long long>(dice % 200'000)});
+            gpu::fill(stream, memory, comm.rank() + 10 * round);
+            std::int64_t expected = 3 + 30 * round;
+            if (round % 2 == 0) {
+                comm.all_reduce(view<const std::int64_t>(memory), view<std::int64_t>(copy), reduction::sum, stream);
+            } else {
+                comm.broadcast(view<const std::int64_t>(memory), view<std::int64_t>(copy), round % n, stream);
+                expected = round % n + 10 * round;
             }
-            gpu::copy(stream, view<const unsigned long long>(view<unsigned long long>(wrong)),
-                view<unsigned long long>(seen));
-            stream.synchronize();
-            conformance::require(seen[0] == 0, std::to_string(seen[0]) + " wrong values");
-        })));
-    }
+            gpu::fill(stream, memory, -1);
+            gpu::for_each(stream, count, count_wrong{copy.data(), expected, wrong.data()});
+        }
+        gpu::copy(stream, view<const unsigned long long>(view<unsigned long long>(wrong)),
+            view<unsigned long long>(seen));
+        stream.synchronize();
+        conformance::require(seen[0] == 0, std::to_string(seen[0]) + " wrong values");
+    }));
 }
 
 TEST_CASE("a call returns while the device is held up")

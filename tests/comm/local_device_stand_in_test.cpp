@@ -23,7 +23,6 @@
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
-using local::reduction_order;
 using testing::contains;
 using testing::run_each;
 
@@ -83,12 +82,8 @@ struct probed_provider {
 TEST_CASE("local over CUDA conforms for every element type, operation, count and placement")
 {
     for (const int ranks : {1, 2, 3, 8}) {
-        for (const reduction_order order : {reduction_order::linear, reduction_order::ring, reduction_order::tree}) {
-            if (order != reduction_order::ring && ranks != 3) continue; // the orders: local_device_test.cpp
-            CAPTURE(ranks);
-            CAPTURE(local::name(order));
-            CHECK_NOTHROW(conformance::check_types(provider{ranks, order}, ranks <= 3 ? 521 : 131));
-        }
+        CAPTURE(ranks);
+        CHECK_NOTHROW(conformance::check_types(provider{ranks}, ranks <= 3 ? 521 : 131));
     }
     CHECK(stand_in::live_allocations() == 0);
 }
@@ -103,15 +98,12 @@ TEST_CASE("splits, sequences of calls and stress conform over CUDA")
 
 TEST_CASE("reductions on CUDA's streams have the bits of the CPU's")
 {
-    for (const reduction_order order : {reduction_order::linear, reduction_order::ring, reduction_order::tree}) {
-        CHECK(testing::differing_reductions<cuda::device, bfloat16>(5, order, 200) == 0);
-        CHECK(testing::differing_reductions<cuda::device, float>(8, order, 200) == 0);
-    }
+    CHECK(testing::differing_reductions<cuda::device, bfloat16>(5, 200) == 0);
+    CHECK(testing::differing_reductions<cuda::device, float>(8, 200) == 0);
 }
 
-TEST_CASE("ranks get the devices in turn, and access to each other's memory once")
+TEST_CASE("ranks share the device of the thread that starts them, and ranks on two devices are refused")
 {
-    stand_in::reset();
     // Other tests of the program may have asked for more.
     struct two_devices {
         int before = 0;
@@ -122,23 +114,40 @@ TEST_CASE("ranks get the devices in turn, and access to each other's memory once
         }
         ~two_devices() { stand_in::set_device_count(before); }
     } const in_this_test;
-    provider{5}.run([](comm_t& comm) {
+    const cuda::device_guard second(1);
+    CHECK_NOTHROW(provider{3}.run([](comm_t& comm) {
         int current = -1;
         cuda::check(cudaGetDevice(&current), "cudaGetDevice");
-        conformance::require(current == comm.rank() % 2, "wrong device");
+        conformance::require(current == 1, "wrong device");
         const cuda::stream stream;
         rank_buffers m(stream);
-        for (int round = 0; round < 10; ++round) comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
+        comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
         // A part stays where its ranks are, whatever is current.
         auto part = comm.split(0, -comm.rank());
-        const cuda::device_guard elsewhere(1 - current);
+        const cuda::device_guard elsewhere(0);
         part->all_reduce(m.in(), m.out(), reduction::max, stream);
         stream.synchronize();
         const auto inside = part->device_scope();
         cuda::check(cudaGetDevice(&current), "cudaGetDevice");
-        conformance::require(current == comm.rank() % 2, "device_scope enters the wrong device");
+        conformance::require(current == 1, "device_scope enters the wrong device");
+    }));
+
+    const group_t group(2);
+    const auto outcomes = run_each(local::group(2), [&](local::communicator& place) {
+        const cuda::device_guard own(place.rank());
+        const comm_t comm = group.communicator(place.rank());
+        const cuda::stream stream;
+        rank_buffers m(stream);
+        const auto failure
+            = testing::error_of([&] { comm.all_reduce(m.in(), m.out(), reduction::sum, stream); });
+        conformance::require(m.untouched(stream), "it was done");
+        if (failure) throw *failure;
     });
-    CHECK(stand_in::calls("cudaDeviceEnablePeerAccess") == 10); // each rank once in the group, once in the part
+    for (const auto& outcome : outcomes) {
+        const auto failure = outcome.failure();
+        REQUIRE(failure);
+        CHECK(contains(failure->what(), "ranks share one device here"));
+    }
 }
 
 TEST_CASE("a call makes no host wait and, after the first, no event")
@@ -232,7 +241,7 @@ TEST_CASE("a stream of another device is refused")
 TEST_CASE("a call of CUDA that fails is the failure of its rank and leaves nobody waiting")
 {
     const char* const functions[] = {"cudaLaunchKernel", "cudaEventRecord", "cudaStreamWaitEvent",
-        "cudaDeviceCanAccessPeer", "cudaStreamGetDevice", "cudaStreamIsCapturing"};
+        "cudaStreamGetDevice", "cudaStreamIsCapturing"};
     for (const std::string function : functions) {
         // At different moments of the call, on whichever rank comes to it.
         for (unsigned skip = 0; skip < 4; ++skip) {
@@ -246,8 +255,7 @@ TEST_CASE("a call of CUDA that fails is the failure of its rank and leaves nobod
                 const cuda::stream owned;
                 const cuda::stream_ref stream(owned.get().get()); // a trainer's own: its device must be asked for
                 rank_buffers m(stream);
-                const bool peers = function == "cudaDeviceCanAccessPeer";
-                if (!peers) comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
+                comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
                 stream.synchronize();
                 if (comm.rank() == 0) {
                     ready.arrive_and_wait();
@@ -274,10 +282,8 @@ TEST_CASE("a call of CUDA that fails is the failure of its rank and leaves nobod
                 ++failed;
                 refused += failure->code() == status::device_failure ? 1 : 0;
             }
-            // Ranks on one device ask for no access to peers.
-            const int wanted = function == "cudaDeviceCanAccessPeer" ? 0 : 3;
-            CHECK(failed == wanted);
-            CHECK(refused == (wanted == 0 ? 0 : 1));
+            CHECK(failed == 3);
+            CHECK(refused == 1);
         }
     }
     stand_in::reset();

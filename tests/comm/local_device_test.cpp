@@ -39,22 +39,13 @@ using provider = testing::device_provider<host::device>;
 using group_t = local::device_group<host::device>;
 using comm_t = local::device_communicator<host::device>;
 
-constexpr reduction_order orders[] = {reduction_order::linear, reduction_order::ring, reduction_order::tree};
-
 } // namespace
 
 TEST_CASE("local over a device conforms for every element type, operation, count and placement")
 {
     for (const int ranks : {1, 2, 3, 5, 8, 16}) {
-        for (const reduction_order order : orders) {
-#if COLLPROBE_TEST_SANITIZED
-            // The orders differ in arithmetic alone, not in what threads share.
-            if (order != reduction_order::ring && ranks != 3) continue;
-#endif
-            CAPTURE(ranks);
-            CAPTURE(local::name(order));
-            CHECK_NOTHROW(conformance::check_types(provider{ranks, order}, ranks <= 5 ? 521 : 131));
-        }
+        CAPTURE(ranks);
+        CHECK_NOTHROW(conformance::check_types(provider{ranks}, ranks <= 5 ? 521 : 131));
     }
 }
 
@@ -70,35 +61,25 @@ TEST_CASE("splits, sequences of calls, stress and barriers conform over a device
 TEST_CASE_TEMPLATE("a device gives the bits of local on the CPU", T, COLLPROBE_TEST_ELEMENT_TYPES)
 {
     for (const int ranks : {1, 2, 3, 5, 8, 17, 64}) {
-        for (const reduction_order order : orders) {
-            CAPTURE(ranks);
-            CAPTURE(local::name(order));
-            CHECK(testing::differing_reductions<host::device, T>(ranks, order, ranks < 64 ? 333 : 70) == 0);
-        }
+        CAPTURE(ranks);
+        CHECK(testing::differing_reductions<host::device, T>(ranks, ranks < 64 ? 333 : 70) == 0);
     }
 }
 
 TEST_CASE("the comparison of bits sees an order that differs")
 {
     // One bit off in one element would do; here the orders differ as in local_order_test.cpp.
-    const auto linear = testing::reduced_bits<bfloat16>(testing::local_provider{8, reduction_order::linear}, 333);
-    const auto ring = testing::reduced_bits<bfloat16>(provider{8, reduction_order::ring}, 333);
+    const auto linear = testing::reduced_bits<bfloat16>(provider{8}, 333);
+    const auto ring = testing::reduced_bits<bfloat16>(testing::local_provider{8, reduction_order::ring}, 333);
     CHECK(testing::differences<bfloat16>(linear, ring) > 0);
     CHECK(testing::differences<bfloat16>(linear, linear) == 0);
 }
 
-TEST_CASE("no double tree of 64 ranks or fewer is deeper than a kernel has room for")
+TEST_CASE("a device combines in the order of the ranks, and refuses other orders by name")
 {
-    for (int n = 1; n <= group_t::max_ranks; ++n) {
-        for (const int tree : {0, 1}) {
-            for (int rank = 0; rank < n; ++rank) {
-                int level = 1;
-                for (int at = rank; at != collprobe::detail::tree_root(tree, n); at = collprobe::detail::double_tree(tree, at, n).parent) {
-                    ++level;
-                }
-                CHECK(level <= local::detail::max_device_tree_levels);
-            }
-        }
+    for (const reduction_order order : {reduction_order::ring, reduction_order::tree}) {
+        CHECK_THROWS_WITH_AS(group_t(2, {.order = order}),
+            doctest::Contains((std::string("order is ") + local::name(order)).c_str()), error);
     }
 }
 
@@ -142,47 +123,45 @@ TEST_CASE("buffers are read when their stream has filled them and may be overwri
         for (int rank = 0; rank < n; ++rank) sum += rank + 10 * round;
         return sum;
     };
-    for (const reduction_order order : orders) {
-        CHECK_NOTHROW((provider{n, order}.run([&](comm_t& comm) {
-            std::vector<std::int64_t> value(count);
-            std::vector<std::int64_t> copy(count);
-            std::atomic<int> wrong{0};
-            const view<std::int64_t> memory(value);
-            const host::stream streams[2];
-            std::uint64_t dice = 17u + static_cast<unsigned>(comm.rank());
-            const auto nap = [&] { return std::chrono::microseconds((dice = detail::mix64(dice)) % 200); };
-            for (int round = 0; round < 150; ++round) {
-                // On one stream for a while, then on the other, which waits for the first.
-                const host::stream_ref on = streams[round / 8 % 2];
-                if (round % 8 == 0 && round != 0) {
-                    host::event last;
-                    last.record(streams[(round / 8 + 1) % 2]);
-                    on.wait(last);
-                }
-                on.enqueue([pause = nap()] { std::this_thread::sleep_for(pause); });
-                host::device::fill(on, memory, comm.rank() + 10 * round);
-                if (round % 3 == 0) {
-                    comm.all_reduce(view<const std::int64_t>(memory), view<std::int64_t>(copy), reduction::sum, on);
-                    host::device::fill(on, memory, -1);
-                } else if (round % 3 == 1) {
-                    comm.all_reduce(view<const std::int64_t>(memory), memory, reduction::sum, on);
-                    host::device::copy(on, view<const std::int64_t>(memory), view<std::int64_t>(copy));
-                    host::device::fill(on, memory, -1);
-                } else {
-                    const int root = round % n;
-                    comm.broadcast(view<const std::int64_t>(memory), memory, root, on);
-                    host::device::copy(on, view<const std::int64_t>(memory), view<std::int64_t>(copy));
-                    host::device::fill(on, memory, -1);
-                }
-                on.enqueue([&copy, &wrong, expected = round % 3 == 2 ? round % n + 10 * round : wanted(round)] {
-                    for (const std::int64_t x : copy) wrong += x == expected ? 0 : 1;
-                });
-                if (round % 16 == 5) std::this_thread::sleep_for(nap());
+    CHECK_NOTHROW(provider{n}.run([&](comm_t& comm) {
+        std::vector<std::int64_t> value(count);
+        std::vector<std::int64_t> copy(count);
+        std::atomic<int> wrong{0};
+        const view<std::int64_t> memory(value);
+        const host::stream streams[2];
+        std::uint64_t dice = 17u + static_cast<unsigned>(comm.rank());
+        const auto nap = [&] { return std::chrono::microseconds((dice = detail::mix64(dice)) % 200); };
+        for (int round = 0; round < 150; ++round) {
+            // On one stream for a while, then on the other, which waits for the first.
+            const host::stream_ref on = streams[round / 8 % 2];
+            if (round % 8 == 0 && round != 0) {
+                host::event last;
+                last.record(streams[(round / 8 + 1) % 2]);
+                on.wait(last);
             }
-            for (const host::stream& stream : streams) stream.synchronize();
-            conformance::require(wrong == 0, "wrong values");
-        })));
-    }
+            on.enqueue([pause = nap()] { std::this_thread::sleep_for(pause); });
+            host::device::fill(on, memory, comm.rank() + 10 * round);
+            if (round % 3 == 0) {
+                comm.all_reduce(view<const std::int64_t>(memory), view<std::int64_t>(copy), reduction::sum, on);
+                host::device::fill(on, memory, -1);
+            } else if (round % 3 == 1) {
+                comm.all_reduce(view<const std::int64_t>(memory), memory, reduction::sum, on);
+                host::device::copy(on, view<const std::int64_t>(memory), view<std::int64_t>(copy));
+                host::device::fill(on, memory, -1);
+            } else {
+                const int root = round % n;
+                comm.broadcast(view<const std::int64_t>(memory), memory, root, on);
+                host::device::copy(on, view<const std::int64_t>(memory), view<std::int64_t>(copy));
+                host::device::fill(on, memory, -1);
+            }
+            on.enqueue([&copy, &wrong, expected = round % 3 == 2 ? round % n + 10 * round : wanted(round)] {
+                for (const std::int64_t x : copy) wrong += x == expected ? 0 : 1;
+            });
+            if (round % 16 == 5) std::this_thread::sleep_for(nap());
+        }
+        for (const host::stream& stream : streams) stream.synchronize();
+        conformance::require(wrong == 0, "wrong values");
+    }));
 }
 
 TEST_CASE("work that fails on a rank's stream fails the streams of all ranks and nothing is written")

@@ -311,7 +311,6 @@ TEST_CASE("host memory that is registered is pinned, piece by piece")
     (void)cudaGetLastError();
 }
 
-#if CUDART_VERSION >= 12000
 TEST_CASE("a stream has an id that no later stream has, whatever its handle")
 {
     std::optional<runtime_stream> stream(std::in_place);
@@ -340,7 +339,6 @@ TEST_CASE("the id of a stream that is being captured cannot be asked for")
     if (graph != nullptr) CHECK(cudaGraphDestroy(graph) == cudaSuccess);
     CHECK(cudaStreamGetId(stream.handle, &number) == cudaSuccess);
 }
-#endif
 
 TEST_CASE("an event belongs to the device on which it was created")
 {

@@ -88,10 +88,10 @@ std::uint64_t differences(const std::vector<T>& a, const std::vector<T>& b)
 
 /// How many results of the ranks on `Device` have other bits than those of `local` on the CPU.
 template <class Device, element T>
-std::uint64_t differing_reductions(int ranks, local::reduction_order order, std::uint64_t count)
+std::uint64_t differing_reductions(int ranks, std::uint64_t count)
 {
-    return differences<T>(reduced_bits<T>(local_provider{ranks, order}, count),
-        reduced_bits<T>(device_provider<Device>{ranks, order}, count));
+    return differences<T>(
+        reduced_bits<T>(local_provider{ranks}, count), reduced_bits<T>(device_provider<Device>{ranks}, count));
 }
 
 } // namespace collprobe::testing

@@ -110,7 +110,6 @@ template <class Device>
 struct device_provider {
     using communicator = local::device_communicator<Device>;
     int ranks = 1;
-    local::reduction_order order = local::reduction_order::linear;
     int deadline_s = 120;
 
     int size() const { return ranks; }
@@ -118,7 +117,7 @@ struct device_provider {
     void run(Fn fn) const
     {
         const watchdog guard("a rank function", deadline_s);
-        local::run_on<Device>(ranks, {.timeout_ms = 60'000, .name = "local", .order = order}, fn);
+        local::run_on<Device>(ranks, {.timeout_ms = 60'000, .name = "local"}, fn);
     }
 };
 

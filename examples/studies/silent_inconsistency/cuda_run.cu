@@ -22,7 +22,8 @@ static_assert(max_cuda_ranks == local::device_communicator<cuda::device>::max_ra
 
 std::string describe_gpus()
 {
-    const int count = cuda::device::ordinal_count();
+    int count = 0;
+    cuda::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
     cudaDeviceProp first{};
     cuda::check(cudaGetDeviceProperties(&first, 0), "cudaGetDeviceProperties", 0);
     return std::to_string(count) + (count == 1 ? " GPU (" : " GPUs (") + first.name + ")";

@@ -10,7 +10,7 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// An array whose length is chosen once. Its elements are value-initialised and need be neither copyable nor movable.
-/// It compiles in a fraction of the time that the same use of `std::vector` takes.
+/// Other than in `std::vector`, a `bool` is an element like others, and a const array's elements can be written.
 template <class T>
 class fixed_array {
 public:

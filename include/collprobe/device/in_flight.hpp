@@ -43,7 +43,7 @@ bool finished_by(deadline until, const Event& done) noexcept
 {
     if (!done.recorded()) return true;
     try {
-        done.synchronize(until.is_never() ? -1 : (until.remaining_ns() + 999'999) / 1'000'000);
+        done.synchronize(until.remaining_ms());
         return true;
     } catch (...) { // the time is over, or the work failed
     }

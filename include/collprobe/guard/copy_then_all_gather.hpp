@@ -34,7 +34,7 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
     const caller<Comm> who(comm, "copy_then_all_gather", where);
     who.require_immediate(", or give all tensors to one call");
     bool marks = consumers.empty();
-    gather_path path = gather_path::automatic;
+    gather_path path = gather_path::in_place;
     for (std::size_t i = 0; i < count; ++i) {
         const auto plan = plan_of(i);
         marks = marks || plan.has_history();

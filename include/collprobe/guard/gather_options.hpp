@@ -15,7 +15,6 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 /// The way of a shard into the all-gather, from the cheapest to the most expensive.
 enum class gather_path : std::uint8_t {
-    automatic, ///< the first of the following that the arguments allow
     in_place, ///< the source already is its slot of the destination: no copy
     send_source, ///< the source is the send buffer: the all-gather itself moves it
     copy, ///< a copy into the retained shard, or into the slot, on the stream of the all-gather
@@ -25,7 +24,6 @@ enum class gather_path : std::uint8_t {
 constexpr const char* name(gather_path path) noexcept
 {
     switch (path) {
-    case gather_path::automatic: return "automatic";
     case gather_path::in_place: return "in_place";
     case gather_path::send_source: return "send_source";
     case gather_path::copy: return "copy";
@@ -61,17 +59,15 @@ private:
 
 } // namespace detail
 
-/// Options of a gather: the path of its shard, and the outputs that it keeps.
+/// Options of a gather: what it keeps, and what it requires.
 template <class Device, element T>
 struct gather_options {
-    /// `automatic`, or the required path: an error if the arguments do not allow it.
-    gather_path path = gather_path::automatic;
     /// Keeps a copy of this rank's slot beyond the call (a secondary shard); as many elements as a slot.
     guarded<Device, T>* shard = nullptr;
     /// The least generation of a `guarded` source; an older one is stale. 0: no requirement.
     std::uint64_t at_least = 0;
     /// A pointer to `statistics` in device or pinned memory. The copy fills it with the statistics and digest of the
-    /// source in the same pass. So with a probe, `automatic` copies even if no copy is necessary. On a GPU the program
+    /// source in the same pass. So with a probe it copies even if no copy is necessary. On a GPU the program
     /// includes scan/cuda/one_read.cuh.
     detail::gather_probe<Device, T> probe = {};
     /// Needed with `probe`; used on the stream of the all-gather until that is done.

@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <utility>
 #include <vector>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/ref.hpp>
 
 /// The types in which the device and communicator layers report to the checker of stream order
 /// (order/stream_order.hpp), and the point that an event carries for it.
@@ -174,60 +173,28 @@ private:
 /// independent of each other.
 class order_point {
 public:
-    order_point() noexcept = default;
-    order_point(const order_point& other) noexcept : node_(other.node_)
-    {
-        if (node_ != nullptr) node_->references.fetch_add(1, std::memory_order_relaxed);
-    }
-    order_point(order_point&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
-    // The argument is not passed by value: in templates clang++ 14 forgets to destroy it in `x = {}`.
-    order_point& operator=(const order_point& other) noexcept
-    {
-        order_point copy(other);
-        std::swap(node_, copy.node_);
-        return *this;
-    }
-    order_point& operator=(order_point&& other) noexcept
-    {
-        order_point taken(std::move(other));
-        std::swap(node_, taken.node_);
-        return *this;
-    }
-    ~order_point() { drop(); }
-
-    bool recorded() const noexcept { return node_ != nullptr; }
+    bool recorded() const noexcept { return static_cast<bool>(node_); }
     std::uint64_t capture() const noexcept { return node_->capture; }
     const detail::order_clock& clock() const noexcept { return node_->clock; }
     /// Whether the checker with this number recorded the point: another checker numbers lines differently.
-    bool is_of(std::uint64_t checker) const noexcept { return node_ != nullptr && node_->checker == checker; }
+    bool is_of(std::uint64_t checker) const noexcept { return node_ && node_->checker == checker; }
 
     /// Replaces the earlier point. Allocates only at the first record and while there are copies.
     void record(std::uint64_t checker, std::uint64_t capture, const detail::order_clock& now)
     {
-        if (node_ == nullptr || node_->references.load(std::memory_order_acquire) != 1) {
-            order_point fresh;
-            fresh.node_ = new node;
-            std::swap(node_, fresh.node_);
-        }
+        if (!node_.is_sole()) node_ = detail::make_ref<node>();
         node_->checker = checker;
         node_->capture = capture;
         node_->clock = now;
     }
 
 private:
-    struct node {
-        std::atomic<std::uint32_t> references{1};
+    struct node : detail::ref_counted {
         std::uint64_t checker = 0;
         std::uint64_t capture = 0;
         detail::order_clock clock;
     };
-    void drop() noexcept
-    {
-        if (node_ == nullptr || node_->references.fetch_sub(1, std::memory_order_release) != 1) return;
-        (void)node_->references.load(std::memory_order_acquire);
-        delete node_;
-    }
-    node* node_ = nullptr;
+    detail::ref<node> node_;
 };
 
 } // namespace collprobe

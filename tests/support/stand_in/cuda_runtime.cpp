@@ -643,9 +643,7 @@ cudaError_t CUDARTAPI cudaSetDevice(int ordinal)
     STAND_IN_CALL_WITHOUT_CONTEXT(cudaSetDevice);
     if (ordinal < 0 || ordinal >= device_count()) return done(cudaErrorInvalidDevice);
     this_threads_device = ordinal;
-#if CUDART_VERSION >= 12000
     enter_context();
-#endif
     return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaDeviceSynchronize(void)
@@ -665,24 +663,6 @@ cudaError_t CUDARTAPI cudaDeviceSynchronize(void)
         return done(break_by_fault(this_threads_device));
     }
     return cudaSuccess;
-}
-cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* can, int from, int to)
-{
-    STAND_IN_CALL(cudaDeviceCanAccessPeer);
-    if (from < 0 || from >= device_count() || to < 0 || to >= device_count())
-        return done(cudaErrorInvalidDevice);
-    *can = from == to ? 0 : 1;
-    return cudaSuccess;
-}
-cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peer, unsigned int)
-{
-    STAND_IN_CALL(cudaDeviceEnablePeerAccess);
-    static std::array<std::atomic<bool>, most_devices * most_devices> enabled{};
-    if (peer < 0 || peer >= device_count() || peer == this_threads_device)
-        return done(cudaErrorInvalidDevice);
-    const bool before
-        = enabled[static_cast<std::size_t>(this_threads_device * most_devices + peer)].exchange(true);
-    return done(before ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
 }
 cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version)
 {
@@ -752,7 +732,7 @@ cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char* name, void** 
 {
     return find_driver_function(name, function, status);
 }
-#elif CUDART_VERSION >= 12000
+#else
 cudaError_t CUDARTAPI cudaGetDriverEntryPoint(
     const char* name, void** function, unsigned long long, cudaDriverEntryPointQueryResult* status)
 {
@@ -1033,7 +1013,6 @@ cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream)
     end_stream(stream);
     return cudaSuccess;
 }
-#if CUDART_VERSION >= 12000
 cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t stream, unsigned long long* number)
 {
     STAND_IN_CALL(cudaStreamGetId);
@@ -1041,7 +1020,6 @@ cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t stream, unsigned long long* n
     *number = object(stream)->number;
     return cudaSuccess;
 }
-#endif
 cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags)
 {
     STAND_IN_CALL(cudaStreamGetFlags);
@@ -1214,13 +1192,10 @@ cudaError_t get_capture_info(cudaStream_t stream, cudaStreamCaptureStatus* state
 #if CUDART_VERSION >= 13000
 cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* state,
     unsigned long long* number, cudaGraph_t*, const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*)
-#elif CUDART_VERSION >= 12000
+#else
 // The headers of CUDA 12 call this cudaStreamGetCaptureInfo_v2 by a macro.
 cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* state,
     unsigned long long* number, cudaGraph_t*, const cudaGraphNode_t**, size_t*)
-#else
-cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(
-    cudaStream_t stream, cudaStreamCaptureStatus* state, unsigned long long* number)
 #endif
 {
     return get_capture_info(stream, state, number);
@@ -1280,12 +1255,7 @@ cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(
     *runnable = new CUgraphExec_st(graph->body);
     return cudaSuccess;
 }
-#if CUDART_VERSION >= 12000
 cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long)
-#else
-cudaError_t CUDARTAPI cudaGraphInstantiate(
-    cudaGraphExec_t* runnable, cudaGraph_t graph, cudaGraphNode_t*, char*, size_t)
-#endif
 {
     STAND_IN_CALL(cudaGraphInstantiate);
     if (graph == nullptr) return done(cudaErrorInvalidValue);

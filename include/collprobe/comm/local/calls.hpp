@@ -27,7 +27,7 @@ struct options {
     std::int64_t timeout_ms = 30'000;
     /// The communicator's name in messages.
     std::string name = "local";
-    /// The order in which reductions combine the ranks.
+    /// The order in which reductions combine the ranks. On a device: `linear`.
     reduction_order order = reduction_order::linear;
 };
 
@@ -126,7 +126,9 @@ public:
             refuse("ranks is " + std::to_string(ranks) + ", not between 1 and " + std::to_string(max_ranks));
         }
         if (settings.timeout_ms == 0) refuse("timeout_ms is 0: no rank could wait for another");
-        if (settings.order > reduction_order::tree) refuse("order is no reduction_order");
+        if (settings.order > Communicator::last_order) {
+            refuse(std::string("order is ") + local::name(settings.order) + ": not one of this communicator's");
+        }
         std::vector<int> all;
         for (int rank = 0; rank < ranks; ++rank) all.push_back(rank);
         state_ = make_ref<state_type>(std::move(settings.name), settings.timeout_ms,

@@ -49,6 +49,7 @@ inline constexpr int max_ranks = 256;
 class communicator : public detail::basic_communicator<communicator, host::device, detail::group_state> {
 public:
     static constexpr int max_ranks = local::max_ranks;
+    static constexpr reduction_order last_order = reduction_order::tree;
 
 private:
     template <class>

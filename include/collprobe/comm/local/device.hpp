@@ -20,9 +20,9 @@
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/device/host/device.hpp>
 
-/// Ranks as threads of one process whose collectives run on a device. Several ranks may share one GPU, which NCCL
-/// refuses, or each rank may have its own. Made for tests and small experiments, not for speed. The bits are those of
-/// `local` on the CPU, except that a NaN result may have another sign and payload.
+/// Ranks as threads of one process whose collectives run on one device that they share, which NCCL refuses. Made for
+/// tests and small experiments, not for speed. The bits are those of
+/// `local` on the CPU in the order of the ranks, except that a NaN result may have another sign and payload.
 /// Preconditions: every rank has a host thread of its own (NCCL asks the same of ranks that are threads).
 /// Stream behaviour: a call blocks its thread until the peers have called; it never waits for the device. A
 /// collective reads no buffer before the earlier work on the peers' streams is done. Later work on a rank's stream
@@ -42,11 +42,9 @@ namespace detail {
 /// A kind of device of which a machine may have several, such as `cuda::device`.
 template <class Device>
 concept has_ordinals = requires(int ordinal, call_site where) {
-    { Device::ordinal_count(where) } -> std::same_as<int>;
     { Device::current_ordinal(where) } -> std::same_as<int>;
     Device::make_current(ordinal, where);
     Device::scope_of(ordinal, where); ///< a guard: makes `ordinal` current while it lives
-    Device::enable_peer_access(ordinal, ordinal, where); ///< may be repeated
 };
 
 /// Streams that run callables of the host. The communicator sees a failure on such a stream.
@@ -64,7 +62,6 @@ public:
         typename Device::event done; ///< behind the rank's share of the collective
         bool enqueued = true; ///< whether the share of the last collective is on the stream
         int ordinal = 0; ///< the rank's device
-        std::uint64_t reachable = 0; ///< a bit for each device to which the rank has access
     };
 
     template <class... Arguments>
@@ -100,8 +97,8 @@ private:
 /// rank. One host thread uses it at a time.
 ///
 /// The device is the one that was current when the group gave out the handle; streams and buffers belong to that
-/// device. Ranks on different devices get access to each other's memory in their first call (`unsupported` if the
-/// machine cannot do so). Arithmetic and call order over streams are as in `local::communicator`.
+/// device. Calls of ranks on different devices are `unsupported`: ranks with a GPU each have NCCL. Arithmetic and call
+/// order over streams are as in `local::communicator`.
 ///
 /// Cost of a call, besides moving the data: two meetings of the host threads, two event records and 2n - 1 waits. An
 /// all-reduce or reduce-scatter is one kernel a rank. An all-gather or all-to-all is n copies a rank.
@@ -113,6 +110,7 @@ class device_communicator
 public:
     using typename base::stream_ref;
     static constexpr int max_ranks = detail::max_device_ranks;
+    static constexpr reduction_order last_order = reduction_order::linear;
 
     /// Makes the rank's device current for the calling thread while the result lives.
     [[nodiscard]] auto device_scope([[maybe_unused]] call_site where = call_site::current()) const
@@ -213,7 +211,7 @@ private:
             }
         };
         attempt([&, this] {
-            reach_peers(mine, where);
+            require_one_device(where);
             for_peers([&](rank_state& peer) { on.wait(peer.ready, where); });
             if constexpr (detail::runs_callables<stream_ref>) {
                 on.enqueue(gate{state_, rank_, call, what, where});
@@ -257,16 +255,15 @@ private:
             }
         }
     }
-    /// Gives this rank's device access to those of all ranks, once.
-    void reach_peers([[maybe_unused]] rank_state& mine, [[maybe_unused]] call_site where) const
+    void require_one_device([[maybe_unused]] call_site where) const
     {
-        if constexpr (detail::has_ordinals<Device>) {
-            for_peers([&](rank_state& peer) {
-                const std::uint64_t bit = std::uint64_t{1} << (static_cast<unsigned>(peer.ordinal) % 64);
-                if (peer.ordinal == ordinal_ || (mine.reachable & bit) != 0) return;
-                Device::enable_peer_access(ordinal_, peer.ordinal, where);
-                mine.reachable |= bit;
-            });
+        for (int peer = 0; peer < this->size(); ++peer) {
+            const int theirs = state_->at(peer).ordinal;
+            if (theirs == ordinal_) continue;
+            throw error(status::unsupported,
+                "rank " + std::to_string(peer) + " is on device " + std::to_string(theirs) + ", this rank on device "
+                    + std::to_string(ordinal_) + ": ranks share one device here",
+                {.call = "device_communicator", .rank = rank_, .size = this->size(), .where = where});
         }
     }
     template <class Body>
@@ -290,15 +287,15 @@ template <class Device>
 using device_group = detail::basic_group<device_communicator<Device>>;
 
 /// `run` (comm/local/run.hpp) for ranks on `Device`: calls `fn(device_communicator<Device>&)` once for each rank,
-/// each on a thread of its own. Rank r gets device r modulo the number of devices.
+/// each on a thread of its own, on the caller's device.
 /// \throws error as `device_group` does; the exceptions of `fn`.
 template <class Device, class Fn>
 void run_on(int ranks, const options& settings, Fn&& fn, call_site where = call_site::current())
 {
-    const auto place = [&]([[maybe_unused]] int rank) {
-        if constexpr (detail::has_ordinals<Device>) {
-            Device::make_current(rank % Device::ordinal_count(where), where);
-        }
+    [[maybe_unused]] int ordinal = 0;
+    if constexpr (detail::has_ordinals<Device>) ordinal = Device::current_ordinal(where);
+    const auto place = [&](int) {
+        if constexpr (detail::has_ordinals<Device>) Device::make_current(ordinal, where);
     };
     detail::run_ranks(device_group<Device>(ranks, settings, where), place, fn);
 }

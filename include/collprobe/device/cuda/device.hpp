@@ -143,15 +143,8 @@ struct device {
     static void reduce_parts(stream_ref on, Reducer reducer, std::uint64_t parts, std::uint64_t count, Result* results,
         workspace& scratch);
 
-    // For ranks of one process on several GPUs (comm/local/device.hpp).
+    // For ranks of one process on a GPU (comm/local/device.hpp).
 
-    /// The number of devices that the process sees.
-    static int ordinal_count(call_site where = call_site::current())
-    {
-        int count = 0;
-        check(cudaGetDeviceCount(&count), "cudaGetDeviceCount", -1, where);
-        return count;
-    }
     /// The calling thread's device.
     static int current_ordinal(call_site where = call_site::current())
     {
@@ -168,27 +161,6 @@ struct device {
     [[nodiscard]] static device_guard scope_of(int ordinal, call_site where = call_site::current())
     {
         return device_guard(ordinal, where);
-    }
-    /// Lets kernels on `ordinal` read and write memory that is allocated on `peer`, from now on and for the whole
-    /// process. Does nothing if the two are one device or if the access was enabled before.
-    /// This concerns memory of `cudaMalloc`, and so all buffers of this library. Memory of a pool (`cudaMallocAsync`)
-    /// or of `cuMemCreate` stays closed to peers until its owner opens it: by `cudaMemPoolSetAccess` on the pool, by
-    /// `cuMemSetAccess` on the range.
-    /// \throws error `unsupported` if the machine does not connect the two devices; `device_failure`.
-    static void enable_peer_access(int ordinal, int peer, call_site where = call_site::current())
-    {
-        if (ordinal == peer) return;
-        int possible = 0;
-        check(cudaDeviceCanAccessPeer(&possible, ordinal, peer), "cudaDeviceCanAccessPeer", ordinal, where);
-        if (possible == 0) {
-            throw error(status::unsupported,
-                "device " + std::to_string(ordinal) + " cannot access the memory of device " + std::to_string(peer),
-                {.call = "enable_peer_access", .where = where});
-        }
-        const device_guard current(ordinal, where);
-        const cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
-        if (code == cudaErrorPeerAccessAlreadyEnabled) return detail::forget(code);
-        check(code, "cudaDeviceEnablePeerAccess", ordinal, where);
     }
 };
 

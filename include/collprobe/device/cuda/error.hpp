@@ -48,9 +48,8 @@ inline cudaError_t device_of(cudaStream_t stream, int& ordinal) noexcept
 
 /// A function of CUDA's driver, by its name and the version of CUDA in which it came; null if CUDA finds none. The
 /// program need not be linked to the driver's library.
-inline void* driver_function([[maybe_unused]] const char* name, [[maybe_unused]] unsigned int version) noexcept
+inline void* driver_function(const char* name, [[maybe_unused]] unsigned int version) noexcept
 {
-#if CUDART_VERSION >= 12000
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
@@ -60,13 +59,10 @@ inline void* driver_function([[maybe_unused]] const char* name, [[maybe_unused]]
 #endif
     if (code != cudaSuccess) forget(code);
     return code == cudaSuccess && status == cudaDriverEntryPointSuccess ? found : nullptr;
-#else
-    return nullptr;
-#endif
 }
 
 /// Whether a device has its primary context, which takes hundreds of megabytes. The question creates no context. True
-/// if CUDA cannot tell. (Before CUDA 12 it cannot, and cudaSetDevice creates no context either.)
+/// if CUDA cannot tell.
 inline bool has_context(int device) noexcept
 {
     // Its CUresult and CUdevice are ints.

@@ -5,11 +5,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <ctime>
 #include <new>
 #include <string>
 #include <utility>
 
+#include <collprobe/detail/ref.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/cuda/detail/event_pool.hpp>
 #include <collprobe/device/cuda/error.hpp>
@@ -88,12 +88,8 @@ public:
     stream_id id(call_site where = call_site::current()) const
     {
         stream_id own{stream_id::of_handle | reinterpret_cast<std::uintptr_t>(handle_)};
-#if CUDART_VERSION >= 12000
         if (!is_default() && !capturing(where))
             check(cudaStreamGetId(handle_, &own.number), "cudaStreamGetId", device_, handle_, where);
-#else
-        (void)where;
-#endif
         if (is_per_thread()) own.thread = detail::this_thread_number();
         return own;
     }
@@ -274,20 +270,20 @@ public:
         const int device = on.device(where);
         const device_guard current(device, where);
         const unsigned long long capture = detail::capture_of(on.get(), device, where);
-        if (point_.is_sole() && point_.device() == device) {
-            record(point_, on, where);
+        if (point_.is_sole() && point_->device == device) {
+            record(*point_, on, where);
         } else {
-            detail::pooled_event fresh(device, where);
-            record(fresh, on, where);
+            auto fresh = detail::event_pool::take(device, where);
+            record(*fresh, on, where);
             point_ = std::move(fresh);
         }
         stream_ = on.get();
         capture_ = capture;
-        if constexpr (order_hooks::active) order_hooks::record(capture_, on, point_.handle());
+        if constexpr (order_hooks::active) order_hooks::record(capture_, on, point_->handle);
     }
     bool recorded() const noexcept { return static_cast<bool>(point_); }
     /// The CUDA event of the last record, for calls outside this library; null if there is none.
-    cudaEvent_t get() const noexcept { return point_.handle(); }
+    cudaEvent_t get() const noexcept { return point_ ? point_->handle : nullptr; }
 
     /// Whether the captured work is done. Never blocks; invalidates no capture.
     /// \throws error `invalid_argument` if the event was never recorded, or last in a capture; `device_failure`.
@@ -300,9 +296,9 @@ public:
     void synchronize(call_site where = call_site::current()) const
     {
         require_host_visible("synchronize", where);
-        const device_guard current(point_.device(), where);
+        const device_guard current(point_->device, where);
         const detail::relaxed_capture_mode relaxed;
-        check(cudaEventSynchronize(get()), "cudaEventSynchronize", point_.device(), stream_, where);
+        check(cudaEventSynchronize(get()), "cudaEventSynchronize", point_->device, stream_, where);
         if constexpr (order_hooks::active) order_hooks::reached(capture_);
     }
     /// The same with a deadline, by polling; a negative number of milliseconds means none.
@@ -317,22 +313,22 @@ public:
 private:
     friend class stream_ref;
 
-    static void record(const detail::pooled_event& point, stream_ref on, call_site where)
+    static void record(const detail::event_node& point, stream_ref on, call_site where)
     {
-        check(cudaEventRecord(point.handle(), on.get()), "cudaEventRecord", point.device(), on.get(), where);
+        check(cudaEventRecord(point.handle, on.get()), "cudaEventRecord", point.device, on.get(), where);
     }
 
     bool poll(call_site where) const
     {
         // The polling thread may be one that has set no device.
-        const device_guard current(point_.device(), where);
+        const device_guard current(point_->device, where);
         const detail::relaxed_capture_mode relaxed;
         const cudaError_t code = cudaEventQuery(get());
         if (code == cudaErrorNotReady) {
             detail::forget(code);
             return false;
         }
-        check(code, "cudaEventQuery", point_.device(), stream_, where);
+        check(code, "cudaEventQuery", point_->device, stream_, where);
         if constexpr (order_hooks::active) order_hooks::reached(capture_);
         return true;
     }
@@ -340,17 +336,14 @@ private:
     void wait_until_done(std::int64_t timeout_ms, const char* what, call_site where) const
     {
         const auto until = collprobe::detail::deadline::in_ms(timeout_ms);
-        for (std::int64_t nap_ns = 5'000; !poll(where);) {
-            const std::int64_t left_ns = until.remaining_ns();
-            if (left_ns == 0) {
+        for (unsigned round = 0; !poll(where); ++round) {
+            if (until.passed()) {
                 throw error(status::timeout,
                     std::string(what) + " did not finish within " + std::to_string(timeout_ms) + " ms on "
-                        + detail::describe(point_.device(), stream_),
+                        + detail::describe(point_->device, stream_),
                     {.call = "synchronize", .where = where});
             }
-            const timespec nap{0, static_cast<long>(nap_ns < left_ns ? nap_ns : left_ns)};
-            nanosleep(&nap, nullptr);
-            nap_ns = nap_ns < 100'000 ? 2 * nap_ns : 200'000;
+            collprobe::detail::back_off(round);
         }
     }
 
@@ -366,7 +359,7 @@ private:
             "the event was recorded in a capture: it is a point of a graph, which only streams can wait for", where);
     }
 
-    detail::pooled_event point_;
+    collprobe::detail::ref<detail::event_node> point_;
     cudaStream_t stream_ = nullptr; // for messages only: it may be gone
     order_hooks::with_point<unsigned long long> capture_ = 0;
 };

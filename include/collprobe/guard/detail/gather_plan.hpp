@@ -239,7 +239,6 @@ private:
 
     void choose()
     {
-        const gather_options<device, T>& options = what_.options;
         const bool keeps = shard() != nullptr;
         send_ = keeps ? shard()->memory() : slot_;
         const bool is_there = is_source(send_);
@@ -247,13 +246,9 @@ private:
         if (converts) path_ = gather_path::convert;
         else if (is_there && send_.data() == slot_.data()) path_ = gather_path::in_place;
         else if (is_there) path_ = gather_path::send_source;
-        else if (can_send && options.path != gather_path::copy && probe() == nullptr) path_ = gather_path::send_source;
+        else if (can_send && probe() == nullptr) path_ = gather_path::send_source;
         else path_ = gather_path::copy;
 
-        if (options.path != gather_path::automatic && options.path != path_) {
-            refuse(
-                std::string("rung ") + name(options.path) + " is asked for, and these arguments need " + name(path_));
-        }
         if (probe() != nullptr) {
             const view<statistics> filled(probe(), 1);
             if (overlap(filled, source_) || overlap(filled, destination_) || overlap(filled, send_)) {
@@ -261,7 +256,7 @@ private:
             }
             if (path_ != gather_path::copy)
                 refuse("only a copy can fill the probe, and the rung is " + std::string(name(path_)));
-            if (options.scratch == nullptr) refuse("a probe needs a workspace: scratch is null");
+            if (what_.options.scratch == nullptr) refuse("a probe needs a workspace: scratch is null");
         }
         if constexpr (!converts) {
             if (path_ == gather_path::send_source && !is_there) {
@@ -298,7 +293,7 @@ private:
     view<T> destination_;
     view<T> slot_; ///< this rank's slot of the destination
     view<T> send_; ///< the send buffer of the all-gather
-    gather_path path_ = gather_path::automatic;
+    gather_path path_ = gather_path::in_place;
 };
 
 } // namespace collprobe::detail

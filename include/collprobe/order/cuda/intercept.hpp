@@ -106,8 +106,6 @@
 #define cudaGraphExecDestroy(...) collprobe::ordered::graph_exec_destroy(__VA_ARGS__)
 #undef cudaGraphLaunch
 #define cudaGraphLaunch(...) collprobe::ordered::graph_launch(__VA_ARGS__)
-#if CUDART_VERSION >= 12000
 #undef cudaGraphInstantiate
 #define cudaGraphInstantiate(...) collprobe::ordered::graph_instantiate(__VA_ARGS__)
-#endif
 #endif

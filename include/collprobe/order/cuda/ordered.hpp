@@ -360,7 +360,6 @@ inline cudaError_t host_unregister(void* memory, call_site where = call_site::cu
     });
     return cudaHostUnregister(memory);
 }
-#if CUDART_VERSION >= 11020
 template <class T>
 cudaError_t malloc_async(
     T** memory, std::size_t bytes, cudaStream_t stream, call_site where = call_site::current())
@@ -383,7 +382,6 @@ inline cudaError_t free_async(void* memory, cudaStream_t stream, call_site where
     });
     return cudaFreeAsync(memory, stream);
 }
-#endif
 
 // --- Captures and graphs ---
 
@@ -410,7 +408,7 @@ inline cudaError_t graph_instantiate(cudaGraphExec_t* runnable, cudaGraph_t grap
         to.event_ended(order_object(*runnable)); // an earlier graph may have had the same handle
     });
 }
-/// The form of CUDA 11.
+/// The older form, which cuda_runtime.h has for C++.
 inline cudaError_t graph_instantiate(
     cudaGraphExec_t* runnable, cudaGraph_t graph, cudaGraphNode_t*, char*, std::size_t)
 {

@@ -6,8 +6,9 @@
 
 #if COLLPROBE_STREAM_ORDER
 
-#include <ctime>
+#include <atomic>
 
+#include <collprobe/detail/wait.hpp>
 #include <collprobe/order/sink.hpp>
 #include <collprobe/order/stream_order.hpp>
 
@@ -27,10 +28,7 @@ public:
     {
         if (next == nullptr) {
             order_hooks::installed().store(nullptr);
-            while (order_hooks::in_call::count().load() != 0) {
-                const timespec nap{0, 20'000};
-                nanosleep(&nap, nullptr);
-            }
+            for (unsigned round = 0; order_hooks::in_call::count().load() != 0; ++round) back_off(round);
         }
         checker.store(next);
         if (next != nullptr) order_hooks::installed().store(this);

@@ -8,7 +8,6 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/detail/moves.hpp>
-#include <collprobe/comm/local/order.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
@@ -17,37 +16,15 @@
 #include <collprobe/sum/combine.hpp>
 
 /// One rank's share of the data movement of a collective, as work of a device. The rank enqueues it between `enter`
-/// and `leave` of the rendezvous. The shares and the bits are those of comm/local/detail/moves.hpp.
+/// and `leave` of the rendezvous. The shares are those of comm/local/detail/moves.hpp, and the bits those of its linear
+/// order.
 namespace collprobe::inline COLLPROBE_ABI::local::detail {
 
 /// The largest number of ranks for a kernel: their addresses are arguments of its launch, and all arguments of a
 /// launch together may take 4 KiB.
 inline constexpr int max_device_ranks = 64;
 
-/// A tree of up to 2^6 ranks has a root and 6 levels below it.
-inline constexpr int max_device_tree_levels = 7;
-
-/// One rank of a tree, in a sequence in which each rank comes after its children.
-struct tree_visit {
-    std::int8_t rank;
-    std::int8_t children;
-};
-
-/// Appends `rank` and all ranks below it to `visits`, from `at` on; returns the end.
-inline int list_visits(tree_visit* visits, int at, int tree, int rank, int ranks) noexcept
-{
-    const collprobe::detail::tree_links links = collprobe::detail::double_tree(tree, rank, ranks);
-    std::int8_t children = 0;
-    for (const int child : links.child) {
-        if (child < 0) continue;
-        at = list_visits(visits, at, tree, child, ranks);
-        ++children;
-    }
-    visits[at] = {static_cast<std::int8_t>(rank), children};
-    return at + 1;
-}
-
-/// Combines element `first + index` of all ranks' `send` in the order of an algorithm, and writes the result to all
+/// Combines element `first + index` of all ranks' `send` in the order of the ranks, and writes the result to all
 /// `receive`. No other thread touches these elements, and all are read before one is written. So any of the buffers
 /// may be the same as another.
 template <element T>
@@ -55,34 +32,24 @@ struct element_reduction {
     const T* send[max_device_ranks];
     T* receive[max_device_ranks];
     std::uint64_t first;
-    std::uint64_t boundary; ///< ring: the end of the chunk of `first`; tree: the number of elements that go over tree 0
-    std::uint64_t chunk_length; ///< ring
-    int chunk; ///< ring: the chunk of `first`
     int ranks;
     int receivers;
-    int start; ///< linear: the first rank; the others follow around the ring
     reduction operation;
-    reduction_order order;
     T scale; ///< the factor of each value in a floating-point average
-    tree_visit visits[2][max_device_ranks]; ///< tree: the visits of tree 0 and of tree 1
 
     COLLPROBE_HD void operator()(std::uint64_t index) const
     {
         const std::uint64_t at = first + index;
-        const T result = completed(order == reduction_order::tree
-                ? up_tree(visits[at < boundary ? 0 : 1], at)
-                : around(order == reduction_order::ring ? ring_start(chunk_of(at), ranks) : start, at));
+        T partial = prepared(0, at);
+        for (int rank = 1; rank < ranks; ++rank) {
+            partial = collprobe::detail::combine(operation, partial, prepared(rank, at));
+            collprobe::detail::compiler_barrier(&partial);
+        }
+        const T result = completed(partial);
         for (int to = 0; to < receivers; ++to) receive[to][at] = result;
     }
 
 private:
-    /// A rank's run reaches over few chunks, so a division would cost more.
-    COLLPROBE_HD int chunk_of(std::uint64_t at) const
-    {
-        int found = chunk;
-        for (std::uint64_t end = boundary; at >= end; end += chunk_length) ++found;
-        return found;
-    }
     COLLPROBE_HD T prepared(int rank, std::uint64_t at) const
     {
         T value = send[rank][at];
@@ -95,39 +62,12 @@ private:
         }
         return value;
     }
-    COLLPROBE_HD void hop(T& partial, T value) const
-    {
-        partial = collprobe::detail::combine(operation, partial, value);
-        collprobe::detail::compiler_barrier(&partial);
-    }
     COLLPROBE_HD T completed(T value) const
     {
         if constexpr (!floating_element<T>) {
             if (operation == reduction::average) return collprobe::detail::truncated_quotient(value, ranks);
         }
         return value;
-    }
-    COLLPROBE_HD T around(int first_rank, std::uint64_t at) const
-    {
-        T partial = prepared(first_rank, at);
-        for (int distance = 1; distance < ranks; ++distance) {
-            const int rank = first_rank + distance;
-            hop(partial, prepared(rank < ranks ? rank : rank - ranks, at));
-        }
-        return partial;
-    }
-    COLLPROBE_HD T up_tree(const tree_visit* visits_of_tree, std::uint64_t at) const
-    {
-        T partials[max_device_tree_levels]; // the partial sums of ranks whose parent comes later
-        int held = 0;
-        for (int step = 0; step < ranks; ++step) {
-            const tree_visit now = visits_of_tree[step];
-            T partial = prepared(now.rank, at);
-            held -= now.children;
-            for (int child = 0; child < now.children; ++child) hop(partial, partials[held + child]);
-            partials[held++] = partial;
-        }
-        return partials[0];
     }
 };
 
@@ -138,7 +78,6 @@ element_reduction<T> posted_reduction(const group_state& state, const collprobe:
     element_reduction<T> body{};
     body.ranks = state.meet.size();
     body.operation = what.operation;
-    body.order = state.order;
     if constexpr (floating_element<T>) body.scale = collprobe::detail::average_scale<T>(body.ranks);
     return body;
 }
@@ -156,16 +95,6 @@ void enqueue_all_reduce(const group_state& state, int rank, typename Device::str
     const element_run own = own_run(what.count, body.ranks, rank);
     if (own.count == 0) return;
     body.first = own.first;
-    if (body.order == reduction_order::tree) {
-        body.boundary = collprobe::detail::tree_0_count(what.count);
-        for (const int tree : {0, 1}) {
-            list_visits(body.visits[tree], 0, tree, collprobe::detail::tree_root(tree, body.ranks), body.ranks);
-        }
-    } else {
-        body.chunk_length = collprobe::detail::ring_chunk(what.count, body.ranks, sizeof(T));
-        body.chunk = static_cast<int>(own.first / body.chunk_length);
-        body.boundary = (static_cast<std::uint64_t>(body.chunk) + 1) * body.chunk_length;
-    }
     Device::for_each(on, own.count, body);
 }
 
@@ -180,8 +109,6 @@ void enqueue_reduce_scatter(const group_state& state, int rank, typename Device:
     }
     body.receive[0] = received<T>(state, rank);
     body.receivers = 1;
-    body.start = part_start(body.order, body.ranks, rank);
-    body.order = reduction_order::linear;
     Device::for_each(on, what.count, body);
 }
 

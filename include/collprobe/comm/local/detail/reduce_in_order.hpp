@@ -126,20 +126,14 @@ void reduce_in_order(reduction_order order, reduction operation, int ranks, std:
     }
 }
 
-/// The rank at which the reduction of part `part` of a reduce-scatter starts. A ring ends it at rank `part`. NCCL has
-/// no tree for reduce-scatter and takes the ring.
-constexpr int part_start(reduction_order order, int ranks, int part) noexcept
-{
-    return order == reduction_order::linear ? 0 : ring_start(part, ranks);
-}
-
-/// Reduces part `part` of a reduce-scatter: `count` elements, to which `source(rank)` points.
+/// Reduces part `part` of a reduce-scatter: `count` elements, to which `source(rank)` points. A ring ends at rank
+/// `part`. NCCL has no tree for reduce-scatter and takes the ring.
 template <element T>
 void reduce_part_in_order(reduction_order order, reduction operation, int ranks, int part,
     std::uint64_t count, source_of_rank<T> source, store_block<T> store)
 {
     ordered_reduction<T> reduce(operation, ranks, source);
-    reduce.along_ring(part_start(order, ranks, part), 0, count, store);
+    reduce.along_ring(order == reduction_order::linear ? 0 : ring_start(part, ranks), 0, count, store);
 }
 
 } // namespace collprobe::local::detail

@@ -4,10 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <ctime>
 #include <vector>
-
-#include <sched.h>
 
 #include <collprobe/comm/detail/call.hpp>
 #include <collprobe/comm/mpi/detail/library.hpp>
@@ -16,6 +13,7 @@
 /// The meeting of the ranks before a collective, for `options::verify_calls`.
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
+using collprobe::detail::back_off;
 using collprobe::detail::call_description;
 using collprobe::detail::deadline;
 
@@ -40,17 +38,6 @@ struct arrival {
     }
 };
 static_assert(sizeof(arrival) == 32);
-
-/// Lets another thread run. From round 100 on it sleeps: for 20 us, from round 300 on for 200 us.
-inline void pause(unsigned round) noexcept
-{
-    if (round < 100) {
-        sched_yield();
-        return;
-    }
-    const timespec nap{0, round < 300 ? 20'000 : 200'000};
-    nanosleep(&nap, nullptr);
-}
 
 /// One meeting of all ranks after another, by messages between each two ranks. A meeting has two rounds.
 ///
@@ -96,7 +83,7 @@ public:
             given_up = who_gave_up();
             if (!given_up.empty()) missing = named_by(given_up);
             else if (until.passed()) missing = who_did_not_arrive();
-            else pause(round);
+            else back_off(round);
         }
         decide(missing);
         leave();
@@ -108,13 +95,13 @@ public:
     {
         decide({});
         // A short wait: all ranks have arrived, and each decides within its own deadline.
-        for (unsigned round = 0; !all_done(deciding_); ++round) pause(round);
+        for (unsigned round = 0; !all_done(deciding_); ++round) back_off(round);
         given_up = who_gave_up();
         if (!given_up.empty()) {
             leave();
             return named_by(given_up);
         }
-        for (unsigned round = 0; !all_done(sent_); ++round) pause(round);
+        for (unsigned round = 0; !all_done(sent_); ++round) back_off(round);
         return {};
     }
     /// For a meeting that ends after `gather`: all ranks know that no collective follows.
@@ -129,7 +116,7 @@ public:
         }
         // MPI sends such small messages at once, but a request may need further tests before it is complete.
         const deadline soon = deadline::in_ms(1000);
-        for (unsigned round = 0; !all_done(sent_) && !soon.passed(); ++round) pause(round);
+        for (unsigned round = 0; !all_done(sent_) && !soon.passed(); ++round) back_off(round);
     }
 
     const arrival& of(int rank) const noexcept { return arrivals_[static_cast<std::size_t>(rank)]; }

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
-#include <ctime>
 #include <new>
 #include <string>
 #include <utility>
@@ -13,7 +12,6 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include <sched.h>
 
 #include <collprobe/comm/detail/call.hpp>
 #include <collprobe/comm/group_follower.hpp>
@@ -36,21 +34,10 @@ namespace collprobe::inline COLLPROBE_ABI::nccl {
 
 namespace detail {
 
+using collprobe::detail::back_off;
 using collprobe::detail::call_description;
 using collprobe::detail::deadline;
 using collprobe::detail::ref;
-
-/// Lets another thread run; from the hundredth `round` on it sleeps, for at most 0.2 ms.
-inline void pause(unsigned round) noexcept
-{
-    if (round < 100) {
-        sched_yield();
-        return;
-    }
-    const unsigned us = round < 300 ? 20 : 200;
-    const timespec nap{0, static_cast<long>(us) * 1000};
-    nanosleep(&nap, nullptr);
-}
 
 /// Why a communicator can no longer be used.
 struct failure {
@@ -179,7 +166,7 @@ public:
         // A healthy call of another thread sees the failure and returns at once. A call that hangs inside NCCL needs
         // the abort.
         const deadline until = deadline::in_ms(100);
-        for (unsigned round = 0; calls_.load() > own_calls && !until.passed(); ++round) pause(round);
+        for (unsigned round = 0; calls_.load() > own_calls && !until.passed(); ++round) back_off(round);
         if (!left_to_group(deferred_end::abort)) abort_now();
     }
     /// Gives up the `ncclComm_t`: it now has another owner, or it is gone. Later calls throw with the reason `why`.
@@ -325,7 +312,7 @@ public:
                         + " ms: a peer is late or dead",
                     call, where, 1);
             }
-            pause(round);
+            back_off(round);
         }
     }
 
@@ -356,7 +343,7 @@ public:
             cuda::detail::forget(state);
             check(call, where);
             if (until.passed()) time_out(late(), call, where, 0, final);
-            pause(round);
+            back_off(round);
         }
     }
 
@@ -555,7 +542,7 @@ private:
             const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
             if (asked != ncclSuccess) return asked;
             if (state != ncclInProgress) return state;
-            pause(round);
+            back_off(round);
         }
     }
 

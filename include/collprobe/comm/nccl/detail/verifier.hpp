@@ -41,7 +41,7 @@ struct verifier {
     bool finished_by(collprobe::detail::deadline until) const noexcept
     {
         try {
-            stream.synchronize(until.remaining_ns() / 1'000'000);
+            stream.synchronize(until.remaining_ms());
             return true;
         } catch (...) {
             return false;
