@@ -78,7 +78,7 @@ struct only_ranks : collectives<Self, host::device> {
 
 /// Has barriers alone.
 struct only_barrier : only_ranks<only_barrier> {
-    static constexpr bool has(collective what) noexcept { return what == collective::barrier; }
+    static constexpr bool has_collective(collective what) noexcept { return what == collective::barrier; }
     template <element T>
     void make(const collective_call& call, host::stream_ref)
     {

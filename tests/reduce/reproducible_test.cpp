@@ -348,7 +348,7 @@ namespace {
 /// A communicator of floats that has no reduce-scatter and does not add integers.
 struct few_calls : adaptor<few_calls, local::communicator> {
     using adaptor::adaptor;
-    static constexpr bool has(collective what) noexcept { return what != collective::reduce_scatter; }
+    static constexpr bool has_collective(collective what) noexcept { return what != collective::reduce_scatter; }
     few_calls& innermost() noexcept { return *this; }
     template <element T>
     void make(const collective_call& call, stream_ref on)
@@ -369,7 +369,7 @@ TEST_CASE("a communicator of few calls keeps a contract with those it has, and i
         host::stream stream;
         std::vector<float> values(5000, 1.5f);
         reproducible comm{few_calls(world), any_order{}, {.scratch_bytes = 4096}};
-        static_assert(!decltype(comm)::has(collective::reduce_scatter));
+        static_assert(!decltype(comm)::has_collective(collective::reduce_scatter));
         comm.all_reduce(view<const float>(values), view<float>(values), reduction::sum, stream);
         stream.synchronize(soon_ms);
         require(values[4999] == 3.0f, "wrong sum");

@@ -36,7 +36,7 @@ std::vector<float> numbers_of(int rank, int call)
 struct gather_only : collectives<gather_only, host::device> {
     int rank() const noexcept { return 0; }
     int size() const noexcept { return 1; }
-    static constexpr bool has(collective what) { return what == collective::all_gather; }
+    static constexpr bool has_collective(collective what) { return what == collective::all_gather; }
     template <element T>
     void make(const collective_call& call, stream_ref on) const
     {

@@ -19,7 +19,7 @@ public:
     const std::string& name() const noexcept { return by_->name; }
     std::int64_t timeout_ms() const noexcept { return -1; } // the caller's function has one of its own
 
-    static constexpr bool has(collective what) noexcept { return what == collective::all_gather; }
+    static constexpr bool has_collective(collective what) noexcept { return what == collective::all_gather; }
     template <element T>
     void make(const collective_call& call, stream_ref on) const
     {

@@ -234,14 +234,14 @@ public:
     /// Work behind the barrier on any rank's stream runs after the work before it on every rank's stream.
     void barrier(stream_ref on, call_site where = call_site::current())
     {
-        if (!Self::has(collective::barrier)) refuse_missing(collective::barrier, where);
+        if (!Self::has_collective(collective::barrier)) refuse_missing(collective::barrier, where);
         self().template make<std::uint8_t>({.where = where}, on);
     }
 
     // What a communicator may say beside: the defaults. One that knows better hides them.
 
     /// Whether it has a collective.
-    static constexpr bool has(collective) noexcept { return true; }
+    static constexpr bool has_collective(collective) noexcept { return true; }
     /// Names the communicator in messages.
     std::string name() const { return {}; }
     /// Milliseconds that it waits for a peer; negative: for ever.
@@ -314,7 +314,7 @@ private:
     decltype(auto) start(collective what, view<const T> send, view<T> receive, reduction operation, int root,
         stream_ref on, call_site where, std::uint64_t leaves = 1)
     {
-        if (!Self::has(what)) refuse_missing(what, where);
+        if (!Self::has_collective(what)) refuse_missing(what, where);
         return self().template make<T>({what, element_traits<T>::type, operation, root, send.data(), send.count(),
                                            receive.data(), receive.count(), where, leaves},
             on);
@@ -344,7 +344,7 @@ public:
 
     int rank() const noexcept { return comm_.rank(); }
     int size() const noexcept { return comm_.size(); }
-    static constexpr bool has(collective what) noexcept { return Comm::has(what); }
+    static constexpr bool has_collective(collective what) noexcept { return Comm::has_collective(what); }
     decltype(auto) name() const { return comm_.name(); }
     std::int64_t timeout_ms() const noexcept { return comm_.timeout_ms(); }
     auto device_scope() const { return comm_.device_scope(); }

@@ -228,7 +228,7 @@ private:
         for (int victim = 0; victim < size(); ++victim) {
             injection one;
             if (!detail::plan_fault(faults_[which], which, now.call, victim, now.target, one)) continue;
-            if (!Comm::has(collective::broadcast)) {
+            if (!Comm::has_collective(collective::broadcast)) {
                 detail::caller(comm_, now.target.where, now.made.where)
                     .refuse(now.target.where, now.stream, "duplicate_shard needs a broadcast", status::unsupported);
             }

@@ -447,8 +447,8 @@ private:
     using reader = detail::reading_part<Parts...>;
     static_assert((detail::sketches_as<Parts, reader> && ...), "parts with different sketches: one kind is read");
     static constexpr int most_calls = 1 << 20;
-    static constexpr bool can_reduce = Comm::has(collective::all_reduce);
-    static constexpr bool can_exchange = can_reduce && Comm::has(collective::all_to_all);
+    static constexpr bool can_reduce = Comm::has_collective(collective::all_reduce);
+    static constexpr bool can_exchange = can_reduce && Comm::has_collective(collective::all_to_all);
 
     double lateness_floor() const noexcept
     {

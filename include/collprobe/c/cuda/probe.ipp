@@ -152,7 +152,7 @@ public:
     int size() const noexcept { return static_cast<int>(by_->heading.ranks); }
     const std::string& name() const noexcept { return by_->name; }
     std::int64_t timeout_ms() const noexcept { return -1; } // the caller's function has one of its own
-    static constexpr bool has(collective what) noexcept { return what == collective::all_gather; }
+    static constexpr bool has_collective(collective what) noexcept { return what == collective::all_gather; }
     cuda::device_guard device_scope() const { return cuda::device_guard(ordinal_, call_site{}); }
 
     template <element T>

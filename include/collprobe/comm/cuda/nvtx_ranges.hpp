@@ -52,7 +52,7 @@ private:
     }
 
     nvtxDomainHandle_t domain_;
-    std::array<nvtxStringHandle_t, 7> names_{}; ///< by `collective`
+    std::array<nvtxStringHandle_t, static_cast<std::size_t>(collective::split) + 1> names_{}; ///< by `collective`
 };
 
 } // namespace detail
