@@ -18,6 +18,7 @@
 #include <collprobe/reduce/contract.hpp>
 #include <collprobe/reduce/detail/exchange.hpp>
 #include <collprobe/reduce/detail/fixed_point.hpp>
+#include <collprobe/reduce/reduction_outcome.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 

@@ -18,7 +18,6 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/gram.hpp>
 #include <collprobe/comm/group_follower.hpp>
-#include <collprobe/comm/reduction_extras.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include <collprobe/core/collective.hpp>
+#include <collprobe/core/config.hpp>
 #include <collprobe/sum/accumulation.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
