@@ -34,6 +34,11 @@ int main()
 #if defined(SECTION_narrower_than_the_terms)
     sum<contract<size_invariant, accumulation::float32>, double>({});
 #endif
+    // What is not reduced is under no contract.
+    std::vector<float> values(4);
+    const host::stream stream;
+    reproducible gathers(local::group(1).communicator(0), contract<order_invariant, accumulation::float32>{});
+    gathers.all_gather(view(values), stream);
     probed inner{reproducible{local::group(1).communicator(0)}};
     probed probe{local::group(1).communicator(0)};
 #if defined(SECTION_wrapped_without_a_move)

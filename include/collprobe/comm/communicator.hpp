@@ -46,7 +46,7 @@ namespace detail {
 /// A guard that does nothing.
 struct nothing_to_leave {
     ~nothing_to_leave() {} // a guard in the eyes of compilers, which warn of unused variables
-    void end(call_site) noexcept {}
+    void end(call_site = {}) noexcept {}
 };
 
 /// A type of which results can be: an element of the library, or another library's of the same layout.
