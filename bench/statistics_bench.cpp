@@ -80,16 +80,15 @@ void read_pass(benchmark::State& state)
     const std::vector<T> data = gradient_like<T>(bytes / sizeof(T)), other = data;
     const view<const T> all(data);
     constexpr std::uint32_t bins = 4096;
-    std::vector<double> sums(2 * bins), scratch(2 * bins);
+    std::vector<double> sums(2 * bins);
     const detail::sketch_source<T> from{all, 0, bins, 1};
-    const detail::sketch_memory to{sums.data(), scratch.data()};
     const auto reduced = [&](const auto& reducer) { return reducer.finish(detail::reduce_blocks(reducer, all.count())); };
     const auto read = [&] {
         if constexpr (what == work::sketch) {
-            detail::sketch_on_host(detail::best_isa(), from, sums.data(), scratch.data());
+            detail::sketch_on_host(detail::best_isa(), from, sums.data());
         } else if constexpr (what == work::input_and_sketch) {
             using inner = statistics_reducer<T>;
-            benchmark::DoNotOptimize(reduced(detail::sketched_reducer<inner, T>{inner(all), from, to}));
+            benchmark::DoNotOptimize(reduced(detail::sketched_reducer<inner, T>{inner(all), from, sums.data()}));
         } else {
             constexpr bool with_input = what == work::result_and_input || what == work::result_input_and_sketch;
             const detail::result_reducer<T> result{all, with_input ? other.data() : nullptr};
@@ -97,7 +96,7 @@ void read_pass(benchmark::State& state)
                 benchmark::DoNotOptimize(reduced(result));
             else
                 benchmark::DoNotOptimize(
-                    reduced(detail::sketched_reducer<detail::result_reducer<T>, T>{result, from, to}));
+                    reduced(detail::sketched_reducer<detail::result_reducer<T>, T>{result, from, sums.data()}));
         }
     };
     std::vector<double> read_times, own_times;

@@ -1,15 +1,14 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One pass of statistics on a GPU, and copies with statistics, against a bare read and cudaMemcpyAsync of
-// the same buffer. They are measured in turn, in each iteration, by CUDA events; medians over the
+// One pass of statistics on a GPU against a bare read and cudaMemcpyAsync of the same buffer. They are measured in turn, in each iteration, by CUDA events; medians over the
 // iterations:
 //
-//   GBps               bytes moved: those read, for a copy those written as well
+//   GBps               bytes read
 //   read_GBps          16-byte loads that are summed: the best of several kernels, for each size
 //   memcpy_GBps        device to device, bytes read and written
 //   of_read, of_memcpy, of_ceiling    GBps over read_GBps, over memcpy_GBps, over the greater of both
-//   time_over_memcpy   time over that of the memcpy: for a copy with statistics, what the probe adds
+//   time_over_memcpy   time over that of the memcpy
 //
 // Short kernels run several times in a row between two events. Each has the next of so many buffers that together they
 // are twice as large as the second-level cache: as in a trainer, nothing of a gradient is in it.
@@ -24,8 +23,8 @@
 #include <benchmark/benchmark.h>
 
 #include <collprobe/device/cuda/device.hpp>
-#include <collprobe/scan/copy_statistics.hpp>
 #include <collprobe/scan/cuda/one_read.cuh>
+#include <collprobe/scan/statistics.hpp>
 
 using namespace collprobe;
 using bench::reader;
@@ -56,11 +55,6 @@ public:
     view<const T> source() const
     {
         return {reinterpret_cast<const T*>(source_.data() + at_), size_ / sizeof(T)};
-    }
-    template <class T>
-    view<T> destination() const
-    {
-        return {reinterpret_cast<T*>(destination_.data() + at_), size_ / sizeof(T)};
     }
     /// Fills all sources; anew only where they are of another type than last time.
     template <class T>
@@ -162,9 +156,7 @@ bench_device& the_device()
     return *device;
 }
 
-enum class work { statistics, copy_with_statistics };
-
-template <class T, work Work>
+template <class T>
 void measure(benchmark::State& state)
 {
     if (bench::skipped_without_gpu(state)) return;
@@ -178,13 +170,8 @@ void measure(benchmark::State& state)
         device.fill<T>();
         const auto run = [&] {
             const view<const T> source = device.source<T>();
-            if constexpr (Work == work::copy_with_statistics) {
-                copy_with_statistics<cu::device>(
-                    device.stream, source, device.destination<T>(), device.result.data(), device.scratch);
-            } else {
-                cu::device::reduce(device.stream, statistics_reducer<T>{source}, source.count(), device.result.data(),
-                    device.scratch);
-            }
+            cu::device::reduce(
+                device.stream, statistics_reducer<T>{source}, source.count(), device.result.data(), device.scratch);
         };
         const int repeats = bench_device::repeats_of(bytes);
         (void)device.best_reader(bytes);
@@ -200,8 +187,7 @@ void measure(benchmark::State& state)
             own.push_back(device.seconds(repeats, run));
             state.SetIterationTime(own.back());
         }
-        const double moved = static_cast<double>(bytes) * (Work == work::copy_with_statistics ? 2 : 1);
-        const double own_rate = moved / bench::median(own);
+        const double own_rate = static_cast<double>(bytes) / bench::median(own);
         const double read_rate = static_cast<double>(bytes) / bench::median(read);
         const double copy_rate = 2 * static_cast<double>(bytes) / bench::median(copy);
         state.counters["GBps"] = own_rate * 1e-9;
@@ -216,11 +202,11 @@ void measure(benchmark::State& state)
     }
 }
 
-template <class T, work Work>
-void add(const char* what)
+template <class T>
+void add()
 {
     auto* const cases = benchmark::RegisterBenchmark(
-        (std::string(what) + "/" + element_traits<T>::name).c_str(), measure<T, Work>);
+        (std::string("statistics/") + element_traits<T>::name).c_str(), measure<T>);
     cases->ArgName("KiB");
     cases->ArgsProduct({bench::capped({64, 1 << 10, 25 << 10, 256 << 10, 1 << 20, 4 << 20}, 1 << 10)});
     cases->UseManualTime()->Iterations(bench::rounds(15))->Unit(benchmark::kMicrosecond);
@@ -229,8 +215,7 @@ void add(const char* what)
 template <class... T>
 bool add_types()
 {
-    (add<T, work::statistics>("statistics"), ...);
-    (add<T, work::copy_with_statistics>("copy_with_statistics"), ...);
+    (add<T>(), ...);
     return true;
 }
 

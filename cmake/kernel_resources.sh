@@ -81,7 +81,6 @@ cat "$work"/*.log | "${CXXFILT:-c++filt}" -n | awk -v may_have_stack="$may_have_
         if (sub(/reduce_kernel<sketched_reducer<statistics_reducer/, "statistics + sketch", name)) sub(/>.*/, ">>", name)
         if (sub(/reduce_kernel<sketched_reducer<result_reducer/, "result + sketch", name)) sub(/>.*/, ">>", name)
         gsub(/reduce_kernel<statistics_reducer/, "statistics", name)
-        gsub(/reduce_kernel<copy_statistics_reducer/, "copy + statistics", name)
         gsub(/reduce_kernel<result_reducer/, "result", name)
         gsub(/for_each_kernel</, "for_each<", name)
         # A sum rounded to the type of its terms is the usual one.
@@ -91,7 +90,7 @@ cat "$work"/*.log | "${CXXFILT:-c++filt}" -n | awk -v may_have_stack="$may_have_
         }
         gsub(/, true>/, ", digest>", name)
         gsub(/, false>/, ">", name)
-        if (name ~ /^(statistics|copy|result)/) sub(/ ?>$/, "", name)
+        if (name ~ /^(statistics|result)/) sub(/ ?>$/, "", name)
         return name
     }
     /Compiling entry function/ {

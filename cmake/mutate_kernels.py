@@ -39,7 +39,6 @@ KERNELS = [
      [(STATISTICS, "*definitions say - NaN*")]),
     ("statistics, bfloat16", r"reduce_kernelI.*statistics_reducerI.*8bfloat16E.*10statisticsEE",
      "small: statistics of bfloat16", [(STATISTICS, "*definitions say - NaN*")]),
-    ("copy + statistics", r"reduce_kernelI.*copy_statistics_reducerIf", "small: copy*", [(STATISTICS, "copy and*")]),
     ("result", r"reduce_kernelI.*result_reducerIf", "small: what a result*", [(STATISTICS, "*definitions say*")]),
     ("digest", r"reduce_kernelI.*digest_reducerIf", "small: digests*",
      [("tests/replica/replica.agreement_gpu.cu", "a GPU gives the digest*")]),
@@ -218,9 +217,8 @@ def programs(build, program):
     return kernels
 
 
-def names_of(kernels, label, pattern):
-    return [name for name in kernels if re.search(pattern, name)
-            and not (label.startswith("statistics") and "copy_" in name)]
+def names_of(kernels, pattern):
+    return [name for name in kernels if re.search(pattern, name)]
 
 
 def main():
@@ -241,7 +239,7 @@ def main():
             continue
         runs = []
         for program, its_cases in [(SMALL, cases)] + (longer if given.more else []):
-            names = names_of(programs(given.build, program), label, pattern)
+            names = names_of(programs(given.build, program), pattern)
             if len(names) != 1:
                 print("mutate_kernels.py: %s: kernels %s in %s" % (label, names, program), file=sys.stderr)
                 return 2

@@ -15,6 +15,7 @@
 #include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/node_groups.hpp>
+#include <collprobe/device/host/device.hpp>
 #include <collprobe/fault/faulty.hpp>
 #include <collprobe/guard/copy_then_all_gather.hpp>
 #include <collprobe/inspect/inspect.hpp>

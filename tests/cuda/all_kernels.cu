@@ -15,7 +15,6 @@
 #include <collprobe/quant/quantised.hpp>
 #include <collprobe/reduce.hpp>
 #include <collprobe/replica.hpp>
-#include <collprobe/scan/copy_statistics.hpp>
 #include <collprobe/sum.hpp>
 
 namespace {
@@ -30,9 +29,10 @@ void of_any_type(gpu::stream_ref stream, T* data, statistics* result, gpu::works
     const view<const T> source(data, 1);
     gpu::fill(stream, view<T>(data, 1), T{});
     gpu::reduce(stream, collprobe::detail::digest_reducer<T>(source), 1, &result->digest, scratch);
+    if constexpr (!floating_element<T>)
+        gpu::reduce(stream, collprobe::detail::count_reducer<T>(source), 1, result, scratch);
     if constexpr (floating_element<T>) {
         gpu::reduce(stream, statistics_reducer<T>(source), 1, result, scratch);
-        copy_with_statistics<gpu>(stream, source, view<T>(data + 1, 1), result, scratch);
         double* const sketch = nullptr;
         detail::enqueue_sketch<gpu>(stream, detail::sketch_source<T>{source, 0, 64, 0}, sketch, sketch);
     }

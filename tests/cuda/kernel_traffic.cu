@@ -16,7 +16,6 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/gram.hpp>
 #include <collprobe/reduce.hpp>
-#include <collprobe/scan/copy_statistics.hpp>
 #include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/sum.hpp>
@@ -104,7 +103,6 @@ void scans(const gpu::stream& stream, const std::string& type)
 {
     constexpr std::uint64_t count = whole_count;
     const numbers<T> from(stream, 2 * count);
-    gpu::buffer<T> to(count);
     gpu::buffer<statistics> result(1);
     gpu::buffer<detail::result_record> record(1);
     gpu::buffer<std::uint64_t> digest(1);
@@ -116,8 +114,6 @@ void scans(const gpu::stream& stream, const std::string& type)
     (void)collprobe::testing::take_counts();
     gpu::reduce(stream.get(), statistics_reducer<T>(first), count, result.data(), scratch);
     report(stream, {"statistics<" + type + ">", bytes, 0, all_promises});
-    copy_with_statistics<gpu>(stream.get(), first, view<T>(to.data(), count), result.data(), scratch);
-    report(stream, {"copy + statistics<" + type + ">", bytes, bytes, all_promises});
     gpu::reduce(stream.get(), detail::digest_reducer<T>(first), count, digest.data(), scratch);
     report(stream, {"digest<" + type + ">", bytes, 0, all_promises});
     // Not aligned to 16 bytes: each vector is shifted together from two.

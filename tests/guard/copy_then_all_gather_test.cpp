@@ -12,7 +12,6 @@
 
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/guard/copy_then_all_gather.hpp>
-#include <collprobe/scan/statistics.hpp>
 
 #include "support/checks.hpp"
 #include "support/count_allocations.hpp"
@@ -393,11 +392,6 @@ TEST_CASE("overlaps and sizes that cannot be are refused with what is wrong")
     CHECK(mentions(refused(2, view<const float>(other), all, {.shard = &small}), "the shard has 7"));
     CHECK(mentions(refused(2, view<const float>(other), all, {.shard = &astride}), "overlaps destination"));
     CHECK(mentions(refused(2, view<const float>(other).part(1, 4), all, {.shard = &astride_source}), "overlaps source"));
-    statistics result;
-    CHECK(mentions(refused(2, view<const float>(other), all, {.probe = &result}), "scratch is null"));
-    std::vector<statistics> room(2);
-    const view<float> under(reinterpret_cast<float*>(room.data()), 16);
-    CHECK(mentions(refused(2, view<const float>(other), under, {.probe = room.data()}), "the probe lies in"));
     // The control: right arguments on one rank.
     CHECK(!refused(1, view<const float>(other), view<float>(full.data(), 8)));
     on.synchronize(soon_ms);
@@ -467,26 +461,6 @@ TEST_CASE("a batch copies first and gathers then, and refuses tensors that share
     const gather_item<device, float> reused[]
         = {{a, view<float>(full_a), {.shard = &staging}}, {b, view<float>(full_b), {.shard = &staging}}};
     CHECK(mentions(error_of([&] { copy_then_all_gather(reused, comm, on, {}, {}); }), "tensors 0 and 1 use the same memory"));
-    statistics seen;
-    device::workspace scratch;
-    const gather_item<device, float> probed_twice[] = {{a, view<float>(full_a), {.probe = &seen, .scratch = &scratch}},
-        {b, view<float>(full_b), {.probe = &seen, .scratch = &scratch}}};
-    auto fresh = local::group(1).communicator(0);
-    CHECK(mentions(error_of([&] { copy_then_all_gather(probed_twice, fresh, on, {}, {}); }), "tensors 0 and 1"));
-}
-
-TEST_CASE("a copy fills a probe in the same pass")
-{
-    run(2, [](local::communicator& comm, host::stream_ref, host::stream_ref on, host::stream_ref) {
-        std::vector<float> source(7), full(16);
-        for (uint64_t i = 0; i < 7; ++i) source[i] = value(comm.rank(), i);
-        statistics seen;
-        device::workspace scratch;
-        auto done = copy_then_all_gather(source, full, comm, on, {}, {}, {.probe = &seen, .scratch = &scratch});
-        done.synchronize(soon_ms);
-        require(done.path() == gather_path::copy && seen.count == 7, "not probed");
-        require(seen.absolute_maximum == static_cast<double>(value(comm.rank(), 6)), "another maximum");
-    });
 }
 
 TEST_CASE("a handle has deadlines, and surfaces what the work left")

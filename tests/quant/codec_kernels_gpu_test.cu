@@ -190,7 +190,6 @@ void check_errors(
     CHECK(found.zeros == expected.zeros);
     CHECK(found.zeroed == expected.zeroed);
     CHECK(found.saturated == expected.saturated);
-    CHECK(found.outliers == expected.outliers);
     CHECK(found.blocks == expected.blocks);
     CHECK(found.zero_blocks == expected.zero_blocks);
     CHECK(is_near(found.squares, expected.squares, tolerance * expected.squares));

@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include <collprobe/scan/detail/thread_list.hpp>
 #include <collprobe/scan/sketched_read.hpp>
 
 /// What the kernels of scan/cuda/one_read.cuh do, on the host: the same code for each thread, the same tree over the
@@ -40,7 +39,7 @@ template <class Read, class Extra>
 typename Read::partial reduce_slot(const Read& read, std::vector<Extra>& extras, unsigned slot, unsigned slots)
 {
     using element = typename Read::value_type;
-    using thread = scan::thread_list<element, typename Read::list>;
+    using thread = typename Read::accumulator_type::thread;
     const scan::byte_source source{
         reinterpret_cast<const unsigned char*>(read.data.data()), read.data.count() * sizeof(element)};
     const auto memory = std::make_unique<typename thread::shared>();
@@ -62,7 +61,7 @@ typename Read::partial reduce_slot(const Read& read, std::vector<Extra>& extras,
         step = (step + 1) % scan::prepared_chunks;
     }
     for (unsigned lane = 0; lane < extras.size(); ++lane) extras[lane].end_slot(slot, lane);
-    std::vector<typename thread::parts> taken;
+    std::vector<typename thread::part> taken;
     for (unsigned lane = 0; lane < threads; ++lane) taken.push_back(all[lane].taken_in());
     return thread::whole(merge_block(taken), *memory);
 }

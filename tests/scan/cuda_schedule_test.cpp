@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
-#include <collprobe/scan/copy_statistics.hpp>
+#include <collprobe/scan/by_element.hpp>
+#include <collprobe/scan/statistics.hpp>
 
 #include "above.hpp"
 #include "adversarial.hpp"
@@ -72,33 +72,18 @@ TEST_CASE("the kernels' schedule counts by an accumulator that only adds element
 {
     testing::for_each_floating_type([](auto sample) {
         using T = decltype(sample);
+        using above = detail::by_element<T, testing::above<T>>;
         const std::vector<T> data = random_elements<T>(70'003, 0, 1, 5);
-        const detail::one_read<T, testing::above<T>, detail::norm<T>, testing::above<T>> reader(
-            view<const T>(data), {0.5}, {}, {2.0});
+        const detail::one_read<T, detail::both<above, detail::both<detail::norm<T>, above>>> reader(
+            view<const T>(data), {{{0.5}}, {{}, {{2.0}}}});
         const auto all = cuda_schedule::partial_of(reader, 3);
         const auto expected = [&](double limit) {
             return std::count_if(
                 data.begin(), data.end(), [limit](T x) { return std::fabs(static_cast<double>(x)) > limit; });
         };
         CHECK(all.first.count == static_cast<std::uint64_t>(expected(0.5)));
-        CHECK(all.rest.rest.first.count == static_cast<std::uint64_t>(expected(2.0)));
+        CHECK(all.second.second.count == static_cast<std::uint64_t>(expected(2.0)));
     });
-}
-
-TEST_CASE("the kernels' schedule copies every byte to any alignment, and nothing beside")
-{
-    const std::vector<bfloat16> data = random_elements<bfloat16>(9 * 8192 + 501, 0, 1, 2);
-    const view<const bfloat16> input(data);
-    const statistics expected = cuda_schedule::result_of(statistics_reducer<bfloat16>(input));
-    for (const std::size_t offset : {0u, 1u, 2u, 5u}) {
-        std::vector<bfloat16> to(data.size() + 8);
-        const statistics found
-            = cuda_schedule::result_of(detail::copy_statistics_reducer<bfloat16>(input, to.data() + offset));
-        CHECK(std::memcmp(&found, &expected, sizeof expected) == 0);
-        CHECK(std::memcmp(to.data() + offset, data.data(), data.size() * 2) == 0);
-        CHECK(std::all_of(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(offset), [](bfloat16 x) { return x.bits == 0; }));
-        CHECK(to[offset + data.size()].bits == 0);
-    }
 }
 
 TEST_CASE_TEMPLATE("the sketch beside a read on a GPU is what its definition says, and the read has its own bits", T,

@@ -14,8 +14,8 @@
 
 #include <collprobe/comm/gram.hpp>
 #include <collprobe/device/cuda/device.hpp>
-#include <collprobe/scan/copy_statistics.hpp>
 #include <collprobe/scan/cuda/one_read.cuh>
+#include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/cuda/probed.cuh>
 
 #include "adversarial.hpp"
@@ -133,19 +133,6 @@ TEST_CASE("small: statistics of float") { check_statistics<float>(); }
 TEST_CASE("small: statistics of double") { check_statistics<double>(); }
 TEST_CASE("small: statistics of bfloat16") { check_statistics<bfloat16>(); }
 TEST_CASE("small: statistics of e4m3") { check_statistics<float8_e4m3>(); }
-
-TEST_CASE("small: copy and statistics of float")
-{
-    bench<statistics> on;
-    for_each_input<float>([&](const std::vector<float>& data, unsigned slots) {
-        const device_copy<float> source(data);
-        const std::size_t at = slots % 4; // behind a multiple of 16 bytes, or not
-        cu::pinned_buffer<float> destination(data.size() + at + 1);
-        const detail::copy_statistics_reducer<float> reducer{source.elements(), destination.data() + at};
-        oracle(view<const float>(data)).check(on.reduce(reducer, data.size(), {0, slots}));
-        CHECK((data.empty() || std::memcmp(destination.data() + at, data.data(), data.size() * sizeof(float)) == 0));
-    });
-}
 
 TEST_CASE("small: what a result of float is read for")
 {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <collprobe/device/host/device.hpp>
+#include <collprobe/scan/by_element.hpp>
 #include <collprobe/scan/sketched_read.hpp>
 
 #include "above.hpp"
@@ -78,36 +79,6 @@ void check_reads(view<const T> data, const T* other, std::uint32_t bins, std::ui
 
 } // namespace
 
-TEST_CASE_TEMPLATE("an accumulator that only adds elements counts right in every place of a list, on every path", T,
-    COLLPROBE_TEST_FLOATING_TYPES)
-{
-    using testing::above;
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{8191}, std::size_t{70'003}}) {
-        const std::vector<T> data = random_elements<T>(count, 0, 1, 5);
-        const view<const T> input(data);
-        const auto expected = [&](double limit) {
-            return static_cast<std::uint64_t>(std::count_if(data.begin(), data.end(),
-                [limit](T x) { return std::fabs(static_cast<double>(x)) > limit; }));
-        };
-        const auto alone = read_all(statistics_reducer<T>(input));
-        const detail::one_read<T, above<T>, detail::norm<T>, above<T>, detail::digested, above<T>> reader(
-            input, {0.5}, {}, {1.0}, {}, {2.0});
-        for (const detail::isa path : {detail::isa::portable, detail::isa::vectors}) {
-            if (!detail::supports(path)) continue;
-            CAPTURE(std::string(detail::name(path)));
-            auto all = reader.identity();
-            for (std::uint64_t first = 0; first < count; first += reader.block)
-                reader.run(all, first, std::min<std::uint64_t>(reader.block, count - first), path);
-            CHECK(all.first.count == expected(0.5));
-            CHECK(all.rest.rest.first.count == expected(1.0));
-            CHECK(all.rest.rest.rest.rest.first.count == expected(2.0));
-            CHECK(detail::finish_digest(all.rest.rest.rest.first, input) == alone.digest);
-            CHECK(all.rest.first.zero == alone.zero);
-            CHECK(all.rest.first.squares == doctest::Approx(alone.sum_of_squares).epsilon(1e-12));
-        }
-    }
-}
-
 TEST_CASE("runs of whole tiles have the bits of one run, and subtrees of blocks those of the whole")
 {
     const statistics_reducer<float>::partial none{};
@@ -162,6 +133,38 @@ TEST_CASE("the digest's reducer gives the digest of the buffer - every type, by 
                 CHECK(of_parts[i] == digest(view<const T>(data).part(i * (count / 3), count / 3)));
         }
     });
+}
+
+TEST_CASE_TEMPLATE("an accumulator that only adds elements counts right in every place of a read, on every path", T,
+    COLLPROBE_TEST_FLOATING_TYPES)
+{
+    using above = detail::by_element<T, testing::above<T>>;
+    using values = detail::both<above, detail::both<detail::norm<T>, above>>;
+    using bytes = detail::both<detail::digested, above>;
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{8191}, std::size_t{70'003}}) {
+        const std::vector<T> data = random_elements<T>(count, 0, 1, 5);
+        const view<const T> input(data);
+        const auto expected = [&](double limit) {
+            return static_cast<std::uint64_t>(std::count_if(data.begin(), data.end(),
+                [limit](T x) { return std::fabs(static_cast<double>(x)) > limit; }));
+        };
+        const auto alone = read_all(statistics_reducer<T>(input));
+        const detail::one_read<T, detail::both<values, bytes>> reader(
+            input, {{{{0.5}}, {{}, {{1.0}}}}, {{}, {{2.0}}}});
+        for (const detail::isa path : {detail::isa::portable, detail::isa::vectors}) {
+            if (!detail::supports(path)) continue;
+            CAPTURE(std::string(detail::name(path)));
+            auto all = reader.identity();
+            for (std::uint64_t first = 0; first < count; first += reader.block)
+                reader.run(all, first, std::min<std::uint64_t>(reader.block, count - first), path);
+            CHECK(all.first.first.count == expected(0.5));
+            CHECK(all.first.second.second.count == expected(1.0));
+            CHECK(all.second.second.count == expected(2.0));
+            CHECK(detail::finish_digest(all.second.first, input) == alone.digest);
+            CHECK(all.first.second.first.zero == alone.zero);
+            CHECK(all.first.second.first.squares == doctest::Approx(alone.sum_of_squares).epsilon(1e-12));
+        }
+    }
 }
 
 TEST_CASE_TEMPLATE("one read has the bits of separate reads, whatever the count, the bins and the first element", T,

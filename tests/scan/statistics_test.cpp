@@ -185,7 +185,7 @@ TEST_CASE("counts of what is not finite stop at the largest that they hold")
     many.positive_infinity = many.negative_infinity = 7;
     CHECK(many.nonfinite() == std::uint64_t{0xffffffff} + 14);
     detail::result_reducer<float>::partial all;
-    all.rest.rest.first = many;
+    all.second.second = many;
     CHECK(detail::result_reducer<float>({}).finish(all).nonfinite == 0xffffffff);
 }
 

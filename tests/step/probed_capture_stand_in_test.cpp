@@ -238,7 +238,10 @@ TEST_CASE("a value that a rank has otherwise in one replay is named there; a num
             });
             for (std::uint64_t number = 0; number < 6; ++number) {
                 rank.prepare(number);
-                if (number >= 4 && world.rank() == 1) rank.told.set({99}, rank.stream);
+                if (number >= 4 && world.rank() == 1) {
+                    rank.stream.synchronize(soon_ms);
+                    rank.told.set({99}, rank.stream);
+                }
                 comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
                 step_record record;
                 REQUIRE(comm.wait(record));

@@ -99,7 +99,6 @@ private:
             into.zeros += std::fpclassify(element) == FP_ZERO;
             into.zeroed += std::fpclassify(element) != FP_ZERO && std::fpclassify(x[i]) == FP_ZERO;
             into.saturated += std::fabs(error) > 0.51 * double{scale};
-            into.outliers += std::fabs(element) > largest / 2;
         }
         into.count += count;
         into.squares += squares;

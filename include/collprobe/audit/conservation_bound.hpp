@@ -198,8 +198,8 @@ struct conservation_bound {
         const double a = input * scale * scale * inverse_ranks;
         const double share = result * inverse_ranks;
         double aligned = (share - a) * inverse_others;
-        aligned = aligned < least_aligned * a ? least_aligned * a : aligned > a ? a : aligned;
-        const double c = aligned > a - 2 * share ? aligned : a - 2 * share;
+        aligned = larger(least_aligned * a, aligned > a ? a : aligned); // without a branch
+        const double c = larger(a - 2 * share, aligned);
         const double scaled_sum = input_sum * scale;
         const double least = of_term * a + of_pair * c + of_end * aligned
             + of_sum * (scaled_sum * scaled_sum + result_sum * result_sum);

@@ -168,6 +168,16 @@ COLLPROBE_HD inline double exact_double(float value) noexcept
 #endif
 }
 
+/// 1 / sqrt(x), but for the last digits.
+COLLPROBE_HD inline float reciprocal_root(float x) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return rsqrtf(x);
+#else
+    return 1 / __builtin_sqrtf(x);
+#endif
+}
+
 /// The number with this pattern of binary16. For GPUs only. (A subnormal half is a normal float.)
 COLLPROBE_HD inline float float_of_half_bits([[maybe_unused]] std::uint16_t bits) noexcept
 {

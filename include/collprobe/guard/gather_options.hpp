@@ -9,7 +9,6 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/guard/guarded.hpp>
-#include <collprobe/scan/copy_statistics.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -32,33 +31,6 @@ constexpr const char* name(gather_path path) noexcept
     return "unknown";
 }
 
-namespace detail {
-
-/// The destination of a copy's statistics, and the function that makes them. Only a program that gives a pointer refers
-/// to that function, so other programs need no GPU kernel for it.
-template <class Device, element T>
-class gather_probe {
-public:
-    gather_probe() = default;
-    gather_probe(statistics* result) noexcept : result_(result), copy_(&copy_with_statistics<Device, T>) {}
-
-    /// Null if no statistics are asked for.
-    statistics* result() const noexcept { return result_; }
-    void copy(typename Device::stream_ref on, view<const T> source, view<T> destination,
-        typename Device::workspace& scratch, call_site where) const
-    {
-        copy_(on, source, destination, result_, scratch, where);
-    }
-
-private:
-    statistics* result_ = nullptr;
-    void (*copy_)(
-        typename Device::stream_ref, view<const T>, view<T>, statistics*, typename Device::workspace&, call_site)
-        = nullptr;
-};
-
-} // namespace detail
-
 /// Options of a gather: what it keeps, and what it requires.
 template <class Device, element T>
 struct gather_options {
@@ -66,12 +38,6 @@ struct gather_options {
     guarded<Device, T>* shard = nullptr;
     /// The least generation of a `guarded` source; an older one is stale. 0: no requirement.
     std::uint64_t at_least = 0;
-    /// A pointer to `statistics` in device or pinned memory. The copy fills it with the statistics and digest of the
-    /// source in the same pass. So with a probe it copies even if no copy is necessary. On a GPU the program
-    /// includes scan/cuda/one_read.cuh.
-    detail::gather_probe<Device, T> probe = {};
-    /// Needed with `probe`; used on the stream of the all-gather until that is done.
-    typename Device::workspace* scratch = nullptr;
 };
 
 namespace detail {

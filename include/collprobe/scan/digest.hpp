@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
@@ -169,7 +171,67 @@ struct digest_lane_sums {
 } // namespace detail
 } // namespace collprobe
 
-#include <collprobe/scan/detail/digest_kernel.hpp>
+#if COLLPROBE_VECTORS
+COLLPROBE_BEGIN_VECTORS
+namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
+
+/// The sums of a digest over consecutive lines of 64 bytes: `digest_lane_sums` for each 64-bit lane of a vector. A
+/// multiplication takes the low halves of such lanes. There a load of words has the words of even index, and a load of
+/// keys from one key further on has the keys of odd index. (For the words a shift is faster.)
+struct digest_lanes {
+    words64 plain = {};
+    words64 weighted = {};
+    words64 placed = {};
+
+    // Written out, here and below, because GCC compiles an implicit constructor for the baseline.
+    [[gnu::always_inline]] digest_lanes() noexcept {}
+
+    [[gnu::always_inline]] void add_line(const void* line, const std::uint32_t* keys) noexcept
+    {
+        words64 low = load<words64>(line);
+        words64 high = load<words64>(static_cast<const unsigned char*>(line) + 32);
+        low = hidden(low); // without this GCC loads it again for the shift
+        high = hidden(high);
+        words64 sum = multiply_low_halves(low, load<words64>(keys));
+        placed += sum;
+        sum += multiply_low_halves(low >> 32, load<words64>(keys + 1));
+        placed += sum;
+        sum += multiply_low_halves(high, load<words64>(keys + 8));
+        placed += sum;
+        sum += multiply_low_halves(high >> 32, load<words64>(keys + 9));
+        plain += sum;
+        weighted += plain;
+    }
+
+    /// `end`: index in the period of the line behind the last.
+    [[gnu::always_inline]] digest_sums sums(std::uint64_t end) const noexcept
+    {
+        digest_sums all;
+        COLLPROBE_UNROLL_VECTORS
+        for (unsigned lane = 0; lane < 4; ++lane) {
+            const digest_lane_sums own{plain[lane], weighted[lane], placed[lane]};
+            own.add_to(all, lane, end);
+        }
+        return all;
+    }
+};
+
+/// The sums over lines of one period. The first word is word `word` of it, a multiple of 16.
+inline digest_sums sum_lines(const unsigned char* data, std::uint64_t lines, std::uint64_t word) noexcept
+{
+    const std::uint32_t* keys = digest_keys.key + word;
+    digest_lanes all;
+    constexpr std::uint64_t ahead = 4096; // bytes
+    for (std::uint64_t i = 0; i < lines; ++i, data += 64, keys += 16) {
+        __builtin_prefetch(data + ahead);
+        all.add_line(data, keys);
+    }
+    return all.sums(word / 16 + lines);
+}
+
+} // namespace collprobe::detail::vectors
+COLLPROBE_END_VECTORS
+#endif
 
 namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
@@ -180,15 +242,13 @@ inline std::uint32_t load_word(const unsigned char* from) noexcept
         | std::uint32_t{from[3]} << 24;
 }
 
-/// Adds the leading words that fill whole lines to `sums`, and returns their number: the portable path. The first word
-/// is word `word` of its period, a multiple of 16.
-inline std::uint64_t sum_lines(
-    const unsigned char* data, std::uint64_t words, std::uint64_t word, digest_sums& sums) noexcept
+/// The sums over lines of 64 bytes, all in one period: the portable path. The first word is word `word` of the period,
+/// a multiple of 16.
+inline digest_sums sum_lines(const unsigned char* data, std::uint64_t lines, std::uint64_t word) noexcept
 {
     const std::uint32_t* const keys = digest_keys.key + word;
     digest_lane_sums lanes[4];
-    std::uint64_t i = 0;
-    for (; i + 16 <= words; i += 16) {
+    for (std::uint64_t i = 0; i < 16 * lines; i += 16) {
         for (unsigned lane = 0; lane < 4; ++lane) {
             digest_lane_sums& own = lanes[lane];
             const std::uint64_t first = i + 2 * lane;
@@ -203,25 +263,8 @@ inline std::uint64_t sum_lines(
             own.weighted += own.plain;
         }
     }
-    for (unsigned lane = 0; lane < 4; ++lane) lanes[lane].add_to(sums, lane, (word + i) / 16);
-    return i;
-}
-
-/// Sums over `words` words. The first is word `word` of a period, and the last is within the same period.
-inline digest_sums sum_words(
-    [[maybe_unused]] isa path, const unsigned char* data, std::uint64_t words, std::uint64_t word) noexcept
-{
     digest_sums sums;
-    std::uint64_t i = 0;
-    const auto one_by_one_until = [&](std::uint64_t end) {
-        for (; i < end; ++i)
-            sums.add(static_cast<std::uint32_t>(word + i), load_word(data + 4 * i), digest_keys.key[word + i]);
-    };
-    const std::uint64_t head = (16 - word % 16) % 16;
-    one_by_one_until(head < words ? head : words);
-    i += COLLPROBE_ON_ISA(path, sum_lines(data + 4 * i, words - i, word + i, sums),
-        sum_words(data + 4 * i, words - i, word + i, sums));
-    one_by_one_until(words);
+    for (unsigned lane = 0; lane < 4; ++lane) lanes[lane].add_to(sums, lane, word / 16 + lines);
     return sums;
 }
 
@@ -229,23 +272,27 @@ inline digest_sums sum_words(
 inline digest_state digest_bytes(
     isa path, const unsigned char* data, std::uint64_t bytes, std::uint64_t first_byte) noexcept
 {
-    digest_state state;
-    std::uint64_t done = 0;
-    const auto bytes_until = [&](std::uint64_t end) {
-        for (; done < end; ++done) state.add(first_byte + done, data[done]);
-    };
-    const std::uint64_t head = (4 - first_byte % 4) % 4;
-    bytes_until(head < bytes ? head : bytes);
-    while (bytes - done >= 4) {
-        const std::uint64_t word = (first_byte + done) / 4;
-        const std::uint64_t left = digest_period - word % digest_period;
-        const std::uint64_t whole = (bytes - done) / 4;
-        const std::uint64_t words = whole < left ? whole : left;
-        state.add_sums(word / digest_period, sum_words(path, data + done, words, word % digest_period));
-        state.bytes += 4 * words;
-        done += 4 * words;
+    digest_state state{0, 0, bytes};
+    const std::uint64_t end = first_byte + bytes;
+    while (first_byte < end) {
+        // The whole lines up to the end of the period, or a part of one, among zeros, which add nothing.
+        const std::uint64_t in_period = first_byte % digest_period_bytes;
+        const std::uint64_t in_line = first_byte % 64;
+        std::uint64_t taken = lesser(end - first_byte, digest_period_bytes - in_period) / 64 * 64;
+        const unsigned char* from = data;
+        unsigned char line[64] = {};
+        if (in_line != 0 || taken == 0) {
+            taken = lesser(end - first_byte, 64 - in_line);
+            std::memcpy(line + in_line, data, static_cast<std::size_t>(taken));
+            from = line;
+        }
+        const std::uint64_t lines = from == data ? taken / 64 : 1;
+        const std::uint64_t word = in_period / 64 * 16;
+        state.add_sums(first_byte / digest_period_bytes,
+            COLLPROBE_ON_ISA(path, sum_lines(from, lines, word), sum_lines(from, lines, word)));
+        data += taken;
+        first_byte += taken;
     }
-    bytes_until(bytes);
     return state;
 }
 

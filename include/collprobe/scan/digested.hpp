@@ -18,7 +18,7 @@ struct digested {
     using taken = digest_state;
 
     template <element T>
-    void take(taken& into, const T* tile, std::uint64_t count, std::uint64_t first) const noexcept
+    static void take(taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
     {
         into.merge(digest_bytes(
             isa::portable, reinterpret_cast<const unsigned char*>(tile), count * sizeof(T), first * sizeof(T)));
@@ -34,7 +34,7 @@ struct digested {
         struct alignas(16) two_words {
             std::uint64_t of[2];
         };
-        struct shared {
+        struct shared : thread_memory {
             four_keys key[2][block_threads]; // by half, thread
             two_words weighted[2][2][block_threads]; // by half, first or last two words, thread: key times weight
             two_words factors[2 * prepared_chunks]; // of each period
@@ -94,8 +94,10 @@ struct digested {
                 second_ += factor.of[1] * sums[period].second;
             }
         }
+        using part = taken;
         /// The bytes are for the whole buffer to tell.
-        COLLPROBE_HD taken taken_in() const noexcept { return {first_, second_, 0}; }
+        COLLPROBE_HD part taken_in() const noexcept { return {first_, second_, 0}; }
+        COLLPROBE_HD static taken whole(const part& of_block, const shared&) noexcept { return of_block; }
 
     private:
         const shared* memory_;
@@ -127,9 +129,8 @@ struct lanes<digested, T> : digest_lanes {
     [[gnu::always_inline]] void finish(
         digest_state& into, const T*, std::uint64_t count, std::uint64_t first, std::uint64_t) noexcept
     {
-        digest_sums sums;
-        add_to(sums, 0, static_cast<std::uint64_t>(keys - digest_keys.key) / 16);
-        into.add_sums(first * sizeof(T) / digest_period_bytes, sums);
+        into.add_sums(
+            first * sizeof(T) / digest_period_bytes, sums(static_cast<std::uint64_t>(keys - digest_keys.key) / 16));
         into.bytes += count * sizeof(T);
     }
 };

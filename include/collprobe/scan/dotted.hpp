@@ -71,8 +71,7 @@ struct dotted {
         const dotted& of;
         double dot = 0;
 
-        struct shared {
-        };
+        using shared = thread_memory;
         COLLPROBE_HD thread(const dotted& accumulator, shared&, unsigned) noexcept : of(accumulator) {}
         /// Half of the runs at a time: fewer registers.
         COLLPROBE_HD void take(const words16 (&words)[chunk_runs], const chunk& at) noexcept
@@ -89,7 +88,9 @@ struct dotted {
                 take_half(x, y, half);
             }
         }
-        COLLPROBE_HD taken taken_in() const noexcept { return {of.other == nullptr ? not_a_number() : dot}; }
+        using part = taken;
+        COLLPROBE_HD part taken_in() const noexcept { return {of.other == nullptr ? not_a_number() : dot}; }
+        COLLPROBE_HD static taken whole(const part& of_block, const shared&) noexcept { return of_block; }
 
     private:
         COLLPROBE_HD void take_half(const words16 (&words)[2], const words16 (&second)[2], const chunk& at) noexcept
@@ -112,9 +113,9 @@ struct dotted {
                         sum[e % 2] = fused_multiply_add(x.of[e], y.of[e], sum[e % 2]);
                 }
                 const double unit = float_unit<T> * float_unit<T>;
-                const double part = exact_double(rounded_sum(sum[0], sum[1])) * unit;
-                if (!is_plain_dot(seen, part)) return take_exactly();
-                dot = rounded_sum(dot, part);
+                const double of_half = exact_double(rounded_sum(sum[0], sum[1])) * unit;
+                if (!is_plain_dot(seen, of_half)) return take_exactly();
+                dot = rounded_sum(dot, of_half);
             } else {
                 COLLPROBE_UNROLL
                 for (unsigned i = 0; i < 2 * per_words16<T>; ++i) {

@@ -68,7 +68,7 @@ struct norm {
         }
     };
 
-    void take(taken& into, const T* tile, std::uint64_t count, std::uint64_t first) const noexcept
+    static void take(taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
     {
         settle(into, sums_of(tile, count), tile, count, first, &sums_of);
     }
@@ -93,7 +93,7 @@ struct norm {
 
     /// A thread of a GPU. What is rare is counted by the block.
     struct thread {
-        struct shared {
+        struct shared : thread_memory {
             std::uint64_t first_nonfinite;
             std::uint32_t nan;
             std::uint32_t positive_infinity;

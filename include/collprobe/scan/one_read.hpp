@@ -17,56 +17,43 @@
 COLLPROBE_BEGIN_VECTORS
 namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
-/// The lanes of all accumulators of a list, so that the tile is read once for all of them.
-template <class T, class List>
-struct list_lanes {
-    [[gnu::always_inline]] list_lanes(const List&, std::uint64_t) noexcept {}
-    [[gnu::always_inline]] void add_line(const unsigned char*) noexcept {}
-    [[gnu::always_inline]] void add_last_line(const unsigned char*, std::uint64_t) noexcept {}
-    [[gnu::always_inline]] void end_group() noexcept {}
-    [[gnu::always_inline]] void finish(
-        typename List::taken&, const T*, std::uint64_t, std::uint64_t, std::uint64_t) noexcept
-    {
-    }
-};
-template <class T, class First, class... Rest>
-struct list_lanes<T, accumulators<First, Rest...>> {
-    using list = accumulators<First, Rest...>;
-    lanes<First, T> first;
-    list_lanes<T, accumulators<Rest...>> rest;
+template <class A, class B, class T>
+struct lanes<both<A, B>, T> {
+    lanes<A, T> first;
+    lanes<B, T> second;
 
-    [[gnu::always_inline]] list_lanes(const list& of, std::uint64_t index) noexcept
-        : first(of.first, index), rest(of.rest, index)
+    [[gnu::always_inline]] lanes(const both<A, B>& of, std::uint64_t index) noexcept
+        : first(of.first, index), second(of.second, index)
     {
     }
     [[gnu::always_inline]] void add_line(const unsigned char* line) noexcept
     {
         first.add_line(line);
-        rest.add_line(line);
+        second.add_line(line);
     }
     [[gnu::always_inline]] void add_last_line(const unsigned char* line, std::uint64_t bytes) noexcept
     {
         first.add_last_line(line, bytes);
-        rest.add_last_line(line, bytes);
+        second.add_last_line(line, bytes);
     }
     [[gnu::always_inline]] void end_group() noexcept
     {
         first.end_group();
-        rest.end_group();
+        second.end_group();
     }
-    [[gnu::always_inline]] void finish(typename list::taken& into, const T* tile, std::uint64_t count,
+    [[gnu::always_inline]] void finish(typename both<A, B>::taken& into, const T* tile, std::uint64_t count,
         std::uint64_t index, std::uint64_t padding) noexcept
     {
         first.finish(into.first, tile, count, index, padding);
-        rest.finish(into.rest, tile, count, index, padding);
+        second.finish(into.second, tile, count, index, padding);
     }
 };
 
-template <class T, class List>
+template <class T, class A>
 [[gnu::noinline]] void read_tile(
-    List of, typename List::taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
+    A of, typename A::taken& into, const T* tile, std::uint64_t count, std::uint64_t first) noexcept
 {
-    list_lanes<T, List> all(of, first);
+    lanes<A, T> all(of, first);
     const std::uint64_t padding = add_lines(all, reinterpret_cast<const unsigned char*>(tile), count * sizeof(T));
     all.finish(into, tile, count, first, padding / sizeof(T));
 }
@@ -77,38 +64,26 @@ COLLPROBE_END_VECTORS
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-template <class T>
-void read_tile(const accumulators<>&, accumulators<>::taken&, const T*, std::uint64_t, std::uint64_t) noexcept
-{
-}
-template <class T, class First, class... Rest>
-void read_tile(accumulators<First, Rest...> of, typename accumulators<First, Rest...>::taken& into,
-    const T* tile, std::uint64_t count, std::uint64_t first) noexcept
-{
-    take_tile(of.first, into.first, tile, count, first);
-    read_tile(of.rest, into.rest, tile, count, first);
-}
-
-/// Reads `data` once for all accumulators `A...`. A reducer for the devices' `reduce`; `taken` has what each of them
-/// took in. On the host the bits of the result depend on the buffer alone, not on threads, alignment or processor; on
-/// GPUs, too, though they add up in another order (scan/cuda/one_read.cuh).
+/// Reads `data` once for the accumulator `A`. A reducer for the devices' `reduce`, whose result is `A::taken`. On the
+/// host its bits depend on the buffer alone, not on threads, alignment or processor; on GPUs, too, though they add up
+/// in another order (scan/cuda/one_read.cuh).
 ///
 /// Shapes: `data`: elements in memory of the device; a GPU takes them at any alignment.
 /// Cost: one read of memory; no allocation.
-template <element T, accumulator<T>... A>
+template <element T, accumulator<T> A>
 struct one_read {
-    using list = accumulators<A...>;
-    using partial = typename list::taken;
+    using accumulator_type = A;
+    using partial = typename A::taken;
     using has_own_kernel = void; // on a GPU: scan/cuda/one_read.cuh
     using value_type = T;
     /// Elements of a block: 64 KiB.
     static constexpr std::uint64_t block = 8 * tile_elements<T>;
 
     view<const T> data;
-    list of;
+    A of;
 
-    COLLPROBE_HD constexpr explicit one_read(view<const T> input, A... each) noexcept
-        : data(input), of(made(each...))
+    COLLPROBE_HD constexpr explicit one_read(view<const T> input, A accumulator = {}) noexcept
+        : data(input), of(accumulator)
     {
     }
 
@@ -119,13 +94,13 @@ struct one_read {
         run(into, first, count, best_isa());
     }
     /// The same on a path that this machine supports: for tests and benchmarks.
-    void run(partial& into, std::uint64_t first, std::uint64_t count, [[maybe_unused]] isa path) const noexcept
+    void run(partial& into, std::uint64_t first, std::uint64_t count, isa path) const noexcept
     {
         const gradual_underflow as_ieee_has_it;
         for (std::uint64_t done = 0; done < count; done += tile_elements<T>) {
             const std::uint64_t some = count - done < tile_elements<T> ? count - done : tile_elements<T>;
             const T* const tile = data.data() + first + done;
-            COLLPROBE_ON_ISA(path, read_tile(of, into, tile, some, first + done),
+            COLLPROBE_ON_ISA(path, of.take(into, tile, some, first + done),
                 read_tile<T>(of, into, tile, some, first + done));
         }
     }
@@ -140,12 +115,6 @@ private:
     COLLPROBE_HD COLLPROBE_HOST_NOINLINE static void merge_taken(partial& into, const partial& next) noexcept
     {
         into.merge(next);
-    }
-    COLLPROBE_HD static constexpr accumulators<> made() noexcept { return {}; }
-    template <class First, class... Rest>
-    COLLPROBE_HD static constexpr accumulators<First, Rest...> made(First first, Rest... rest) noexcept
-    {
-        return {first, made(rest...)};
     }
 };
 

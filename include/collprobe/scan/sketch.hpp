@@ -36,11 +36,10 @@ inline void require_sketch_options(const sketch_options& options, const char* ca
 }
 
 template <floating_element T>
-[[gnu::noinline]] void sketch_on_host(
-    isa path, const sketch_source<T>& from, double* sketch, double* scratch) noexcept
+[[gnu::noinline]] void sketch_on_host(isa path, const sketch_source<T>& from, double* sketch) noexcept
 {
     const gradual_underflow as_ieee_has_it;
-    sketch_run(path, from, sketch, scratch);
+    add_rows(path, from, 0, from.rows(), false, sketch);
 }
 
 /// Computes the whole sketch on one thread. A body for `for_each` on the host, for one index.
@@ -48,9 +47,8 @@ template <floating_element T>
 struct sketch_at_once {
     sketch_source<T> from;
     double* sketch;
-    double* scratch;
 
-    void operator()(std::uint64_t) const noexcept { sketch_on_host(best_isa(), from, sketch, scratch); }
+    void operator()(std::uint64_t) const noexcept { sketch_on_host(best_isa(), from, sketch); }
 };
 
 /// Whether an index of a body for `for_each` is a thread of its own.
@@ -61,7 +59,7 @@ inline constexpr bool is_threaded = Device::body_bytes == 16;
 template <class Device>
 constexpr std::uint64_t sketch_scratch_numbers(std::uint64_t bins) noexcept
 {
-    if (!is_threaded<Device>) return 2 * bins;
+    if (!is_threaded<Device>) return 0;
     constexpr std::uint64_t of_slots = std::uint64_t{sketched<float16>::most_slots} * round_bytes; // of any type
     return larger(most_sketch_parts * 2 * bins, of_slots);
 }
@@ -69,14 +67,14 @@ constexpr std::uint64_t sketch_scratch_numbers(std::uint64_t bins) noexcept
 /// Enqueues the sketch of `from` into `sketch`; `scratch` belongs to the stream until that is done.
 template <class Device, floating_element T>
 void enqueue_sketch(
-    typename Device::stream_ref stream, const sketch_source<T>& from, double* sketch, double* scratch)
+    typename Device::stream_ref stream, const sketch_source<T>& from, double* sketch, [[maybe_unused]] double* scratch)
 {
     if constexpr (is_threaded<Device>) {
         const sketch_parts<T> parts{from, scratch};
         if (parts.indices() != 0) Device::for_each(stream, parts.indices(), parts);
         Device::sum_each(stream, 2 * from.bins, join_sketch_parts{scratch, from.parts(), 2 * from.bins, sketch});
     } else {
-        Device::for_each(stream, 1, sketch_at_once<T>{from, sketch, scratch});
+        Device::for_each(stream, 1, sketch_at_once<T>{from, sketch});
     }
 }
 
@@ -87,7 +85,7 @@ void enqueue_sketch(
 ///
 /// Signs: bit i mod 64 of mix64(seed + (i / 64 + 1) * 0x9e3779b97f4a7c15), SplitMix64; 1 is a minus. Sums are in
 /// double, and each bin's energy, its sum of squares, follows them. (Elements of 8 and 16 bits are first added up in
-/// float, at most 16: relative error 1e-6.) NaN, infinities and doubles beyond 2^511 make the energy of their bin NaN
+/// float, at most 32: relative error 2e-6.) NaN, infinities and doubles beyond 2^511 make the energy of their bin NaN
 /// or infinite. The order of the additions is fixed: the bits depend on count, `first` and options alone, and are equal
 /// on all processors. A GPU has an order of its own.
 ///
@@ -95,7 +93,7 @@ void enqueue_sketch(
 /// the sketch of a part; the sketches of disjoint parts add up to that of the whole. `result`:
 /// `sketch_numbers(options)` numbers.
 /// \throws error `invalid_argument` for null, misaligned or wrongly sized views, and for an invalid number of bins.
-/// Cost: one read at about the speed of memory; 16 bytes a bin are allocated.
+/// Cost: one read at about the speed of memory.
 /// Source: M. Charikar, K. Chen, M. Farach-Colton, "Finding frequent items in data streams" (2002).
 template <floating_element T>
 void sketch(view<const T> input, view<double> result, const sketch_options& options = {}, std::uint64_t first = 0,
@@ -109,9 +107,8 @@ void sketch(view<const T> input, view<double> result, const sketch_options& opti
             "result must hold " + std::to_string(sketch_numbers(options)) + " aligned numbers, and has "
                 + std::to_string(result.count()), where);
     }
-    const detail::fixed_array<double> scratch(static_cast<std::size_t>(result.count()));
     detail::sketch_on_host(detail::best_isa(), detail::sketch_source<T>{input, first, options.bins, options.seed},
-        result.data(), scratch.data());
+        result.data());
 }
 
 } // namespace collprobe

@@ -74,8 +74,8 @@ struct sketched_reducer {
 
     Inner inner;
     sketch_source<T> from; ///< of the elements that `inner` reads; not empty
-    sketch_memory to;
-    std::uint64_t parts = 1; ///< on a GPU: in `to.sketch`, one behind the other
+    double* sketch;
+    std::uint64_t parts = 1; ///< on a GPU: in `sketch`, one behind the other
 
     COLLPROBE_HD static constexpr partial identity() noexcept { return Inner::identity(); }
     /// Host only. Precondition: the elements before `first` have been taken in.
@@ -83,10 +83,11 @@ struct sketched_reducer {
     {
         inner.run(into, first, count);
         const gradual_underflow guard;
-        add_rows_by_parts(best_isa(), from, rows_before(first), rows_before(first + count), true, to);
+        const std::uint64_t last = rows_before(first + count);
+        if (last != 0) add_rows(best_isa(), from, rows_before(first), last, true, sketch);
         // In place of a GPU, all is in the first part.
         if (first + count != from.data.count()) return;
-        for (std::uint64_t i = 2 * from.bins; i < parts * 2 * from.bins; ++i) to.sketch[i] = 0;
+        for (std::uint64_t i = 2 * from.bins; i < parts * 2 * from.bins; ++i) sketch[i] = 0;
     }
     COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept { Inner::merge(into, next); }
     COLLPROBE_HD auto finish(const partial& all) const noexcept { return inner.finish(all); }
@@ -121,13 +122,12 @@ void read_once(typename Device::stream_ref stream, const Reducer& reducer, view<
     }
     if constexpr (is_threaded<Device> && sizeof(T) >= 2) {
         const std::uint64_t parts = sketched<T>::parts_of(from);
-        const sketch_memory memory{sketch.scratch, sketch.scratch + 2 * from.bins};
-        Device::reduce(
-            stream, sketched_reducer<Reducer, T>{reducer, from, memory, parts}, data.count(), to, scratch, times);
+        Device::reduce(stream, sketched_reducer<Reducer, T>{reducer, from, sketch.scratch, parts}, data.count(), to,
+            scratch, times);
         Device::sum_each(stream, 2 * from.bins, join_sketch_parts{sketch.scratch, parts, 2 * from.bins, sketch.sums});
     } else if constexpr (!is_threaded<Device>) {
-        Device::reduce(stream, sketched_reducer<Reducer, T>{reducer, from, {sketch.sums, sketch.scratch}}, data.count(),
-            to, scratch, times);
+        Device::reduce(
+            stream, sketched_reducer<Reducer, T>{reducer, from, sketch.sums}, data.count(), to, scratch, times);
     }
 }
 

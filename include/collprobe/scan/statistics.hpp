@@ -63,15 +63,15 @@ COLLPROBE_HD statistics make_statistics(
 /// below the least one are lost. All but the two sums are exact.
 /// Cost: one read of memory; no allocation.
 template <floating_element T>
-struct statistics_reducer : detail::one_read<T, detail::digested, detail::norm<T>> {
-    using base = detail::one_read<T, detail::digested, detail::norm<T>>;
+struct statistics_reducer : detail::one_read<T, detail::both<detail::digested, detail::norm<T>>> {
+    using base = detail::one_read<T, detail::both<detail::digested, detail::norm<T>>>;
     using typename base::partial;
 
-    constexpr explicit statistics_reducer(view<const T> input) noexcept : base(input, {}, {}) {}
+    constexpr explicit statistics_reducer(view<const T> input) noexcept : base(input) {}
 
     COLLPROBE_HD statistics finish(const partial& from) const noexcept
     {
-        return detail::make_statistics(this->data, from.first, from.rest.first);
+        return detail::make_statistics(this->data, from.first, from.second);
     }
 };
 
@@ -105,13 +105,13 @@ static_assert(sizeof(result_record) == 40);
 /// Reads a result once. All but the dot has the bits of `statistics_reducer`. `input`: as many elements as the result,
 /// or null.
 template <floating_element T>
-struct result_reducer : one_read<T, digested, dotted<T>, norm<T, false>> {
-    using base = one_read<T, digested, dotted<T>, norm<T, false>>;
-    using without_dot = one_read<T, digested, norm<T, false>>;
+struct result_reducer : one_read<T, both<digested, both<dotted<T>, norm<T, false>>>> {
+    using base = one_read<T, both<digested, both<dotted<T>, norm<T, false>>>>;
+    using without_dot = one_read<T, both<digested, norm<T, false>>>;
     using typename base::partial;
 
     constexpr explicit result_reducer(view<const T> result, const T* input = nullptr) noexcept
-        : base(result, {}, dotted<T>{input}, {})
+        : base(result, {{}, {{input}, {}}})
     {
     }
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
@@ -120,15 +120,15 @@ struct result_reducer : one_read<T, digested, dotted<T>, norm<T, false>> {
     }
     void run(partial& into, std::uint64_t first, std::uint64_t count, isa path) const noexcept
     {
-        if (this->of.rest.first.other != nullptr) return base::run(into, first, count, path);
-        typename without_dot::partial part{into.first, {into.rest.rest.first, {}}};
-        without_dot(this->data, {}, {}).run(part, first, count, path);
-        into = {part.first, {{not_a_number()}, {part.rest.first, {}}}};
+        if (this->of.second.first.other != nullptr) return base::run(into, first, count, path);
+        typename without_dot::partial part{into.first, into.second.second};
+        without_dot(this->data).run(part, first, count, path);
+        into = {part.first, {{not_a_number()}, part.second}};
     }
     COLLPROBE_HD result_record finish(const partial& from) const noexcept
     {
-        const auto& values = from.rest.rest.first;
-        return {finish_digest(from.first, this->data), values.squares, from.rest.first.dot, values.first_nonfinite,
+        const auto& values = from.second.second;
+        return {finish_digest(from.first, this->data), values.squares, from.second.first.dot, values.first_nonfinite,
             static_cast<std::uint32_t>(lesser(values.nonfinite(), 0xffffffffu))};
     }
 };
@@ -140,7 +140,7 @@ struct digest_reducer : one_read<T, digested> {
     using base = one_read<T, digested>;
     using typename base::partial;
 
-    COLLPROBE_HD constexpr explicit digest_reducer(view<const T> input = {}) noexcept : base(input, {}) {}
+    COLLPROBE_HD constexpr explicit digest_reducer(view<const T> input = {}) noexcept : base(input) {}
 
     /// Of the part `index`, if the input has parts of `count` elements.
     COLLPROBE_HD digest_reducer part(std::uint64_t index, std::uint64_t count) const noexcept
@@ -154,7 +154,7 @@ struct digest_reducer : one_read<T, digested> {
     }
     COLLPROBE_HD constexpr std::uint64_t finish(const partial& from) const noexcept
     {
-        return finish_digest(from.first, this->data);
+        return finish_digest(from, this->data);
     }
 };
 
@@ -163,13 +163,13 @@ template <element T>
 struct count_reducer : one_read<T, digested> {
     using base = one_read<T, digested>;
 
-    constexpr explicit count_reducer(view<const T> input) noexcept : base(input, {}) {}
+    constexpr explicit count_reducer(view<const T> input) noexcept : base(input) {}
 
     COLLPROBE_HD statistics finish(const typename base::partial& from) const noexcept
     {
         statistics result;
         result.count = this->data.count();
-        result.digest = finish_digest(from.first, this->data);
+        result.digest = finish_digest(from, this->data);
         result.sum = result.sum_of_squares = not_a_number();
         return result;
     }

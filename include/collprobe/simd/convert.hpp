@@ -58,7 +58,7 @@ template <class T>
 concept narrow_floating_element = floating_element<T> && sizeof(T) <= 2;
 
 template <floating_element T>
-void widen_run(const T* from, int count, float* to, [[maybe_unused]] isa path = best_isa()) noexcept
+void widen_run(const T* from, int count, float* to, isa path = best_isa()) noexcept
 {
     for (int i = COLLPROBE_ON_ISA(path, 0, widen_run(from, count, to)); i < count; ++i)
         to[i] = static_cast<float>(from[i]);
@@ -66,7 +66,7 @@ void widen_run(const T* from, int count, float* to, [[maybe_unused]] isa path = 
 
 /// Rounds to nearest, ties to even.
 template <floating_element T>
-void round_run(const float* from, int count, T* to, [[maybe_unused]] isa path = best_isa()) noexcept
+void round_run(const float* from, int count, T* to, isa path = best_isa()) noexcept
 {
     int i = 0;
     if constexpr (sizeof(T) > 1) i = COLLPROBE_ON_ISA(path, 0, round_run(from, count, to));

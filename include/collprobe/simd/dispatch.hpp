@@ -18,7 +18,7 @@
 #define COLLPROBE_ON_ISA(path, portable, ...) (path == isa::vectors ? vectors::__VA_ARGS__ : portable)
 #else
 #define COLLPROBE_VECTORS 0
-#define COLLPROBE_ON_ISA(path, portable, ...) (portable)
+#define COLLPROBE_ON_ISA(path, portable, ...) (static_cast<void>(path), portable)
 #endif
 
 #if !COLLPROBE_VECTORS || !defined(__x86_64__)
@@ -88,5 +88,18 @@ constexpr isa best_isa() noexcept { return COLLPROBE_VECTORS != 0 ? isa::vectors
 
 /// Whether this machine can run a path.
 inline bool supports(isa path) noexcept { return path <= best_isa(); }
+
+/// Calls `work`, compiled for AVX2 if the processor has it: for loops over numbers, which the compiler vectorises.
+template <class Work>
+COLLPROBE_COMPILED_FOR_AVX2 void on_avx2(const Work& work) noexcept
+{
+    work();
+}
+template <class Work>
+void vectorised(const Work& work) noexcept
+{
+    if (supports(isa::vectors)) on_avx2(work);
+    else work();
+}
 
 } // namespace collprobe::detail

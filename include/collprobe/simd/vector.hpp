@@ -85,19 +85,6 @@ template <class To, class From, class Operation>
 }
 #endif
 
-/// The words of 32 bytes whose sign is set in `wanted`, and zeros for the others, which are not read.
-[[gnu::always_inline]] inline ints load_words(const void* from, ints wanted) noexcept
-{
-    ints words = {};
-#if defined(__x86_64__)
-    asm("vpmaskmovd {%1, %2, %0|%0, %2, %1}" : "=x"(words) : "m"(*static_cast<const char(*)[32]>(from)), "x"(wanted));
-#else
-    for (int i = 0; i < 8; ++i)
-        if (wanted[i] != 0) words[i] = load<int>(static_cast<const unsigned char*>(from) + 4 * i);
-#endif
-    return words;
-}
-
 /// The product of the low halves of each 64-bit lane.
 [[gnu::always_inline]] inline words64 multiply_low_halves(words64 a, words64 b) noexcept
 {
@@ -166,27 +153,20 @@ template <int k, class Eight>
 #endif
 }
 
-/// Eight floats as halves: rounded to nearest even or, where `truncates_to_half`, towards zero.
-#if defined(__x86_64__)
-inline constexpr bool truncates_to_half = true;
-#else
-inline constexpr bool truncates_to_half = false;
-#endif
-template <bool nearest>
+/// Eight floats as halves, rounded to nearest even.
 [[gnu::always_inline]] inline vector<std::int16_t, 16> half_bits_of_floats(floats x) noexcept
 {
-    vector<std::int16_t, 16> halves;
 #if defined(__x86_64__)
-    asm("vcvtps2ph {%2, %1, %0|%0, %1, %2}" : "=x"(halves) : "x"(x), "i"(nearest ? 0 : 3));
+    vector<std::int16_t, 16> halves;
+    asm("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=x"(halves) : "x"(x));
+    return halves;
 #else
-    static_assert(nearest);
-    halves = by_halves<vector<std::int16_t, 16>>(x, [](vector<float, 16> half) {
+    return by_halves<vector<std::int16_t, 16>>(x, [](vector<float, 16> half) {
         vector<std::int16_t, 8> four;
         asm("fcvtn %0.4h, %1.4s" : "=w"(four) : "w"(half));
         return four;
     });
 #endif
-    return halves;
 }
 
 /// Elements of 8-bit floating point, each in a short, as halves. A half has e5m2 in its upper byte; e4m3 fits below its
@@ -256,7 +236,7 @@ template <class T>
     if constexpr (std::is_same_v<T, float>) store(to, x);
     else if constexpr (std::is_same_v<T, bfloat16>)
         store(static_cast<void*>(to), lower_halves(rounded_to_bfloat16(x) >> 16));
-    else store(static_cast<void*>(to), half_bits_of_floats<true>(x));
+    else store(static_cast<void*>(to), half_bits_of_floats(x));
 }
 
 /// The nearest integers, ties to even.
@@ -410,30 +390,16 @@ template <class V, class Operation>
         return result;
     }
 }
-struct lane_maximum {
-    template <class V>
-    [[gnu::always_inline]] V operator()(V a, V b) const noexcept
-    {
-        return a > b ? a : b;
-    }
-};
-struct lane_sum {
-    template <class V>
-    [[gnu::always_inline]] V operator()(V a, V b) const noexcept
-    {
-        return a + b;
-    }
-};
 template <class V>
 [[gnu::always_inline]] inline auto highest_lane(V v) noexcept
 {
-    return over_lanes(v, lane_maximum{});
+    return over_lanes(v, [](auto a, auto b) __attribute__((always_inline)) { return lanewise_maximum(a, b); });
 }
 /// Of integers modulo their range.
 template <class V>
 [[gnu::always_inline]] inline auto sum_of_lanes(V v) noexcept
 {
-    return over_lanes(v, lane_sum{});
+    return over_lanes(v, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
 }
 
 } // namespace collprobe::detail::vectors

@@ -159,9 +159,8 @@ private:
     {
         const auto index = static_cast<std::size_t>(lane);
         if (scratch_.size() <= index) scratch_.resize(index + 1);
-        if (scratch_[index].size() == 0) {
-            scratch_[index] = typename Device::template buffer<double>(sketch_scratch_numbers<Device>(most_bins_));
-        }
+        const std::uint64_t numbers = sketch_scratch_numbers<Device>(most_bins_); // none on the host
+        if (scratch_[index].size() < numbers) scratch_[index] = typename Device::template buffer<double>(numbers);
         return scratch_[index].data();
     }
 

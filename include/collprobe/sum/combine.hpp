@@ -91,25 +91,10 @@ COLLPROBE_HD T combine(reduction operation, T a, T b) noexcept
 
 /// result[i] = hop(a[i], b[i]); `result` may be `a`. In blocks of a constant length, which compilers vectorise.
 template <element T, class Hop>
-struct hops {
-    T* result;
-    const T* a;
-    const T* b;
-    Hop hop;
-
-    void run(int count) const noexcept
-    {
-        if (COLLPROBE_VECTORS != 0 && narrow_floating_element<T> && supports(isa::vectors)) run_by_avx2(count);
-        else run_blocks(count);
-        compiler_barrier(result);
-    }
-
-private:
-    static constexpr int width = 64;
-
-    COLLPROBE_COMPILED_FOR_AVX2 void run_by_avx2(int count) const noexcept { run_blocks(count); }
-    void run_blocks(int count) const noexcept
-    {
+void apply_hops(T* result, const T* a, const T* b, int count, Hop hop) noexcept
+{
+    constexpr int width = 64;
+    const auto run = [=] {
         int first = 0;
         for (; first + width <= count; first += width) {
             T block[width]; // no other name has it
@@ -117,12 +102,10 @@ private:
             std::memcpy(static_cast<void*>(result + first), block, sizeof block);
         }
         for (; first < count; ++first) result[first] = hop(a[first], b[first]);
-    }
-};
-template <element T, class Hop>
-void apply_hops(T* result, const T* a, const T* b, int count, Hop hop) noexcept
-{
-    hops<T, Hop>{result, a, b, hop}.run(count);
+    };
+    if constexpr (narrow_floating_element<T>) vectorised(run);
+    else run();
+    compiler_barrier(result);
 }
 
 /// Sums and products. Most of the work of a hop of 16 bits is conversions.

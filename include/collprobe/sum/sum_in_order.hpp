@@ -104,12 +104,10 @@ struct planned_sums {
     void run() const
     {
         const fixed_array<sums_in_block<in, T>> partial(plan.places);
-        if (COLLPROBE_VECTORS != 0 && supports(isa::vectors)) run_by_avx2(partial.data());
-        else add_blocks(partial.data());
+        vectorised([&] { add_blocks(partial.data()); });
     }
 
 private:
-    COLLPROBE_COMPILED_FOR_AVX2 void run_by_avx2(sums_in_block<in, T>* partial) const noexcept { add_blocks(partial); }
     void add_blocks(sums_in_block<in, T>* partial) const noexcept
     {
         for (std::uint64_t first = 0; first < count; first += order_width) {

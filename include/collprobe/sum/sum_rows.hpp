@@ -65,14 +65,11 @@ struct sum_rows {
     COLLPROBE_HD std::uint64_t blocks() const noexcept { return count / width + (count % width != 0 ? 1 : 0); }
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
     {
-        if constexpr (COLLPROBE_VECTORS != 0) {
-            if (detail::supports(detail::isa::vectors)) return sum_block_by_avx2(block * width);
-        }
-        sum_block(block * width);
+        if constexpr (COLLPROBE_VECTORS != 0) detail::vectorised([&, this] { sum_block(block * width); });
+        else sum_block(block * width);
     }
 
 private:
-    COLLPROBE_COMPILED_FOR_AVX2 void sum_block_by_avx2(std::uint64_t first) const noexcept { sum_block(first); }
     COLLPROBE_HD void sum_block(std::uint64_t first) const noexcept
     {
         const std::uint64_t left = count - first;

@@ -98,7 +98,6 @@ struct quantisation_errors {
     std::uint64_t zeros = 0; ///< elements that were zero
     std::uint64_t zeroed = 0; ///< elements that decode to zero, and were not
     std::uint64_t saturated = 0; ///< elements that were clipped: by other implementations, as these codes clip none
-    std::uint64_t outliers = 0; ///< elements above half of their block's largest magnitude
     std::uint64_t blocks = 0;
     std::uint64_t zero_blocks = 0; ///< of zeros, or of no finite elements
     double squares = 0; ///< sum of squares of the elements
@@ -193,18 +192,13 @@ struct call_quantisation {
     quantised_outcome outcome;
     quantisation_verdict verdict = quantisation_verdict::unknown;
     double sqnr_db = detail::not_a_number(); ///< of the ranks' inputs: energy over that of the errors
-    double worst_sqnr_db = detail::not_a_number(); ///< of the rank with the lowest one
-    int worst_rank = -1;
-    double worst_block_db = detail::not_a_number(); ///< of the worst block of that rank
-    std::uint64_t worst_block = no_index; ///< index of its first element
+    int worst_rank = -1; ///< the rank with the lowest one
+    std::uint64_t worst_block = no_index; ///< of that rank: index of its first element
     /// The energy of all roundings in the mean over that of the gradient's own noise in it: quantisation
     /// costs as much as a batch smaller by the factor 1 / (1 + noise_ratio).
     double noise_ratio = detail::not_a_number();
-    /// The same out of the roundings before the sum alone.
-    double input_noise_ratio = detail::not_a_number();
     double zeroed = detail::not_a_number(); ///< share of the elements that became zero
     double zeroed_expected = detail::not_a_number(); ///< the same of Gaussian elements with these scales
-    double outliers = detail::not_a_number(); ///< share of the elements above half of their block's largest
     double crest
         = detail::not_a_number(); ///< largest magnitude of a block over its root mean square: the mean
     /// The largest sum of errors, of a rank's elements or of the mean, in units of its standard deviation if
@@ -216,7 +210,6 @@ struct call_quantisation {
     /// Of a sum or average: the energy of the mean of the inputs over that of the error of the result, which is what an
     /// optimiser gets. An estimate by sketches; the energies have a relative standard deviation of sqrt(2 / bins).
     double aggregate_sqnr_db = detail::not_a_number();
-    double aggregate_cosine = detail::not_a_number(); ///< of the result with the mean of the inputs
     /// The energy of the result's error over the sum of those of all roundings in it: 1 if they are independent; as
     /// many as there are ranks if the ranks' roundings are alike, and the owner's does not add. With feedback those of
     /// the step before are among them, which must have been reported. Infinite if the result has numbers that are not

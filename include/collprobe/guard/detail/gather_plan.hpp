@@ -74,8 +74,7 @@ public:
     /// Whether both may be in one group: neither may touch memory that the other writes.
     bool independent_of(const gather_plan& other) const noexcept
     {
-        const bool same_probe = probe() != nullptr && probe() == other.probe();
-        return !same_probe && !writes_into(other) && !other.writes_into(*this);
+        return !writes_into(other) && !other.writes_into(*this);
     }
 
     /// Lets `on` wait for work that still uses the memory.
@@ -100,15 +99,8 @@ public:
             if constexpr (order_hooks::active) order_hooks::access(on, "convert", source_, to, where_);
             device::for_each(on, to.count(), convert_body<Source, T>{source_, to});
         } else {
-            if (path_ == gather_path::copy && !source_.empty()) {
-                const view<T> into = to.part(0, source_.count());
-                if (probe() != nullptr) {
-                    if constexpr (order_hooks::active) order_hooks::access(on, "copy", source_, into, where_);
-                    what_.options.probe.copy(on, source_, into, *what_.options.scratch, where_);
-                } else {
-                    device::copy(on, source_, into, where_);
-                }
-            }
+            if (path_ == gather_path::copy && !source_.empty())
+                device::copy(on, source_, to.part(0, source_.count()), where_);
             if (pads()) device::zero(on, to.part(source_.count(), to.count() - source_.count()), where_);
         }
     }
@@ -153,7 +145,6 @@ private:
     static constexpr const char* call = "copy_then_all_gather";
 
     guarded<device, T>* shard() const noexcept { return what_.options.shard; }
-    statistics* probe() const noexcept { return what_.options.probe.result(); }
     bool pads() const noexcept { return source_.count() < slot_.count(); }
     access_mode mode_of_shard() const noexcept
     {
@@ -245,19 +236,8 @@ private:
         const bool can_send = is_there || (!keeps && !converts && !pads() && !is_source(slot_));
         if (converts) path_ = gather_path::convert;
         else if (is_there && send_.data() == slot_.data()) path_ = gather_path::in_place;
-        else if (is_there) path_ = gather_path::send_source;
-        else if (can_send && probe() == nullptr) path_ = gather_path::send_source;
+        else if (can_send) path_ = gather_path::send_source;
         else path_ = gather_path::copy;
-
-        if (probe() != nullptr) {
-            const view<statistics> filled(probe(), 1);
-            if (overlap(filled, source_) || overlap(filled, destination_) || overlap(filled, send_)) {
-                refuse("the probe lies in the memory of the source, the destination or the shard");
-            }
-            if (path_ != gather_path::copy)
-                refuse("only a copy can fill the probe, and the rung is " + std::string(name(path_)));
-            if (what_.options.scratch == nullptr) refuse("a probe needs a workspace: scratch is null");
-        }
         if constexpr (!converts) {
             if (path_ == gather_path::send_source && !is_there) {
                 // The all-gather does not write to its send buffer.

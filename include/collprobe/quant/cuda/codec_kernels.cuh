@@ -35,59 +35,13 @@ struct block_task {
     float scale; ///< of codes that are read
 };
 
-/// The errors of a lane's elements, in shared memory.
-struct element_errors {
-    double squares = 0, error_squares = 0, error_sum = 0;
-    std::uint32_t nonfinite = 0, zeros = 0, zero_codes = 0, outliers = 0;
-    std::uint32_t nonfinite_before = 0; ///< the block that is under way
-
-    __device__ void merge(const element_errors& next)
-    {
-        squares += next.squares;
-        error_squares += next.error_squares;
-        error_sum += next.error_sum;
-        nonfinite += next.nonfinite;
-        zeros += next.zeros;
-        zero_codes += next.zero_codes;
-        outliers += next.outliers;
-    }
-};
-/// Those of blocks as a whole, for all lanes of a block.
-struct block_sums {
-    double crest_sum = 0, scale_sum = 0;
-    std::uint64_t worst_block = no_index;
-    float worst_ratio = 0;
-    std::uint32_t count = 0, blocks = 0, zero_blocks = 0;
-
-    __device__ void merge(const block_sums& next)
-    {
-        crest_sum += next.crest_sum;
-        scale_sum += next.scale_sum;
-        count += next.count;
-        blocks += next.blocks;
-        zero_blocks += next.zero_blocks;
-        if (next.worst_ratio > worst_ratio || (next.worst_ratio == worst_ratio && next.worst_block < worst_block)) {
-            worst_ratio = next.worst_ratio;
-            worst_block = next.worst_block;
-        }
-    }
-};
-__device__ inline quantisation_errors errors_of(const element_errors& elements, const block_sums& blocks)
-{
-    return {blocks.count, elements.nonfinite, elements.zeros, elements.zero_codes - elements.zeros, 0,
-        elements.outliers, blocks.blocks, blocks.zero_blocks, elements.squares, elements.error_squares,
-        elements.error_sum, blocks.crest_sum, blocks.scale_sum, static_cast<double>(blocks.worst_ratio),
-        blocks.worst_block};
-}
-
 /// Encodes blocks, each by some lanes of a warp, which call it together.
 struct lane_encoder {
     const quant::block_encoder& of;
     const codec_constants& constants;
     const block_lanes& lane;
     const block_task& to;
-    element_errors& elements;
-    block_sums& blocks;
+    quantisation_errors& into; ///< of lane 0 of the block
 
     /// `load(x, pass, again)` gets the lane's elements of a pass. If there are several, it is called twice for each.
     template <class Load>
@@ -98,9 +52,7 @@ struct lane_encoder {
         eight_floats x;
         std::uint32_t rare = 0; // bit i: element i is not finite, and replaced by 0
         std::uint32_t largest = 0;
-        quant::block_scale by;
-        float squares = 0, error_squares = 0, error_sum = 0;
-        elements.nonfinite_before = elements.nonfinite;
+        quant::encoded_block made;
         COLLPROBE_NO_UNROLL
         for (unsigned turn = 0; turn < 2 * passes; ++turn) {
             const unsigned pass = turn < passes ? turn : turn - passes;
@@ -110,32 +62,36 @@ struct lane_encoder {
                 load(x, pass, turn >= passes);
                 if (of.residual != nullptr) add_residual(at, count, x);
                 rare = replace_rare(x, largest, turn < passes);
-                if (rare != 0 && turn < passes) elements.nonfinite += __popc(rare);
+                if (turn < passes) made.nonfinite += __popc(rare);
             }
             if (turn < passes) {
                 if (turn + 1 < passes) continue;
                 largest = lane.over_block(largest, [](std::uint32_t a, std::uint32_t b) { return a > b ? a : b; });
-                by = quant::scale_of(how, quant::bit_cast<float>(largest));
+                made.largest = quant::bit_cast<float>(largest);
+                made.by = quant::scale_of(how, made.largest);
                 continue;
             }
             std::uint32_t random[4] = {};
             if (how.rounding == code_rounding::stochastic)
                 draw_eight(of.noise, constants.key, to.element + at, random);
             eight_codes codes;
-            encode_eight(how, x, by.inverse, random, codes);
-            if (of.probed)
-                add_errors(x, codes, by.inverse, largest, count, rare, squares, error_squares, error_sum);
-            if (of.residual != nullptr) keep_residual(at, count, x, by.scale, codes);
+            encode_eight(how, x, made.by.inverse, random, codes);
+            if (of.probed) add_errors(x, codes, made.by.inverse, count, rare, made.errors);
+            if (of.residual != nullptr) keep_residual(at, count, x, made.by.scale, codes);
             if (rare != 0) mark_rare(codes, rare);
             if (to.exists)
                 store_codes(how, to.message + to.block * how.code_bytes() + place_of_codes(how, at), codes);
         }
-        if (to.exists && lane.rank == 0) {
-            quant::write_block_scale(constants.out, to.message, to.block, by.scale);
-            blocks.count += to.count;
+        if (__any_sync(all_lanes, made.nonfinite != 0)) made.nonfinite = lane.sum(made.nonfinite);
+        if (of.probed) sum_errors(made.errors);
+        if (!to.exists || lane.rank != 0) return;
+        quant::write_block_scale(constants.out, to.message, to.block, made.by.scale);
+        if (of.probed) {
+            quant::add_block(into, made, to.count, to.element, constants.energy);
+        } else {
+            into.count += to.count;
+            into.nonfinite += made.nonfinite;
         }
-        if (of.probed)
-            add_block(by, quant::bit_cast<float>(largest), squares, error_squares, error_sum);
     }
 
 private:
@@ -161,10 +117,10 @@ private:
         unsigned at, unsigned count, const eight_floats& x, float scale, const eight_codes& codes) const
     {
         eight_floats residual;
-        decode_eight(of.how, scale, is_plain(of.how, scale), codes, residual);
+        decode_eight(of.how, scale, quant::is_plain_scale(of.how, scale), codes, residual);
         COLLPROBE_UNROLL
         for (unsigned i = 0; i < lane_elements; ++i)
-            residual[i] = quant::block_encoder::residual_of(x[i], residual[i]);
+            residual[i] = quant::residual_of(x[i], residual[i]);
         store_eight(of.residual + to.number * of.how.block + at, count, to.count == of.how.block, residual);
     }
 
@@ -197,67 +153,47 @@ private:
             codes[i / 4] |= (rare >> i & 1) != 0 ? nan << (i % 4 * 8) : 0; // they are 0
     }
 
-    /// What depends on single elements.
-    __device__ void add_errors(const eight_floats& x, const eight_codes& codes, float inverse, std::uint32_t largest,
-        unsigned count, std::uint32_t rare, float& squares, float& error_squares, float& error_sum) const
+    /// Takes in the lane's elements.
+    __device__ void add_errors(const eight_floats& x, const eight_codes& codes, float inverse, unsigned count,
+        std::uint32_t rare, quant::block_errors& errors) const
     {
         eight_floats units;
         units_of_eight(of.how, codes, units);
-        const std::uint32_t half = to_bits(quant::rounded_product(quant::bit_cast<float>(largest), 0.5f));
         std::uint32_t least = ~0u;
-        std::uint32_t outliers = 0;
         COLLPROBE_UNROLL
         for (unsigned i = 0; i < lane_elements; ++i) {
             const float value = quant::rounded_product(x[i], inverse);
             const float error = units[i] - value;
-            squares += value * value;
-            error_squares += error * error;
-            error_sum += error;
+            errors.squares += value * value;
+            errors.error_squares += error * error;
+            errors.error_sum += error;
             const std::uint32_t magnitude = quant::magnitude_bits(x[i]);
-            outliers += magnitude > half ? 1 : 0;
             least = magnitude < least ? magnitude : least;
         }
-        elements.outliers += outliers;
         // Neither what is beyond the block's end nor what is not finite counts as zero.
         const unsigned others = (count < lane_elements ? lane_elements - count : 0) + __popc(rare);
-        elements.zero_codes += __popc(zero_bytes(codes[0])) + __popc(zero_bytes(codes[1])) - others;
+        errors.zero_codes += __popc(zero_bytes(codes[0])) + __popc(zero_bytes(codes[1])) - others;
         if (least != 0) return;
         std::uint32_t zeros = 0;
         COLLPROBE_UNROLL
         for (const float one : x) zeros += quant::magnitude_bits(one) == 0 ? 1 : 0;
-        elements.zeros += zeros - others;
+        errors.zeros += zeros - others;
     }
-    /// What depends on a block.
-    __device__ void add_block(
-        const quant::block_scale& by, float largest, float squares, float error_squares, float error_sum) const
+    /// Over the lanes of the block.
+    __device__ void sum_errors(quant::block_errors& errors) const
     {
-        const double scale = quant::exact_double(by.scale);
-        const double unit = scale * scale * constants.energy;
-        elements.squares += unit * static_cast<double>(squares);
-        elements.error_squares += unit * static_cast<double>(error_squares);
-        elements.error_sum += scale * static_cast<double>(error_sum);
-        squares = lane.sum(squares);
-        error_squares = lane.sum(error_squares);
-        std::uint32_t nonfinite = elements.nonfinite - elements.nonfinite_before;
-        if (__any_sync(all_lanes, nonfinite != 0)) nonfinite = lane.sum(nonfinite);
-        if (lane.rank != 0 || to.count == 0) return;
-        ++blocks.blocks;
-        if (to_bits(largest) == 0) ++blocks.zero_blocks;
-        if (!(squares > 0)) return;
-        const float per_rms = rsqrtf(__fdividef(squares, static_cast<float>(to.count - nonfinite)));
-        blocks.scale_sum += static_cast<double>(per_rms);
-        blocks.crest_sum += static_cast<double>(quant::rounded_product(largest, by.inverse) * per_rms);
-        const float ratio = __fdividef(error_squares, squares);
-        if (ratio > blocks.worst_ratio) {
-            blocks.worst_ratio = ratio;
-            blocks.worst_block = to.element;
-        }
+        errors.squares = lane.sum(errors.squares);
+        errors.error_squares = lane.sum(errors.error_squares);
+        errors.error_sum = lane.sum(errors.error_sum);
+        const std::uint32_t both = lane.sum(errors.zeros << 16 | errors.zero_codes);
+        errors.zeros = both >> 16;
+        errors.zero_codes = both & 0xffff;
     }
 };
 
 /// What the three have in common. The count of the reduction is that of blocks; the warps of a thread block take those
-/// of a slot in turn. `Elements`: what a lane keeps of its elements.
-template <class Reducer, class Elements>
+/// of a slot in turn.
+template <class Reducer>
 struct codec_reduction {
     static constexpr unsigned warps = block_threads / warp_lanes;
     static constexpr unsigned most_blocks = block_threads * lane_elements / 32; ///< at once
@@ -271,15 +207,11 @@ struct codec_reduction {
     struct shared_task {
         quant::block_cursor cursor;
         block_task task;
-        block_sums sums;
+        partial found; ///< by lane 0 of the block, in the slot
     };
     struct shared {
-        union {
-            partial partials[warps];
-            Elements of_warps[warps];
-        };
+        partial partials[warps];
         alignas(8) unsigned char tasks[most_blocks][sizeof(shared_task) + 8]; ///< in different banks
-        Elements lanes[block_threads];
         codec_constants constants;
     };
 
@@ -308,7 +240,6 @@ struct codec_reduction {
         const unsigned own = threadIdx.x / warp_lanes * lane.blocks() + lane.block;
         return *reinterpret_cast<shared_task*>(memory.tasks[own]);
     }
-    __device__ auto& own() const { return memory.lanes[threadIdx.x]; }
 
     /// `make(cursor, number, exists)` makes the task of a block, and `body()` does it, for each block of this lane.
     template <class Make, class Body>
@@ -318,8 +249,7 @@ struct codec_reduction {
         const unsigned stride = warps * lane.blocks();
         const std::uint32_t begin = threadIdx.x / warp_lanes * lane.blocks();
         shared_task& mine = task_of(lane);
-        own() = {};
-        if (lane.rank == 0) mine.sums = {};
+        if (lane.rank == 0) mine.found = {};
         COLLPROBE_NO_UNROLL
         for (std::uint32_t at = begin; at < count; at += stride) {
             if (lane.rank == 0) {
@@ -332,18 +262,16 @@ struct codec_reduction {
             __syncwarp();
         }
     }
-    /// `partial_of(elements, sums)`: the partial result of a slot.
-    template <class PartialOf>
-    __device__ void write_slot(
-        const block_lanes& lane, partial_results to, unsigned slot, PartialOf partial_of) const
+    __device__ void write_slot(const block_lanes& lane, partial_results to, unsigned slot) const
     {
-        const Elements elements = over_block(memory.of_warps, own());
+        __syncthreads();
         if (threadIdx.x < warp_lanes) {
-            block_sums sums;
+            partial all;
+            COLLPROBE_NO_UNROLL
             for (unsigned k = threadIdx.x; k < warps * lane.blocks(); k += warp_lanes)
-                sums.merge(reinterpret_cast<const shared_task*>(memory.tasks[k])->sums);
-            sums = over_warp(sums);
-            if (threadIdx.x == 0) to.write(slot, partial_of(elements, sums));
+                all.merge(reinterpret_cast<const shared_task*>(memory.tasks[k])->found);
+            all = over_warp(all);
+            if (threadIdx.x == 0) to.write(slot, all.value);
         }
         __syncthreads();
     }
@@ -354,43 +282,35 @@ struct codec_reduction {
         COLLPROBE_NO_UNROLL
         for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
             mine.merge({from.template read<typename Reducer::partial>(slot)});
-        mine = over_block(memory.partials, mine);
+        mine = over_warp(mine);
+        if (threadIdx.x % warp_lanes == 0) memory.partials[threadIdx.x / warp_lanes] = mine;
+        __syncthreads();
+        if (threadIdx.x >= warp_lanes) return;
+        mine = over_warp(threadIdx.x < warps ? memory.partials[threadIdx.x] : partial());
         if (threadIdx.x == 0) *result = reducer.finish(mine.value);
     }
 
 private:
-    /// Merges a value of each thread, in a fixed order. Thread 0 gets the result.
-    template <class Part>
-    __device__ static Part over_block(Part (&of_warps)[warps], Part mine)
+    /// Merges a value of each lane, in a fixed order. Lane 0 gets the result.
+    __device__ static partial over_warp(partial mine)
     {
-        const unsigned in_warp = threadIdx.x % warp_lanes;
-        mine = over_warp(mine);
-        if (in_warp == 0) of_warps[threadIdx.x / warp_lanes] = mine;
-        __syncthreads();
-        if (threadIdx.x >= warp_lanes) return mine;
-        return over_warp(in_warp < warps ? of_warps[in_warp] : Part());
-    }
-    /// In a loop that is not unrolled, for it is short of registers.
-    template <class Part>
-    __device__ static Part over_warp(Part mine)
-    {
-        struct alignas(alignof(Part)) part_words {
-            std::uint32_t word[sizeof(Part) / sizeof(std::uint32_t)];
+        struct alignas(alignof(partial)) part_words {
+            std::uint32_t word[sizeof(partial) / sizeof(std::uint32_t)];
         };
-        COLLPROBE_NO_UNROLL
+        COLLPROBE_NO_UNROLL // for it is short of registers
         for (unsigned above = 1; above < warp_lanes; above *= 2) {
             auto words = quant::bit_cast<part_words>(mine);
             COLLPROBE_UNROLL
             for (std::uint32_t& word : words.word) word = __shfl_down_sync(all_lanes, word, above);
-            if (threadIdx.x % warp_lanes + above < warp_lanes) mine.merge(quant::bit_cast<Part>(words));
+            if (threadIdx.x % warp_lanes + above < warp_lanes) mine.merge(quant::bit_cast<partial>(words));
         }
         return mine;
     }
 };
 
 template <class T>
-struct block_reduction<quant::encode_reducer<T>> : codec_reduction<quant::encode_reducer<T>, element_errors> {
-    using base = codec_reduction<quant::encode_reducer<T>, element_errors>;
+struct block_reduction<quant::encode_reducer<T>> : codec_reduction<quant::encode_reducer<T>> {
+    using base = codec_reduction<quant::encode_reducer<T>>;
     static constexpr unsigned blocks_per_multiprocessor = 3;
 
     __device__ block_reduction(const quant::encode_reducer<T>& own, typename base::shared& memory)
@@ -404,8 +324,7 @@ struct block_reduction<quant::encode_reducer<T>> : codec_reduction<quant::encode
         const quant::codec& how = reducer.encoder.how;
         const block_lanes lane(how.block);
         auto& mine = this->task_of(lane);
-        const lane_encoder encoder{
-            reducer.encoder, this->memory.constants, lane, mine.task, this->own(), mine.sums};
+        const lane_encoder encoder{reducer.encoder, this->memory.constants, lane, mine.task, mine.found.value};
         this->for_each_block(
             first, count, lane,
             [&](const quant::block_cursor& cursor, std::uint64_t number, bool exists) -> block_task {
@@ -425,29 +344,13 @@ struct block_reduction<quant::encode_reducer<T>> : codec_reduction<quant::encode
                     if (how.rotate) lane_rotation{lane, this->memory.constants.turn}.apply(x);
                 });
             });
-        this->write_slot(lane, to, slot, errors_of);
-    }
-};
-
-/// `element_errors` and the spread of the terms.
-struct combined_element_errors : element_errors {
-    double term_squares = 0, sum_squares = 0;
-    /// Of the block that is under way. Those of the sums are scaled by the square of `factor`.
-    double block_term_squares = 0;
-    float block_sum_squares = 0, factor = 1;
-
-    __device__ void merge(const combined_element_errors& next)
-    {
-        element_errors::merge(next);
-        term_squares += next.term_squares;
-        sum_squares += next.sum_squares;
+        this->write_slot(lane, to, slot);
     }
 };
 
 template <class T>
-struct block_reduction<quant::combine_reducer<T>>
-    : codec_reduction<quant::combine_reducer<T>, combined_element_errors> {
-    using base = codec_reduction<quant::combine_reducer<T>, combined_element_errors>;
+struct block_reduction<quant::combine_reducer<T>> : codec_reduction<quant::combine_reducer<T>> {
+    using base = codec_reduction<quant::combine_reducer<T>>;
     static constexpr unsigned blocks_per_multiprocessor = 3;
     /// Terms whose codes are loaded before the first of them is added.
     static constexpr unsigned terms_at_once = 4;
@@ -463,13 +366,7 @@ struct block_reduction<quant::combine_reducer<T>>
         const quant::codec& how = reducer.how;
         const block_lanes lane(how.block);
         auto& mine = this->task_of(lane);
-        const lane_encoder encoder{
-            reducer.encoder, this->memory.constants, lane, mine.task, this->own(), mine.sums};
-        const auto load = [&, this](eight_floats& x, unsigned pass, bool again) {
-            add_up(x, lane.position(pass), mine.task);
-            if (reducer.probed && !again && pass + 1 == lane.passes) note_spread(lane);
-            divide(x);
-        };
+        const lane_encoder encoder{reducer.encoder, this->memory.constants, lane, mine.task, mine.found.value.errors};
         this->for_each_block(
             first, count, lane,
             [&](const quant::block_cursor& cursor, std::uint64_t number, bool exists) -> block_task {
@@ -480,28 +377,45 @@ struct block_reduction<quant::combine_reducer<T>>
                     at.element, how.rotate && at.count != 0 ? how.block : at.count, true, 0};
             },
             [&] {
-                this->own().block_term_squares = 0;
-                this->own().block_sum_squares = 0;
-                if (reducer.result == nullptr) return encoder.encode(load);
-                COLLPROBE_NO_UNROLL
-                for (unsigned pass = 0; pass < lane.passes; ++pass) {
-                    const unsigned before = lane.position(pass);
-                    eight_floats x;
-                    load(x, pass, false);
-                    if (how.rotate) lane_rotation{lane, this->memory.constants.turn}.undo(x);
-                    if (mine.task.count > before)
-                        store_eight(reducer.result + mine.task.element + before, mine.task.count - before,
-                            mine.task.count == how.block, x);
-                }
+                float factor = 1; // of all passes
+                float squares = 0, sum_squares = 0; // times the square of the factor
+                const auto load = [&, this](eight_floats& x, unsigned pass, bool again) {
+                    const float of_terms = add_up(x, lane.position(pass), mine.task, factor);
+                    if (reducer.probed && !again) {
+                        squares += of_terms;
+                        sum_squares += squares_of(x, factor);
+                    }
+                    divide(x);
+                };
+                if (reducer.result == nullptr) encoder.encode(load);
+                else write_elements(lane, mine.task, load);
+                if (!reducer.probed) return;
+                squares = lane.sum(squares);
+                sum_squares = lane.sum(sum_squares);
+                if (lane.rank != 0) return;
+                reducer.note_spread(squares, sum_squares, factor, this->memory.constants.energy, mine.found.value);
             });
-        this->write_slot(lane, to, slot, [](const combined_element_errors& elements, const block_sums& sums) {
-            return combined_errors{errors_of(elements, sums), elements.term_squares, elements.sum_squares};
-        });
+        this->write_slot(lane, to, slot);
     }
 
 private:
-    /// The sums of the terms of eight elements; 0 where there is no block.
-    __device__ void add_up(eight_floats& x, unsigned at, const block_task& task) const
+    template <class Load>
+    __device__ void write_elements(const block_lanes& lane, const block_task& task, const Load& load) const
+    {
+        COLLPROBE_NO_UNROLL
+        for (unsigned pass = 0; pass < lane.passes; ++pass) {
+            const unsigned before = lane.position(pass);
+            eight_floats x;
+            load(x, pass, false);
+            if (this->reducer.how.rotate) lane_rotation{lane, this->memory.constants.turn}.undo(x);
+            if (task.count > before)
+                store_eight(this->reducer.result + task.element + before, task.count - before,
+                    task.count == this->reducer.how.block, x);
+        }
+    }
+    /// The sums of the terms of eight elements; 0 where there is no block. Returns the squares of the terms, times the
+    /// square of `factor`, which it sets, if they are asked for.
+    __device__ float add_up(eight_floats& x, unsigned at, const block_task& task, float& factor) const
     {
         const quant::combine_reducer<T>& reducer = this->reducer;
         const quant::codec& how = reducer.how;
@@ -514,7 +428,8 @@ private:
             = reducer.messages + this->memory.constants.in.scales_at() + task.number * quant::scale_bytes;
         std::uint32_t most = 0; // of the scales, by their bits
         std::uint32_t nans = 0;
-        double term_squares = 0;
+        float squares = 0;
+        factor = reducer.range_factor(0);
         COLLPROBE_NO_UNROLL
         for (std::uint32_t begin = 0; begin < terms; begin += terms_at_once) {
             eight_codes packed[terms_at_once] = {};
@@ -525,48 +440,39 @@ private:
                     load_packed(how, codes_at, packed[k]);
                     scale[k] = quant::read_scale(scale_at, 0);
                 }
+                most = quant::magnitude_bits(scale[k]) > most ? quant::magnitude_bits(scale[k]) : most;
                 codes_at += reducer.message_stride;
                 scale_at += reducer.message_stride;
             }
+            if (reducer.probed && reducer.range_factor(most) < factor) {
+                const float less = reducer.range_factor(most) * reducer.inverse_of(factor);
+                squares *= less * less;
+                factor = reducer.range_factor(most);
+            }
             COLLPROBE_UNROLL
             for (unsigned k = 0; k < terms_at_once; ++k) {
-                eight_codes codes;
                 eight_floats units;
-                unpack(how, packed[k], codes);
-                units_of_eight(how, codes, units);
+                units_of_packed(how, packed[k], units);
                 COLLPROBE_UNROLL
                 for (unsigned i = 0; i < lane_elements; ++i) x[i] = product_added(units[i], scale[k], x[i]);
                 nans |= nan_bits_of(how, packed[k]);
-                most = quant::magnitude_bits(scale[k]) > most ? quant::magnitude_bits(scale[k]) : most;
-                if (reducer.probed) {
-                    const double by = quant::exact_double(scale[k]);
-                    term_squares += squares_of_codes(how, codes, units) * by * by;
-                }
+                const float scaled = scale[k] * factor;
+                if (reducer.probed) squares += squares_of(units, 1) * scaled * scaled;
             }
         }
-        if (nans != 0 || !is_plain(how, quant::bit_cast<float>(most))) add_carefully(x, at, task.number, term_squares);
-        if (!reducer.probed) return;
-        const float factor = quant::combine_reducer<T>::range_factor(most);
+        if (nans != 0 || !quant::is_plain_scale(how, quant::bit_cast<float>(most)))
+            return add_carefully(x, at, task.number, factor);
+        return squares;
+    }
+    __device__ static float squares_of(const eight_floats& x, float factor)
+    {
         float squares = 0;
         COLLPROBE_UNROLL
         for (const float one : x) {
             const float scaled = one * factor;
             squares += scaled * scaled;
         }
-        auto& mine = this->own();
-        mine.block_term_squares += term_squares;
-        mine.block_sum_squares += squares;
-        mine.factor = factor;
-    }
-    /// Blocks with terms that are not finite say nothing of the spread.
-    __device__ void note_spread(const block_lanes& lane) const
-    {
-        auto& mine = this->own();
-        if (lane.any(!is_finite(mine.block_sum_squares))) return;
-        const double back = 1 / quant::exact_double(mine.factor);
-        const double energy = this->memory.constants.energy;
-        mine.term_squares += mine.block_term_squares * energy;
-        mine.sum_squares += static_cast<double>(mine.block_sum_squares) * back * back * energy;
+        return squares;
     }
     /// The product of a code and a scale is exact, so this rounds as a product and a sum do.
     __device__ static float product_added(float a, float b, float sum)
@@ -575,25 +481,13 @@ private:
         asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(result) : "f"(a), "f"(b), "f"(sum));
         return result;
     }
-    __device__ static double squares_of_codes(
-        const quant::codec& how, const eight_codes& codes, const eight_floats& units)
-    {
-        if (is_integer(how.format)) {
-            const int low = __dp4a(static_cast<int>(codes[0]), static_cast<int>(codes[0]), 0);
-            return static_cast<double>(__dp4a(static_cast<int>(codes[1]), static_cast<int>(codes[1]), low));
-        }
-        float squares = 0;
-        COLLPROBE_UNROLL
-        for (const float one : units) squares += one * one;
-        return static_cast<double>(squares);
-    }
-    /// The same where a code stands for NaN, or may reach beyond the largest element.
-    __device__ void add_carefully(eight_floats& x, unsigned at, std::uint64_t block, double& term_squares) const
+    /// The sums where a code stands for NaN, or may reach beyond the largest element. Returns the squares of the terms.
+    __device__ float add_carefully(eight_floats& x, unsigned at, std::uint64_t block, float factor) const
     {
         const quant::codec& how = this->reducer.how;
         COLLPROBE_UNROLL
         for (float& one : x) one = 0;
-        term_squares = 0;
+        float squares = 0;
         COLLPROBE_NO_UNROLL
         for (std::uint32_t term = 0; term < this->reducer.terms; ++term) {
             const unsigned char* const message = this->reducer.messages + term * this->reducer.message_stride;
@@ -604,11 +498,10 @@ private:
             decode_eight(
                 how, quant::read_block_scale(this->memory.constants.in, message, block), false, codes, elements);
             COLLPROBE_UNROLL
-            for (unsigned i = 0; i < lane_elements; ++i) {
-                x[i] = quant::rounded_sum(x[i], elements[i]);
-                term_squares += quant::exact_double(elements[i]) * quant::exact_double(elements[i]);
-            }
+            for (unsigned i = 0; i < lane_elements; ++i) x[i] = quant::rounded_sum(x[i], elements[i]);
+            squares += squares_of(elements, factor);
         }
+        return squares;
     }
     __device__ void divide(eight_floats& x) const
     {
@@ -625,15 +518,9 @@ private:
     }
 };
 
-struct nonfinite_elements {
-    std::uint32_t count = 0;
-
-    __device__ void merge(const nonfinite_elements& next) { count += next.count; }
-};
-
 template <class T>
-struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode_reducer<T>, nonfinite_elements> {
-    using base = codec_reduction<quant::decode_reducer<T>, nonfinite_elements>;
+struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode_reducer<T>> {
+    using base = codec_reduction<quant::decode_reducer<T>>;
     static constexpr unsigned blocks_per_multiprocessor = 4;
 
     __device__ block_reduction(const quant::decode_reducer<T>& own, typename base::shared& memory)
@@ -645,7 +532,8 @@ struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode
         const quant::decode_reducer<T>& reducer = this->reducer;
         const quant::codec& how = reducer.how;
         const block_lanes lane(how.block);
-        const block_task& task = this->task_of(lane).task;
+        auto& mine = this->task_of(lane);
+        const block_task& task = mine.task;
         this->for_each_block(
             first, count, lane,
             [&, this](const quant::block_cursor& cursor, std::uint64_t, bool exists) -> block_task {
@@ -658,7 +546,8 @@ struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode
             [&, this] {
                 const unsigned char* const message = reducer.messages + task.number * reducer.message_stride;
                 const float scale = task.scale;
-                const bool plain = is_plain(how, scale);
+                const bool plain = quant::is_plain_scale(how, scale);
+                std::uint32_t nonfinite = 0;
                 COLLPROBE_NO_UNROLL
                 for (unsigned pass = 0; pass < lane.passes; ++pass) {
                     const unsigned before = lane.position(pass);
@@ -676,18 +565,17 @@ struct block_reduction<quant::decode_reducer<T>> : codec_reduction<quant::decode
                         for (float& one : x) one = quant::clamped(one, quant::largest_float_of<T>);
                     }
                     if (task.count <= before) continue;
-                    std::uint32_t nonfinite = 0;
                     COLLPROBE_UNROLL
                     for (unsigned i = 0; i < lane_elements; ++i)
                         nonfinite += before + i < task.count && !is_finite(x[i]) ? 1 : 0;
-                    this->own().count += nonfinite;
                     store_eight(
                         reducer.result + task.element + before, task.count - before, task.count == how.block, x);
                 }
+                if (!__any_sync(all_lanes, nonfinite != 0)) return;
+                nonfinite = lane.sum(nonfinite);
+                if (lane.rank == 0) mine.found.value += nonfinite;
             });
-        this->write_slot(lane, to, slot, [](const nonfinite_elements& elements, const block_sums&) {
-            return std::uint64_t{elements.count};
-        });
+        this->write_slot(lane, to, slot);
     }
 };
 

@@ -7,14 +7,13 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record/quantisation.hpp>
-#include <collprobe/detail/math.hpp>
+#include <collprobe/detail/target.hpp>
 #include <collprobe/quant/detail/code.hpp>
 
 /// A block of floats to codes and back on the host, and its errors.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 inline constexpr std::uint32_t largest_block = 1024;
-inline constexpr std::uint32_t batch_elements = 4096; ///< that stay in the first cache
 
 /// The errors of a block, in units of its scale. Rounded in float, so their last digits differ between a host
 /// and a GPU.
@@ -23,22 +22,18 @@ struct block_errors {
     float error_squares = 0;
     float error_sum = 0;
     std::uint32_t zeros = 0;
-    std::uint32_t zeroed = 0;
-    std::uint32_t outliers = 0;
+    std::uint32_t zero_codes = 0; ///< of finite elements
 
-    /// Takes in a finite element: `value` in units of the scale, and what its code stands for. `half`: half of the
-    /// block's largest magnitude.
-    void add(float element, float value, float units, float half) noexcept
+    /// Takes in a finite element: `value` in units of the scale, and what its code stands for.
+    void add(float element, float value, float units) noexcept
     {
         const float error = units - value;
         squares += value * value;
         error_squares += error * error;
         error_sum += error;
         // By bits: a build may take subnormal elements for zero.
-        const bool is_zero = magnitude_bits(element) == 0;
-        zeros += is_zero ? 1 : 0;
-        zeroed += units == 0 && !is_zero ? 1 : 0;
-        outliers += magnitude_bits(element) > to_bits(half) ? 1 : 0;
+        zeros += magnitude_bits(element) == 0 ? 1 : 0;
+        zero_codes += magnitude_bits(units) == 0 ? 1 : 0;
     }
     void merge(const block_errors& next) noexcept
     {
@@ -46,8 +41,7 @@ struct block_errors {
         error_squares += next.error_squares;
         error_sum += next.error_sum;
         zeros += next.zeros;
-        zeroed += next.zeroed;
-        outliers += next.outliers;
+        zero_codes += next.zero_codes;
     }
 };
 
@@ -61,8 +55,8 @@ struct encoded_block {
 
 /// Takes the errors of a block into those of a buffer. `count`: the elements of the block. `first`: index of its first
 /// element. `energy`: `rotation::energy`, 1 without a rotation.
-inline void add_block(quantisation_errors& into, const encoded_block& block, std::uint32_t count, std::uint64_t first,
-    double energy) noexcept
+COLLPROBE_HD inline void add_block(quantisation_errors& into, const encoded_block& block, std::uint32_t count,
+    std::uint64_t first, double energy) noexcept
 {
     if (count == 0) return; // beyond the end of the buffer
     into.count += count;
@@ -73,18 +67,17 @@ inline void add_block(quantisation_errors& into, const encoded_block& block, std
         ++into.zero_blocks;
         return;
     }
-    into.zeroed += block.errors.zeroed;
-    into.outliers += block.errors.outliers;
-    const auto scale = static_cast<double>(block.by.scale);
+    into.zeroed += block.errors.zero_codes - block.errors.zeros;
+    const double scale = exact_double(block.by.scale);
     const auto squares = static_cast<double>(block.errors.squares);
     const auto error_squares = static_cast<double>(block.errors.error_squares);
     into.squares += scale * scale * energy * squares;
     into.error_squares += scale * scale * energy * error_squares;
     into.error_sum += scale * static_cast<double>(block.errors.error_sum);
     if (!(squares > 0)) return;
-    const float rms = static_cast<float>(square_root(squares / static_cast<double>(count - block.nonfinite)));
-    into.scale_sum += static_cast<double>(1 / rms);
-    into.crest_sum += static_cast<double>(rounded_product(block.largest, block.by.inverse) / rms);
+    const float per_rms = reciprocal_root(block.errors.squares / static_cast<float>(count - block.nonfinite));
+    into.scale_sum += static_cast<double>(per_rms);
+    into.crest_sum += static_cast<double>(rounded_product(block.largest, block.by.inverse) * per_rms);
     if (error_squares > into.worst_ratio * squares) {
         into.worst_ratio = error_squares / squares;
         into.worst_block = first;
@@ -98,7 +91,6 @@ COLLPROBE_HD constexpr void merge(quantisation_errors& into, const quantisation_
     into.zeros += next.zeros;
     into.zeroed += next.zeroed;
     into.saturated += next.saturated;
-    into.outliers += next.outliers;
     into.blocks += next.blocks;
     into.zero_blocks += next.zero_blocks;
     into.squares += next.squares;
@@ -146,7 +138,6 @@ inline void pack_codes(const codec& how, const std::int32_t* codes, unsigned cha
     }
     made.largest = bit_cast<float>(largest);
     made.by = scale_of(how, made.largest);
-    const float half = rounded_product(made.largest, 0.5f);
     std::int32_t codes[largest_block] = {};
     block_errors part; // sums of few terms, or their rounding would show in those of long blocks
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -158,58 +149,17 @@ inline void pack_codes(const codec& how, const std::int32_t* codes, unsigned cha
         if (!how.is_finite(elements[i])) continue;
         const float value = rounded_product(elements[i], made.by.inverse);
         codes[i] = code_of(how, value, random == nullptr ? 0 : random[i]);
-        if (probed) part.add(elements[i], value, units_of(how, codes[i]), half);
+        if (probed) part.add(elements[i], value, units_of(how, codes[i]));
     }
     made.errors.merge(part);
     pack_codes(how, codes, to);
     return made;
 }
 
-inline void decode_portably(const codec& how, float scale, const unsigned char* codes, float* elements) noexcept
+template <floating_element T>
+void decode_portably(const codec& how, float scale, const unsigned char* codes, T* elements) noexcept
 {
-    for (std::uint32_t i = 0; i < how.block; ++i) elements[i] = element_of(how, scale, read_code(how, codes, i));
+    for (std::uint32_t i = 0; i < how.block; ++i) elements[i] = T(element_of(how, scale, read_code(how, codes, i)));
 }
-
-/// Consecutive whole blocks that vectors encode together, and what they find. By block, in units of its scale.
-struct block_batch {
-    static constexpr std::uint32_t most_blocks = 32;
-
-    std::uint32_t blocks = 0;
-    std::uint32_t nonfinite = 0; ///< bit b: block b has elements that are not finite, and was left out
-    float largest[most_blocks] = {}; ///< 0 if it was left out
-    float scale[most_blocks] = {};
-    float inverse[most_blocks] = {};
-    float squares[most_blocks] = {};
-    float error_squares[most_blocks] = {};
-    float error_sum[most_blocks] = {};
-    std::uint64_t zeros = 0; ///< of all blocks together
-    std::uint64_t zero_codes = 0;
-    std::uint64_t outliers = 0;
-    std::uint32_t worst = 0; ///< the block with the largest noise
-
-    static constexpr std::uint32_t capacity(std::uint32_t block) noexcept
-    {
-        return batch_elements / block < most_blocks ? batch_elements / block : most_blocks;
-    }
-};
-
-/// Whether surely no code of a block decodes to an element beyond the largest one. By bits: NaN is no such scale.
-inline bool is_plain_scale(const codec& how, float scale) noexcept
-{
-    return magnitude_bits(scale) < 0x7f800000u
-        && magnitude_bits(rounded_product(scale, largest_code(how.format))) <= to_bits(how.largest);
-}
-
-/// Where the terms of a sum of blocks stand: the same block of some messages.
-struct term_blocks {
-    const unsigned char* first_codes;
-    const unsigned char* scales; ///< of the first message
-    std::uint64_t stride; ///< from a message to the next
-    std::uint64_t block;
-    std::uint32_t count;
-
-    const unsigned char* codes(std::uint32_t term) const noexcept { return first_codes + term * stride; }
-    float scale(std::uint32_t term) const noexcept { return read_scale(scales + term * stride, block); }
-};
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -10,8 +10,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// `message_slices::at` for growing numbers of blocks, also beyond the last one, where there is no place.
-/// Only the first one costs divisions, of which a GPU has none for 64 bits. The same cut is passed to all functions.
+/// The place of a block, for growing numbers of blocks, also beyond the last one, where there is none. Blocks are
+/// numbered message by message. Only the first one costs divisions, of which a GPU has none for 64 bits. The same cut
+/// is passed to all functions.
 class block_cursor {
 public:
     /// Precondition: the messages have blocks.
@@ -64,5 +65,14 @@ private:
     std::uint64_t start_ = 0; ///< index of the slice's first element of the part
     std::uint32_t run_;
 };
+
+/// Calls `take(number, cursor)` for `count` blocks.
+template <class Take>
+void for_each_block(const message_slices& cut, std::uint64_t first, std::uint64_t count, const Take& take)
+{
+    if (count == 0) return;
+    block_cursor cursor(cut, first);
+    for (std::uint64_t b = first; b < first + count; ++b, cursor.advance(cut, 1)) take(b, cursor);
+}
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -165,6 +165,19 @@ COLLPROBE_HD inline float element_of(const codec& how, float scale, std::int32_t
     return bit_cast<float>((to_bits(value) & 0x80000000u) | to_bits(how.largest));
 }
 
+/// What is added to an element the next time: never a number that is not finite.
+COLLPROBE_HD inline float residual_of(float element, float decoded) noexcept
+{
+    const float left = rounded_difference(element, decoded);
+    return magnitude_bits(left) < 0x7f800000u ? left : 0.0f;
+}
+
+/// Whether surely no code of a block decodes to an element beyond the largest one. By bits: NaN is no such scale.
+COLLPROBE_HD inline bool is_plain_scale(const codec& how, float scale) noexcept
+{
+    return magnitude_bits(rounded_product(scale, largest_code(how.format))) <= to_bits(how.largest);
+}
+
 /// The same for what a rotation back has made of decoded elements: finite numbers that a type cannot hold become its
 /// largest.
 COLLPROBE_HD inline float clamped(float value, float largest) noexcept

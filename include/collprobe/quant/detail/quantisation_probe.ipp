@@ -76,10 +76,6 @@ COLLPROBE_COLD_INLINE void measure_aggregate(const part_entries<quantisation_ent
     }
     out.bins = static_cast<std::uint32_t>(of.measured);
     out.aggregate_sqnr_db = decibels(of.mean_squares, of.error_squares);
-    const double lengths = square_root(of.mean_squares) * square_root(of.result_squares);
-    if (lengths > 0) {
-        out.aggregate_cosine = (of.mean_squares + of.result_squares - of.error_squares) / (2 * lengths);
-    }
     const double rounding = rounding_energy(call.type, of.result_squares, elements);
     if (known > 0 && !is_nan(fed_back)) out.coherence = of.error_squares / (known + fed_back + adding + rounding);
     out.drift = of.drift;
@@ -131,8 +127,6 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
         if (ratio > worst) {
             worst = ratio;
             out.worst_rank = rank;
-            out.worst_sqnr_db = decibels(1, ratio);
-            out.worst_block_db = decibels(1, in.worst_ratio);
             out.worst_block = in.worst_block;
         }
         // What is fed back does not add up.
@@ -147,10 +141,8 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
         out.crest = input.crest_sum / blocks;
         out.zeroed_expected = expected_zeros(out.outcome.within, input.scale_sum / blocks);
     }
-    if (const std::uint64_t elements = input.count - input.zeros - input.nonfinite; elements != 0) {
+    if (const std::uint64_t elements = input.count - input.zeros - input.nonfinite; elements != 0)
         out.zeroed = static_cast<double>(input.zeroed) / static_cast<double>(elements);
-        out.outliers = static_cast<double>(input.outliers) / static_cast<double>(elements);
-    }
     find_damaged_messages(entries, c, out);
     if (call.call == collective::all_gather) return;
     // Of the mean. The roundings of the result are not tested alone: they may be few and alike, and small.
@@ -177,7 +169,6 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
     // Equal gradients have no noise, and an estimate of it that is nearly 0, of either sign.
     const double deviation = between_ranks * square_root(2 / (elements * (n - 1)));
     if (!(noise > 8 * deviation)) return;
-    out.input_noise_ratio = of_input / noise;
     out.noise_ratio = (of_input + node.error_squares / n + of_owned) / noise;
 }
 

@@ -81,21 +81,7 @@ struct message_slices {
         std::uint64_t block;
         std::uint64_t element; ///< index of the first one in the buffer
         std::uint32_t count;
-        std::uint64_t left = 0; ///< elements from the first one to the end of the part or the buffer; of `at` alone
     };
-    /// Blocks are numbered message by message.
-    COLLPROBE_HD constexpr place at(std::uint64_t index) const noexcept
-    {
-        const std::uint64_t per_message = blocks_per_message();
-        const std::uint64_t per_slice = blocks_per_slice();
-        const std::uint64_t message = index / per_message;
-        const std::uint64_t in_message = index - message * per_message;
-        const std::uint64_t run = in_message / per_slice;
-        const std::uint64_t in_part = (in_message - run * per_slice) * block;
-        const std::uint64_t element = slice(message, run) * stride + first + in_part;
-        const std::uint64_t left = lesser(length - in_part, element < count ? count - element : 0);
-        return {message, in_message, element, static_cast<std::uint32_t>(lesser(block, left)), left};
-    }
 };
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

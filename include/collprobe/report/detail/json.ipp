@@ -118,20 +118,18 @@ COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t buc
     json.key("verdict").text(name(of.verdict)).key("within").text(name(of.outcome.within));
     json.key("across").text(name(of.outcome.across)).key("block").integer(of.outcome.block);
     json.key("roundings").integer(of.outcome.roundings_per_element).key("feedback").text(name(of.outcome.feedback));
-    json.key("sqnr_db").number(of.sqnr_db).key("worst_sqnr_db").number(of.worst_sqnr_db);
-    json.key("worst_rank").index(of.worst_rank).key("worst_block");
+    json.key("sqnr_db").number(of.sqnr_db).key("worst_rank").index(of.worst_rank).key("worst_block");
     if (of.worst_block == no_index) json.index(-1);
     else json.integer(of.worst_block);
     json.key("noise_ratio").number(of.noise_ratio).key("bias").number(of.bias).key("mean_error").number(of.mean_error);
-    json.key("aggregate_sqnr_db").number(of.aggregate_sqnr_db).key("aggregate_cosine").number(of.aggregate_cosine);
-    json.key("coherence").number(of.coherence).key("drift").number(of.drift);
-    json.key("drifting_steps").index(of.drifting_steps).key("bins").integer(of.bins);
+    json.key("aggregate_sqnr_db").number(of.aggregate_sqnr_db).key("coherence").number(of.coherence);
+    json.key("drift").number(of.drift).key("drifting_steps").index(of.drifting_steps).key("bins").integer(of.bins);
     if (of.messages_checked) {
         json.key("damaged_pairs").integer(of.damaged_pairs).key("damaged_sender").index(of.damaged_sender);
         json.key("damaged_receiver").index(of.damaged_receiver);
     }
     json.key("zeroed").number(of.zeroed).key("zeroed_expected").number(of.zeroed_expected);
-    json.key("outliers").number(of.outliers).key("crest").number(of.crest);
+    json.key("crest").number(of.crest);
     json.key("saturated").integer(of.saturated).key("nonfinite").integer(of.nonfinite).close('}');
 }
 

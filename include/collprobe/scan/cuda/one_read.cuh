@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <collprobe/device/cuda/kernels.cuh>
-#include <collprobe/scan/detail/thread_list.hpp>
+#include <collprobe/scan/one_read.hpp>
 #include <collprobe/scan/sketched_read.hpp>
 
 /// The kernel of `one_read`. A block takes every n-th chunk of 16 KiB of a buffer: each thread has 64 bytes in flight
@@ -18,41 +18,43 @@ namespace scan = collprobe::detail;
 /// Merges what the threads of a block took in, one accumulator after the other, so that few registers are needed.
 /// Thread 0 gets the result. Behind it the memory can be used again.
 template <class Taken>
-struct list_merge {
-    union storage {
-        typename block_merge<decltype(Taken::first)>::storage first;
-        typename list_merge<decltype(Taken::rest)>::storage rest;
-        __device__ storage() {}
-    };
+struct merge_of {
+    using storage = typename block_merge<Taken>::storage;
     __device__ static void run(storage& memory, Taken& mine)
     {
-        mine.first = block_merge<decltype(Taken::first)>::run(memory.first, mine.first);
+        mine = block_merge<Taken>::run(memory, mine);
         __syncthreads();
-        list_merge<decltype(Taken::rest)>::run(memory.rest, mine.rest);
     }
 };
-template <>
-struct list_merge<scan::accumulators<>::taken> {
-    struct storage {
+template <class A, class B>
+struct merge_of<scan::pair_of<A, B>> {
+    union storage {
+        typename merge_of<A>::storage first;
+        typename merge_of<B>::storage second;
+        __device__ storage() {}
     };
-    __device__ static void run(storage&, scan::accumulators<>::taken&) {}
+    __device__ static void run(storage& memory, scan::pair_of<A, B>& mine)
+    {
+        merge_of<A>::run(memory.first, mine.first);
+        merge_of<B>::run(memory.second, mine.second);
+    }
 };
 
 /// `Read`: the `one_read` whose accumulators read. `Reducer`: it, or one that adds something to it.
 template <class Reducer, class Read, unsigned most_blocks, unsigned most_slots>
 struct block_read {
     using element = typename Read::value_type;
-    using threads = scan::thread_list<element, typename Read::list>;
+    using threads = typename Read::accumulator_type::thread;
     using partial = typename Read::partial;
-    using parts = typename threads::parts;
+    using parts = typename threads::part;
     static constexpr unsigned element_bytes = sizeof(element);
     static constexpr unsigned blocks_per_multiprocessor = most_blocks;
 
     struct shared {
         typename threads::shared of_threads;
         union merge_storage {
-            typename list_merge<parts>::storage of_parts;
-            typename list_merge<partial>::storage of_slots;
+            typename merge_of<parts>::storage of_parts;
+            typename merge_of<partial>::storage of_slots;
             __device__ merge_storage() {}
         } merging;
         unsigned item; // of the slot
@@ -103,7 +105,7 @@ struct block_read {
         }
         extra.end_slot(slot, threadIdx.x);
         parts all = mine.taken_in();
-        list_merge<parts>::run(memory.merging.of_parts, all); // a barrier is among it
+        merge_of<parts>::run(memory.merging.of_parts, all); // a barrier is among it
         if (threadIdx.x == 0) to.write(memory.item, threads::whole(all, memory.of_threads));
     }
 
@@ -114,14 +116,14 @@ struct block_read {
         COLLPROBE_NO_UNROLL
         for (unsigned slot = threadIdx.x; slot < all_slots; slot += block_threads)
             mine.merge(from.template read<partial>(slot));
-        list_merge<partial>::run(memory.merging.of_slots, mine);
+        merge_of<partial>::run(memory.merging.of_slots, mine);
         if (threadIdx.x == 0) *result = reducer.finish(mine);
     }
 };
 
 /// Registers for four blocks on a multiprocessor, each with 16 KiB in flight.
 template <class Reducer>
-    requires requires { typename Reducer::list; }
+    requires requires { typename Reducer::accumulator_type; }
 struct block_reduction<Reducer> : block_read<Reducer, Reducer, 4, scan::read_slots> {
     using block_read<Reducer, Reducer, 4, scan::read_slots>::block_read;
 
@@ -144,7 +146,7 @@ struct block_reduction<scan::sketched_reducer<Inner, T>>
 
     __device__ void reduce_slot(std::uint64_t, std::uint32_t, partial_results to, unsigned item)
     {
-        typename scan::sketched<T>::thread bins(this->reducer.from, this->reducer.to.sketch);
+        typename scan::sketched<T>::thread bins(this->reducer.from, this->reducer.sketch);
         base::reduce_slot(this->reducer.inner, bins, to, item);
     }
 };

@@ -21,6 +21,15 @@ inline constexpr unsigned chunk_bytes = chunk_runs * round_bytes;
 /// Chunks that the threads of a block prepare for together.
 inline constexpr unsigned prepared_chunks = 32;
 
+/// A buffer is cut into at most so many slots, and slot s has every chunk c of which c mod slots is s. So a block of
+/// each GPU that has as many at once (H100: 132 multiprocessors, 4 blocks each) leaves one partial result. The number
+/// does not depend on the GPU, so neither do the bits.
+inline constexpr unsigned read_slots = 528;
+COLLPROBE_HD constexpr std::uint64_t chunks_of(std::uint64_t bytes) noexcept
+{
+    return bytes / chunk_bytes + (bytes % chunk_bytes != 0 ? 1 : 0);
+}
+
 /// Where the thread's words of a chunk stand.
 struct chunk {
     std::uint64_t byte; ///< offset of the first run's words in the buffer; the others follow at each `round_bytes`
@@ -69,29 +78,8 @@ COLLPROBE_HD inline void each_value(const words16 (&words)[runs], const Use& use
     }
 }
 
-/// Calls `use(element, index)` for the elements that are in the buffer, in their order. By little code, for what is
-/// rare: the words turn, each to the front once.
-template <class T, unsigned runs, class Use>
-COLLPROBE_HD inline void each_element_in(const words16 (&words)[runs], const chunk& at, const Use& use) noexcept
-{
-    words16 turning[runs];
-    COLLPROBE_UNROLL
-    for (unsigned k = 0; k < runs; ++k) turning[k] = words[k];
-    COLLPROBE_NO_UNROLL
-    for (unsigned k = 0; k < runs; ++k) {
-        const std::uint64_t first = (at.byte + k * round_bytes) / sizeof(T);
-        const unsigned there = at.bytes_of(k) / sizeof(T);
-        COLLPROBE_NO_UNROLL
-        for (unsigned e = 0; e < there; ++e) {
-            use(element_of<T>(turning[0], 0), first + e);
-            shift_down<T>(turning[0]);
-        }
-        COLLPROBE_UNROLL
-        for (unsigned i = 0; i + 1 < runs; ++i) turning[i] = turning[i + 1];
-    }
-}
-
-/// The same, for what is rare: the elements are read once more, so that words need no registers for it.
+/// Calls `use(element, index)` for the elements that are in the buffer, in their order. For what is rare: the elements
+/// are read once more, so that words need no registers for it.
 template <class T, unsigned runs>
 COLLPROBE_HD inline void each_element_again(const chunk& at, const auto& use) noexcept
 {

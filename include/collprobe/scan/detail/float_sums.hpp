@@ -69,22 +69,9 @@ struct float_sums {
 COLLPROBE_BEGIN_VECTORS
 namespace collprobe::inline COLLPROBE_ABI::detail::vectors {
 
-/// How an accumulator takes in a tile by vectors, line by line; after 8 lines a group ends. Specialised for those that
-/// do; the others take it in behind that, from the cache.
+/// How an accumulator takes in a tile by vectors, line by line; after 8 lines a group ends.
 template <class A, class T>
-struct lanes {
-    const A& of;
-
-    [[gnu::always_inline]] lanes(const A& accumulator, std::uint64_t) noexcept : of(accumulator) {}
-    [[gnu::always_inline]] void add_line(const unsigned char*) noexcept {}
-    [[gnu::always_inline]] void add_last_line(const unsigned char*, std::uint64_t) noexcept {}
-    [[gnu::always_inline]] void end_group() noexcept {}
-    [[gnu::always_inline]] void finish(typename A::taken& into, const T* tile, std::uint64_t count,
-        std::uint64_t index, std::uint64_t) noexcept
-    {
-        take_tile(of, into, tile, count, index);
-    }
-};
+struct lanes;
 
 /// The vectors of a line: of doubles, or of floats if elements have less than 32 bits. `lane_vectors<T>` of them. Those
 /// of e4m3 are divided by `float8_in_halves`, and a NaN among them is a number: the largest magnitude tells of it.

@@ -11,7 +11,7 @@
 #include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/target.hpp>
-#include <collprobe/scan/detail/float_sums.hpp>
+#include <collprobe/scan/detail/sketch_kernel.hpp>
 #include <collprobe/simd/barrier.hpp>
 #include <collprobe/simd/rounding.hpp>
 #include <collprobe/simd/vector.hpp>
@@ -19,14 +19,9 @@
 /// A buffer as rows with as many elements as a sketch has bins: the cut into rows, and the sums on the CPU.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The number of rows that are added to a bin while it is in a register: as many streams as processors prefetch. Rows
-/// of narrow elements are short, and a bin costs as much as they do. Rows come together from a multiple of this number
-/// on, so that those that are added in float are always the same.
-template <floating_element T>
-inline constexpr std::uint64_t sketch_tile = sizeof(T) < 4 ? 16 : 8;
 /// Rows up to this size together stay in the second-level cache, beside their bins.
 inline constexpr std::uint64_t sketch_tile_bytes = 256 * 1024;
-/// The largest number of parts of a buffer that are summed separately.
+/// The largest number of parts of a buffer that a GPU sums separately.
 inline constexpr std::uint64_t most_sketch_parts = 128;
 
 /// The signs of elements 64 `word` to 64 `word` + 63; a set bit is a minus.
@@ -36,8 +31,8 @@ COLLPROBE_HD constexpr std::uint64_t sketch_signs(std::uint64_t seed, std::uint6
 }
 
 /// A run of elements that begins with element `first` of its buffer. Row r holds the elements with index r * bins to
-/// r * bins + bins - 1; the first and the last row may be incomplete. Rows are summed by parts, each part from its
-/// first row to its last, and then the parts in their order. This order depends on count, bins and `first` alone.
+/// r * bins + bins - 1; the first and the last row may be incomplete. They are summed from the first to the last; on a
+/// GPU by parts. This order depends on count, bins and `first` alone.
 template <floating_element T>
 struct sketch_source {
     view<const T> data;
@@ -77,7 +72,7 @@ struct sketch_source {
     }
     COLLPROBE_HD std::uint64_t signs(std::uint64_t row, std::uint64_t column) const noexcept
     {
-        return sketch_signs(seed, (first - first_column() + row * bins + column) / 64);
+        return sketch_signs(seed, (first - first_column()) / 64 + row * (bins / 64) + column / 64);
     }
 };
 
@@ -86,15 +81,6 @@ COLLPROBE_HD inline void add_to_bin(double x, std::uint64_t minus, double& sum, 
 {
     energy = rounded_sum(energy, rounded_product(x, x));
     sum = rounded_sum(sum, bit_cast<double>(bit_cast<std::uint64_t>(x) ^ minus << 63));
-}
-
-/// Whether a bin's sum in float of some elements, and of their squares, stands for them: the squares neither left the
-/// range of a float nor were lost below it.
-inline bool is_plain_bin(float sum, float energy) noexcept
-{
-    const auto size = bit_cast<std::uint32_t>(energy);
-    const bool is_zero = (bit_cast<std::uint32_t>(sum) << 1) == 0;
-    return size < 0x7f800000 && (is_zero || size >= bit_cast<std::uint32_t>(0x1p-100f));
 }
 
 /// Adds sums in float of 64 columns, if all bins are plain. The portable path.
@@ -125,26 +111,22 @@ bool add_in_float(const T* data, std::uint64_t stride, std::uint64_t rows, const
     }
 }
 
-} // namespace collprobe::detail
-
-#include <collprobe/scan/detail/sketch_kernel.hpp>
-
-namespace collprobe::inline COLLPROBE_ABI::detail {
-
 /// Sums of the rows [row, row + rows) of 64 columns from `column` on. Elements of less than 32 bits are added up in
 /// float, row by row, and these sums in double: at most `sketch_tile` rows. If a bin is not plain, all is done in
-/// double. Precondition: the rows have all these columns.
+/// double. Precondition: there is a row, and rows have all these columns.
 template <floating_element T>
-void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from, std::uint64_t row,
+void add_word_of_columns(isa path, const sketch_source<T>& from, std::uint64_t row,
     std::uint64_t rows, std::uint64_t column, double* sums, double* energies) noexcept
 {
-    std::uint64_t words[sketch_tile<T>] = {};
-    for (std::uint64_t r = 0; r < rows; ++r) words[r] = from.signs(row + r, column);
+    std::uint64_t words[sketch_tile<T>];
+    std::uint64_t r = 0;
+    do words[r] = from.signs(row + r, column);
+    while (++r < rows);
     const T* const data = from.data.data() + from.index(row, column);
     const bool done = COLLPROBE_ON_ISA(path, add_in_float(data, from.bins, rows, words, sums, energies),
         add_columns(data, from.bins, rows, words, sums, energies));
     if (done) return;
-    for (std::uint64_t r = 0; r < rows; ++r)
+    for (r = 0; r < rows; ++r)
         for (unsigned c = 0; c < 64; ++c)
             add_to_bin(widen(data[r * from.bins + c]), words[r] >> c & 1, sums[c], energies[c]);
 }
@@ -168,11 +150,16 @@ void add_piece_of_row(
     }
 }
 
-/// Adds the rows [row, last) to bins. `in_cache`: they have just been read.
+/// Adds the rows [row, last) to a sketch, `2 * bins` numbers, to which all rows before them were added. `in_cache`:
+/// they have just been read.
 template <floating_element T>
-void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::uint64_t last, bool in_cache,
-    double* sums, double* energies) noexcept
+[[gnu::noinline]] void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::uint64_t last,
+    bool in_cache, double* sketch) noexcept
 {
+    double* const sums = sketch;
+    double* const energies = sketch + from.bins;
+    if (row == 0)
+        for (std::uint64_t i = 0; i < 2 * from.bins; ++i) sketch[i] = 0;
     while (row < last) {
         if (!from.is_whole(row)) {
             add_piece_of_row(path, from, row++, sums, energies);
@@ -191,44 +178,6 @@ void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::ui
         }
         row += rows;
     }
-}
-
-/// Where the host keeps the numbers of a sketch, `2 * bins`, and those of the part that is being summed.
-struct sketch_memory {
-    double* sketch;
-    double* scratch;
-};
-
-/// Adds the rows [row, last) to a sketch to which all rows before them were added. `in_cache`: as of `add_rows`.
-template <floating_element T>
-[[gnu::noinline]] void add_rows_by_parts(isa path, const sketch_source<T>& from, std::uint64_t row, std::uint64_t last,
-    bool in_cache, const sketch_memory& to) noexcept
-{
-    const std::uint64_t numbers = 2 * from.bins;
-    const std::uint64_t rows = from.rows();
-    const std::uint64_t step = from.rows_per_part();
-    while (row < last) {
-        const std::uint64_t part = row / step;
-        const std::uint64_t end_of_part = rows - part * step < step ? rows : (part + 1) * step;
-        const std::uint64_t end = last < end_of_part ? last : end_of_part;
-        double* const sums = part == 0 ? to.sketch : to.scratch;
-        if (row == part * step)
-            for (std::uint64_t i = 0; i < numbers; ++i) sums[i] = 0;
-        add_rows(path, from, row, end, in_cache, sums, sums + from.bins);
-        compiler_barrier(sums);
-        if (end == end_of_part && part != 0)
-            for (std::uint64_t i = 0; i < numbers; ++i) to.sketch[i] += sums[i];
-        row = end;
-    }
-}
-
-/// The sketch of a run of elements, in `2 * bins` numbers of memory; `scratch` has the same size.
-template <floating_element T>
-void sketch_run(isa path, const sketch_source<T>& from, double* sketch, double* scratch) noexcept
-{
-    if (from.data.empty())
-        for (std::uint64_t i = 0; i < 2 * from.bins; ++i) sketch[i] = 0;
-    add_rows_by_parts(path, from, 0, from.rows(), false, sketch_memory{sketch, scratch});
 }
 
 } // namespace collprobe::detail

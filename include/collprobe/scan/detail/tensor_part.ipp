@@ -9,22 +9,6 @@
 #include <collprobe/scan/tensor_part.hpp>
 #include <collprobe/simd/dispatch.hpp>
 
-namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// Some rows of consecutive elements, as a kernel adds them. Numbers of bytes.
-struct digest_rows {
-    const unsigned char* data;
-    std::uint64_t first; ///< of the buffer that is digested
-    std::uint64_t bytes; ///< of a row
-    std::uint64_t rows;
-    std::uint64_t pitch; ///< from row to row, in the buffer
-    std::uint64_t memory_pitch;
-};
-
-} // namespace collprobe::detail
-
-#include <collprobe/scan/detail/part_kernel.hpp>
-
 namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
 
@@ -53,7 +37,7 @@ COLLPROBE_COLD_INLINE tensor_box intersection(const tensor_box& a, const tensor_
 }
 
 COLLPROBE_COLD_INLINE tensor_part make_part(const void* memory, std::uint64_t count, element_type type,
-    const tensor_shape& whole, const tensor_box& part, const tensor_shape* strides, const call_site& where)
+    const tensor_shape& whole, const tensor_box& part, const tensor_shape& strides, const call_site& where)
 {
     const int dimensions = whole.dimensions;
     require(dimensions <= tensor_shape::most_dimensions, "tensor_part", "a tensor has at most 8 dimensions", where);
@@ -63,26 +47,29 @@ COLLPROBE_COLD_INLINE tensor_part make_part(const void* memory, std::uint64_t co
     made.type = type;
     made.shape = whole;
     made.box = part;
-    made.stride.dimensions = dimensions;
+    made.stride = strides;
+    const bool is_dense = strides.dimensions == 0;
+    if (is_dense) made.stride.dimensions = dimensions;
+    if (part == tensor_box{}) made.box.extent = whole;
     if (part.first.dimensions == 0) made.box.first.dimensions = dimensions; // from the beginning
-    require(made.box.first.dimensions == dimensions && part.extent.dimensions == dimensions
-            && (strides == nullptr || strides->dimensions == dimensions),
+    require(made.box.first.dimensions == dimensions && made.box.extent.dimensions == dimensions
+            && made.stride.dimensions == dimensions,
         "tensor_part", "shape, box and strides differ in the number of dimensions", where);
     std::uint64_t dense = 1;
     std::uint64_t last = 0; // in memory
     bool fits = true;
     for (int d = dimensions - 1; d >= 0; --d) {
         const std::uint64_t first = made.box.first.size[d];
-        const std::uint64_t extent = part.extent.size[d];
+        const std::uint64_t extent = made.box.extent.size[d];
         require(first <= whole.size[d] && extent <= whole.size[d] - first, "tensor_part",
             "the box is not within the shape", where);
-        made.stride.size[d] = strides != nullptr ? strides->size[d] : dense;
+        if (is_dense) made.stride.size[d] = dense;
         dense *= extent;
         std::uint64_t step = 0;
         fits = fits && !__builtin_mul_overflow(extent > 1 ? extent - 1 : 0, made.stride.size[d], &step)
             && !__builtin_add_overflow(last, step, &last);
     }
-    if (part.extent.elements() == 0) return made;
+    if (made.box.extent.elements() == 0) return made;
     require(memory != nullptr, "tensor_part", "null memory of a part with elements", where);
     if (!fits || last >= count) {
         refuse("tensor_part", "the part needs more than the " + std::to_string(count) + " elements of memory", where);
@@ -123,7 +110,7 @@ COLLPROBE_COLD_INLINE std::vector<tensor_part> cut_flat(const void* memory, std:
         const auto* const from
             = static_cast<const unsigned char*>(memory) + (at - first) * static_cast<std::uint64_t>(bytes_of(type));
         const std::uint64_t taken = box.extent.elements();
-        parts.push_back(make_part(from, taken, type, whole, box, nullptr, where));
+        parts.push_back(make_part(from, taken, type, whole, box, {}, where));
         at += taken;
     }
     return parts;
@@ -140,179 +127,133 @@ COLLPROBE_COLD_INLINE void require_cast(element_type from, const element_cast& c
         {.call = "digest_part", .where = where});
 }
 
-COLLPROBE_INLINE part_plan plan_part(const tensor_part& part) noexcept
-{
-    part_plan plan;
-    plan.data = static_cast<const unsigned char*>(part.data);
-    plan.element_bytes = bytes_of(part.type);
-    // From the last dimension on, each is joined to the one inside it where both are alike in tensor and memory.
-    part_dimension joined[tensor_shape::most_dimensions];
-    int count = 0;
+/// A dimension of a part: its extent, and what one index more means in the tensor, in the part alone, and in memory, in
+/// elements. Also the place of an element, as these three numbers.
+struct part_dimension {
+    std::uint64_t extent = 1;
     std::uint64_t in_tensor = 1;
     std::uint64_t in_part = 1;
-    for (int d = part.shape.dimensions - 1; d >= 0; --d) {
-        const part_dimension next{part.box.extent.size[d], in_tensor, in_part, part.stride.size[d]};
-        plan.first += part.box.first.size[d] * in_tensor;
-        in_tensor *= part.shape.size[d];
-        in_part *= part.box.extent.size[d];
-        if (next.extent == 1) continue;
-        if (count != 0) {
-            part_dimension& inside = joined[count - 1];
-            if (next.in_tensor == inside.extent * inside.in_tensor
-                && next.in_memory == inside.extent * inside.in_memory) {
-                inside.extent *= next.extent;
-                continue;
-            }
-        }
-        joined[count++] = next;
-    }
-    plan.columns = {1, 1, 1, 1};
-    int at = 0;
-    if (count != 0 && joined[0].in_tensor == 1) plan.columns = joined[at++];
-    for (; at < count; ++at) plan.other[plan.dimensions++] = joined[at];
-    for (int d = 0; d + 1 < plan.dimensions; ++d) {
-        part_dimension& rows = plan.other[plan.dimensions - 1];
-        if (plan.other[d].extent > rows.extent) std::swap(plan.other[d], rows);
-    }
-    return plan;
-}
+    std::uint64_t in_memory = 1;
 
-/// The portable path.
-inline void add_digest_rows(const digest_rows& all, digest_state& to) noexcept
-{
-    for (std::uint64_t row = 0; row < all.rows; ++row) {
-        const digest_state of_row = digest_bytes(
-            isa::portable, all.data + row * all.memory_pitch, all.bytes, all.first + row * all.pitch);
-        to.first += of_row.first;
-        to.second += of_row.second;
-    }
-}
-inline void cast_floats(
-    const unsigned char* from, std::uint64_t count, const element_cast& cast, std::uint16_t* to) noexcept
-{
-    for (std::uint64_t i = 0; i < count; ++i) to[i] = cast_float(load_word(from + 4 * i), cast);
-}
-
-inline void add_rows([[maybe_unused]] isa path, digest_rows all, digest_state& to) noexcept
-{
-    if (all.pitch == all.bytes && all.memory_pitch == all.bytes) { // one row
-        all.bytes *= all.rows;
-        all.rows = 1;
-    }
-    COLLPROBE_ON_ISA(path, add_digest_rows(all, to), add_digest_rows(all, to));
-    to.bytes += all.bytes * all.rows;
-}
-
-/// Elements of a part in the first-level cache: packed if they are strided, and read again for each target.
-class part_tile {
-public:
-    static constexpr std::uint64_t most = 4096; ///< elements
-
-    /// `at`: of the first element. `dense`: whether rows must have no gaps.
-    void take(const part_plan& plan, const part_dimension& at, const part_dimension& rows, std::uint64_t height,
-        std::uint64_t width, bool dense) noexcept
+    part_dimension behind(std::uint64_t steps, const part_dimension& by) const noexcept
     {
-        const auto size = static_cast<std::uint64_t>(plan.element_bytes);
-        const unsigned char* const from = plan.data + at.in_memory * size;
-        const bool one_by_one = plan.columns.in_memory != 1 && width > 1;
-        if (!one_by_one && (!dense || height == 1 || rows.in_memory == width)) {
-            data = from;
-            pitch = rows.in_memory * size;
-            return;
-        }
-        data = packed_;
-        pitch = width * size;
-        const std::uint64_t step = plan.columns.in_memory * size;
-        if (!one_by_one && width > 1) {
-            for (std::uint64_t r = 0; r < height; ++r)
-                std::memcpy(packed_ + r * pitch, from + r * rows.in_memory * size, static_cast<std::size_t>(pitch));
-        } else if (size == 8) {
-            pack<8>(from, height, rows.in_memory * size, width, step);
-        } else if (size == 4) {
-            pack<4>(from, height, rows.in_memory * size, width, step);
-        } else if (size == 2) {
-            pack<2>(from, height, rows.in_memory * size, width, step);
-        } else {
-            pack<1>(from, height, rows.in_memory * size, width, step);
-        }
+        return {extent, in_tensor + steps * by.in_tensor, in_part + steps * by.in_part,
+            in_memory + steps * by.in_memory};
     }
-
-    const unsigned char* data = nullptr;
-    std::uint64_t pitch = 0; ///< bytes from row to row
-    std::uint16_t narrow[most];
-
-private:
-    template <std::size_t size>
-    void pack(const unsigned char* from, std::uint64_t height, std::uint64_t row_step, std::uint64_t width,
-        std::uint64_t step) noexcept
-    {
-        if (row_step < step) { // along a column memory is nearer
-            for (std::uint64_t c = 0; c < width; ++c)
-                for (std::uint64_t r = 0; r < height; ++r)
-                    std::memcpy(packed_ + (r * width + c) * size, from + r * row_step + c * step, size);
-        } else {
-            for (std::uint64_t r = 0; r < height; ++r)
-                for (std::uint64_t c = 0; c < width; ++c)
-                    std::memcpy(packed_ + (r * width + c) * size, from + r * row_step + c * step, size);
-        }
-    }
-
-    alignas(64) unsigned char packed_[8 * most];
 };
 
-COLLPROBE_INLINE void digest_range(
-    isa path, const part_plan& plan, std::uint64_t first, std::uint64_t count, view<part_target> targets) noexcept
-{
-    const part_dimension single{1, 0, 0, 0};
-    const part_dimension& rows = plan.dimensions == 0 ? single : plan.other[plan.dimensions - 1];
-    const auto size = static_cast<std::uint64_t>(plan.element_bytes);
-    bool converts = false;
-    for (const part_target& each : targets) converts = converts || each.converts;
-    const bool strided = plan.columns.extent > 1 && plan.columns.in_memory != 1;
-    const bool in_tiles = strided || converts || targets.count() > 1;
-    const bool transposed = strided && rows.in_memory < plan.columns.in_memory;
-    const std::uint64_t widest = transposed ? 64 : part_tile::most;
-    part_tile tile;
-    const auto digest_tile = [&](std::uint64_t from, std::uint64_t height, std::uint64_t width) {
-        const part_dimension at = plan.locate(from);
-        tile.take(plan, at, rows, height, width, converts);
-        for (part_target& each : targets) {
-            const std::uint64_t bytes = each.converts ? 2 : size;
-            const std::uint64_t place = each.alone ? at.in_part : at.in_tensor;
-            const std::uint64_t pitch = each.alone ? rows.in_part : rows.in_tensor;
-            digest_rows rows_of_tile{tile.data, place * bytes, width * bytes, height, pitch * bytes, tile.pitch};
-            if (each.converts) {
-                const std::uint64_t elements = height * width;
-                COLLPROBE_ON_ISA(path, cast_floats(tile.data, elements, each.cast, tile.narrow),
-                    cast_floats(tile.data, elements, each.cast, tile.narrow));
-                rows_of_tile.data = reinterpret_cast<const unsigned char*>(tile.narrow);
-                rows_of_tile.memory_pitch = width * bytes;
-            }
-            add_rows(path, rows_of_tile, each.state);
-        }
-    };
-    while (count != 0) {
-        // As many whole rows as there are side by side, or a part of one.
-        const std::uint64_t column = first % plan.columns.extent;
-        const std::uint64_t row = first / plan.columns.extent % rows.extent;
-        std::uint64_t height = 1;
-        std::uint64_t width = plan.columns.extent - column;
-        if (count < width) width = count;
-        if (width == plan.columns.extent) {
-            height = rows.extent - row;
-            if (count / width < height) height = count / width;
-        }
-        const std::uint64_t tile_width = in_tiles && width > widest ? widest : width;
-        const std::uint64_t tile_height = in_tiles ? part_tile::most / tile_width : height;
-        for (std::uint64_t r = 0; r < height; r += tile_height) {
-            for (std::uint64_t c = 0; c < width; c += tile_width) {
-                digest_tile(first + r * plan.columns.extent + c, height - r < tile_height ? height - r : tile_height,
-                    width - c < tile_width ? width - c : tile_width);
+/// A part as rows of consecutive elements of the tensor, as few and long ones as there are. The order of the other
+/// dimensions does not matter to a sum: the rows' own is the one whose elements are nearest in memory.
+struct part_rows {
+    part_dimension first; ///< the part's first element
+    part_dimension columns;
+    part_dimension rows;
+    part_dimension other[tensor_shape::most_dimensions];
+    int others = 0;
+
+    explicit part_rows(const tensor_part& part) noexcept : first{1, 0, 0, 0}
+    {
+        // From the last dimension on, each is joined to the one inside it where both are alike in tensor and memory.
+        part_dimension joined[tensor_shape::most_dimensions];
+        int count = 0;
+        std::uint64_t in_tensor = 1;
+        std::uint64_t in_part = 1;
+        for (int d = part.shape.dimensions - 1; d >= 0; --d) {
+            const part_dimension next{part.box.extent.size[d], in_tensor, in_part, part.stride.size[d]};
+            first.in_tensor += part.box.first.size[d] * in_tensor;
+            in_tensor *= part.shape.size[d];
+            in_part *= part.box.extent.size[d];
+            if (next.extent == 1) continue;
+            part_dimension& inside = joined[count != 0 ? count - 1 : 0];
+            if (count != 0 && next.in_tensor == inside.extent * inside.in_tensor
+                && next.in_memory == inside.extent * inside.in_memory) {
+                inside.extent *= next.extent;
+            } else {
+                joined[count++] = next;
             }
         }
-        first += height * width;
-        count -= height * width;
+        for (int d = 0; d < count; ++d) {
+            part_dimension next = joined[d];
+            if (next.in_tensor == 1) std::swap(next, columns);
+            else if (rows.extent == 1 || next.in_memory < rows.in_memory) std::swap(next, rows);
+            if (next.extent != 1) other[others++] = next;
+        }
     }
+    /// Whether the places in the tensor are those of a tensor of its own.
+    bool are_one_from_the_start() const noexcept { return first.in_tensor == 0 && rows.extent == 1 && others == 0; }
+};
+
+inline constexpr std::uint64_t longest_run = 4096; ///< elements
+
+/// Copies elements whose columns are not beside each other, to rows one behind the other.
+template <std::size_t size>
+void pack_rows(const unsigned char* from, const part_rows& of, std::uint64_t height, std::uint64_t width,
+    unsigned char* to) noexcept
+{
+    for (std::uint64_t c = 0; c < width; ++c)
+        for (std::uint64_t r = 0; r < height; ++r)
+            std::memcpy(to + (r * width + c) * size,
+                from + (r * of.rows.in_memory + c * of.columns.in_memory) * size, size);
+}
+
+/// Calls `take(memory, count, place)` for runs of a part's elements, at most `longest_run` in dense memory. `place`: of
+/// the first one. Strided elements are packed by squares, since each line of memory has elements of several rows.
+template <class Take>
+void each_run(const tensor_part& part, const part_rows& of, Take take) noexcept
+{
+    constexpr std::uint64_t side = 64;
+    alignas(64) unsigned char packed[side * side * 8];
+    const auto size = static_cast<std::uint64_t>(bytes_of(part.type));
+    const auto pack = size == 8 ? pack_rows<8> : size == 4 ? pack_rows<4> : size == 2 ? pack_rows<2> : pack_rows<1>;
+    const bool is_strided = of.columns.extent > 1 && of.columns.in_memory != 1;
+    const std::uint64_t highest = is_strided ? side : 1;
+    const std::uint64_t widest = is_strided ? side : longest_run;
+    std::uint64_t matrices = part.box.extent.elements() == 0 ? 0 : 1;
+    for (int d = 0; d < of.others; ++d) matrices *= of.other[d].extent;
+    for (std::uint64_t matrix = 0; matrix < matrices; ++matrix) {
+        part_dimension start = of.first;
+        std::uint64_t rest = matrix;
+        for (int d = 0; d < of.others; rest /= of.other[d++].extent)
+            start = start.behind(rest % of.other[d].extent, of.other[d]);
+        for (std::uint64_t row = 0; row < of.rows.extent; row += highest) {
+            for (std::uint64_t column = 0; column < of.columns.extent; column += widest) {
+                const std::uint64_t height = lesser(highest, of.rows.extent - row);
+                const std::uint64_t width = lesser(widest, of.columns.extent - column);
+                const part_dimension at = start.behind(row, of.rows).behind(column, of.columns);
+                const unsigned char* from = static_cast<const unsigned char*>(part.data) + at.in_memory * size;
+                if (is_strided) {
+                    pack(from, of, height, width, packed);
+                    from = packed;
+                }
+                for (std::uint64_t r = 0; r < height; ++r) take(from + r * width * size, width, at.behind(r, of.rows));
+            }
+        }
+    }
+}
+
+/// Floats in 16 bits. In blocks of a constant length, and in memory that no other name has, which compilers vectorise.
+template <class Narrow>
+void cast_floats(const unsigned char* from, std::uint64_t count, cast_rounding rounding, std::uint16_t* to) noexcept
+{
+    constexpr std::uint64_t width = 64;
+    // What is nearest, and larger than the float, is one step too far from zero.
+    const int step = rounding == cast_rounding::toward_zero ? 1 : 0;
+    vectorised([=] {
+        for (std::uint64_t first = 0; first < count; first += width) {
+            const auto here = static_cast<std::size_t>(lesser(width, count - first));
+            float floats[width] = {};
+            std::uint16_t narrow[width];
+            std::memcpy(floats, from + 4 * first, 4 * here);
+            for (std::uint64_t i = 0; i < width; ++i) {
+                const auto size = bit_cast<std::int32_t>(floats[i]) & 0x7fffffff;
+                const Narrow nearest(floats[i]);
+                const auto back = bit_cast<std::int32_t>(static_cast<float>(nearest)) & 0x7fffffff;
+                const int is_too_far = static_cast<int>(size < 0x7f800000) & static_cast<int>(back > size);
+                narrow[i] = static_cast<std::uint16_t>(nearest.bits - (is_too_far & step));
+            }
+            std::memcpy(to + first, narrow, 2 * here);
+        }
+    });
 }
 
 } // namespace detail
@@ -329,14 +270,6 @@ COLLPROBE_INLINE tensor_part tensor_part::within(const tensor_box& inner) const
     return common;
 }
 
-COLLPROBE_COLD_INLINE tensor_part tensor_part::alone() const noexcept
-{
-    tensor_part own = *this;
-    own.shape = box.extent;
-    for (std::uint64_t& each : own.box.first.size) each = 0;
-    return own;
-}
-
 COLLPROBE_COLD_INLINE tensor_part tensor_part::transposed(call_site where) const
 {
     const int last = shape.dimensions - 1;
@@ -350,18 +283,27 @@ COLLPROBE_COLD_INLINE tensor_part tensor_part::transposed(call_site where) const
 COLLPROBE_INLINE part_digests digest_part(
     const tensor_part& part, view<const element_cast> casts, call_site where)
 {
-    // A part without other elements between its own, from the beginning on, has the places of a tensor of its own.
-    const detail::part_plan plan = detail::plan_part(part);
-    const bool same_places = plan.dimensions == 0 && plan.first == 0;
-    std::vector<detail::part_target> targets{{}};
-    if (!same_places) targets.push_back({false, true, {}, {}});
-    for (const element_cast& cast : casts) {
-        detail::require_cast(part.type, cast, where);
-        targets.push_back({true, false, cast, {}});
-    }
-    detail::digest_range(detail::best_isa(), plan, 0, plan.elements(), {targets.data(), targets.size()});
-    part_digests found{targets[0].state, targets[same_places ? 0 : 1].state, {}};
-    for (std::size_t i = same_places ? 1 : 2; i < targets.size(); ++i) found.casts.push_back(targets[i].state);
+    for (const element_cast& cast : casts) detail::require_cast(part.type, cast, where);
+    const detail::part_rows rows(part);
+    const bool has_own_places = !rows.are_one_from_the_start();
+    const auto size = static_cast<std::uint64_t>(bytes_of(part.type));
+    part_digests found{{}, {}, std::vector<detail::digest_state>(casts.count())};
+    std::uint16_t narrow[detail::longest_run];
+    const auto digest = [&](const unsigned char* from, std::uint64_t bytes, std::uint64_t first_byte) {
+        return detail::digest_bytes(detail::best_isa(), from, bytes, first_byte);
+    };
+    detail::each_run(part, rows, [&](const unsigned char* from, std::uint64_t count, const detail::part_dimension& at) {
+        found.state.merge(digest(from, count * size, at.in_tensor * size));
+        if (has_own_places) found.content.merge(digest(from, count * size, at.in_part * size));
+        for (std::uint64_t i = 0; i < casts.count(); ++i) {
+            if (casts[i].type == element_type::bfloat16)
+                detail::cast_floats<bfloat16>(from, count, casts[i].rounding, narrow);
+            else detail::cast_floats<float16>(from, count, casts[i].rounding, narrow);
+            found.casts[i].merge(
+                digest(reinterpret_cast<const unsigned char*>(narrow), 2 * count, 2 * at.in_tensor));
+        }
+    });
+    if (!has_own_places) found.content = found.state;
     return found;
 }
 

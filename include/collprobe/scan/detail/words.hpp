@@ -32,19 +32,6 @@ COLLPROBE_HD constexpr T element_of(const words16& words, unsigned e) noexcept
     else return bit_cast<T>(static_cast<bits>(words.w[e / 4] >> (8 * (e % 4))));
 }
 
-/// Moves the second element to the place of the first, and so on.
-template <element T>
-COLLPROBE_HD constexpr void shift_down(words16& words) noexcept
-{
-    constexpr unsigned whole = sizeof(T) / 4;
-    constexpr unsigned bits = 8 * (sizeof(T) % 4);
-    for (unsigned i = 0; i < 4; ++i) {
-        const std::uint32_t low = i + whole < 4 ? words.w[i + whole] : 0;
-        const std::uint32_t high = i + whole + 1 < 4 ? words.w[i + whole + 1] : 0;
-        words.w[i] = bits == 0 ? low : low >> bits | high << (32 - bits) % 32;
-    }
-}
-
 /// Precondition: `from` is aligned to 16 bytes, and no thread writes the bytes while the kernel runs.
 COLLPROBE_HD inline words16 load_aligned(const unsigned char* from) noexcept
 {
@@ -119,26 +106,5 @@ private:
         return words;
     }
 };
-
-/// Writes sixteen bytes, or the `count` leading ones, to memory of any alignment, by the widest stores that the
-/// alignment allows.
-COLLPROBE_HD inline void store_words(unsigned char* to, const words16& words, unsigned count = 16) noexcept
-{
-    const auto address = reinterpret_cast<std::uintptr_t>(to);
-    if (count == 16 && (!on_device || address % 16 == 0)) return store_16(to, words.w);
-    if (count == 16 && address % 4 == 0) {
-        COLLPROBE_UNROLL
-        for (unsigned i = 0; i < 4; ++i) reinterpret_cast<std::uint32_t*>(to)[i] = words.w[i];
-        return;
-    }
-    std::uint64_t low = std::uint64_t{words.w[1]} << 32 | words.w[0];
-    std::uint64_t high = std::uint64_t{words.w[3]} << 32 | words.w[2];
-    COLLPROBE_NO_UNROLL
-    for (unsigned i = 0; i < count; ++i) {
-        to[i] = static_cast<unsigned char>(low);
-        low = low >> 8 | high << 56;
-        high >>= 8;
-    }
-}
 
 } // namespace collprobe::detail

@@ -278,15 +278,19 @@ __device__ inline void encode_eight(
     }
 }
 
+/// The integer in a byte plus `offset`, below 256, as a float: as the last digits of a float whose unit is 1.
+__device__ inline float unit_of_byte(std::uint32_t word, unsigned byte, float offset)
+{
+    const std::uint32_t above = __byte_perm(word, 0x4b000000u, 0x7440 | byte);
+    return quant::rounded_difference(quant::bit_cast<float>(above), 8388608.0f + offset);
+}
 /// What codes stand for, in units of their scale. Not for NaN.
 __device__ inline void units_of_eight(const quant::codec& how, const eight_codes& codes, eight_floats& units)
 {
     if (is_integer(how.format)) {
         COLLPROBE_UNROLL
-        for (unsigned i = 0; i < lane_elements; ++i) { // a float whose unit is 1 gets 128 more as its last digits
-            const std::uint32_t above = __byte_perm(codes[i / 4] ^ 0x80 * each_byte, 0x4b000000u, 0x7440 | i % 4);
-            units[i] = quant::rounded_difference(quant::bit_cast<float>(above), 8388608.0f + 128);
-        }
+        for (unsigned i = 0; i < lane_elements; ++i)
+            units[i] = unit_of_byte(codes[i / 4] ^ 0x80 * each_byte, i % 4, 128);
         return;
     }
     COLLPROBE_UNROLL
@@ -295,6 +299,15 @@ __device__ inline void units_of_eight(const quant::codec& how, const eight_codes
         const auto spread = static_cast<std::uint32_t>(static_cast<std::int32_t>(top) >> 4) & 0x87f00000u;
         units[i] = quant::rounded_product(quant::bit_cast<float>(spread), 0x1p120f);
     }
+}
+/// The same of codes as they are in a message.
+__device__ inline void units_of_packed(const quant::codec& how, const eight_codes& packed, eight_floats& units)
+{
+    if (how.format != code_format::int4) return units_of_eight(how, packed, units);
+    const std::uint32_t even = (packed[0] ^ 0x88 * each_byte) & 0x0f * each_byte;
+    const std::uint32_t odd = (packed[0] ^ 0x88 * each_byte) >> 4 & 0x0f * each_byte;
+    COLLPROBE_UNROLL
+    for (unsigned i = 0; i < lane_elements; ++i) units[i] = unit_of_byte(i % 2 == 0 ? even : odd, i / 2, 8);
 }
 
 /// Reads eight codes of a message as they are there: eight bytes, or four.
@@ -340,12 +353,6 @@ __device__ inline std::uint32_t nan_bits_of(const quant::codec& how, const eight
         return zero_bytes(packed[0] ^ 0x80 * each_byte) | zero_bytes(packed[1] ^ 0x80 * each_byte);
     const std::uint32_t word = packed[0] ^ 0x88 * each_byte; // half bytes that are 0, as in `zero_bytes`
     return ~(((word & 0x77 * each_byte) + 0x77 * each_byte) | word | 0x77 * each_byte);
-}
-/// Whether no code of a block decodes to an element beyond the largest one. False for NaN.
-__device__ inline bool is_plain(const quant::codec& how, float scale)
-{
-    const float reach = quant::rounded_product(scale, largest_code(how.format));
-    return quant::magnitude_bits(reach) <= to_bits(how.largest);
 }
 /// The elements of codes, `element_of`. `plain`: none of them is rare.
 __device__ inline void decode_eight(

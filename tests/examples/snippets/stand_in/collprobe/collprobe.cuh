@@ -5,6 +5,5 @@
 // In place of the header of that name where no nvcc is: the same, with the stand-in's kernels.
 #include <collprobe/collprobe.hpp>
 #include <collprobe/nccl.hpp>
-#include <collprobe/scan/copy_statistics.hpp>
 
 #include "tests/support/stand_in/kernels.hpp"
