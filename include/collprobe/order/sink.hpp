@@ -205,7 +205,7 @@ void access(const Stream& on, const char* what, memory_range read, memory_range 
     detail::tell([&](sink& to) { to.access(stream_of(on), read, write, what, where); });
 }
 /// `communicator`: an address that identifies the communicator in this process, which may hold several of its ranks.
-/// `with`: its `collective_arguments`. `deferrable`: whether an open group may delay the call.
+/// `with`: its `collective_call`. `deferrable`: whether an open group may delay the call.
 template <class Stream, class Arguments>
 void call(const Stream& on, const void* communicator, int rank, const Arguments& with, bool deferrable, call_site where)
 {
@@ -213,7 +213,7 @@ void call(const Stream& on, const void* communicator, int rank, const Arguments&
     const std::uint64_t handle
         = reinterpret_cast<std::uintptr_t>(communicator) ^ static_cast<std::uint64_t>(rank) << 48;
     detail::tell([&](sink& to) {
-        to.collective(stream_of(on), handle, with.bytes_sent(rank), with.bytes_received(), name(with.call), deferrable,
+        to.collective(stream_of(on), handle, with.bytes_sent(rank), with.bytes_received(), name(with.what), deferrable,
             where);
     });
 }
