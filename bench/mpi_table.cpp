@@ -32,8 +32,8 @@ double microseconds(Fn fn)
 int main(int argc, char** argv)
 {
     const mpi::environment environment(&argc, &argv);
-    const mpi::communicator plain = mpi::communicator::duplicate(MPI_COMM_WORLD, {.verify_calls = false});
-    const mpi::communicator verified = mpi::communicator::duplicate(MPI_COMM_WORLD);
+    mpi::communicator plain = mpi::communicator::duplicate(MPI_COMM_WORLD, {.verify_calls = false});
+    mpi::communicator verified = mpi::communicator::duplicate(MPI_COMM_WORLD);
     const host::stream stream;
     const int n = plain.size();
     const auto parts = static_cast<std::uint64_t>(n);
@@ -72,12 +72,12 @@ int main(int argc, char** argv)
         const int some = static_cast<int>(part);
         row("all_reduce",
             [&] { MPI_Allreduce(send.data(), receive.data(), whole, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); },
-            [&](const mpi::communicator& comm) { comm.all_reduce(in, out, reduction::sum, stream); });
+            [&](mpi::communicator& comm) { comm.all_reduce(in, out, reduction::sum, stream); });
         row("all_to_all",
             [&] { MPI_Alltoall(send.data(), some, MPI_FLOAT, receive.data(), some, MPI_FLOAT, MPI_COMM_WORLD); },
-            [&](const mpi::communicator& comm) { comm.all_to_all(in, out, stream); });
+            [&](mpi::communicator& comm) { comm.all_to_all(in, out, stream); });
         row("all_gather",
             [&] { MPI_Allgather(send.data(), some, MPI_FLOAT, receive.data(), some, MPI_FLOAT, MPI_COMM_WORLD); },
-            [&](const mpi::communicator& comm) { comm.all_gather(in.part(0, part), out, stream); });
+            [&](mpi::communicator& comm) { comm.all_gather(in.part(0, part), out, stream); });
     }
 }

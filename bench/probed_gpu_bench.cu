@@ -152,8 +152,8 @@ void host_cost_of_probed_all_reduce(benchmark::State& state)
     if (bench::skipped_without_gpu(state)) return;
     constexpr int calls = 16;
     try {
-        const nccl::communicator world = only_rank();
-        const nccl::communicator_ref& plain = world;
+        nccl::communicator world = only_rank();
+        nccl::communicator_ref& plain = world;
         const cu::stream stream;
         const step_data data(calls, static_cast<std::uint64_t>(state.range(0)), 0, stream);
         probed<nccl::communicator_ref> comm(world);

@@ -58,8 +58,8 @@ std::vector<T> decoded(const std::vector<T>& x, code_format format)
 
 /// A quantised communicator, that `make` returns, with a flaw. `plain` has the same ranks. The host waits.
 template <communicator Comm, class Make>
-class flawed : public adaptor<Comm> {
-    using base_type = adaptor<Comm>;
+class flawed : public adaptor<flawed<Comm, Make>, Comm> {
+    using base_type = adaptor<flawed, Comm>;
     using base_type::comm_;
 
 public:
@@ -71,25 +71,27 @@ public:
     }
 
     template <element T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref stream,
-        call_site where = call_site::current())
+    quantised_outcome make(const collective_call& call, stream_ref stream)
     {
+        if (call.what != collective::all_reduce) return base_type::template make<T>(call, stream);
+        const view<const T> send = call.sent<T>();
+        const view<T> receive = call.received<T>();
         if constexpr (std::is_same_v<T, bfloat16>) {
             if (what_ == flaw::read_as_half) {
                 std::vector<float16> bits(send.count());
                 std::transform(send.begin(), send.end(), bits.begin(),
                     [](T x) { return detail::bit_cast<float16>(to_bits(x)); });
-                comm_.all_reduce(view<const float16>(bits), view<float16>(bits), operation, stream, where);
+                const quantised_outcome made = comm_.all_reduce(view(bits), call.operation, stream, call.where);
                 stream.synchronize();
                 std::transform(bits.begin(), bits.end(), receive.begin(),
                     [](float16 x) { return T(static_cast<float>(x)); });
-                return;
+                return made;
             }
         }
-        comm_.all_reduce(send, receive, operation, stream, where);
+        const quantised_outcome made = base_type::template make<T>(call, stream);
         if (what_ == flaw::unquantised_part) {
             std::vector<T> exact(send.count());
-            plain_.all_reduce(send, view<T>(exact), operation, stream);
+            plain_.all_reduce(send, view<T>(exact), call.operation, stream);
             stream.synchronize();
             const std::uint64_t part = send.count() / ranks;
             const auto first = static_cast<std::ptrdiff_t>(static_cast<std::uint64_t>(this->rank()) * part);
@@ -101,6 +103,7 @@ public:
             stream.synchronize();
             average_in_half(std::vector<T>(send.begin(), send.end()), receive, stream);
         }
+        return made;
     }
     void next_step(stream_ref stream, call_site where = call_site::current())
     {

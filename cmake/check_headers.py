@@ -8,9 +8,9 @@ folder's detail/, a vendor's header outside the folders cuda, nccl and mpi, what
 .hpp, or a standard header that is costly to include; and every #if on compiler or device
 outside detail/target.hpp, core/config.hpp and simd/; and what a compiler of the next year refuses or warns of: builtins
 that are private to a compiler, and sorts with a temporary buffer. Also names what the umbrella of a folder lacks, headers whose
-COLLPROBE_ABI no include of theirs defines, questions to a communicator that comm/capabilities.hpp answers, lines of more
-than 120 columns (but where clang-format is off), public comments of more than 15 lines beside their tables, and folders
-with more lines than layers.txt allows. Exit status 1 if there is any.
+COLLPROBE_ABI no include of theirs defines, lines of more than 120 columns (but where clang-format is off), public
+comments of more than 15 lines beside their tables, and folders with more lines than layers.txt allows. Exit status 1 if
+there is any.
 """
 import pathlib
 import re
@@ -27,10 +27,6 @@ TARGET = re.compile(r"\s*#\s*(if|elif|ifdef|ifndef)\b.*\b__(CUDA_ARCH|CUDACC|NVC
 TARGET_PLACES = ("core/config.hpp", "detail/target.hpp", "simd/")
 SHORT_LIVED = re.compile(r"\b(__builtin_ia32_\w+|std::(?:stable_sort|stable_partition|inplace_merge))\b")
 KERNELS = re.compile(r"^(cub/.*|thrust/.*|cooperative_groups.*|device_launch_parameters\.h|.*\.cuh)$")
-
-# The members in the table of comm/capabilities.hpp, in a requires-expression.
-CAPABILITY = re.compile(r"\brequires\s*(?:\([^)]*\)\s*)?\{[^{}]*?(?:\.|->)(name|timeout_ms|device_scope|check|synchronize|abort"
-                        r"|collectives_enqueue_at_once|group_scope|check_buffer|refuse|part_of|base)\s*\(")
 
 MOST_COLUMNS = 120
 MOST_COMMENT_LINES = 15
@@ -70,10 +66,6 @@ for file in sorted(root.rglob("*")):
     own = place_of(path)
     includes[path] = set()
     text = file.read_text()
-    if path != "comm/capabilities.hpp":
-        for match in CAPABILITY.finditer(text):
-            findings.append(f"{path}:{text.count(chr(10), 0, match.start()) + 1}: asks for {match.group(1)}(): "
-                            "comm/capabilities.hpp has a concept for it, and a function that does without")
     formatted = True
     comment = 0
     for number, line in enumerate(text.splitlines() + [""], 1):

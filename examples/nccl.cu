@@ -36,7 +36,7 @@ void train(unsigned rank, int ranks, ncclUniqueId id)
             cudaMemcpyAsync(gradient, computed.data(), count * sizeof computed[0], cudaMemcpyHostToDevice, stream);
             cudaMemcpyAsync(loss, &mean_loss, sizeof mean_loss, cudaMemcpyHostToDevice, stream);
             // In place of ncclAllReduce(gradient, gradient, count, ncclBfloat16, ncclAvg, comm, stream):
-            probe.all_reduce({gradient, count}, view(gradient, count), reduction::average, stream);
+            probe.all_reduce(gradient, gradient, count, ncclAvg, stream);
             probe.end_step(step, {.loss = loss}, stream); // a device pointer: the host does not wait for the loss
             cudaStreamSynchronize(stream); // the host's buffers end here
         }

@@ -6,9 +6,7 @@
 /// umbrella of its own: collprobe/audit.hpp, guard.hpp, reduce.hpp, order.hpp and so on. No CUDA, NCCL or MPI header is
 /// pulled in.
 
-#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/grouped.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>

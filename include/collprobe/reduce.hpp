@@ -5,4 +5,5 @@
 /// Reductions under a contract of reproducibility.
 
 #include <collprobe/reduce/contract.hpp>
+#include <collprobe/reduce/reduction_outcome.hpp>
 #include <collprobe/reduce/reproducible.hpp>

@@ -27,7 +27,7 @@ std::vector<detail::gather_verdict> gathered_on_gpu(int ranks, std::uint64_t cou
 {
     std::vector<detail::gather_verdict> verdicts(static_cast<std::size_t>(ranks));
     testing::device_provider<gpu>{ranks}.run([&](auto& world) {
-        const auto guard = detail::enter_device(world);
+        const auto guard = world.device_scope();
         const auto rank = static_cast<std::size_t>(world.rank());
         cu::pinned_buffer<T> staging(count);
         cu::buffer<T> shard(count);

@@ -8,7 +8,6 @@
 
 #include <collprobe/audit/detail/conservation_check.hpp>
 #include <collprobe/audit/detail/gather_check.hpp>
-#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
 
 /// The checks of an audit without a step around them. Synchronise the stream before they go.
@@ -30,7 +29,7 @@ public:
     void before(std::type_identity_t<view<const T>> send, stream_ref stream, reduction operation = reduction::sum,
         bool is_part = false)
     {
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         check_.clear();
         const auto target = check_.template before<T>({0, send.count(), operation, is_part}, 0);
         if constexpr (floating_element<T>) detail::enqueue_sketch<device, T>(stream, send, target);
@@ -38,8 +37,8 @@ public:
     template <element T>
     void after(std::type_identity_t<view<const T>> result, detail::conservation_result* out, stream_ref stream)
     {
-        const auto scope = detail::enter_device(comm_);
-        auto& ranks = detail::innermost(comm_);
+        const auto scope = comm_.device_scope();
+        auto& ranks = comm_.innermost();
         device::fill(stream, view<detail::conservation_result>(out, 1), {0, 0, 0, false, true});
         const auto target = check_.template after<T>(0, result.count(), ranks.rank(), 0);
         if constexpr (floating_element<T>) detail::enqueue_sketch<device, T>(stream, result, target);
@@ -49,7 +48,7 @@ public:
 private:
     static detail::conservation_check<device> made(Comm& comm, const conservation_options& options)
     {
-        const auto scope = detail::enter_device(comm);
+        const auto scope = comm.device_scope();
         return detail::conservation_check<device>(options, comm.size());
     }
     Comm& comm_;
@@ -64,23 +63,23 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    explicit gather_check(Comm& comm) : gather_check(comm, detail::enter_device(comm)) {}
+    explicit gather_check(Comm& comm) : gather_check(comm, comm.device_scope()) {}
 
     template <element T>
     void before(std::type_identity_t<view<const T>> shard, stream_ref stream)
     {
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         check_.clear();
         check_.template before<T>(0, shard, false, stream, reduces_);
     }
     template <element T>
     void after(std::type_identity_t<view<const T>> whole, stream_ref stream)
     {
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         check_.template after<T>(0, whole, stream, reduces_);
-        check_.end(detail::innermost(comm_), 1, stream, [](std::uint64_t) { return nullptr; },
+        check_.end(comm_.innermost(), 1, stream, [](std::uint64_t) { return nullptr; },
             [&, this](std::uint64_t) { return own_.data(); }, call_site::current());
-        detail::innermost(comm_).all_gather(view<const std::uint64_t>(own_), view<std::uint64_t>(all_), stream);
+        comm_.innermost().all_gather(view<const std::uint64_t>(own_), view<std::uint64_t>(all_), stream);
         device::copy(stream, view<const std::uint64_t>(view<std::uint64_t>(all_)), view<std::uint64_t>(host_));
     }
     detail::gather_verdict verdict() const

@@ -15,7 +15,7 @@
 #include <collprobe/alarm/alarms.hpp>
 #include <collprobe/audit/audit.hpp>
 #include <collprobe/audit/merge_ranks.hpp>
-#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/widen.hpp>
@@ -85,40 +85,18 @@ bool hits(const plan& faults, harm kind, int rank, std::uint64_t step, std::size
 using damage_of_result = std::function<void(int rank, std::uint64_t serial, unsigned char* result, std::size_t size)>;
 
 template <communicator Comm>
-class damaging : public adaptor<Comm> {
-    using base_type = adaptor<Comm>;
+class damaging : public adaptor<damaging<Comm>, Comm> {
+    using base_type = adaptor<damaging, Comm>;
 
 public:
     using typename base_type::stream_ref;
     damaging(Comm comm, damage_of_result what) : base_type(std::move(comm)), what_(std::move(what)) {}
 
     template <element T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current())
+    void make(const collective_call& call, stream_ref on)
     {
-        base_type::all_reduce(send, receive, operation, on, where);
-        apply(receive, on);
-    }
-    template <element T>
-    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current())
-    {
-        base_type::reduce_scatter(send, receive, operation, on, where);
-        apply(receive, on);
-    }
-    template <element T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
-        call_site where = call_site::current())
-    {
-        base_type::all_gather(send, receive, on, where);
-        apply(receive, on);
-    }
-    template <element T>
-    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref on,
-        call_site where = call_site::current())
-    {
-        base_type::broadcast(send, receive, root, on, where);
-        apply(receive, on);
+        base_type::template make<T>(call, on);
+        if (call.what != collective::all_to_all && call.what != collective::barrier) apply(call.received<T>(), on);
     }
 
 private:

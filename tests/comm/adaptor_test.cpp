@@ -2,14 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <type_traits>
+#include <thread>
+#include <utility>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
-#include <collprobe/comm/capabilities.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 
 #include "conformance/communicator_conformance.hpp"
@@ -20,56 +21,90 @@ using namespace collprobe;
 
 namespace {
 
-/// An adaptor as a user would write one: it replaces one call.
+// This class stands in include/collprobe/comm/README.md.
+/// Delays the calls of one rank: its stream sleeps before each.
 template <communicator Comm>
-class counting : public adaptor<Comm> {
-    using base_type = adaptor<Comm>;
+class delaying : public adaptor<delaying<Comm>, Comm> {
+public:
+    delaying(Comm comm, int rank, int ms) : adaptor<delaying, Comm>(std::move(comm)), rank_(rank), ms_(ms) {}
+    template <element T>
+    auto make(const collective_call& call, stream_ref_of<Comm> on)
+    {
+        const auto sleep = [ms = ms_] { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+        if (this->rank() == rank_) on.enqueue(sleep);
+        return this->comm_.template make<T>(call, on);
+    }
+
+private:
+    int rank_, ms_;
+};
+// To here.
+
+/// Changes nothing.
+template <communicator Comm>
+struct plain : adaptor<plain<Comm>, Comm> {
+    using adaptor<plain, Comm>::adaptor;
+};
+template <class Comm>
+plain(Comm) -> plain<Comm>;
+
+/// Counts elements that go into all-reduces.
+template <communicator Comm>
+class counting : public adaptor<counting<Comm>, Comm> {
+    using base_type = adaptor<counting, Comm>;
 
 public:
-    using typename base_type::stream_ref;
     counting(Comm comm, std::uint64_t& elements) : base_type(comm), elements_(&elements) {}
 
     template <element T>
-        requires has_all_reduce<Comm, T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current())
+    void make(const collective_call& call, stream_ref_of<Comm> on)
     {
-        *elements_ += send.count();
-        base_type::all_reduce(send, receive, operation, on, where);
+        if (call.what == collective::all_reduce) *elements_ += call.send_count;
+        base_type::template make<T>(call, on);
     }
 
 private:
     std::uint64_t* elements_;
 };
 
-using twice = adaptor<adaptor<local::communicator>>;
-static_assert(full_communicator<twice, float> && full_communicator<counting<local::communicator>, float16>);
-// What the wrapped communicator has not, the adaptor has not.
-static_assert(!has_device_scope<local::communicator> && !has_device_scope<twice>);
+using twice = plain<plain<local::communicator>>;
+static_assert(communicator<twice> && communicator<counting<local::communicator>>);
 
-struct only_ranks {
-    using device = host::device;
+template <class Self>
+struct only_ranks : collectives<Self, host::device> {
     int rank() const noexcept { return 2; }
     int size() const noexcept { return 3; }
 };
-static_assert(communicator<adaptor<only_ranks>>);
-static_assert(!has_all_reduce<adaptor<only_ranks>, float> && !has_barrier<adaptor<only_ranks>>
-    && !has_split<adaptor<only_ranks>>);
+
+/// Has barriers alone.
+struct only_barrier : only_ranks<only_barrier> {
+    static constexpr bool has_collective(collective what) noexcept { return what == collective::barrier; }
+    template <element T>
+    void make(const collective_call& call, host::stream_ref)
+    {
+        last = call.what;
+    }
+    collective last = collective::split;
+};
+static_assert(communicator<plain<only_barrier>>);
 
 /// One that owns what it stands for: it can be moved, not copied.
-struct only_movable : adaptor<local::communicator> {
-    using adaptor<local::communicator>::adaptor;
+struct only_movable : plain<local::communicator> {
+    using plain<local::communicator>::plain;
     only_movable(only_movable&&) = default;
 };
-static_assert(full_communicator<adaptor<only_movable>, float>);
-static_assert(!has_all_reduce<adaptor<only_ranks>, float> && !has_device_scope<adaptor<only_movable>>);
+static_assert(communicator<plain<only_movable>>);
 
-// What it says beside the collectives comes through too.
-template <class C>
-concept can_fail = has_check<C> && has_synchronize<C> && has_timed_synchronize<C> && has_abort<C>;
-struct watched : only_ranks {
+/// Says everything that a communicator may say beside its calls.
+struct watched : only_ranks<watched> {
     std::string called;
     std::string* log = nullptr;
+
+    watched(std::string name, std::string& to) : called(std::move(name)), log(&to) {}
+    template <element T>
+    void make(const collective_call&, host::stream_ref)
+    {
+    }
     const std::string& name() const { return called; }
     void check(call_site where) const { *log += "check from line " + std::to_string(where.line) + ";"; }
     void synchronize(host::stream_ref, call_site = {}) const { *log += "synchronize;"; }
@@ -77,10 +112,20 @@ struct watched : only_ranks {
     {
         *log += "synchronize within " + std::to_string(timeout_ms) + ";";
     }
+    void next_step(host::stream_ref, call_site = {}) { *log += "next step;"; }
+    void refuse(const error& why, collective call, host::stream_ref) const
+    {
+        *log += std::string("refuse ") + collprobe::name(call) + " of " + why.call() + ";";
+    }
+    bool enqueues_at_once() const { return false; }
+    auto group_scope(call_site = {}) const
+    {
+        *log += "group;";
+        return detail::nothing_to_leave();
+    }
+    bool follow_group(group_follower&) const { return true; }
     void abort(const std::string& reason) const { *log += "abort: " + reason; }
 };
-static_assert(can_fail<adaptor<adaptor<watched>>> && !can_fail<adaptor<only_ranks>>);
-static_assert(has_name<twice> && !has_name<adaptor<only_ranks>>);
 
 struct twice_provider {
     using communicator = twice;
@@ -90,23 +135,23 @@ struct twice_provider {
     void run(Body body) const
     {
         inner.run([&](local::communicator& world) {
-            twice comm{adaptor(world)};
+            twice comm{plain(world)};
             body(comm);
         });
     }
 };
 
 struct moved_provider {
-    using communicator = adaptor<adaptor<only_movable>>;
+    using communicator = plain<plain<only_movable>>;
     testing::local_provider inner;
     int size() const { return inner.size(); }
     template <class Body>
     void run(Body body) const
     {
         inner.run([&](local::communicator& world) {
-            communicator first{adaptor{only_movable(world)}};
+            communicator first{plain{only_movable(world)}};
             communicator comm(std::move(first));
-            conformance::require(&detail::innermost(comm) == &comm.base().base().base(), "not the same communicator");
+            conformance::require(&comm.innermost() == &comm.base().base().base(), "not the same communicator");
             body(comm);
         });
     }
@@ -149,14 +194,14 @@ TEST_CASE("a derived adaptor replaces one call and keeps the others")
 
 TEST_CASE("errors, the time-out and the caller's line come through")
 {
-    const adaptor alone{only_ranks()};
+    const plain alone{only_barrier()};
     CHECK(alone.rank() == 2);
     CHECK(alone.size() == 3);
     CHECK(alone.timeout_ms() == 30'000);
     const auto outcomes
         = testing::run_each(local::group(2, {.timeout_ms = 1'234, .name = "wrapped"}), [](local::communicator& world) {
               const host::stream stream;
-              twice comm{adaptor(world)};
+              twice comm{plain(world)};
               conformance::require(comm.timeout_ms() == 1'234, "wrong time-out");
               testing::rank_memory memory(8);
               if (comm.rank() == 0) {
@@ -178,17 +223,59 @@ TEST_CASE("errors, the time-out and the caller's line come through")
 TEST_CASE("a name, failures and waits come through")
 {
     std::string log;
-    const adaptor<adaptor<watched>> comm{adaptor{watched{{}, "the name", &log}}};
+    plain<plain<watched>> comm{plain{watched("the name", log)}};
     CHECK(&comm.name() == &comm.base().base().name());
-    CHECK(&detail::innermost(comm) == &comm.base().base());
+    CHECK(&comm.innermost() == &comm.base().base());
+    CHECK_FALSE(comm.enqueues_at_once());
     comm.check(call_site::current());
     const host::stream stream;
     comm.synchronize(stream);
     comm.synchronize(stream, 7);
+    comm.next_step(stream);
+    comm.refuse(error(status::timeout, "late", {.call = "mine", .communicator = "", .where = {}}),
+        collective::all_gather, stream);
+    comm.group_scope().end({}); // stops here
     comm.abort("no more");
     CHECK(log.starts_with("check from line "));
     CHECK(log.find("line 0;") == std::string::npos);
-    CHECK(log.ends_with("synchronize;synchronize within 7;abort: no more"));
+    CHECK(log.ends_with("synchronize;synchronize within 7;next step;refuse all_gather of mine;abort: no more"));
+}
+
+TEST_CASE("a collective that a communicator does not have is refused by it and by what wraps it")
+{
+    plain<plain<only_barrier>> comm{plain{only_barrier()}};
+    const host::stream stream;
+    std::vector<float> values(3);
+    comm.barrier(stream);
+    CHECK(comm.innermost().last == collective::barrier);
+    std::optional<error> thrown;
+    try {
+        comm.all_reduce(view(values), reduction::sum, stream);
+    } catch (const error& known) {
+        thrown = known;
+    }
+    REQUIRE(thrown);
+    CHECK(thrown->code() == status::unsupported);
+    CHECK(std::string(thrown->what()).find("all_reduce: unsupported: the communicator does not have this collective "
+                                           "(reported by rank 2 of 3) [") != std::string::npos);
+    CHECK(std::string(thrown->what()).find("adaptor_test.cpp") != std::string::npos);
+}
+
+TEST_CASE("an adaptor that delays one rank's calls delays all")
+{
+    for (const int late : {1, 9}) { // there is no rank 9
+        local::run(3, [&](local::communicator& world) {
+            delaying comm(world, late, 30);
+            std::vector<float> values(4, 1.0f);
+            const host::stream stream;
+            const std::int64_t begin = detail::deadline::now_ns();
+            comm.all_reduce(view(values), reduction::sum, stream);
+            stream.synchronize(20'000);
+            const std::int64_t taken = detail::deadline::now_ns() - begin;
+            conformance::require(values[3] == 3.0f, "wrong sum");
+            conformance::require(late == 9 || taken >= 30'000'000, "no delay");
+        });
+    }
 }
 
 TEST_CASE("calls that are parts of calls of other sizes do not match")
@@ -197,7 +284,7 @@ TEST_CASE("calls that are parts of calls of other sizes do not match")
         const local::group group(2, {.timeout_ms = 60'000});
         const auto outcomes = testing::run_each(group, [&](local::communicator& world) {
             const host::stream stream;
-            twice comm{adaptor(world)};
+            twice comm{plain(world)};
             comm.part_of(world.rank() == 0 ? 5 : other, element_type::float32);
             testing::rank_memory memory(8);
             comm.all_to_all(memory.in(), memory.out(), stream);

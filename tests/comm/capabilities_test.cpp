@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The smallest legal communicator works under every wrapper and algorithm; one that can do one thing more gets what
-// that is for.
+// The smallest legal communicator works under every wrapper and algorithm; one that says more of itself gets what that
+// is for.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
-#include <collprobe/comm/capabilities.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/node_groups.hpp>
 #include <collprobe/device/host/device.hpp>
 #include <collprobe/fault/faulty.hpp>
@@ -27,53 +27,20 @@ using namespace collprobe;
 
 namespace {
 
-/// One rank alone: what the concepts ask for, and nothing else.
-struct smallest {
-    using device = host::device;
+/// One rank alone: what the concept asks for, and nothing else. `Self` may say more.
+template <class Self>
+struct one_rank : collectives<Self, host::device> {
     int rank() const noexcept { return 0; }
     int size() const noexcept { return 1; }
     template <element T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction, host::stream_ref on,
-        call_site where = call_site::current())
+    void make(const collective_call& call, host::stream_ref on)
     {
-        move<T>(send, receive, on, where);
-    }
-    template <element T>
-    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction, host::stream_ref on,
-        call_site where = call_site::current())
-    {
-        move<T>(send, receive, on, where);
-    }
-    template <element T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, host::stream_ref on,
-        call_site where = call_site::current())
-    {
-        move<T>(send, receive, on, where);
-    }
-    template <element T>
-    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, host::stream_ref on,
-        call_site where = call_site::current())
-    {
-        move<T>(send, receive, on, where);
-    }
-    template <element T>
-    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int, host::stream_ref on,
-        call_site where = call_site::current())
-    {
-        move<T>(send, receive, on, where);
-    }
-
-private:
-    template <class T>
-    static void move(view<const T> send, view<T> receive, host::stream_ref on, call_site where)
-    {
-        if (send.data() != receive.data()) device::copy(on, send, receive, where);
+        if (call.what == collective::barrier || call.send == call.receive) return;
+        host::device::copy(on, call.sent<T>(), call.received<T>(), call.where);
     }
 };
-static_assert(has_all_reduce<smallest, float> && has_broadcast<smallest, float>);
-static_assert(!has_name<smallest> && !has_timeout<smallest> && !has_device_scope<smallest> && !has_check<smallest>
-    && !has_synchronize<smallest> && !has_abort<smallest> && !has_groups<smallest> && !has_group_scope<smallest>
-    && !has_check_buffer<smallest, float> && !has_refuse<smallest> && !has_part_of<smallest> && !has_base<smallest>);
+struct smallest : one_rank<smallest> {};
+static_assert(communicator<smallest>);
 
 /// What `use` throws, if it throws an error.
 template <class Use>
@@ -113,25 +80,44 @@ void with_each_wrapper(const Comm& world, Use use)
     }
 }
 
-struct named : smallest {
-    std::string name() const { return "the world"; }
-};
 /// Leaves it to its wrappers to look at buffers.
-struct named_and_lenient : named {
+struct named : one_rank<named> {
+    std::string name() const { return "the world"; }
     template <element T>
-    void all_reduce(std::type_identity_t<view<const T>>, view<T>, reduction, host::stream_ref, call_site = {})
+    void make(const collective_call&, host::stream_ref)
     {
     }
 };
-struct picky : smallest {
+struct picky : one_rank<picky> {
     template <class T>
     void check_buffer(view<T>, const char* argument, collective call, host::stream_ref, call_site where) const
     {
         throw error(status::invalid_argument, std::string(argument) + " is elsewhere",
-            {.call = name(call), .communicator = "", .where = where});
+            {.call = collprobe::name(call), .communicator = "", .where = where});
     }
 };
 
+/// Collects calls, but those of its group alone.
+struct grouping : one_rank<grouping> {
+    struct scope {
+        int* open;
+        int* closed;
+        void end(call_site) { --*open, ++*closed; }
+    };
+    int open = 0;
+    int closed = 0;
+    scope group_scope(call_site)
+    {
+        ++open;
+        return {&open, &closed};
+    }
+    template <element T>
+    void make(const collective_call& call, host::stream_ref on)
+    {
+        CHECK(open == 1);
+        one_rank::make<T>(call, on);
+    }
+};
 } // namespace
 
 TEST_CASE("capabilities - the smallest communicator works under every wrapper")
@@ -180,11 +166,11 @@ TEST_CASE("capabilities - a name is in every message")
         REQUIRE(thrown);
         CHECK(contains(thrown->what(), "send is null with count 4 (reported by rank 0 of 1 of communicator 'the world')"));
     };
-    probed probe{named_and_lenient()};
+    probed probe{named()};
     refused(probe);
-    probed audited{named_and_lenient(), {.statistics = false}, audit()};
+    probed audited{named(), {.statistics = false}, audit()};
     refused(audited);
-    reproducible exact{named_and_lenient()};
+    reproducible exact{named()};
     refused(exact);
     const auto thrown = thrown_by([] { faulty faults{named(), {{.kind = fault_kind::bit_flips, .stride = 0}}}; });
     CHECK((thrown && thrown->communicator() == "the world"));
@@ -192,7 +178,7 @@ TEST_CASE("capabilities - a name is in every message")
 
 TEST_CASE("capabilities - a time-out is that of every wrapper")
 {
-    struct impatient : smallest {
+    struct impatient : one_rank<impatient> {
         std::int64_t timeout_ms() const noexcept { return 123; }
     };
     with_each_wrapper(impatient(), [](auto& comm, const host::stream&) { CHECK(comm.timeout_ms() == 123); });
@@ -207,7 +193,7 @@ TEST_CASE("capabilities - the device is entered, and left")
         scope(const scope&) = delete;
         ~scope() { --inside; }
     };
-    struct placed : smallest {
+    struct placed : one_rank<placed> {
         scope device_scope() const { return {}; }
     };
     std::vector<float> send(8, 3.0f), receive(8);
@@ -224,7 +210,7 @@ TEST_CASE("capabilities - the device is entered, and left")
 
 TEST_CASE("capabilities - a failure ends a wait")
 {
-    struct failed : smallest {
+    struct failed : one_rank<failed> {
         void check(call_site where) const
         {
             throw error(status::peer_failure, "rank 3 is gone", {.call = "check", .communicator = "", .where = where});
@@ -252,7 +238,7 @@ TEST_CASE("capabilities - a failure ends a wait")
 
 TEST_CASE("capabilities - a wait of the host is the communicator's")
 {
-    struct waiting : smallest {
+    struct waiting : one_rank<waiting> {
         int* waits;
         void synchronize(host::stream_ref on, call_site where) const
         {
@@ -261,7 +247,8 @@ TEST_CASE("capabilities - a wait of the host is the communicator's")
         }
     };
     int waits = 0;
-    waiting world{{}, &waits};
+    waiting world;
+    world.waits = &waits;
     const host::stream stream;
     agreement check(world);
     std::vector<float> weights(8, 1.0f);
@@ -274,12 +261,12 @@ TEST_CASE("capabilities - a wait of the host is the communicator's")
 
 TEST_CASE("capabilities - what cannot be put right is aborted")
 {
-    struct part : smallest {
+    struct part : one_rank<part> {
         int size() const noexcept { return 3; } // another than this rank has asked for
         std::string* log = nullptr;
         void abort(const std::string& reason) const { *log += reason + ";"; }
     };
-    struct world_of_four : smallest {
+    struct world_of_four : one_rank<world_of_four> {
         std::string* log = nullptr;
         int size() const noexcept { return 4; }
         std::optional<part> split(int, int, call_site)
@@ -299,8 +286,8 @@ TEST_CASE("capabilities - what cannot be put right is aborted")
 
 TEST_CASE("capabilities - inside a group what would come before the call is refused")
 {
-    struct collecting : smallest {
-        bool collectives_enqueue_at_once() const noexcept { return false; }
+    struct collecting : one_rank<collecting> {
+        bool enqueues_at_once() const noexcept { return false; }
     };
     std::vector<float> send(8, 3.0f), receive(8, 0.0f);
     const auto refused = [](auto use) {
@@ -323,32 +310,12 @@ TEST_CASE("capabilities - inside a group what would come before the call is refu
 
 TEST_CASE("capabilities - many gathers are one group")
 {
-    struct grouping : smallest {
-        struct scope {
-            int* open;
-            int* closed;
-            void end(call_site) { --*open, ++*closed; }
-        };
-        int* open;
-        int* closed;
-        scope group_scope(call_site) const
-        {
-            ++*open;
-            return {open, closed};
-        }
-        void all_gather(view<const float> send, view<float> receive, host::stream_ref on, call_site where)
-        {
-            CHECK(*open == 1);
-            smallest::all_gather<float>(send, receive, on, where);
-        }
-    };
-    int open = 0, closed = 0;
-    grouping world{{}, &open, &closed};
+    grouping world;
     std::vector<float> a(4, 1.0f), b(4, 2.0f), to_a(4), to_b(4);
     const host::stream stream;
     const std::vector<gather_item<host::device, float>> items{{a, to_a}, {b, to_b}};
     copy_then_all_gather(items, world, stream, {}, {}).synchronize(20'000);
-    CHECK((open == 0 && closed == 1));
+    CHECK((world.open == 0 && world.closed == 1));
     CHECK((to_a == a && to_b == b));
 }
 
@@ -373,11 +340,11 @@ TEST_CASE("capabilities - a buffer that the call would refuse is not read")
 
 TEST_CASE("capabilities - peers hear of a refusal")
 {
-    struct telling : smallest {
+    struct telling : one_rank<telling> {
         std::string* log = nullptr;
         void refuse(const error& why, collective call, host::stream_ref) const
         {
-            *log += std::string(name(call)) + ": " + why.call() + ";";
+            *log += std::string(collprobe::name(call)) + ": " + why.call() + ";";
         }
     };
     std::string log;
@@ -400,11 +367,11 @@ TEST_CASE("capabilities - peers hear of a refusal")
 
 TEST_CASE("capabilities - several calls say what they are a part of")
 {
-    struct comparing : smallest {
+    struct comparing : one_rank<comparing> {
         std::string* log = nullptr;
         void part_of(std::uint64_t count, element_type type)
         {
-            *log += std::to_string(count) + (count == 0 ? "" : std::string(" ") + name(type)) + ";";
+            *log += std::to_string(count) + (count == 0 ? "" : std::string(" ") + collprobe::name(type)) + ";";
         }
     };
     std::string log;
@@ -422,7 +389,7 @@ TEST_CASE("capabilities - messages of an adaptor's own pass by all adaptors")
 {
     reproducible inner{smallest()};
     probed comm{std::move(inner)};
-    CHECK(&detail::innermost(comm) == &comm.base().base());
+    CHECK(&comm.innermost() == &comm.base().base());
     smallest alone;
-    CHECK(&detail::innermost(alone) == &alone);
+    CHECK(&alone.innermost() == &alone);
 }

@@ -135,7 +135,7 @@ TEST_CASE("ranks share the device of the thread that starts them, and ranks on t
     const group_t group(2);
     const auto outcomes = run_each(local::group(2), [&](local::communicator& place) {
         const cuda::device_guard own(place.rank());
-        const comm_t comm = group.communicator(place.rank());
+        comm_t comm = group.communicator(place.rank());
         const cuda::stream stream;
         rank_buffers m(stream);
         const auto failure

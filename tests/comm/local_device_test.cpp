@@ -311,7 +311,7 @@ TEST_CASE("run_on wakes the ranks that wait for one that is gone and rethrows th
         std::atomic<int> told{0};
         CHECK_THROWS_WITH_AS(local::run_on<host::device>(n, {},
                                  [&](comm_t& comm) {
-                                     const auto part = comm.split(0, -comm.rank());
+                                     auto part = comm.split(0, -comm.rank());
                                      rank_memory m(16);
                                      const host::stream stream;
                                      if (comm.rank() == n - 1) throw std::out_of_range("no such shard");

@@ -198,10 +198,10 @@ const std::vector<bad_call<Communicator>>& bad_calls()
 TEST_CASE("buffers that overlap are told the pointer that they have in place")
 {
     const auto at = [](std::uintptr_t place) { return reinterpret_cast<void*>(place); };
-    const auto flaw = [](const detail::collective_arguments& with) {
+    const auto flaw = [](const collective_call& with) {
         return detail::flaw_of_arguments(with, 2, 4); // rank 2 of 4
     };
-    detail::collective_arguments gather{.call = collective::all_gather, .type = element_type::float32,
+    collective_call gather{.what = collective::all_gather, .type = element_type::float32,
         .send = at(0x1000), .send_count = 16, .receive = at(0x1000), .receive_count = 64};
     CHECK(flaw(gather) == "send and receive overlap: in place send is receive + 32 elements, 0x1080, and it is 0x1000, "
                           "receive + 0 elements");
@@ -210,13 +210,13 @@ TEST_CASE("buffers that overlap are told the pointer that they have in place")
                           "receive - 15 elements");
     gather.send = at(0x1080);
     CHECK(flaw(gather).empty());
-    detail::collective_arguments scatter{.call = collective::reduce_scatter, .type = element_type::float64,
+    collective_call scatter{.what = collective::reduce_scatter, .type = element_type::float64,
         .send = at(0x1000), .send_count = 64, .receive = at(0x1000), .receive_count = 16};
     CHECK(flaw(scatter) == "send and receive overlap: in place receive is send + 32 elements, 0x1100, and it is 0x1000, "
                            "send + 0 elements");
     scatter.receive = at(0x1100);
     CHECK(flaw(scatter).empty());
-    detail::collective_arguments reduce{.call = collective::all_reduce, .type = element_type::float32,
+    collective_call reduce{.what = collective::all_reduce, .type = element_type::float32,
         .send = at(0x1004), .send_count = 16, .receive = at(0x1000), .receive_count = 16};
     CHECK(flaw(reduce) == "send and receive overlap: in place send is receive + 0 elements, 0x1000, and it is 0x1004, "
                           "receive + 1 elements");

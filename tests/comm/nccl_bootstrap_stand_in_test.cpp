@@ -34,7 +34,7 @@ std::vector<ncclUniqueId> ids_of(int size, const std::string& path)
     const auto outcomes = run_as_threads(ranks_below(size), [&](int rank) {
         ncclUniqueId& id = ids[static_cast<std::size_t>(rank)];
         id = nccl::unique_id(job_of(rank, size, path), {.timeout_ms = 60'000});
-        const auto world = nccl::communicator::create(id, rank, size, 0);
+        auto world = nccl::communicator::create(id, rank, size, 0);
         if (world.rank() != rank || world.size() != size) throw std::runtime_error("not the communicator of this job");
     });
     for (const ended& each : outcomes) CHECK(each.message() == "");

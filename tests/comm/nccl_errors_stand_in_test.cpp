@@ -202,7 +202,7 @@ TEST_CASE("streams on which the data would be wrong are refused")
     const auto refusal = [](blocking_mode mode, cudaStream_t on) {
         std::optional<error> result;
         run_each_nccl(1, {}, [&](nccl::communicator& owner) {
-            const nccl::communicator_ref comm(owner.native_handle(), {.mode = mode});
+            nccl::communicator_ref comm(owner.native_handle(), {.mode = mode});
             device_values<float> values(4, 1.0f);
             result = error_of([&] { comm.all_reduce(values.in(), values.out(), reduction::sum, on); });
             cuda::stream_ref(on).synchronize();
@@ -228,7 +228,7 @@ TEST_CASE("NCCL_COMM_BLOCKING tells what a borrowed communicator is")
     const auto per_thread_is_refused = [] {
         bool refused = false;
         run_each_nccl(1, {}, [&](nccl::communicator& owner) {
-            const nccl::communicator_ref comm(owner.native_handle());
+            nccl::communicator_ref comm(owner.native_handle());
             refused = error_of([&] { comm.barrier(cudaStreamPerThread); }).has_value();
         }, deadline_s);
         return refused;
@@ -652,7 +652,7 @@ TEST_CASE("waiting for a stream that is being captured is refused, and the captu
         sum_8(comm, stream, values);
         refused = error_of([&] { comm.synchronize(stream); });
         // Making another communicator is legal meanwhile.
-        const nccl::communicator_ref other(comm.native_handle());
+        nccl::communicator_ref other(comm.native_handle());
         CHECK(cudaStreamEndCapture(stream.get().get(), &graph) == cudaSuccess);
         cudaGraphDestroy(graph);
     }, deadline_s);
@@ -735,7 +735,7 @@ TEST_CASE("after an abort every call throws the reason")
     run_each_nccl(1, {}, [](nccl::communicator& comm) {
         const cuda::stream stream;
         device_values<float> values(8, 1.0f);
-        const nccl::communicator_ref lent = comm;
+        nccl::communicator_ref lent = comm;
         lent.abort("enough");
         const std::vector<std::function<void()>> calls{
             [&] { comm.all_reduce(values.in(), values.out(), reduction::sum, stream); },
@@ -760,7 +760,7 @@ TEST_CASE("a reference that outlives its owner says so")
         const cuda::stream stream;
         std::optional<nccl::communicator_ref> lent;
         {
-            const auto part = comm.split(0, 0);
+            auto part = comm.split(0, 0);
             lent = *part;
         }
         check_error(error_of([&] { lent->barrier(stream); }), status::invalid_argument, {"was destroyed"});

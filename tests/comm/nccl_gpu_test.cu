@@ -145,7 +145,7 @@ TEST_CASE("bad arguments are refused before NCCL and the GPU see them")
             "a count of bytes");
         require(code_of([&] { comm.all_reduce(view<const float>(one), view<float>(one), reduction::sum, stream); })
                 == "nothing", "a count of elements");
-        const nccl::communicator_ref borrowed(comm.native_handle());
+        nccl::communicator_ref borrowed(comm.native_handle());
         require(code_of([&] {
             borrowed.all_reduce(good, view<float>(memory), reduction::sum, cudaStreamPerThread);
         }) == "unsupported", "per-thread stream");

@@ -197,7 +197,7 @@ TEST_CASE("an exception that passes a group and an owner within it ends both")
             device_values<float> values(4, 1.0f);
             auto other = comm.split(0, comm.rank());
             const nccl::group together;
-            const auto owner = std::move(other);
+            auto owner = std::move(other);
             owner->all_reduce(values.in(), values.out(), reduction::sum, stream);
             throw std::runtime_error("out of memory");
         }, deadline_s);
@@ -220,7 +220,7 @@ TEST_CASE("an owner is not released while a group has calls of it")
         together.end();
         comm.synchronize(stream);
         require(values.all(2.0f), "all_reduce");
-        const nccl::communicator again = nccl::communicator::adopt(comm.release());
+        nccl::communicator again = nccl::communicator::adopt(comm.release());
     }, deadline_s));
 }
 
@@ -283,7 +283,7 @@ TEST_CASE("whichever allocation fails, an adopted communicator is aborted")
             // A name that does not fit into a string itself.
             nccl::options settings{.name = "the communicator of the data-parallel ranks"};
             failing_allocation = refused + 1;
-            const auto comm = nccl::communicator::adopt(raw, std::move(settings));
+            auto comm = nccl::communicator::adopt(raw, std::move(settings));
             failing_allocation = 0;
             adopted = true;
         } catch (const std::bad_alloc&) {
@@ -306,7 +306,7 @@ TEST_CASE("whichever allocation fails, a split leaks no communicator")
         check_all(run_each_nccl(1, settings, [&](nccl::communicator& comm) {
             try {
                 failing_allocation = refused + 1;
-                const auto part = comm.split(0, 0);
+                auto part = comm.split(0, 0);
                 split = std::exchange(failing_allocation, 0) != 0;
                 if (!split) ++refused; // a failure that was got over
             } catch (const std::bad_alloc&) {

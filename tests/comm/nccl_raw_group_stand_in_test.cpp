@@ -103,15 +103,15 @@ TEST_CASE("NCCL is asked at the calls whose number is a power of two, and warns 
 {
     const clean_stand_in clean;
     check_all(run_each_nccl(1, {}, [](nccl::communicator& world) {
-        for (int call = 0; call < 1000; ++call) require(world.collectives_enqueue_at_once(), "no group is open");
+        for (int call = 0; call < 1000; ++call) require(world.enqueues_at_once(), "no group is open");
         require(warnings() == 10, "1, 2, 4 ... 512");
         // One that comes late is seen late, and then at each call until it ends.
         ncclGroupStart();
         for (int call = 1001; call < 1100; ++call) {
-            require(world.collectives_enqueue_at_once() == (call < 1024), "from call 1024 on");
+            require(world.enqueues_at_once() == (call < 1024), "from call 1024 on");
         }
         ncclGroupEnd();
-        require(world.collectives_enqueue_at_once() && warnings() == 11, "the group has ended");
+        require(world.enqueues_at_once() && warnings() == 11, "the group has ended");
     }, deadline_s));
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("with watch_groups off NCCL is not asked")
     const clean_stand_in clean;
     check_all(run_each_nccl(1, {.watch_groups = false}, [](nccl::communicator& world) {
         ncclGroupStart();
-        require(world.collectives_enqueue_at_once(), "watch_groups is off");
+        require(world.enqueues_at_once(), "watch_groups is off");
         ncclGroupEnd();
         require(stand_in::calls("ncclGroupSimulateEnd") == 0, "asked");
     }, deadline_s));
@@ -159,7 +159,7 @@ TEST_CASE("a split in a group of ncclGroupStart is refused, and what the group m
                           : !refused,
                 "a split that makes something is refused");
             end_raw_group(world.native_handle());
-            const auto part = world.split(0, world.rank());
+            auto part = world.split(0, world.rank());
             require(part && part->size() == ranks, "a split outside");
         }, deadline_s));
     }

@@ -155,7 +155,7 @@ TEST_CASE("a communicator tells what it is")
         auto part = comm.split(comm.rank() / 2, 0);
         require(part->name() == "dp/split0.color" + std::to_string(comm.rank() / 2), "name of a part");
         require(part->device_ordinal() == comm.rank(), "device of a part");
-        const nccl::communicator_ref lent = comm;
+        nccl::communicator_ref lent = comm;
         require(lent.native_handle() == comm.native_handle() && lent.rank() == comm.rank(), "lent");
         {
             const cuda::device_guard elsewhere(7);
@@ -238,20 +238,20 @@ TEST_CASE("a group enqueues at its end")
             const cuda::stream stream;
             device_values<std::int32_t> a(4, 1);
             device_values<std::int32_t> b(4, 10);
-            require(comm.collectives_enqueue_at_once() && !nccl::group::is_open(), "no group yet");
+            require(comm.enqueues_at_once() && !nccl::group::is_open(), "no group yet");
             nccl::group outer;
             comm.all_reduce(a.in(), a.out(), reduction::sum, stream);
             {
                 nccl::group inner;
                 comm.all_reduce(b.in(), b.out(), reduction::sum, stream);
-                require(!comm.collectives_enqueue_at_once() && nccl::group::is_open(), "in a group");
+                require(!comm.enqueues_at_once() && nccl::group::is_open(), "in a group");
                 inner.end();
             }
             require(nccl::group::is_open(), "still in the outer group");
             comm.synchronize(stream);
             require(a.all(1) && b.all(10), "nothing may run before the end");
             outer.end();
-            require(!nccl::group::is_open() && comm.collectives_enqueue_at_once(), "after the group");
+            require(!nccl::group::is_open() && comm.enqueues_at_once(), "after the group");
             comm.synchronize(stream);
             require(a.all(2) && b.all(20), "sums of a group");
         });
@@ -398,7 +398,7 @@ TEST_CASE("an owner can be moved, lent, released and adopted")
         device_values<float> values(4, 1.0f);
         nccl::communicator moved = std::move(given);
         moved.all_reduce(values.in(), values.out(), reduction::sum, stream);
-        const nccl::communicator_ref lent = moved;
+        nccl::communicator_ref lent = moved;
         const ncclComm_t raw = moved.release();
         bool refused = false;
         try {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
+#include "tests/support/errors.hpp"
 #include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 
@@ -56,6 +58,7 @@ void reduce_every_way(Comm& comm, Foreign (*from_float)(float), float (*to_float
     check("nccl::elements", [&](Foreign* to) {
         comm.all_reduce(nccl::elements(from, count), nccl::elements(to, count), reduction::sum, stream);
     });
+    check("NCCL's order and reduction", [&](Foreign* to) { comm.all_reduce(from, to, count, ncclSum, stream); });
 }
 
 template <class Foreign>
@@ -147,5 +150,24 @@ TEST_CASE("a guarded all-gather takes a trainer's own pointers")
         for (int rank = 0; rank < ranks; ++rank)
             conformance::require(__bfloat162float(all.data()[static_cast<std::uint64_t>(rank) * count]) == static_cast<float>(rank + 1),
                 "each rank's shard has arrived");
+    });
+}
+
+TEST_CASE("NCCL's reductions are those that it is called with, and one of the program's own is refused")
+{
+    for (const reduction each :
+        {reduction::sum, reduction::average, reduction::min, reduction::max, reduction::product}) {
+        CHECK(foreign_reduction<ncclRedOp_t>::of(nccl::detail::operation(each)) == each);
+    }
+    testing::run_each_nccl(1, {}, [](nccl::communicator& comm) {
+        const cuda::stream stream;
+        const device_values<float> values(4, 1.0f);
+        for (const int own : {int{ncclNumOps}, int{ncclNumOps} + 1000}) {
+            const auto refused = testing::error_of([&] {
+                comm.all_reduce(values.data(), values.data(), 4, static_cast<ncclRedOp_t>(own), stream);
+            });
+            CHECK(refused.has_value());
+            CHECK((refused && std::string(refused->what()).find("is no reduction") != std::string::npos));
+        }
     });
 }

@@ -153,14 +153,14 @@ TEST_CASE("the memory of a comparison that hangs outlives the communicator")
                 .abort_on_failure = nccl::abort_policy::never, .verify_calls = true};
             if (owner.rank() == 0) {
                 const auto late = testing::error_of([&] {
-                    const nccl::communicator_ref comm(owner.native_handle(), settings);
+                    nccl::communicator_ref comm(owner.native_handle(), settings);
                     comm.barrier(stream);
                 });
                 gone.count_down();
                 if (!late || late->code() != status::timeout) throw std::runtime_error("no time-out");
                 return;
             }
-            const nccl::communicator_ref comm(owner.native_handle(), settings);
+            nccl::communicator_ref comm(owner.native_handle(), settings);
             gone.wait();
             // Comes to the comparison, which writes on both ranks, and makes no call behind it.
             comm.broadcast(values.in(), values.out(), 5, stream);

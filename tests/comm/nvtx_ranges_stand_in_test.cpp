@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <collprobe/comm/cuda/nvtx_ranges.hpp>
+#include <collprobe/comm/group_follower.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
@@ -24,13 +25,7 @@ using namespace collprobe;
 namespace {
 
 using ranged = nvtx_ranges<local::communicator>;
-static_assert(full_communicator<ranged, float> && full_communicator<nvtx_ranges<ranged>, bfloat16>);
-static_assert(has_split<ranged> && has_name<ranged> && !has_group_scope<ranged> && !has_follow_group<ranged>);
-// Extras pass where the wrapped communicator takes them.
-using ranged_reproducible = nvtx_ranges<reproducible<local::communicator>>;
-static_assert(detail::has_all_reduce_with_extras<ranged_reproducible, float>);
-static_assert(detail::has_reduce_scatter_with_extras<ranged_reproducible, float>);
-static_assert(!detail::has_all_reduce_with_extras<ranged, float>);
+static_assert(communicator<ranged> && communicator<nvtx_ranges<ranged>>);
 
 struct range {
     std::string name;
@@ -115,34 +110,24 @@ struct ranged_provider {
 };
 
 /// One rank alone that has groups and does nothing.
-struct idle {
-    using device = host::device;
+struct idle : collectives<idle, host::device> {
     struct scope {
         int* ended;
         void end(call_site = {}) { ++*ended; }
     };
-    int* calls;
-    int* ended;
+    int calls = 0;
+    mutable int ended = 0;
 
     int rank() const noexcept { return 0; }
     int size() const noexcept { return 1; }
-    scope group_scope(call_site = {}) const { return {ended}; }
+    scope group_scope(call_site = {}) const { return {&ended}; }
     bool follow_group(group_follower&) const { return true; }
     template <element T>
-    void all_reduce(std::type_identity_t<view<const T>>, view<T>, reduction, host::stream_ref,
-        call_site = call_site::current())
+    void make(const collective_call&, stream_ref)
     {
-        ++*calls;
+        ++calls;
     }
 };
-struct only_ranks {
-    using device = host::device;
-    int rank() const noexcept { return 0; }
-    int size() const noexcept { return 1; }
-};
-static_assert(communicator<nvtx_ranges<only_ranks>> && !has_barrier<nvtx_ranges<only_ranks>>
-    && !has_split<nvtx_ranges<only_ranks>> && !has_all_reduce<nvtx_ranges<only_ranks>, float>);
-static_assert(has_group_scope<nvtx_ranges<idle>> && has_follow_group<nvtx_ranges<idle>>);
 
 } // namespace
 
@@ -215,16 +200,18 @@ TEST_CASE("reductions with leaves pass through, and are one range with the size 
 
 TEST_CASE("groups pass through")
 {
-    int calls = 0;
-    int ended = 0;
-    nvtx_ranges comm(idle{&calls, &ended});
+    nvtx_ranges comm{idle()};
     const host::stream stream;
-    detail::as_one_group(comm, {}, [&] {
-        comm.all_reduce(view<const float>(), view<float>(), reduction::sum, stream);
-        CHECK(ended == 0);
-    });
-    CHECK(calls == 1);
-    CHECK(ended == 1);
+    struct follows : group_follower {
+        follows() : group_follower([](group_follower&, bool) noexcept {}) {}
+    } follower;
+    CHECK(comm.follow_group(follower));
+    auto group = comm.group_scope();
+    comm.all_reduce(view<const float>(), view<float>(), reduction::sum, stream);
+    CHECK(comm.base().ended == 0);
+    group.end();
+    CHECK(comm.base().calls == 1);
+    CHECK(comm.base().ended == 1);
 }
 
 TEST_CASE("with a tool a communicator conforms as the one it wraps does")

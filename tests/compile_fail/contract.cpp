@@ -7,8 +7,8 @@
 #include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/step/probed.hpp>
 
-// compile_fail rounds_but_shall_not_depend_on_order: contract_holds_for<.*evaluated to
-// compile_fail narrower_than_the_terms: contract_holds_for<.*evaluated to
+// compile_fail rounds_but_shall_not_depend_on_order: first error: of a reproducible one, the contract does not hold
+// compile_fail narrower_than_the_terms: first error: of a reproducible one, the contract does not hold
 // compile_fail wrapped_without_a_move: (deleted function|deleted copy constructor).*probed
 // compile_fail two_accumulators: a contract names at most one accumulator
 
@@ -34,6 +34,11 @@ int main()
 #if defined(SECTION_narrower_than_the_terms)
     sum<contract<size_invariant, accumulation::float32>, double>({});
 #endif
+    // What is not reduced is under no contract.
+    std::vector<float> values(4);
+    const host::stream stream;
+    reproducible gathers(local::group(1).communicator(0), contract<order_invariant, accumulation::float32>{});
+    gathers.all_gather(view(values), stream);
     probed inner{reproducible{local::group(1).communicator(0)}};
     probed probe{local::group(1).communicator(0)};
 #if defined(SECTION_wrapped_without_a_move)

@@ -9,7 +9,7 @@ using namespace collprobe;
 
 void one_step(ncclComm_t comm, cudaStream_t stream, bfloat16* gradients, bfloat16* shard, std::uint64_t count)
 {
-    const nccl::communicator_ref world(comm);
+    nccl::communicator_ref world(comm);
     probed step{world};
     step.all_reduce(view<const bfloat16>(gradients, count), view<bfloat16>(gradients, count), reduction::average,
         collprobe::cuda::stream_ref(stream));

@@ -221,6 +221,7 @@ TEST_CASE("the root's block of a step between threads")
 
 TEST_CASE("the root's first block, but for NCCL, in a trainer of healthy ranks")
 {
+    constexpr auto ncclAvg = collprobe::reduction::average;
     collprobe::local::run(ranks, [](collprobe::local::communicator& world) {
         healthy_rank mine(world.rank());
         float* const grad = mine.gradient.data();
@@ -231,7 +232,7 @@ TEST_CASE("the root's first block, but for NCCL, in a trainer of healthy ranks")
             mine.next();
             const double* const loss = &mine.loss;
             // from README.md: (some of its lines)
-            probe.all_reduce({grad, n}, collprobe::view(grad, n), collprobe::reduction::average, traffic);
+            probe.all_reduce(grad, grad, n, ncclAvg, traffic);
             probe.end_step(step, {.loss = loss}, traffic);
             // end
             traffic.synchronize();

@@ -22,6 +22,8 @@ set(local -std=c++20 -O0 -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshado
 collprobe_add_snippet_test(local ${readme} local COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
 collprobe_add_snippet_test(grafana ${PROJECT_SOURCE_DIR}/examples/grafana/README.md local
     COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
+collprobe_add_snippet_test(comm ${PROJECT_SOURCE_DIR}/include/collprobe/comm/README.md class
+    COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
 collprobe_add_snippet_test(one_that_does_not_compile_fails ${broken} local COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
 collprobe_add_snippet_test(one_of_no_kind_fails ${CMAKE_CURRENT_SOURCE_DIR}/snippets/no_kind.md local
     COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)

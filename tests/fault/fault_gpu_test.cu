@@ -45,7 +45,7 @@ faulty_run<T> run_with(const Provider& provider, const std::vector<fault>& fault
     provider.run([&](auto& world) {
         using comm_type = std::remove_reference_t<decltype(world)>;
         using device = typename comm_type::device;
-        const auto guard = detail::enter_device(world);
+        const auto guard = world.device_scope();
         const auto rank = static_cast<std::uint64_t>(world.rank());
         typename device::template host_buffer<T> staging(count);
         typename device::template host_buffer<T> result(per_call);

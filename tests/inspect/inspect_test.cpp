@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/inspect/inspect.hpp>
 #include <collprobe/quant/quantised.hpp>
@@ -58,20 +58,22 @@ inspection inspect_local(int ranks, local::reduction_order order, std::uint64_t 
 
 /// Sums by `add`, a function of the rows of all ranks, the result and the number of elements.
 template <class Add>
-struct added_by : adaptor<local::communicator> {
+struct added_by : adaptor<added_by<Add>, local::communicator> {
     Add add;
     std::vector<unsigned char> memory = {};
 
-    added_by(local::communicator comm, Add how) : adaptor(comm), add(std::move(how)) {}
+    added_by(local::communicator comm, Add how) : added_by::adaptor(comm), add(std::move(how)) {}
 
     template <element T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction, stream_ref stream,
-        call_site where = call_site::current())
+    void make(const collective_call& call, host::stream_ref stream)
     {
-        const auto n = static_cast<std::uint64_t>(size());
+        if (call.what != collective::all_reduce) return this->comm_.template make<T>(call, stream);
+        const auto send = call.sent<T>();
+        const auto receive = call.received<T>();
+        const auto n = static_cast<std::uint64_t>(this->size());
         memory.resize(n * send.size_bytes());
         T* const all = reinterpret_cast<T*>(memory.data());
-        all_gather(send, view<T>(all, n * send.count()), stream, where);
+        this->all_gather(send, view<T>(all, n * send.count()), stream, call.where);
         stream.enqueue([this, all, receive, n] {
             std::vector<const T*> rows;
             for (std::uint64_t rank = 0; rank < n; ++rank) rows.push_back(all + rank * receive.count());
@@ -589,19 +591,18 @@ namespace {
 
 /// A communicator that does wrong in calls that a test chooses.
 template <class Wrong>
-struct spoilt : adaptor<local::communicator> {
+struct spoilt : adaptor<spoilt<Wrong>, local::communicator> {
     Wrong wrong;
     int calls = 0;
 
-    spoilt(local::communicator comm, Wrong how) : adaptor(comm), wrong(how) {}
+    spoilt(local::communicator comm, Wrong how) : spoilt::adaptor(comm), wrong(how) {}
 
     template <element T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref stream,
-        call_site where = call_site::current())
+    void make(const collective_call& call, host::stream_ref stream)
     {
-        if (!wrong(*this, calls++, send, receive, operation, stream, where)) {
-            comm_.all_reduce(send, receive, operation, stream, where);
-        }
+        if (call.what == collective::all_reduce
+            && wrong(*this, calls++, call.sent<T>(), call.received<T>(), call.operation, stream, call.where)) return;
+        this->comm_.template make<T>(call, stream);
     }
 };
 

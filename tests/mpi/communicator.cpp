@@ -127,7 +127,7 @@ void check_independence(mpi::communicator& world)
     for (int at = 0; at < 50; ++at) {
         const int first = world.rank() % 2;
         for (const int which : {first, 1 - first}) {
-            const mpi::communicator_ref& comm = which == 0 ? static_cast<mpi::communicator_ref&>(world) : *other;
+            mpi::communicator_ref& comm = which == 0 ? static_cast<mpi::communicator_ref&>(world) : *other;
             comm.all_reduce(sums[which], view(sums[which]), reduction::max, stream[which]);
         }
     }

@@ -314,7 +314,7 @@ void check_other_order_and_missing_call()
     }
     {
         // A borrowed one compares, too.
-        const mpi::communicator_ref borrowed(MPI_COMM_WORLD, {.timeout_ms = 20'000});
+        mpi::communicator_ref borrowed(MPI_COMM_WORLD, {.timeout_ms = 20'000});
         memory own;
         const host::stream on;
         const std::uint64_t count = borrowed.rank() == 0 ? 63 : 64;
@@ -361,7 +361,7 @@ void check_error_of_mpi()
 void throw_in_one_rank(int& argc, char**& argv)
 {
     const mpi::environment environment(&argc, &argv);
-    const mpi::communicator world = make_unverified(-1);
+    mpi::communicator world = make_unverified(-1);
     if (world.rank() == world.size() - 1) throw std::runtime_error("thrown by one rank");
     const host::stream on;
     world.barrier(on);

@@ -85,5 +85,5 @@ TEST_CASE("several devices, and streams that have ended")
 }
 TEST_CASE("calls of NCCL")
 {
-    for (const order_case& each : collectives) check(each);
+    for (const order_case& each : collective_cases) check(each);
 }

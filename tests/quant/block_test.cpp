@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -273,6 +274,37 @@ TEST_CASE("blocks of a run have the codes, scales and errors that each has alone
                     CHECK(std::abs(double{one.errors.error_sum} - double{made[b].errors.error_sum}) <= 1e-5 * unit);
                 }
             }
+        }
+    }
+}
+
+TEST_CASE("the scale is the least bfloat16 that the largest magnitude needs, beside every bfloat16")
+{
+    for (const code_format format : formats) {
+        const codec how = make(format, 32);
+        const double steps = double{largest_code(format)};
+        for (std::uint32_t bits = 0x0080; bits < 0x7f00; ++bits) {
+            const float scale = std::bit_cast<float>(bits << 16);
+            const float product = static_cast<float>(double{scale} * steps);
+            if (!is_finite(product)) continue;
+            for (const std::int32_t off : {-2, -1, 0, 1, 2}) {
+                const float largest = std::bit_cast<float>(to_bits(product) + static_cast<std::uint32_t>(off));
+                const float wanted = off > 0 ? std::bit_cast<float>((bits + 1) << 16) : scale;
+                if (detail::scale_of(how, largest).scale != wanted) FAIL("scale ", bits, " off ", off);
+            }
+        }
+    }
+}
+
+TEST_CASE("a scale that is not finite, which no message has, decodes to NaN")
+{
+    for (const code_format format : formats) {
+        const codec how = make(format, 32);
+        const std::vector<unsigned char> codes(how.code_bytes());
+        for (const std::uint32_t bits : {0x7f800000u, 0xff800000u, 0x7fc00000u}) {
+            std::vector<float> x(32);
+            detail::decode_block(detail::best_isa(), how, std::bit_cast<float>(bits), codes.data(), x.data());
+            for (const float each : x) CHECK((to_bits(each) & 0x7fffffff) > 0x7f800000);
         }
     }
 }

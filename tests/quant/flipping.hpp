@@ -31,32 +31,23 @@ struct flips_of_rank {
 };
 
 template <communicator Comm>
-class flipping : public adaptor<Comm> {
-    using adaptor<Comm>::comm_;
+class flipping : public adaptor<flipping<Comm>, Comm> {
+    using base_type = adaptor<flipping, Comm>;
+    using base_type::comm_;
 
 public:
-    using typename adaptor<Comm>::device;
-    using typename adaptor<Comm>::stream_ref;
+    using typename base_type::stream_ref;
 
-    flipping(Comm comm, flips_of_rank& flips) : adaptor<Comm>(std::move(comm)), flips_(&flips) {}
+    flipping(Comm comm, flips_of_rank& flips) : base_type(std::move(comm)), flips_(&flips) {}
 
     template <element T>
-        requires has_all_to_all<Comm, T>
-    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
-        call_site where = call_site::current())
+    void make(const collective_call& call, stream_ref stream)
     {
-        comm_.all_to_all(send, receive, stream, where);
-        if constexpr (std::is_same_v<T, std::uint8_t>)
-            damage(collective::all_to_all, flips_->exchanges++, receive, stream);
-    }
-    template <element T>
-        requires has_all_gather<Comm, T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
-        call_site where = call_site::current())
-    {
-        comm_.all_gather(send, receive, stream, where);
-        if constexpr (std::is_same_v<T, std::uint8_t>)
-            damage(collective::all_gather, flips_->gathers++, receive, stream);
+        comm_.template make<T>(call, stream);
+        if constexpr (std::is_same_v<T, std::uint8_t>) {
+            if (call.what == collective::all_to_all) damage(call.what, flips_->exchanges++, call.received<T>(), stream);
+            if (call.what == collective::all_gather) damage(call.what, flips_->gathers++, call.received<T>(), stream);
+        }
     }
     auto split(int color, int key, call_site where = call_site::current())
     {

@@ -32,7 +32,7 @@ constexpr std::uint64_t count = 2 * 1000;
 template <class Device, class T, class Comm>
 step_record probed_steps(Comm& world, const quantisation& how)
 {
-    const auto scope = detail::enter_device(world);
+    const auto scope = world.device_scope();
     quantised codes(world, how, {.least_bytes = 1, .scratch_bytes = 1 << 13});
     probed probe(std::move(codes), {}, quantisation_probe({}, {.messages = true}));
     typename Device::template host_buffer<T> staging(count);

@@ -147,18 +147,17 @@ enum class wrong { nothing, divisor, type, stale_part };
 
 /// Quantised averages whose results, the same on all ranks, are not those of the codes.
 template <class Comm>
-struct miscomputing : adaptor<Comm> {
+struct miscomputing : adaptor<miscomputing<Comm>, Comm> {
     wrong how;
-    miscomputing(Comm comm, wrong what) : adaptor<Comm>(std::move(comm)), how(what) {}
+    miscomputing(Comm comm, wrong what) : miscomputing::adaptor(std::move(comm)), how(what) {}
 
     template <element T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
-        typename adaptor<Comm>::stream_ref stream, call_site where = call_site::current())
+    void make(const collective_call& call, stream_ref_of<Comm> stream)
     {
-        this->comm_.all_reduce(send, receive, operation, stream, where);
+        this->comm_.template make<T>(call, stream);
         if constexpr (std::is_same_v<T, float>) {
-            if (operation != reduction::average) return;
-            stream.enqueue([this, receive] {
+            if (call.what != collective::all_reduce || call.operation != reduction::average) return;
+            stream.enqueue([this, receive = call.received<T>()] {
                 for (uint64_t i = 0; i < receive.count(); ++i) receive[i] = spoilt(receive[i], i);
             });
         }

@@ -186,7 +186,7 @@ TEST_CASE("a call with checked messages launches as many kernels whatever the nu
             const cuda::stream stream;
             device_vector<float> send(elements), sum(elements);
             device_vector<std::uint64_t> digests(4 * static_cast<std::size_t>(n));
-            comm.quantisation_calls().digests_to = digests.data();
+            comm.quantisation_calls()->digests_to = digests.data();
             comm.all_reduce(view<const float>(send), view<float>(sum), reduction::sum, stream);
             stream.synchronize(soon_ms);
         }));

@@ -151,7 +151,7 @@ TEST_CASE("the errors of a call are those of its numbers")
                 = random_elements<float>(count, static_cast<unsigned>(comm.rank()) + 40);
             std::vector<float> result(count);
             quantised_errors& mine = errors[static_cast<std::size_t>(comm.rank())];
-            comm.quantisation_calls().errors_to = &mine;
+            comm.quantisation_calls()->errors_to = &mine;
             comm.all_reduce(view<const float>(input), view<float>(result), reduction::average, stream);
             stream.synchronize(soon_ms);
         });

@@ -27,16 +27,15 @@ bool runs_in_its_stream(const bench<Lab>& at)
 
 /// A double as it must not be: the gather is done by the caller, at the call.
 template <class Lab>
-struct eager {
+struct eager : collectives<eager<Lab>, typename Lab::device> {
     using device = typename Lab::device;
-    using stream_ref = typename device::stream_ref;
     int rank() const noexcept { return 0; }
     int size() const noexcept { return 1; }
     template <class T>
-    void all_gather(view<const T> send, view<T> receive, stream_ref, call_site where)
+    void make(const collective_call& call, typename device::stream_ref)
     {
         const typename device::stream at_once;
-        device::copy(at_once, send, receive, where);
+        device::copy(at_once, call.sent<T>(), call.received<T>(), call.where);
         at_once.synchronize(soon_ms);
     }
 };

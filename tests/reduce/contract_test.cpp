@@ -6,6 +6,7 @@
 
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/step/probed.hpp>
 
 using namespace collprobe;
 using enum reproducibility;
@@ -21,12 +22,10 @@ static_assert(contract<correctly_rounded, accumulation::float64>::possible<float
 static_assert(!contract<correctly_rounded, accumulation::float64>::possible<double>);
 
 template <class Contract, class T>
-constexpr bool reduces = has_all_reduce<reproducible<local::communicator, Contract>, T>
-    && has_reduce_scatter<reproducible<local::communicator, Contract>, T>;
+constexpr bool reduces = probed<reproducible<local::communicator, Contract>>::template reduces<T>;
 static_assert(reduces<contract<correctly_rounded>, float> && reduces<contract<correctly_rounded>, int>);
 static_assert(!reduces<contract<order_invariant, accumulation::float32>, float>);
 static_assert(reduces<contract<order_invariant, accumulation::float32>, int>); // integers are exact anyway
-static_assert(has_all_gather<reproducible<local::communicator, contract<order_invariant, accumulation::float32>>, float>);
 
 } // namespace
 

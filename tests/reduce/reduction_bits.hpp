@@ -35,7 +35,7 @@ std::vector<T> reduction_bits(const Provider& provider, const std::vector<reduct
     std::vector<T> all(ranks * per_rank);
     provider.run([&](auto& world) {
         using device = typename std::remove_reference_t<decltype(world)>::device;
-        const auto guard = detail::enter_device(world);
+        const auto guard = world.device_scope();
         const auto rank = static_cast<std::uint64_t>(world.rank());
         typename device::template host_buffer<T> staging(leaves * count);
         typename device::template host_buffer<T> result(per_rank);

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
@@ -127,8 +127,8 @@ inline std::vector<int> ranks_in_order(int ranks)
 
 /// Counts what a rank sends.
 template <communicator Comm>
-class counted : public adaptor<Comm> {
-    using base_type = adaptor<Comm>;
+class counted : public adaptor<counted<Comm>, Comm> {
+    using base_type = adaptor<counted, Comm>;
     using base_type::comm_;
 
 public:
@@ -136,25 +136,13 @@ public:
     counted(Comm comm, std::uint64_t& bytes, std::uint64_t& calls) : base_type(comm), bytes_(&bytes), calls_(&calls) {}
 
     template <element T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current())
+    void make(const collective_call& call, stream_ref on)
     {
-        count(2 * send.size_bytes() * others() / (others() + 1));
-        comm_.all_reduce(send, receive, operation, on, where);
-    }
-    template <element T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
-        call_site where = call_site::current())
-    {
-        count(send.size_bytes() * others());
-        comm_.all_gather(send, receive, on, where);
-    }
-    template <element T>
-    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
-        call_site where = call_site::current())
-    {
-        count(send.size_bytes() / (others() + 1) * others());
-        comm_.all_to_all(send, receive, on, where);
+        const std::uint64_t bytes = call.send_count * sizeof(T);
+        if (call.what == collective::all_reduce) count(2 * bytes * others() / (others() + 1));
+        if (call.what == collective::all_gather) count(bytes * others());
+        if (call.what == collective::all_to_all) count(bytes / (others() + 1) * others());
+        comm_.template make<T>(call, on);
     }
 
 private:

@@ -346,22 +346,17 @@ TEST_CASE("what no contract covers is unsupported, and the communicator goes on"
 namespace {
 
 /// A communicator of floats that has no reduce-scatter and does not add integers.
-struct few_calls {
-    using device = host::device;
-    local::communicator world;
-    int rank() const noexcept { return world.rank(); }
-    int size() const noexcept { return world.size(); }
-    void all_reduce(view<const float> send, view<float> receive, reduction operation, host::stream_ref on, call_site where)
+struct few_calls : adaptor<few_calls, local::communicator> {
+    using adaptor::adaptor;
+    static constexpr bool has_collective(collective what) noexcept { return what != collective::reduce_scatter; }
+    few_calls& innermost() noexcept { return *this; }
+    template <element T>
+    void make(const collective_call& call, stream_ref on)
     {
-        world.all_reduce(send, receive, operation, on, where);
-    }
-    void all_gather(view<const float> send, view<float> receive, host::stream_ref on, call_site where)
-    {
-        world.all_gather(send, receive, on, where);
-    }
-    void all_to_all(view<const float> send, view<float> receive, host::stream_ref on, call_site where)
-    {
-        world.all_to_all(send, receive, on, where);
+        if (!std::is_same_v<T, float> && call.reduces()) {
+            throw error(status::unsupported, "it adds floats alone", {.call = collprobe::name(call.what), .where = call.where});
+        }
+        comm_.make<T>(call, on);
     }
 };
 
@@ -373,19 +368,26 @@ TEST_CASE("a communicator of few calls keeps a contract with those it has, and i
         using any_order = contract<reproducibility::order_invariant>;
         host::stream stream;
         std::vector<float> values(5000, 1.5f);
-        reproducible comm{few_calls{world}, any_order{}, {.scratch_bytes = 4096}};
-        static_assert(has_all_reduce<decltype(comm), float> && !has_reduce_scatter<decltype(comm), float>);
+        reproducible comm{few_calls(world), any_order{}, {.scratch_bytes = 4096}};
+        static_assert(!decltype(comm)::has_collective(collective::reduce_scatter));
         comm.all_reduce(view<const float>(values), view<float>(values), reduction::sum, stream);
         stream.synchronize(soon_ms);
         require(values[4999] == 3.0f, "wrong sum");
-        reproducible fixed{few_calls{world}, any_order{}, {.algorithm = reduction_algorithm::fixed_point}};
+        reproducible fixed{few_calls(world), any_order{}, {.algorithm = reduction_algorithm::fixed_point}};
         bool refused = false;
         try {
             fixed.all_reduce(view<const float>(values), view<float>(values), reduction::sum, stream);
         } catch (const error& failure) {
-            refused = failure.code() == status::unsupported && has(failure, "adds integers");
+            refused = failure.code() == status::unsupported && has(failure, "it adds floats alone");
         }
         require(refused, "fixed point without sums of integers");
+        refused = false;
+        try {
+            comm.reduce_scatter(values, view<float>(values).part(0, 2500), reduction::sum, stream);
+        } catch (const error& failure) {
+            refused = failure.code() == status::unsupported && has(failure, "does not have this collective");
+        }
+        require(refused, "a reduce-scatter of one that has none");
     }));
 }
 

@@ -104,7 +104,7 @@ TEST_CASE("ranks on a GPU find damage of every kind, and nothing where there is 
         if (expected.elements == 0) continue;
         const testing::device_provider<gpu> ranks{.ranks = 3};
         ranks.run([&](auto& comm) {
-            const auto guard = detail::enter_device(comm);
+            const auto guard = comm.device_scope();
             const device_copy good(clean), bad(damaged);
             const cu::stream stream;
             agreement check(comm, {.scratch_bytes = 8192});
@@ -128,7 +128,7 @@ TEST_CASE("ranks on a GPU get back what most of them hold")
         for (std::uint64_t i = 5; i < clean.count; i += 101) damaged.set_bits(i, ~clean.bits(i));
         const testing::device_provider<gpu> ranks{.ranks = 4};
         ranks.run([&](auto& comm) {
-            const auto guard = detail::enter_device(comm);
+            const auto guard = comm.device_scope();
             const device_copy mine(comm.rank() == 0 ? damaged : clean);
             const cu::stream stream;
             agreement check(comm, {.scratch_bytes = 16'384});

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/replica/agreement.hpp>
 
@@ -372,10 +372,15 @@ TEST_CASE("damage over more than a message of block digests is located exactly")
     }
 }
 
+template <communicator Comm>
+struct plain : adaptor<plain<Comm>, Comm> {
+    using adaptor<plain, Comm>::adaptor;
+};
+
 TEST_CASE("the search goes past adaptors")
 {
     local::run(2, settings, [](local::communicator& comm) {
-        adaptor<local::communicator> wrapped(comm);
+        plain<local::communicator> wrapped(comm);
         agreement check(wrapped);
         std::vector<int> data(5, comm.rank());
         const host::stream stream;

@@ -38,7 +38,7 @@ averaged<T> run_with(const Provider& provider)
     averaged<T> result;
     provider.run([&](auto& world) {
         using device = typename std::remove_reference_t<decltype(world)>::device;
-        const auto guard = detail::enter_device(world);
+        const auto guard = world.device_scope();
         typename device::template host_buffer<T> staging(count);
         typename device::template buffer<T> weights(count);
         typename device::template buffer<T> gradient(count);

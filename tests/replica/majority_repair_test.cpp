@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/replica/majority_repair.hpp>
 #include <collprobe/step/probed.hpp>
@@ -75,7 +75,7 @@ std::vector<repaired> repair(int ranks, const Damage& damage, repair_options opt
 }
 
 /// Flips a bit of the first element of the next broadcasts that rank `victim` receives.
-class hitting : public adaptor<local::communicator> {
+class hitting : public adaptor<hitting, local::communicator> {
 public:
     int victim = 0;
     int left = 0;
@@ -83,13 +83,12 @@ public:
     hitting(local::communicator of, int rank, int times) : adaptor(of), victim(rank), left(times) {}
 
     template <element T>
-    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref stream,
-        call_site where = call_site::current())
+    void make(const collective_call& call, stream_ref stream)
     {
-        comm_.broadcast(send, receive, root, stream, where);
-        if (rank() != victim || left == 0) return;
+        comm_.make<T>(call, stream);
+        if (call.what != collective::broadcast || rank() != victim || left == 0) return;
         --left;
-        stream.enqueue([receive] { reinterpret_cast<unsigned char*>(receive.data())[0] ^= 4; });
+        stream.enqueue([to = static_cast<unsigned char*>(call.receive)] { to[0] ^= 4; });
     }
 };
 

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/replica/periodic_averaging.hpp>
 
@@ -39,21 +39,23 @@ double mean(int ranks, std::size_t index)
 
 /// Disturbs what its rank receives in an all-reduce.
 template <communicator Comm>
-class disturbing : public adaptor<Comm> {
+class disturbing : public adaptor<disturbing<Comm>, Comm> {
 public:
-    using adaptor<Comm>::adaptor;
+    using adaptor<disturbing, Comm>::adaptor;
     template <element T>
-    void all_reduce(view<const T> send, view<T> receive, reduction operation, stream_ref_of<Comm> stream,
-        call_site where = call_site::current())
+    void make(const collective_call& call, stream_ref_of<Comm> stream)
     {
-        this->comm_.all_reduce(send, receive, operation, stream, where);
+        this->comm_.template make<T>(call, stream);
+        if (call.what != collective::all_reduce) return;
         const int rank = this->rank();
-        stream.enqueue([receive, rank] { receive[0] = static_cast<T>(static_cast<float>(rank)); });
+        stream.enqueue([receive = call.received<T>(), rank] {
+            receive[0] = static_cast<T>(static_cast<float>(rank));
+        });
     }
 };
 
 /// Can be moved, not copied.
-struct only_movable : adaptor<local::communicator> {
+struct only_movable : adaptor<only_movable, local::communicator> {
     using adaptor::adaptor;
     only_movable(only_movable&&) = default;
 };

@@ -111,7 +111,7 @@ struct trainer {
             comm.all_reduce(view<const float>(send[b]), view<float>(receive[b]), reduction::average, stream);
         }
         if constexpr (requires { comm.expect_equal("step", view<const std::uint64_t>(told), stream); }) {
-            if (detail::enqueues_at_once(comm)) comm.expect_equal("step", view<const std::uint64_t>(told), stream);
+            if (comm.enqueues_at_once()) comm.expect_equal("step", view<const std::uint64_t>(told), stream);
         }
     }
     device_observation seen_on_device() const { return {loss.data(), weight.data()}; }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
-#include <collprobe/comm/intercepting_adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/step/probed.hpp>
 
@@ -22,22 +22,21 @@ namespace {
 
 /// Refuses calls while `*refuses`.
 template <communicator Comm>
-class refusing : public detail::intercepting_adaptor<refusing<Comm>, Comm> {
-    using base_type = detail::intercepting_adaptor<refusing, Comm>;
-    friend base_type;
+class refusing : public adaptor<refusing<Comm>, Comm> {
+    using base_type = adaptor<refusing, Comm>;
 
 public:
     using typename base_type::stream_ref;
     refusing(Comm comm, const bool* refuses) : base_type(std::move(comm)), refuses_(refuses) {}
 
-private:
     template <element T>
-    void around(const detail::collective_arguments&, view<const T> send, view<T>, stream_ref, call_site where,
-        detail::forward_call<T> forward)
+    void make(const collective_call& call, stream_ref stream)
     {
-        if (*refuses_) throw error(status::invalid_argument, "refused", {.where = where});
-        forward(send);
+        if (*refuses_) throw error(status::invalid_argument, "refused", {.where = call.where});
+        base_type::template make<T>(call, stream);
     }
+
+private:
     const bool* refuses_;
 };
 

@@ -17,7 +17,7 @@
 
 #include <collprobe/audit/audit.hpp>
 #include <collprobe/audit/weight_probe.hpp>
-#include <collprobe/comm/grouped.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/comm/nccl/group.hpp>
 #include <collprobe/reduce/reproducible.hpp>
@@ -46,7 +46,7 @@ concept says_all = requires(C& comm, view<const float> data, cuda::stream_ref st
     comm.name();
     comm.abort("why");
     comm.device_scope();
-    comm.collectives_enqueue_at_once();
+    comm.enqueues_at_once();
 };
 static_assert(says_all<nccl::communicator_ref> && says_all<reproducible<nccl::communicator_ref>> && says_all<probed_sums>);
 
@@ -337,21 +337,6 @@ TEST_CASE("calls in a group have the records of the same calls made one by one")
 
 namespace {
 
-/// A list that must be walked once for each collective, in a group or not.
-struct walked_once {
-    std::vector<tensor<float>> all;
-    bool in_group;
-    mutable int walks = 0;
-
-    auto begin() const
-    {
-        CHECK(nccl::group::is_open() == in_group);
-        ++walks;
-        return all.begin();
-    }
-    auto end() const { return all.end(); }
-};
-
 /// Five tensors, reduced, scattered and gathered.
 template <class Comm>
 void check_lists(Comm& comm, stream_ref_of<Comm> stream, bool in_group)
@@ -370,17 +355,19 @@ void check_lists(Comm& comm, stream_ref_of<Comm> stream, bool in_group)
     for (const collective call : {collective::all_reduce, collective::reduce_scatter, collective::all_gather}) {
         const std::uint64_t of_send = call == collective::all_gather ? 1 : ranks;
         const std::uint64_t of_receive = call == collective::reduce_scatter ? 1 : ranks;
-        walked_once list{{}, in_group};
         std::uint64_t first[6] = {};
+        auto group = comm.group_scope();
+        CHECK(comm.enqueues_at_once() == !in_group);
         for (std::size_t t = 0; t < 5; ++t) {
-            list.all.push_back({{send.data() + first[t], parts[t] * of_send},
-                {receive.data() + first[t], parts[t] * of_receive}, names[t]});
+            const view<const float> from(send.data() + first[t], parts[t] * of_send);
+            const view<float> to(receive.data() + first[t], parts[t] * of_receive);
+            const call_site site = call_site::named(names[t]);
+            if (call == collective::all_reduce) comm.all_reduce(from, to, reduction::sum, stream, site);
+            else if (call == collective::reduce_scatter) comm.reduce_scatter(from, to, reduction::sum, stream, site);
+            else comm.all_gather(from, to, stream, site);
             first[t + 1] = first[t] + parts[t] * ranks;
         }
-        if (call == collective::all_reduce) all_reduce(comm, list, reduction::sum, stream);
-        else if (call == collective::reduce_scatter) reduce_scatter(comm, list, reduction::sum, stream);
-        else all_gather(comm, list, stream);
-        CHECK(list.walks == 1);
+        group.end({});
         CHECK_FALSE(nccl::group::is_open());
         device::copy(stream, view<const float>(receive.data(), receive.size()), view<float>(host.data(), host.size()));
         stream.synchronize(soon_ms);
@@ -411,7 +398,7 @@ void check_lists(Comm& comm, stream_ref_of<Comm> stream, bool in_group)
 
 } // namespace
 
-TEST_CASE("a list of tensors is reduced, scattered and gathered in one group, each by its name")
+TEST_CASE("tensors are reduced, scattered and gathered in one group of any communicator, each by its name")
 {
     for (const int ranks : {1, 3}) {
         run_nccl(ranks, [](nccl::communicator& world) {
@@ -614,7 +601,7 @@ TEST_CASE("probed communicators stack, and keep what the wrapped one says of its
         trainer rank(world);
         rank.prepare(0);
         probed_nccl inner(world);
-        CHECK(inner.collectives_enqueue_at_once());
+        CHECK(inner.enqueues_at_once());
         {
             const auto scope = inner.device_scope();
             int current = -1;

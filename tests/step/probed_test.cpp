@@ -163,20 +163,19 @@ void check_close(double measured, long double expected, double tolerance)
 
 /// In one call a rank receives a result with an element that is far off.
 template <communicator Comm>
-class damaging : public adaptor<Comm> {
-    using base_type = adaptor<Comm>;
+class damaging : public adaptor<damaging<Comm>, Comm> {
+    using base_type = adaptor<damaging, Comm>;
 
 public:
     using typename base_type::stream_ref;
     damaging(Comm comm, int call, int rank) : base_type(std::move(comm)), left_(call), rank_(rank) {}
 
     template <element T>
-        requires has_all_reduce<Comm, T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current())
+    void make(const collective_call& call, stream_ref on)
     {
-        base_type::all_reduce(send, receive, operation, on, where);
-        if (left_-- == 0 && this->rank() == rank_) on.enqueue([receive] { receive[7] = static_cast<T>(1e4f); });
+        base_type::template make<T>(call, on);
+        if (call.what != collective::all_reduce || left_-- != 0 || this->rank() != rank_) return;
+        on.enqueue([receive = call.received<T>()] { receive[7] = static_cast<T>(1e4f); });
     }
 
 private:
@@ -186,8 +185,8 @@ private:
 
 /// In one call the reduction takes a rank's contribution times a factor: all ranks receive the same wrong sum.
 template <communicator Comm>
-class damaged_reduction : public adaptor<Comm> {
-    using base_type = adaptor<Comm>;
+class damaged_reduction : public adaptor<damaged_reduction<Comm>, Comm> {
+    using base_type = adaptor<damaged_reduction, Comm>;
 
 public:
     using typename base_type::stream_ref;
@@ -197,17 +196,18 @@ public:
     }
 
     template <element T>
-        requires has_all_reduce<Comm, T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current())
+    void make(const collective_call& call, stream_ref on)
     {
-        if (left_-- != 0 || this->rank() != rank_) {
-            base_type::all_reduce(send, receive, operation, on, where);
+        if (call.what != collective::all_reduce || left_-- != 0 || this->rank() != rank_) {
+            base_type::template make<T>(call, on);
             return;
         }
+        const view<const T> send = call.sent<T>();
         std::vector<T> taken(send.begin(), send.end());
         for (T& x : taken) x = static_cast<T>(static_cast<float>(x) * factor_);
-        base_type::all_reduce(view<const T>(taken), receive, operation, on, where);
+        collective_call damaged = call;
+        damaged.send = taken.data();
+        base_type::template make<T>(damaged, on);
         on.synchronize(60'000);
     }
 
@@ -519,31 +519,22 @@ TEST_CASE("where several ranks hold the same, each of them is named with the low
 namespace {
 
 /// Hands one rank a result with one bit flipped, as damage in the broadcast phase would.
-class corrupting {
+class corrupting : public adaptor<corrupting, local::communicator> {
 public:
-    using device = host::device;
-    corrupting(local::communicator comm, int victim) : comm_(comm), victim_(victim) {}
-    int rank() const noexcept { return comm_.rank(); }
-    int size() const noexcept { return comm_.size(); }
+    corrupting(local::communicator comm, int victim) : adaptor(comm), victim_(victim) {}
     template <element T>
-    void all_reduce(view<const T> send, view<T> receive, reduction operation, host::stream_ref stream, call_site where)
+    void make(const collective_call& call, stream_ref stream)
     {
-        comm_.all_reduce(send, receive, operation, stream, where);
+        comm_.make<T>(call, stream);
         if constexpr (std::is_same_v<T, float>) {
-            if (comm_.rank() != victim_) return;
-            stream.enqueue([receive] {
+            if (call.what != collective::all_reduce || comm_.rank() != victim_) return;
+            stream.enqueue([receive = call.received<T>()] {
                 receive[receive.count() / 2] = std::bit_cast<float>(to_bits(receive[receive.count() / 2]) ^ 1u);
             });
         }
     }
-    template <element T>
-    void all_gather(view<const T> send, view<T> receive, host::stream_ref stream, call_site where)
-    {
-        comm_.all_gather(send, receive, stream, where);
-    }
 
 private:
-    local::communicator comm_;
     int victim_;
 };
 
@@ -1265,14 +1256,13 @@ TEST_CASE("bad options and null buffers are refused by name")
 namespace {
 
 /// Takes whatever it is given and moves nothing, as a communicator does that checks no pointers.
-class unchecking {
+class unchecking : public collectives<unchecking, host::device> {
 public:
-    using device = host::device;
     explicit unchecking(int& calls) : calls_(&calls) {}
     int rank() const noexcept { return 0; }
     int size() const noexcept { return 1; }
     template <element T>
-    void all_reduce(view<const T>, view<T>, reduction, host::stream_ref, call_site)
+    void make(const collective_call&, stream_ref)
     {
         ++*calls_;
     }
@@ -1425,8 +1415,7 @@ TEST_CASE("shards of different norms are no suspects")
     });
 }
 
-static_assert(has_all_reduce<probed<local::communicator>, float>);
-static_assert(full_communicator<probed<local::communicator>, bfloat16>);
+static_assert(communicator<probed<local::communicator>>);
 
 TEST_CASE("a shard that did not change is stale, unless most of the shards did not")
 {

@@ -3,40 +3,26 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include <collprobe/comm/local/communicator.hpp>
 
 namespace collprobe::testing {
 
-/// A communicator, not an adaptor, that counts what this rank is asked to send.
-class counting : public local::communicator {
+/// Counts what this rank is asked to send, by the library, too: the innermost communicator.
+class counting : public adaptor<counting, local::communicator> {
 public:
     std::uint64_t calls = 0;
     std::uint64_t bytes = 0;
 
-    explicit counting(const local::communicator& of) : local::communicator(of) {}
+    explicit counting(const local::communicator& of) : adaptor(of) {}
 
+    counting& innermost() noexcept { return *this; }
     template <element T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current())
+    void make(const collective_call& call, stream_ref on)
     {
-        count(send.size_bytes());
-        local::communicator::all_reduce(send, receive, operation, on, where);
-    }
-    template <element T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
-        call_site where = call_site::current())
-    {
-        count(send.size_bytes());
-        local::communicator::all_gather(send, receive, on, where);
-    }
-    template <element T>
-    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref on,
-        call_site where = call_site::current())
-    {
-        count(receive.size_bytes());
-        local::communicator::broadcast(send, receive, root, on, where);
+        if (call.what == collective::all_reduce || call.what == collective::all_gather) count(call.send_count * sizeof(T));
+        if (call.what == collective::broadcast) count(call.receive_count * sizeof(T));
+        adaptor::make<T>(call, on);
     }
 
 private:

@@ -50,7 +50,7 @@ std::vector<T> reduced_bits(const Provider& provider, std::uint64_t count)
     provider.run([&](auto& comm) {
         using device = typename std::remove_reference_t<decltype(comm)>::device;
         const auto rank = static_cast<std::uint64_t>(comm.rank());
-        const auto guard = detail::enter_device(comm);
+        const auto guard = comm.device_scope();
         typename device::template host_buffer<T> staging(count);
         typename device::template host_buffer<T> result(per_rank);
         typename device::template buffer<T> send(count);

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/intercepting_adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
 
 #include "tests/support/held_clock.hpp"
 
@@ -30,9 +30,8 @@ private:
 /// clocks, all ranks leave a collective 0.3 ms after the last has entered, and nothing else takes time. So a rank is as
 /// late as the test makes it, by `held_clock::set_ahead_ns` in work on its stream. One stream a rank.
 template <communicator Comm>
-class with_rank_clocks : public detail::intercepting_adaptor<with_rank_clocks<Comm>, Comm> {
-    using base_type = detail::intercepting_adaptor<with_rank_clocks, Comm>;
-    friend base_type;
+class with_rank_clocks : public adaptor<with_rank_clocks<Comm>, Comm> {
+    using base_type = adaptor<with_rank_clocks, Comm>;
 
 public:
     using typename base_type::stream_ref;
@@ -44,21 +43,21 @@ public:
     {
     }
 
-private:
     template <element T>
-    void around(const detail::collective_arguments&, view<const T> send, view<T>, stream_ref stream, call_site,
-        detail::forward_call<T> forward)
+    void make(const collective_call& made, stream_ref stream)
     {
+        if (made.what == collective::barrier) return base_type::template make<T>(made, stream);
         // Another rank may come to the next call while one still reads the arrivals at this one.
         enqueue_(stream, [all = all_, rank = static_cast<std::size_t>(this->rank()), call = call_] {
             all->of(++*call)[rank] = held_clock::ahead_ns();
         });
-        forward(send);
+        base_type::template make<T>(made, stream);
         enqueue_(stream, [all = all_, call = call_] {
             held_clock::set_ahead_ns(std::ranges::max(all->of(*call)) + 300'000);
         });
     }
 
+private:
     std::shared_ptr<arrivals> all_;
     enqueue_type enqueue_;
     std::shared_ptr<int> call_ = std::make_shared<int>(0); ///< the number of the last one, for work on the stream

@@ -29,7 +29,7 @@ static void train(const ranks& job, ncclComm_t comm, cudaStream_t compute, cudaS
             CUDA_CHECK(cudaStreamWaitEvent(traffic, ready, 0));
             float* const grad = net.gradient[k];
             const size_t n = parameters_of(k);
-            probe.all_reduce({grad, n}, collprobe::view(grad, n), collprobe::reduction::average, traffic);
+            probe.all_reduce(grad, grad, n, ncclAvg, traffic);
         }
         probe.end_step(step, {.loss = net.loss}, traffic);
         NCCL_CHECK(ncclAllReduce(net.loss, net.loss, 1, ncclFloat, ncclAvg, comm, traffic));

@@ -27,7 +27,7 @@ static void train(ncclComm_t comm, int rank, int ranks, cudaStream_t stream, int
         in_groups([&](int t) {
             __nv_bfloat16* const all = net.gradient[t];
             __nv_bfloat16* const own = all + net.begin(t);
-            probe.reduce_scatter({all, net.count(t)}, collprobe::view(own, net.part(t)), collprobe::reduction::average, stream, collprobe::call_site::named(net.name(t)));
+            probe.reduce_scatter(all, own, net.part(t), ncclAvg, stream, collprobe::call_site::named(net.name(t)));
         });
         for (int t = 0; t < tensors; ++t) {
             if (!tried.skips(net, t, step)) update(net, t, stream);
@@ -35,7 +35,7 @@ static void train(ncclComm_t comm, int rank, int ranks, cudaStream_t stream, int
         in_groups([&](int t) {
             __nv_bfloat16* const all = net.weight[t];
             __nv_bfloat16* const own = all + net.begin(t);
-            probe.all_gather({own, net.part(t)}, collprobe::view(all, net.count(t)), stream, collprobe::call_site::named(net.name(t)));
+            probe.all_gather(own, all, net.part(t), stream, collprobe::call_site::named(net.name(t)));
             tried.while_sending(net, t, step, stream);
         });
         probe.end_step(step, {.loss = net.loss}, stream);

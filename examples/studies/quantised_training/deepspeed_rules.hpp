@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record/quantisation.hpp>
@@ -28,8 +27,8 @@ namespace quantised_training {
 ///
 /// It says of its roundings what its kernels could know: what they read, not what the caller has. The host waits.
 template <collprobe::communicator Comm>
-class deepspeed_rules : public collprobe::adaptor<Comm> {
-    using base_type = collprobe::adaptor<Comm>;
+class deepspeed_rules : public collprobe::adaptor<deepspeed_rules<Comm>, Comm> {
+    using base_type = collprobe::adaptor<deepspeed_rules, Comm>;
     using base_type::comm_;
 
 public:
@@ -43,20 +42,18 @@ public:
     }
 
     template <collprobe::element T>
-    void all_reduce(std::type_identity_t<collprobe::view<const T>> send, collprobe::view<T> receive,
-        collprobe::reduction operation, stream_ref stream,
-        collprobe::call_site where = collprobe::call_site::current())
+    void make(const collprobe::collective_call& call, stream_ref stream)
     {
         if constexpr (std::is_same_v<T, float>) {
-            if (operation == collprobe::reduction::average) {
-                average(send, receive, stream);
+            if (call.what == collprobe::collective::all_reduce && call.operation == collprobe::reduction::average) {
+                average(call.sent<T>(), call.received<T>(), stream);
                 return;
             }
         }
-        comm_.all_reduce(send, receive, operation, stream, where);
+        comm_.template make<T>(call, stream);
     }
 
-    collprobe::quantised_calls& quantisation_calls() noexcept { return calls_; }
+    collprobe::quantised_calls* quantisation_calls() noexcept { return &calls_; }
 
 private:
     bool has(defect which) const { return (defects_ & which) != 0; }

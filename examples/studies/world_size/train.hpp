@@ -148,7 +148,7 @@ private:
 
 /// A whole run as one rank sees it. `take` gets the records of the steps; `advance()` is called after each step.
 template <class Wire, class Comm, class Average, class Take, class Advance>
-run_result train_rank(const options& given, const trainer::split_dataset& data, averaging how, const Comm& comm,
+run_result train_rank(const options& given, const trainer::split_dataset& data, averaging how, Comm comm,
     Average& average, Take take, Advance advance)
 {
     rank_trainer<Wire> self(given, data.train, comm.rank(), comm.size());

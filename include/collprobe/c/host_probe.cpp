@@ -11,24 +11,22 @@ namespace collprobe::inline COLLPROBE_ABI::c {
 namespace {
 
 /// A communicator whose one collective is the all-gather of the caller.
-class callback_communicator {
+class callback_communicator : public collectives<callback_communicator, host::device> {
 public:
-    using device = host::device;
-    using stream_ref = host::stream_ref;
-
     explicit callback_communicator(step_exchange& by) noexcept : by_(&by) {}
     int rank() const noexcept { return static_cast<int>(by_->heading.rank); }
     int size() const noexcept { return static_cast<int>(by_->heading.ranks); }
     const std::string& name() const noexcept { return by_->name; }
     std::int64_t timeout_ms() const noexcept { return -1; } // the caller's function has one of its own
 
+    static constexpr bool has_collective(collective what) noexcept { return what == collective::all_gather; }
     template <element T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on, call_site = {}) const
+    void make(const collective_call& call, stream_ref on) const
     {
         step_heading own = by_->heading;
-        own.bytes = send.size_bytes();
-        on.enqueue([by = by_, calls = by_->shown, own, send, receive] {
-            by->run(own, calls, send.data(), receive.data(), static_cast<std::size_t>(send.size_bytes()));
+        own.bytes = call.send_count * sizeof(T);
+        on.enqueue([by = by_, calls = by_->shown, own, send = call.send, receive = call.receive] {
+            by->run(own, calls, send, receive, static_cast<std::size_t>(own.bytes));
         });
     }
 

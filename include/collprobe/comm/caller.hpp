@@ -2,15 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/capabilities.hpp>
-#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/collective.hpp>
+#include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 
@@ -35,7 +35,7 @@ public:
         return {.call = call_,
             .rank = comm_->rank(),
             .size = comm_->size(),
-            .communicator = name_of(*comm_),
+            .communicator = comm_->name(),
             .where = where_};
     }
 
@@ -48,7 +48,7 @@ public:
         status code = status::invalid_argument) const
     {
         const error why(code, message, origin());
-        tell_refusal(*comm_, why, instead_of, on);
+        comm_->refuse(why, instead_of, on);
         throw why;
     }
 
@@ -72,13 +72,29 @@ public:
     /// `advice` tells the user of another solution.
     void require_immediate(const char* advice = "") const
     {
-        if (!enqueues_at_once(*comm_)) fail(status::unsupported, std::string(inside_a_group) + advice);
+        if (!comm_->enqueues_at_once()) fail(status::unsupported, std::string(inside_a_group) + advice);
     }
 
 private:
     const Comm* comm_;
     const char* call_;
     call_site where_;
+};
+
+/// During its life the communicator treats calls as parts of one call of `count` elements. Without it, ranks with
+/// different counts or types would not be noticed if their messages had equal sizes.
+template <communicator Comm>
+class parts_of_one {
+public:
+    parts_of_one(Comm& comm, std::uint64_t count, element_type type) noexcept : comm_(comm)
+    {
+        comm_.part_of(count, type);
+    }
+    parts_of_one(const parts_of_one&) = delete;
+    ~parts_of_one() { comm_.part_of(0, {}); }
+
+private:
+    Comm& comm_;
 };
 
 } // namespace collprobe::detail

@@ -102,7 +102,7 @@ struct copy_padded {
 /// elements, in chunks that fit `scratch`. `buffer` is only read.
 /// Cost: (n-1)/n of the buffer sent, two passes over it, n/2 multiply-adds per element. On a GPU a block of threads
 /// takes a pair of ranks. Few pairs are cut into parts, which use a little of `scratch` if it is large.
-template <element T, has_all_to_all<T> Comm>
+template <element T, communicator Comm>
 void accumulate_gram(Comm& comm, view<const T> buffer, view<double> partial, view<unsigned char> scratch,
     stream_ref_of<Comm> stream, call_site where = call_site::current())
 {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 
@@ -20,7 +19,6 @@ namespace collprobe::inline COLLPROBE_ABI {
 ///
 ///     node_groups nodes(world, 8);
 template <communicator Comm>
-    requires has_split<Comm>
 class node_groups {
 public:
     /// The communicator type that `split` of the world returns.
@@ -40,8 +38,8 @@ public:
         const std::string mismatch
             = "ranks_per_node is " + std::to_string(ranks_per_node) + " here, and another on some ranks";
         // A rank that has not noticed the mismatch must not wait for this rank.
-        detail::abort(within_, mismatch);
-        detail::abort(across_, mismatch);
+        within_.abort(mismatch);
+        across_.abort(mismatch);
         detail::caller(world, "node_groups", where).fail(status::mismatch, mismatch);
     }
 

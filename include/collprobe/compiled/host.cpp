@@ -13,11 +13,11 @@
 #include <collprobe/audit/detail/weight_probe.ipp>
 #include <collprobe/comm/detail/rendezvous.ipp>
 #include <collprobe/comm/detail/call.ipp>
-#include <collprobe/comm/detail/collective_arguments.ipp>
 #include <collprobe/comm/local/detail/check.ipp>
 #include <collprobe/comm/local/detail/communicator.ipp>
 #include <collprobe/comm/local/detail/group.ipp>
 #include <collprobe/comm/local/detail/moves.ipp>
+#include <collprobe/core/detail/collective.ipp>
 #include <collprobe/core/detail/error.ipp>
 #include <collprobe/device/host/detail/stream.ipp>
 #include <collprobe/metrics/detail/average_weights.ipp>

@@ -8,10 +8,8 @@
 #include <vector>
 
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
-#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/intercepting_adaptor.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -49,9 +47,8 @@ struct faulty_options {
 /// Cost: none in a call without a fault, except a copy for a later `stale`. Otherwise one pass over the damaged
 /// elements, a copy for `during`, and a broadcast for `duplicate_shard`.
 template <communicator Comm>
-class faulty : public detail::intercepting_adaptor<faulty<Comm>, Comm> {
-    using base_type = detail::intercepting_adaptor<faulty, Comm>;
-    friend base_type;
+class faulty : public adaptor<faulty<Comm>, Comm> {
+    using base_type = adaptor<faulty, Comm>;
     using base_type::comm_;
 
 public:
@@ -77,7 +74,7 @@ public:
         const detail::fault_needs needs(faults_);
         detail::check_sizes(needs, max_bytes_, max_injections_, who.origin());
         log_.reserve(static_cast<std::size_t>(max_injections_));
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         if (needs.any()) {
             memory_ = detail::in_flight<detail::fault_memory<device>>(base_type::timeout_ms(), needs, max_bytes_);
         } else {
@@ -89,6 +86,37 @@ public:
     faulty& operator=(faulty&& other) noexcept { return detail::replace(*this, std::move(other)); }
     /// Waits until no work uses the object's memory, at most the communicator's time-out; after that it is leaked.
     ~faulty() = default;
+
+    template <element T>
+    outcome_of<Comm, T> make(const collective_call& call, stream_ref stream)
+    {
+        running<T> now{calls_, {}, call, false, stream};
+        const auto forward = [&, this] { return comm_.template make<T>(now.made, stream); };
+        if (call.what == collective::barrier || (counted_ & bit(call.what)) == 0) return forward();
+        ++calls_;
+        // The wrapped communicator reports wrong arguments.
+        if (!concerns(now.call) || !detail::flaw_of_arguments(call, rank(), size()).empty()) return forward();
+        const bool sends = call.sends(rank());
+        if (!comm_.enqueues_at_once()) {
+            detail::caller(comm_, call.what, call.where)
+                .refuse(call.what, stream, detail::inside_a_group, status::unsupported);
+        }
+        const auto scope = comm_.device_scope();
+        now.target = {call.what, call.type, sends ? call.send_count : 0, call.receive_count, size()};
+        return detail::made_within(forward, [&, this](const auto& make) {
+            const auto all = [&, this] {
+                if (sends) keep(fault_phase::before, now, call.template sent<T>());
+                damage(fault_phase::before, now);
+                damage(fault_phase::during, now);
+                save_tails(now);
+                make();
+                keep(fault_phase::after, now, view<const T>(now.receive()));
+                damage(fault_phase::after, now);
+            };
+            if (memory_) detail::enqueue_marked(memory_->use.wait_for_last(stream, call.where), stream, all);
+            else all();
+        });
+    }
 
     /// The faults enqueued on this rank, in order: the first `max_injections`. Equal in every run.
     view<const injection> injected() const noexcept { return view<const injection>(log_); }
@@ -103,11 +131,12 @@ private:
     struct running {
         std::uint64_t call;
         detail::fault_target target;
-        view<const T> sent;
-        view<T> receive;
+        collective_call made; ///< with the memory that is sent
         bool is_copy;
         stream_ref stream;
-        call_site where;
+
+        view<const T> sent() const noexcept { return made.template sent<T>(); }
+        view<T> receive() const noexcept { return made.template received<T>(); }
     };
 
     static unsigned bit(collective of) noexcept { return 1u << static_cast<unsigned>(of); }
@@ -131,36 +160,6 @@ private:
     }
 
     template <element T>
-    void around(const detail::collective_arguments& with, view<const T> send, view<T> receive, stream_ref stream,
-        call_site where, detail::forward_call<T> forward)
-    {
-        if ((counted_ & bit(with.call)) == 0) return forward(send);
-        const std::uint64_t call = calls_++;
-        // The wrapped communicator reports wrong arguments.
-        if (!concerns(call) || !detail::flaw_of_arguments(with, rank(), size()).empty()) return forward(send);
-        const bool sends = with.sends(rank());
-        if (!detail::enqueues_at_once(comm_)) {
-            detail::caller(comm_, with.call, where)
-                .refuse(with.call, stream, detail::inside_a_group, status::unsupported);
-        }
-        const auto scope = detail::enter_device(comm_);
-        running<T> now{call,
-            {with.call, with.type, sends ? send.count() : 0, receive.count(), size()}, send, receive, false, stream,
-            where};
-        const auto all = [&, this] {
-            if (sends) keep(fault_phase::before, now, send);
-            damage(fault_phase::before, now);
-            damage(fault_phase::during, now);
-            save_tails(now);
-            forward(now.sent);
-            keep(fault_phase::after, now, view<const T>(receive));
-            damage(fault_phase::after, now);
-        };
-        if (memory_) detail::enqueue_marked(memory_->use.wait_for_last(stream, where), stream, all);
-        else all();
-    }
-
-    template <element T>
     void damage(fault_phase phase, running<T>& now)
     {
         std::uint64_t tail = 0;
@@ -173,7 +172,7 @@ private:
             }
             injection one;
             if (detail::plan_fault(each, which, now.call, rank(), now.target, one)) {
-                hit(one, now, now.receive.data() + one.first, tail);
+                hit(one, now, now.receive().data() + one.first, tail);
             }
             if (each.kind == fault_kind::untouched_tail) tail += detail::fault_needs::tail_room(each);
         }
@@ -199,7 +198,7 @@ private:
         }
         case fault_kind::duplicate_shard:
             return replace(one, now, at,
-                now.receive.data() + static_cast<std::uint64_t>(one.source) * one.elements);
+                now.receive().data() + static_cast<std::uint64_t>(one.source) * one.elements);
         default: break;
         }
         const double magnitude = faults_[one.fault].magnitude;
@@ -214,12 +213,12 @@ private:
     T* writable_send(fault_phase phase, running<T>& now)
     {
         if (phase == fault_phase::during && !now.is_copy) {
-            const view<T> copy(reinterpret_cast<T*>(room(memory_->copy, now)), now.sent.count());
-            device::template copy<T>(now.stream, now.sent, copy, now.where);
-            now.sent = copy;
+            const view<T> copy(reinterpret_cast<T*>(room(memory_->copy, now)), now.sent().count());
+            device::template copy<T>(now.stream, now.sent(), copy, now.made.where);
+            now.made.send = copy.data();
             now.is_copy = true;
         }
-        return const_cast<T*>(now.sent.data());
+        return const_cast<T*>(now.sent().data());
     }
 
     /// For every rank that sends another rank's data, broadcasts those data to it. Collective.
@@ -229,17 +228,15 @@ private:
         for (int victim = 0; victim < size(); ++victim) {
             injection one;
             if (!detail::plan_fault(faults_[which], which, now.call, victim, now.target, one)) continue;
-            auto& world = detail::innermost(comm_);
-            if constexpr (has_broadcast<std::remove_reference_t<decltype(world)>, T>) {
-                const view<T> guest(reinterpret_cast<T*>(room(memory_->guest, now)), now.sent.count());
-                world.broadcast(now.sent, guest, one.source, now.stream, now.where);
-                if (victim != rank()) continue;
-                T* const at = writable_send(one.phase, now) + one.first;
-                replace(one, now, at, guest.data() + one.first);
-            } else {
-                detail::caller(comm_, now.target.where, now.where)
+            if (!Comm::has_collective(collective::broadcast)) {
+                detail::caller(comm_, now.target.where, now.made.where)
                     .refuse(now.target.where, now.stream, "duplicate_shard needs a broadcast", status::unsupported);
             }
+            const view<T> guest(reinterpret_cast<T*>(room(memory_->guest, now)), now.sent().count());
+            comm_.innermost().broadcast(now.sent(), guest, one.source, now.stream, now.made.where);
+            if (victim != rank()) continue;
+            T* const at = writable_send(one.phase, now) + one.first;
+            replace(one, now, at, guest.data() + one.first);
         }
     }
 
@@ -254,7 +251,7 @@ private:
             if (detail::plan_fault(each, which, now.call, rank(), now.target, one)) {
                 const view<T> saved(reinterpret_cast<T*>(memory_->tails.data() + tail), one.elements);
                 device::template copy<T>(
-                    now.stream, view<const T>(now.receive).part(one.first, one.elements), saved, now.where);
+                    now.stream, view<const T>(now.receive()).part(one.first, one.elements), saved, now.made.where);
             }
             tail += detail::fault_needs::tail_room(each);
         }
@@ -276,7 +273,7 @@ private:
         auto& kept = side == fault_phase::after ? memory_->received : memory_->sent;
         require_room(data.size_bytes(), now);
         device::template copy<T>(
-            now.stream, data, view<T>(reinterpret_cast<T*>(kept.data(now.call)), data.count()), now.where);
+            now.stream, data, view<T>(reinterpret_cast<T*>(kept.data(now.call)), data.count()), now.made.where);
         kept.of(now.call) = {now.call, data.size_bytes()};
     }
 
@@ -288,11 +285,11 @@ private:
     }
 
     template <element T>
-    void note(const injection& one, [[maybe_unused]] const running<T>& now, T* at, const T* by)
+    void note(const injection& one, const running<T>& now, T* at, const T* by)
     {
         const view<T> hit(at, (one.elements - 1) * one.stride + 1);
         const view<const T> read(by == nullptr ? at : by, hit.count());
-        order_hooks::access(now.stream, "fault", read, hit, now.where);
+        order_hooks::access(now.stream, "fault", read, hit, now.made.where);
         ++injections_;
         if (log_.size() < max_injections_) log_.push_back(one);
     }
@@ -300,14 +297,14 @@ private:
     template <element T, class Buffer>
     unsigned char* room(const Buffer& in, const running<T>& now) const
     {
-        require_room(now.sent.size_bytes(), now);
+        require_room(now.sent().size_bytes(), now);
         return in.data();
     }
     template <element T>
     void require_room(std::uint64_t bytes, const running<T>& now) const
     {
         if (bytes <= max_bytes_) return;
-        detail::caller(comm_, now.target.where, now.where)
+        detail::caller(comm_, now.target.where, now.made.where)
             .refuse(now.target.where, now.stream,
                 "a fault needs a copy of " + std::to_string(bytes) + " bytes, above max_bytes, "
                     + std::to_string(max_bytes_));

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -43,12 +42,12 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
     }
     for (const stream_ref& consumer : consumers) marks = marks || !(consumer == on);
 
-    const auto scope = enter_device(comm);
+    const auto scope = comm.device_scope();
     try {
         await_producers(who, on, producers);
         for (std::size_t i = 0; i < count; ++i) plan_of(i).order(on);
     } catch (const error& why) {
-        tell_refusal(comm, why, collective::all_gather, on);
+        comm.refuse(why, collective::all_gather, on);
         throw;
     }
 
@@ -58,8 +57,10 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
         const auto gather_all = [&] {
             for (std::size_t i = 0; i < count; ++i) plan_of(i).gather(comm, on);
         };
-        if (count > 1) as_one_group(comm, where, gather_all);
-        else gather_all();
+        if (count == 1) return gather_all();
+        auto group = comm.group_scope(where);
+        gather_all();
+        group.end(where);
     };
     const auto note = [&] {
         for (std::size_t i = 0; i < count; ++i) plan_of(i).note(on, done);
@@ -98,7 +99,6 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
 ///   an impossible path, a producer outside the capture; `unsupported` inside a group; those of the communicator.
 ///   Only waits are enqueued then. If the communicator supports it, the peers are notified.
 template <class Source, class Destination, communicator Comm>
-    requires has_all_gather<Comm, detail::buffer_element<Destination>>
 gather_handle<typename Comm::device> copy_then_all_gather(Source&& source, Destination&& destination, Comm& comm,
     stream_ref_of<Comm> on, stream_list<stream_ref_of<Comm>> producers, stream_list<stream_ref_of<Comm>> consumers,
     const gather_options<typename Comm::device, detail::buffer_element<Destination>>& options = {},

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -32,7 +31,6 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// partial sums up to 7 (n - 2), at most 33 * 7; about 40 others, 95 for small messages.
 /// Memory: 8 times the message on the host, 4 times on the device. Source of the search: FPRev, arXiv 2411.00442.
 template <detail::inspectable T, communicator Comm>
-    requires(has_all_reduce<Comm, T> && has_all_gather<Comm, std::uint8_t>)
 inspection inspect(Comm& comm, stream_ref_of<Comm> stream, std::uint64_t count, const inspect_options& options = {},
     call_site where = call_site::current())
 {
@@ -43,12 +41,12 @@ inspection inspect(Comm& comm, stream_ref_of<Comm> stream, std::uint64_t count, 
     who.require(options.timed >= 1 && options.warm_ups >= 0 && options.permutations >= 0,
         "timed is below 1, or warm_ups or permutations below 0");
     who.require_immediate();
-    const auto scope = detail::enter_device(comm);
+    const auto scope = comm.device_scope();
     if constexpr (detail::can_capture<stream_ref_of<Comm>>) {
         if (stream.capturing(where)) who.fail(status::unsupported, "the host cannot wait inside a capture");
     }
     detail::calls_over<T, Comm> calls(comm, stream, 2 * count, where);
-    return detail::inspector<T>(comm.rank(), comm.size(), detail::name_of(comm), count, options, calls, calls).run();
+    return detail::inspector<T>(comm.rank(), comm.size(), comm.name(), count, options, calls, calls).run();
 }
 
 } // namespace collprobe

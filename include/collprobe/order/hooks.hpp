@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/order/stream.hpp>
@@ -130,13 +131,13 @@ void access(const Stream& on, const char* what, memory_range read, memory_range 
 {
     if_checked([&](auto& to) { to.launch(stream_of(on), {read}, {write}, what, where); });
 }
-/// `with`: its `collective_arguments`. `deferrable`: whether an open group may delay the call.
-template <class Stream, class Arguments>
-void call(const Stream& on, int rank, const Arguments& with, bool deferrable, call_site where)
+/// `deferrable`: whether an open group may delay the call.
+template <class Stream>
+void call(const Stream& on, int rank, const collective_call& made, bool deferrable)
 {
     if_checked([&](auto& to) {
-        to.collective(
-            stream_of(on), {with.bytes_sent(rank)}, {with.bytes_received()}, name(with.call), deferrable, where);
+        to.collective(stream_of(on), {made.bytes_sent(rank)}, {made.bytes_received()}, name(made.what), deferrable,
+            made.where);
     });
 }
 inline void group_begin() noexcept

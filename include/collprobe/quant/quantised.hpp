@@ -8,12 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
-#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/node_groups.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/quantisation.hpp>
@@ -49,8 +47,8 @@ struct quantised_options {
 /// with feedback from the second step on. Errors: those of the wrapped communicator; `invalid_argument` for
 /// wrong buffers; `unsupported` in an NCCL group.
 template <communicator Comm, class Groups = void>
-class quantised : public adaptor<Comm> {
-    using base_type = adaptor<Comm>;
+class quantised : public adaptor<quantised<Comm, Groups>, Comm> {
+    using base_type = adaptor<quantised, Comm>;
     using base_type::comm_;
     static constexpr bool two_level = !std::is_void_v<Groups>;
 
@@ -89,38 +87,34 @@ public:
     /// leaked.
     ~quantised() = default;
 
-    /// Element i of every rank's `receive` becomes the sum or average of element i of all ranks' `send`, with
-    /// an error of two roundings to codes (three with node groups). `receive` is `send` or disjoint from it.
-    template <element T>
-    requires has_all_reduce<Comm, T> quantised_outcome all_reduce(std::type_identity_t<view<const T>> send,
-        view<T> receive, reduction operation, stream_ref stream, call_site where = call_site::current())
+    /// The results have these errors:
+    /// - `all_reduce`, sum or average: of two roundings to codes (three with node groups);
+    /// - `reduce_scatter`, sum or average: of one rounding to codes (two with node groups);
+    /// - `all_gather`: `receive` becomes the ranks' `send` as their codes decode to on every rank: on the sender, too.
+    ///   With node groups the codes have the format `across`.
+    template <element T> quantised_outcome make(const collective_call& call, stream_ref stream)
     {
-        const auto what = detail::arguments_of<collective::all_reduce>(send, receive, operation);
-        return quantise_or_forward<collective::all_reduce, T>(what, send.size_bytes(), send, receive, stream,
-            where, [&, this] { comm_.all_reduce(send, receive, operation, stream, where); });
-    }
-
-    /// Rank r's `receive` becomes part r of the sum or average of all ranks' `send`, with an error of one
-    /// rounding to codes (two with node groups). `receive` is part r of `send` or disjoint from it.
-    template <element T>
-    requires has_reduce_scatter<Comm, T> quantised_outcome reduce_scatter(
-        std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref stream,
-        call_site where = call_site::current())
-    {
-        const auto what = detail::arguments_of<collective::reduce_scatter>(send, receive, operation);
-        return quantise_or_forward<collective::reduce_scatter, T>(what, send.size_bytes(), send, receive,
-            stream, where, [&, this] { comm_.reduce_scatter(send, receive, operation, stream, where); });
-    }
-
-    /// `receive` becomes the ranks' `send`, one after the other, as their codes decode to on every rank: on
-    /// the sender, too. With node groups the codes have the format `across`.
-    template <element T>
-    requires has_all_gather<Comm, T> quantised_outcome all_gather(std::type_identity_t<view<const T>> send,
-        view<T> receive, stream_ref stream, call_site where = call_site::current())
-    {
-        const auto what = detail::arguments_of<collective::all_gather>(send, receive);
-        return quantise_or_forward<collective::all_gather, T>(what, receive.size_bytes(), send, receive,
-            stream, where, [&, this] { comm_.all_gather(send, receive, stream, where); });
+        if (call.what != collective::all_gather && !call.reduces()) {
+            comm_.template make<T>(call, stream);
+            return {};
+        }
+        const std::uint64_t bytes
+            = sizeof(T) * (call.what == collective::all_gather ? call.receive_count : call.send_count);
+        const unquantised_reason why_not = calls_.reason(call.what, call.type, call.operation, bytes);
+        ++calls_.counts[static_cast<int>(why_not)];
+        const auto ranks = static_cast<std::uint64_t>(comm_.size());
+        const std::uint64_t plain = bytes / ranks * (ranks - 1) * (call.what == collective::all_reduce ? 2 : 1);
+        if constexpr (quantises<T>) {
+            if (why_not == unquantised_reason::none) {
+                quantised_outcome made = quantise<T>(call, stream);
+                made.bytes_plain = plain;
+                made.average = call.operation == reduction::average;
+                return calls_.last = made;
+            }
+        }
+        comm_.template make<T>(call, stream);
+        return calls_.last
+            = {.why_not = why_not, .bytes_sent = plain, .bytes_plain = plain, .collectives = 1};
     }
 
     /// Ends a step: the next call is the first of the next one. Stochastic rounding takes other random bits,
@@ -129,7 +123,7 @@ public:
     /// before the next.
     void next_step(stream_ref stream, call_site where = call_site::current())
     {
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         memory_->use.wait_for_last(stream, where);
         device::for_each(stream, 1, detail::count_step{memory_->step.data()});
         memory_->use.wait_for_last(stream, where).record(stream);
@@ -147,7 +141,7 @@ public:
     const quantisation& across() const noexcept { return across_; }
 
     /// Where a call writes what it did to the numbers, and what the last call was: for parts of a step.
-    quantised_calls& quantisation_calls() noexcept { return calls_; }
+    quantised_calls* quantisation_calls() noexcept { return &calls_; }
 
 private:
     using caller = detail::caller<Comm>;
@@ -163,7 +157,7 @@ private:
         who.require(within_.block == across_.block, "within and across differ in their blocks");
         who.require(within_.rotate == across_.rotate && (!within_.rotate || within_.seed == across_.seed),
             "within and across differ in their rotations");
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         const std::uint64_t least
             = 4 * detail::least_area(within_, across_, static_cast<std::uint64_t>(comm_.size()));
         if (options_.scratch_bytes < least) {
@@ -182,57 +176,37 @@ private:
         memory_ = detail::in_flight<memory_type>(base_type::timeout_ms(), options_.scratch_bytes, places);
     }
 
-    template <collective Call, element T, class Forward>
-    quantised_outcome quantise_or_forward(const detail::collective_arguments& what, std::uint64_t bytes,
-        view<const T> send, view<T> receive, stream_ref stream, call_site where, const Forward& forward)
+    template <element T> quantised_outcome quantise(const collective_call& call, stream_ref stream)
     {
-        const unquantised_reason why_not = calls_.reason(Call, what.type, what.operation, bytes);
-        ++calls_.counts[static_cast<int>(why_not)];
-        const auto ranks = static_cast<std::uint64_t>(comm_.size());
-        const std::uint64_t plain = bytes / ranks * (ranks - 1) * (Call == collective::all_reduce ? 2 : 1);
-        if constexpr (quantises<T>) {
-            if (why_not == unquantised_reason::none) {
-                quantised_outcome made = quantise<Call, T>(what, send, receive, stream, where);
-                made.bytes_plain = plain;
-                made.average = what.operation == reduction::average;
-                return calls_.last = made;
-            }
-        }
-        forward();
-        return calls_.last
-            = {.why_not = why_not, .bytes_sent = plain, .bytes_plain = plain, .collectives = 1};
-    }
-
-    template <collective Call, element T>
-    quantised_outcome quantise(const detail::collective_arguments& what, view<const T> send, view<T> receive,
-        stream_ref stream, call_site where)
-    {
-        const caller who(comm_, Call, where);
+        const call_site where = call.where;
+        const view<const T> send = call.sent<T>();
+        const view<T> receive = call.received<T>();
+        const caller who(comm_, call.what, where);
         who.require_immediate();
-        detail::check_buffer(comm_, send, "send", Call, stream, where);
-        detail::check_buffer(comm_, receive, "receive", Call, stream, where);
-        const std::string flaw = detail::flaw_of_arguments(what, rank(), size());
-        if (!flaw.empty()) who.refuse(Call, stream, flaw);
-        order_hooks::access(stream, name(Call), send, receive, where);
+        comm_.check_buffer(send, "send", call.what, stream, where);
+        comm_.check_buffer(receive, "receive", call.what, stream, where);
+        const std::string flaw = detail::flaw_of_arguments(call, rank(), size());
+        if (!flaw.empty()) who.refuse(call.what, stream, flaw);
+        order_hooks::access(stream, name(call.what), send, receive, where);
         const order_hooks::silent inner_work;
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         memory_type& memory = *memory_;
         typename device::event& done = memory.use.wait_for_last(stream, where);
         quantised_outcome outcome{.across = across_.format,
             .block = within_.block,
             .levels = two_level ? 2u : 1u};
-        const std::uint32_t call = call_++;
-        const detail::parts_of_one<Comm> parts(comm_, what.send_count, what.type);
-        [[maybe_unused]] const detail::parts_in_nodes<Groups> parts_in_nodes(nodes_, what.send_count, what.type);
+        const std::uint32_t number = call_++;
+        const detail::parts_of_one<Comm> parts(comm_, call.send_count, call.type);
+        [[maybe_unused]] const detail::parts_in_nodes<Groups> parts_in_nodes(nodes_, call.send_count, call.type);
         detail::enqueue_marked(done, stream, [&, this] {
-            const detail::quantised_call how{within_, across_, call,
+            const detail::quantised_call how{within_, across_, number,
                 std::exchange(calls_.errors_to, nullptr), std::exchange(calls_.digests_to, nullptr), where};
             detail::quantised_exchange<T, Comm, Groups> work(
-                comm_, nodes_, memory, how, what, send.data(), receive.data(), stream);
-            if constexpr (Call == collective::all_gather) {
+                comm_, nodes_, memory, how, call, send.data(), receive.data(), stream);
+            if (call.what == collective::all_gather) {
                 work.gather(outcome);
             } else {
-                outcome.feedback = work.find_feedback(what, who);
+                outcome.feedback = work.find_feedback(call, who);
                 outcome.inputs_fed_back = within_.feedback == error_feedback::all;
                 outcome.sums_fed_back = across_.feedback != error_feedback::none;
                 if (outcome.feedback == feedback_state::dropped) ++calls_.feedback_dropped;

@@ -8,9 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -47,8 +45,6 @@ struct agreement_options {
 /// `mismatch` if the ranks have made different numbers of comparisons; `unsupported` inside an NCCL group; those of the
 /// communicator.
 template <communicator Comm>
-    requires has_all_reduce<Comm, std::uint64_t> && has_all_gather<Comm, std::uint64_t>
-    && has_broadcast<Comm, std::uint8_t>
 class agreement {
 public:
     using device = typename Comm::device;
@@ -64,9 +60,9 @@ public:
             "max_buffers must be at least 1, scratch_bytes at least 4096");
         who.require(options.reference_rank >= -1 && options.reference_rank < comm.size(),
             "reference_rank must be a rank of the communicator, or -1");
-        const auto scope = detail::enter_device(comm);
+        const auto scope = comm.device_scope();
         memory_ = detail::in_flight<detail::difference_memory<device>>(
-            detail::timeout_of(comm), comm.size(), room(), options.scratch_bytes);
+            comm.timeout_ms(), comm.size(), room(), options.scratch_bytes);
     }
     /// A moved-from object can only be destroyed or assigned to.
     agreement(agreement&&) = default;
@@ -81,7 +77,7 @@ public:
     /// Cost: one read of the buffers, and one all-reduce (max) of `16 * max_buffers + 16` bytes.
     bool agreed(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
     {
-        const auto scope = detail::enter_device(*comm_);
+        const auto scope = comm_->device_scope();
         return compare(buffers, stream, {*comm_, "agreed", where});
     }
 
@@ -103,7 +99,7 @@ public:
     std::vector<detail::located_difference> find(
         view<const replica> buffers, stream_ref stream, const char* call, call_site where)
     {
-        const auto scope = detail::enter_device(*comm_);
+        const auto scope = comm_->device_scope();
         std::vector<detail::located_difference> all;
         if (compare(buffers, stream, {*comm_, call, where})) return all;
         for (std::uint64_t b = 0; b < room(); ++b) {
@@ -122,7 +118,7 @@ public:
     std::uint64_t restore(const detail::located_difference& found, int turn, view<const replica> buffers,
         stream_ref stream, call_site where)
     {
-        const auto scope = detail::enter_device(*comm_);
+        const auto scope = comm_->device_scope();
         const std::vector<int>& holders = found.report.holders;
         bool take = false;
         for (const int rank : found.report.others) take = take || rank == comm_->rank();
@@ -167,7 +163,7 @@ private:
             }
             device::for_each(
                 stream, room() + 1, detail::write_keys{memory.held.data(), room(), number_, keys.data()});
-            detail::innermost(*comm_).all_reduce(
+            comm_->innermost().all_reduce(
                 view<const std::uint64_t>(keys), keys, reduction::max, stream, who.where());
             device::copy(stream, view<const std::uint64_t>(keys), host_keys, who.where());
         });

@@ -8,9 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -80,7 +78,6 @@ struct averaging_measure {
 /// arrive.
 /// Cost: an average, messages of 32 and 8 bytes, and memory and a copy of `weights` and `state`.
 template <communicator Comm>
-    requires has_all_reduce<Comm, float>
 class dynamic_averaging {
 public:
     using device = typename Comm::device;
@@ -108,8 +105,8 @@ public:
         stride_ = count / options.sample_elements > 0 ? count / options.sample_elements : 1;
         for (std::size_t i = 0; i < weights_; ++i) samples_ += samples_of(buffers_[i]);
         next_ = options.first_interval;
-        const auto scope = detail::enter_device(comm_);
-        memory_ = detail::in_flight<memory>(detail::timeout_of(comm_), buffers_, weights_, options);
+        const auto scope = comm_.device_scope();
+        memory_ = detail::in_flight<memory>(comm_.timeout_ms(), buffers_, weights_, options);
         device::load_kernels();
     }
     /// A single buffer is not a list. Pass `std::vector<replica> list{view(weights)}`.
@@ -142,7 +139,7 @@ public:
     {
         require_update(gradients, rate, where);
         if (in_flight_) {
-            const auto scope = detail::enter_device(comm_);
+            const auto scope = comm_.device_scope();
             place(stream, where);
             decide(gradients, rate, stream, where);
             gain_.synchronised(buffers_.size() > weights_);
@@ -156,7 +153,7 @@ public:
     void finish(stream_ref stream, call_site where = call_site::current())
     {
         if (!in_flight_ && averaged_ == steps_) return;
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         if (!in_flight_) start(stream, where);
         place(stream, where);
         gain_.synchronised(buffers_.size() > weights_);
@@ -230,13 +227,13 @@ private:
     /// Averages into the copies and measures the distance of this rank from the average.
     void start(stream_ref stream, call_site where)
     {
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         const stream_ref own = memory_->communication;
         typename device::event ready;
         ready.record(stream);
-        detail::wait_inside(own, ready, where);
+        own.wait(ready, where);
         // The caller may have changed streams.
-        if (memory_->placed.recorded()) detail::wait_inside(own, memory_->placed, where);
+        if (memory_->placed.recorded()) own.wait(memory_->placed, where);
         detail::enqueue_marked(memory_->done, own, [&] {
             detail::with_route(comm_, options_.through_adaptors, [&](auto& route) {
                 for (std::size_t i = 0; i < buffers_.size(); ++i) {
@@ -266,7 +263,7 @@ private:
     /// Copies the averages over the weights and the state.
     void place(stream_ref stream, call_site where)
     {
-        detail::wait_inside(stream, memory_->done, where);
+        stream.wait(memory_->done, where);
         detail::enqueue_marked(memory_->placed, stream, [&] {
             for (std::size_t i = 0; i < buffers_.size(); ++i) {
                 device::copy(stream, view<const std::uint8_t>(copy_of(i).bytes()), buffers_[i].bytes(), where);
@@ -283,13 +280,13 @@ private:
             for (std::size_t i = 0; i < weights_; ++i) measure(gradients[i], nullptr, weights_ + i, stream);
         });
         const stream_ref own = at.communication;
-        detail::wait_inside(own, at.placed, where);
+        own.wait(at.placed, where);
         enqueue_marked(at.done, own, [&, this] {
             const double* const distances = at.distances.data();
             const std::uint64_t parts = weights_ * distance_parts;
             device::for_each(own, 1,
                 add_up_distances{distances, parts, static_cast<double>(options_.most_interval), at.sums.data()});
-            auto& route = innermost(comm_);
+            auto& route = comm_.innermost();
             const view<double> sums(&at.sums.data()->squared_distance, 4);
             route.all_reduce(view<const double>(sums), sums, reduction::sum, own, where);
             const double ranks = comm_.size();
@@ -310,8 +307,8 @@ private:
 
     void read_decision(call_site where)
     {
-        const auto scope = detail::enter_device(comm_);
-        memory_->done.synchronize(detail::timeout_of(comm_), where);
+        const auto scope = comm_.device_scope();
+        memory_->done.synchronize(comm_.timeout_ms(), where);
         const detail::averaging_decision& seen = memory_->seen[0];
         shown_ = {measure_.step, seen.variance, seen.ratio, seen.interval};
         next_ = measure_.step + seen.interval;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -45,7 +44,6 @@ struct periodic_options {
 /// the communicator.
 /// Cost: an all-reduce of the buffers every H steps; narrower elements are sent as 4 bytes, with two more passes.
 template <communicator Comm>
-    requires has_all_reduce<Comm, float>
 class periodic_averaging {
 public:
     using device = typename Comm::device;
@@ -60,9 +58,9 @@ public:
         const detail::caller<Comm> who(comm_, "periodic_averaging", where);
         who.require(options.interval != 0, "interval must not be 0");
         who.require(options.scratch_elements != 0, "scratch_elements must not be 0");
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         memory_ = detail::in_flight<memory>(
-            detail::timeout_of(comm_), detail::scratch_for(buffers_, options.scratch_elements));
+            comm_.timeout_ms(), detail::scratch_for(buffers_, options.scratch_elements));
         device::load_kernels();
     }
     /// A single buffer is not a list. Pass `std::vector<replica> list{view(weights)}`.
@@ -89,8 +87,8 @@ public:
     /// Enqueues an average now, in any step. Collective.
     void average(stream_ref stream, call_site where = call_site::current())
     {
-        const auto scope = detail::enter_device(comm_);
-        if (memory_->scratch.size() != 0 && memory_->done.recorded()) detail::wait_inside(stream, memory_->done, where);
+        const auto scope = comm_.device_scope();
+        if (memory_->scratch.size() != 0 && memory_->done.recorded()) stream.wait(memory_->done, where);
         detail::enqueue_marked(memory_->done, stream, [&] {
             detail::with_route(comm_, options_.through_adaptors, [&](auto& route) {
                 for (const replica& each : buffers_) {

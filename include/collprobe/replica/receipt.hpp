@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/error.hpp>
@@ -165,7 +164,7 @@ std::vector<T> gather_on_host(
     Comm& comm, const T* from, std::uint64_t count, stream_ref_of<Comm> stream, call_site where)
 {
     using device = typename Comm::device;
-    in_flight<gathered_elements<device, T>> memory(timeout_of(comm), count, static_cast<std::uint64_t>(comm.size()));
+    in_flight<gathered_elements<device, T>> memory(comm.timeout_ms(), count, static_cast<std::uint64_t>(comm.size()));
     const auto of = [](const auto& buffer) { return view<T>(buffer.data(), buffer.size()); };
     for (std::uint64_t i = 0; i < count; ++i) memory->out[i] = from[i];
     enqueue_marked(memory->done, stream, [&] {
@@ -173,7 +172,7 @@ std::vector<T> gather_on_host(
         comm.all_gather(view<const T>(of(memory->mine)), of(memory->all), stream, where);
         device::copy(stream, view<const T>(of(memory->all)), of(memory->in), where);
     });
-    synchronize(comm, stream, where);
+    comm.synchronize(stream, where);
     return std::vector<T>(memory->in.data(), memory->in.data() + memory->in.size());
 }
 
@@ -183,11 +182,10 @@ std::vector<T> gather_on_host(
 /// \throws error `mismatch` as `receipt::merge`, on all ranks; those of the communicator.
 /// Cost: two all-gathers, of 8 bytes and of the longest text; memory for the texts of all ranks.
 template <communicator Comm>
-    requires has_all_gather<Comm, std::uint8_t> && has_all_gather<Comm, std::uint64_t>
 receipt gather_receipts(
     Comm& comm, const receipt& own, stream_ref_of<Comm> stream, call_site where = call_site::current())
 {
-    const auto scope = detail::enter_device(comm);
+    const auto scope = comm.device_scope();
     const std::string text = own.text();
     const std::uint64_t size = text.size();
     const std::vector<std::uint64_t> sizes = detail::gather_on_host(comm, &size, 1, stream, where);

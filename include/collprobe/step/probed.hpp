@@ -15,16 +15,14 @@
 #include <unistd.h>
 
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
-#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/gram.hpp>
 #include <collprobe/comm/group_follower.hpp>
-#include <collprobe/comm/intercepting_adaptor.hpp>
-#include <collprobe/comm/reduction_extras.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/record_queue.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
@@ -58,10 +56,9 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// message to every rank of `184 * calls + 40` bytes (`summary`: a reduction of `104 * calls + 192`) and a copy to the
 /// host. README.md has the costs of options.
 template <communicator Comm, class... Parts>
-class probed : public detail::intercepting_adaptor<probed<Comm, Parts...>, Comm>, private group_follower {
+class probed : public adaptor<probed<Comm, Parts...>, Comm>, private group_follower {
     static_assert((step_part<Parts> && ...), "a part needs a type entry of whole 8-byte words: step/part.hpp");
-    using base_type = detail::intercepting_adaptor<probed, Comm>;
-    friend base_type;
+    using base_type = adaptor<probed, Comm>;
     using base_type::comm_;
 
 public:
@@ -88,7 +85,7 @@ public:
           meter_(comm_.size(), detail::sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         memory_ = std::apply(
             [&, this](const Parts&... each) {
                 return detail::in_flight<step_memory>(timeout_ms(), form_, options, where, each...);
@@ -104,46 +101,21 @@ public:
     /// must not be launched any more.
     ~probed() = default;
 
-    using base_type::all_reduce;
-    using base_type::reduce_scatter;
-    /// Reductions with leaves or a Gram matrix, if the wrapped communicator has them. A call with several leaves counts
-    /// as one call: it is checked for non-finite values and for results that differ between ranks, but not as a
-    /// gradient, because the rank's gradient is the sum of the leaves, which is not in memory.
+    /// Probes the input, makes the call, probes the result. A reduction with leaves counts as one call: it is checked
+    /// for non-finite values and for results that differ between ranks, but not as a gradient, because the rank's
+    /// gradient is the sum of the leaves, which is not in memory.
     template <element T>
-        requires detail::has_all_reduce_with_extras<Comm, T>
-    reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
-        stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
+    outcome_of<Comm, T> make(const collective_call& call, stream_ref stream)
     {
-        reduction_outcome outcome;
-        around<T>(detail::arguments_of<collective::all_reduce>(send, receive, operation), send, receive, stream, where,
-            [&, this](view<const T> sent) {
-                outcome = comm_.all_reduce(sent, receive, operation, stream, extras, where);
-            },
-            extras.leaves != 1);
-        return outcome;
-    }
-    template <element T>
-        requires detail::has_reduce_scatter_with_extras<Comm, T>
-    reduction_outcome reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
-        stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
-    {
-        reduction_outcome outcome;
-        around<T>(detail::arguments_of<collective::reduce_scatter>(send, receive, operation), send, receive, stream,
-            where,
-            [&, this](view<const T> sent) {
-                outcome = comm_.reduce_scatter(sent, receive, operation, stream, extras, where);
-            },
-            extras.leaves != 1);
-        return outcome;
+        const auto forward = [&, this] { return comm_.template make<T>(call, stream); };
+        if (call.what == collective::barrier) return forward();
+        return detail::made_within(forward, [&, this](detail::function_ref<void()> make) {
+            around<T>(call, stream, make);
+        });
     }
 
     /// Several calls as one, until the `end` of the result; as that of the wrapped communicator.
-    template <class C = Comm> // a template, because clang 14 instantiates it for each communicator otherwise
-        requires has_group_scope<C>
-    auto group_scope(call_site where = call_site::current()) const
-    {
-        return comm_.group_scope(where);
-    }
+    auto group_scope(call_site where = call_site::current()) const { return comm_.group_scope(where); }
 
     /// Probes a collective that the caller makes itself, by any library: `observe_input` before it, `observe_result`
     /// behind it, on the same stream. The record has it as a call of the kind `what`, between ranks of this
@@ -306,7 +278,7 @@ public:
         const caller who(comm_, "end_captured_step", where);
         require_immediate(who);
         require_observed(who);
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         who.require(is_capturing(stream, where),
             "the stream is not capturing: a step outside a graph ends with end_step");
         const block& open = open_step(stream, who);
@@ -344,10 +316,10 @@ public:
         const caller who(comm_, "replay", where);
         captured_work& work = find(captured, who);
         who.require(open_ == nullptr, "the calls since the last step have not been ended");
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         who.require(!is_capturing(stream, where), "the stream is capturing");
         // A graph's collectives bypass the communicator, so only this call can refuse a communicator that has failed.
-        detail::throw_failure_of(comm_, where);
+        comm_.check(where);
         in_flight_step& to = memory_->ring[next_in_ring(where)];
         const auto write_tickets = [&](detail::replay_ticket next) {
             device::for_each(
@@ -355,7 +327,7 @@ public:
         };
         try {
             detail::enqueue_marked(work.replayed, stream, [&, this] {
-                if (work.replayed.recorded()) detail::wait_inside(stream, work.replayed, where);
+                if (work.replayed.recorded()) stream.wait(work.replayed, where);
                 await_disturbance(to, stream, where);
                 write_tickets({step, next_serial(), lost_ago(), to.host.data()});
                 launching_ = true;
@@ -389,7 +361,7 @@ public:
     {
         captured_work& work = find(captured, caller(comm_, "release", where));
         while (work.unjudged != 0) wait_for_oldest(where);
-        detail::await(comm_, work.replayed, where); // a replay whose launch threw has no report to wait for
+        await(work.replayed, where); // a replay whose launch threw has no report to wait for
         work.serial = 0;
     }
 
@@ -474,9 +446,8 @@ private:
     using reader = detail::reading_part<Parts...>;
     static_assert((detail::sketches_as<Parts, reader> && ...), "parts with different sketches: one kind is read");
     static constexpr int most_calls = 1 << 20;
-    using innermost_type = std::remove_reference_t<decltype(detail::innermost(std::declval<Comm&>()))>;
-    static constexpr bool can_reduce
-        = has_all_reduce<innermost_type, double> && has_all_reduce<innermost_type, std::uint64_t>;
+    static constexpr bool can_reduce = Comm::has_collective(collective::all_reduce);
+    static constexpr bool can_exchange = can_reduce && Comm::has_collective(collective::all_to_all);
 
     double lateness_floor() const noexcept
     {
@@ -492,7 +463,7 @@ private:
             if (is_wanted && !has_it) who.fail(status::unsupported, message);
         };
         need(options.mode == report_mode::summary, can_reduce, "the mode summary needs a communicator with all_reduce");
-        need(options.direction == direction_mode::exact, can_reduce && has_all_to_all<innermost_type, float>,
+        need(options.direction == direction_mode::exact, can_exchange,
             "exact direction needs a communicator with all_reduce and all_to_all");
         who.require_range("calls", options.calls, 1, most_calls);
         who.require_range("steps_in_flight", options.steps_in_flight, 2, 250); // `step_header::last_lost` tells of 255
@@ -539,7 +510,7 @@ private:
     /// Lets `stream` wait for work that a launch enqueued on the step's memory before it threw.
     void await_disturbance(in_flight_step& to, stream_ref stream, call_site where)
     {
-        if (to.disturbed && to.done.recorded()) detail::wait_inside(stream, to.done, where);
+        if (to.disturbed && to.done.recorded()) stream.wait(to.done, where);
         to.disturbed = false;
     }
 
@@ -576,8 +547,8 @@ private:
     {
         require_expectation(of, who);
         who.require_readable(value, what);
-        detail::check_buffer(comm_, value, what, collective::all_gather, stream, who.where());
-        const auto scope = detail::enter_device(comm_);
+        comm_.check_buffer(value, what, collective::all_gather, stream, who.where());
+        const auto scope = comm_.device_scope();
         block& open = open_step(stream, who);
         lane& on = open_tools().lanes[enter_lane(stream, who)];
         detail::enqueue_marked(on.done, stream, [&] {
@@ -613,10 +584,10 @@ private:
     }
 
     /// Of calls in which ranks send or get nothing.
-    void require_ranks_apart(const caller& who) const
+    void require_ranks_apart(const caller& who)
     {
         if (options_.mode == report_mode::gather && options_.direction != direction_mode::exact
-            && detail::quantisation_calls_of(comm_) == nullptr) return;
+            && comm_.quantisation_calls() == nullptr) return;
         who.fail(status::unsupported, "needs the mode gather, without exact direction and without quantised calls");
     }
     /// `count`: of the elements that a rank sends, if it sends any.
@@ -629,7 +600,7 @@ private:
             who.fail(status::unsupported, std::string(name(what)) + " has no input of each rank");
         }
         who.require_readable(input, "input");
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         const auto ranks = static_cast<std::uint64_t>(size());
         detail::probed_call call{.call = what,
             .type = element_traits<T>::type,
@@ -666,7 +637,7 @@ private:
     void end_observed(std::size_t at, const void* result, std::uint64_t count, stream_ref stream, const caller& who)
     {
         observed next = observed_[at];
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         if (next.seen) {
             next.half.result = result;
             next.half.result_count = count;
@@ -694,52 +665,49 @@ private:
         void (probed::*probe_result)(const half_probed&, const detail::probed_call&);
     };
 
-    /// Probes the input, makes the call, probes the result; in a group the last when the group has ended. Of a
-    /// broadcast only the root has an input.
+    /// Runs `make` between the probes of the input and the result; in a group the result is probed when the group has
+    /// ended. Of a broadcast only the root has an input.
     template <element T>
-    void around(const detail::collective_arguments& with, view<const T> send, view<T> result, stream_ref stream,
-        call_site where, detail::forward_call<T> forward, bool has_leaves = false)
+    void around(const collective_call& made, stream_ref stream, detail::function_ref<void()> make)
     {
         if constexpr (!floating_element<T> && !has_parts) {
-            forward(send);
+            make();
             ++unread_calls_;
         } else {
-            const bool is_broadcast = with.call == collective::broadcast;
-            const view<const T> input = with.sends(rank()) ? send : view<const T>();
-            detail::probed_call call{.call = with.call,
-                .type = with.type,
-                .operation = with.operation,
-                .count = is_broadcast ? with.receive_count : with.send_count,
-                .has_leaves = has_leaves,
+            const call_site where = made.where;
+            const view<const T> input = made.sends(rank()) ? made.sent<T>() : view<const T>();
+            const view<T> result = made.received<T>();
+            detail::probed_call call{.call = made.what,
+                .type = made.type,
+                .operation = made.operation,
+                .count = made.what == collective::broadcast ? made.receive_count : made.send_count,
+                .has_leaves = made.leaves != 1,
                 .site = where,
-                .result_count = with.receive_count};
-            call.has_codes = detail::travels_as_codes(detail::quantisation_calls_of(comm_), call);
+                .result_count = made.receive_count};
+            call.has_codes = detail::travels_as_codes(comm_.quantisation_calls(), call);
             const caller who(comm_, call.call, where);
             if (!input.readable() || !result.readable()) {
                 // The wrapped communicator should refuse, because it can notify the peers. If it accepts, this object
                 // refuses.
-                forward(send);
+                make();
                 who.require_readable(input, "send");
                 who.require_readable(result, "receive");
             }
             const bool in_group = joins_group(who);
-            detail::check_buffer(comm_, input, "send", call.call, stream, where);
-            detail::check_buffer(comm_, result, "receive", call.call, stream, where);
-            const auto scope = detail::enter_device(comm_);
-            if (!begin_call<T>(call, stream, who)) {
-                forward(send);
-                return;
-            }
+            comm_.check_buffer(input, "send", call.call, stream, where);
+            comm_.check_buffer(result, "receive", call.call, stream, where);
+            const auto scope = comm_.device_scope();
+            if (!begin_call<T>(call, stream, who)) return make();
             if (in_group && call.is_gradient() && options_.direction == direction_mode::exact) {
                 who.fail(status::unsupported,
                     "inside a group: exact direction needs messages between the ranks before each call");
             }
-            const bool survives = with.call == collective::all_reduce && with.send != with.receive;
+            const bool survives = made.what == collective::all_reduce && made.send != made.receive;
             const half_probed half = half_of<T>(call, survives ? input.data() : nullptr, result, stream, who);
             detail::enqueue_marked(lane_of(half).done, stream, [&, this] {
                 or_forget(half, [&, this] {
                     probe_input<T>(half, call, input);
-                    forward(send);
+                    make();
                 });
                 open_->add(call);
                 if (in_group) in_group_.push_back(half);
@@ -752,8 +720,8 @@ private:
     bool joins_group(const caller& who)
     {
         require_no_launch(who);
-        if (!detail::enqueues_at_once(comm_)) {
-            if (!detail::follow_group(detail::innermost(comm_), *this)) {
+        if (!comm_.enqueues_at_once()) {
+            if (!comm_.innermost().follow_group(*this)) {
                 who.require_immediate(": nothing tells when a group of ncclGroupStart itself ends. Use nccl::group");
             }
             return true;
@@ -768,7 +736,7 @@ private:
     void end_calls_of_group(bool enqueued) noexcept
     {
         try {
-            const auto scope = detail::enter_device(comm_);
+            const auto scope = comm_.device_scope();
             if (!enqueued && !in_group_.empty()) {
                 const half_probed& first = in_group_.front();
                 detail::enqueue_marked(lane_of(first).done, first.stream,
@@ -963,8 +931,8 @@ private:
         for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
             if (!is_due<I>(open_->due)) return;
             using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
-            const part_call seen(detail::innermost(comm_), half.stream, half.index, half.lane, call, options_.mode,
-                detail::quantisation_calls_of(comm_), lane_of(half).workspace, std::get<I>(with.part_memory));
+            const part_call seen(comm_.innermost(), half.stream, half.index, half.lane, call, options_.mode,
+                comm_.quantisation_calls(), lane_of(half).workspace, std::get<I>(with.part_memory));
             use(part, seen, reinterpret_cast<entry_type*>(entries + offset));
         });
     }
@@ -1025,16 +993,16 @@ private:
         if (options_.direction != direction_mode::exact) return;
         const auto every = static_cast<std::uint64_t>(options_.exact_every);
         if (capture_ != nullptr ? every != 1 : ended_ % every != 0) return;
-        auto& ranks = detail::innermost(comm_);
-        if constexpr (has_all_to_all<std::remove_reference_t<decltype(ranks)>, T>) {
+        if constexpr (can_exchange) {
             tools& with = open_tools();
             const view<double> gram = report_of(open).gram();
-            if (with.gram_done.recorded()) detail::wait_inside(stream, with.gram_done, where);
+            if (with.gram_done.recorded()) stream.wait(with.gram_done, where);
             if (!open.has_gram) {
                 device::fill(stream, gram, 0.0, where);
                 open.has_gram = true;
             }
-            detail::accumulate_gram<T>(ranks, input, gram, view<unsigned char>(with.gram_scratch), stream, where);
+            detail::accumulate_gram<T>(
+                comm_.innermost(), input, gram, view<unsigned char>(with.gram_scratch), stream, where);
             with.gram_done.record(stream);
         }
     }
@@ -1046,7 +1014,7 @@ private:
         const caller who(comm_, "end_step", where);
         require_immediate(who);
         require_observed(who);
-        const auto scope = detail::enter_device(comm_);
+        const auto scope = comm_.device_scope();
         who.require(!is_capturing(stream, where),
             "the stream is capturing: a step in a graph ends with end_captured_step");
         block& open = open_step(stream, who);
@@ -1054,7 +1022,7 @@ private:
         in_flight_step& to = memory_->ring[next_in_ring(where)];
         detail::enqueue_marked(memory_->reported, stream, [&, this] {
             // Reports run one after the other on all streams: each uses the references that the previous one left.
-            if (memory_->reported.recorded()) detail::wait_inside(stream, memory_->reported, where);
+            if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
             await_disturbance(to, stream, where);
             exchange(memory_->tools, header_of(open), stream, where);
             device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
@@ -1071,7 +1039,7 @@ private:
     void exchange(tools& with, const WriteHeader& write_header, stream_ref stream, call_site where)
     {
         const block& open = *open_;
-        auto& ranks = detail::innermost(comm_);
+        auto& ranks = comm_.innermost();
         with.lanes.join(stream, where);
         for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
             using part_type = std::remove_cvref_t<decltype(part)>;
@@ -1110,22 +1078,19 @@ private:
                 }
             });
             if constexpr (can_reduce) {
-                ranks.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
-                ranks.all_reduce(
-                    view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);
+                ranks.all_reduce(report.sums(), reduction::sum, stream, where);
+                ranks.all_reduce(report.keys(), reduction::max, stream, where);
             }
             device::for_each(
                 stream, open.call_count + 1, detail::advance_reference{report.summary(), with.reference()});
         }
-        if constexpr (can_reduce) {
-            if (open.has_gram) {
-                ranks.all_reduce(view<const double>(report.gram()), report.gram(), reduction::sum, stream, where);
-            }
+        if constexpr (can_exchange) {
+            if (open.has_gram) ranks.all_reduce(report.gram(), reduction::sum, stream, where);
         }
         if constexpr (has_parts) {
             device::zero(stream, own, where);
         }
-        detail::next_step(comm_, stream, where);
+        comm_.next_step(stream, where);
     }
 
     detail::step_report report_of(const block& seen) const noexcept
@@ -1205,7 +1170,7 @@ private:
         const int found = open_tools().lanes.enter(stream, capture_ == nullptr, who.where(), [&, this] {
             // The parts' memory is in use until the last step has ended.
             if (has_parts && capture_ == nullptr && memory_->reported.recorded()) {
-                detail::wait_inside(stream, memory_->reported, who.where());
+                stream.wait(memory_->reported, who.where());
             }
         });
         who.require(found >= 0,
@@ -1231,10 +1196,17 @@ private:
         return static_cast<std::size_t>(ended_ % memory_->ring.size());
     }
 
+    /// Blocks the caller until the work in front of `done` is over, however long that takes.
+    /// \throws error the communicator's failure; then the work may stay on its stream for ever.
+    void await(const typename device::event& done, call_site where) const
+    {
+        while (!detail::finished_by(detail::deadline::in_ms(100), done)) comm_.check(where);
+    }
+
     void wait_for_oldest(call_site where)
     {
         throw_failure();
-        detail::await(comm_, oldest().done, where);
+        await(oldest().done, where);
         judge_finished();
     }
 

@@ -23,7 +23,7 @@ struct communicator {
     }
 };
 
-inline const order_case collectives[] = {
+inline const order_case collective_cases[] = {
     {"an all-gather reads what another stream has written",
         {hazard_kind::read_after_write},
         [](bench& on, bool right) {

@@ -145,26 +145,24 @@ void exchanging_device::stream_ref::wait(const event& awaited, call_site where) 
 }
 
 /// A communicator whose one collective is the all-gather of the caller.
-class cuda_callback_communicator {
+class cuda_callback_communicator : public collectives<cuda_callback_communicator, exchanging_device> {
 public:
-    using device = exchanging_device;
-    using stream_ref = device::stream_ref;
-
     cuda_callback_communicator(step_exchange& by, int ordinal) noexcept : by_(&by), ordinal_(ordinal) {}
     int rank() const noexcept { return static_cast<int>(by_->heading.rank); }
     int size() const noexcept { return static_cast<int>(by_->heading.ranks); }
     const std::string& name() const noexcept { return by_->name; }
     std::int64_t timeout_ms() const noexcept { return -1; } // the caller's function has one of its own
+    static constexpr bool has_collective(collective what) noexcept { return what == collective::all_gather; }
     cuda::device_guard device_scope() const { return cuda::device_guard(ordinal_, call_site{}); }
 
     template <element T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on, call_site = {}) const
+    void make(const collective_call& call, stream_ref on) const
     {
+        const view<const unsigned char> from = call.bytes_sent(rank());
+        const view<unsigned char> to(static_cast<unsigned char*>(call.receive), call.bytes_received().size_bytes());
         step_heading own = by_->heading;
-        own.bytes = send.size_bytes();
-        on.enqueue([by = by_, calls = by_->shown, own, send, receive, lane = on.lane()](cuda::stream_ref stream) {
-            const view from(reinterpret_cast<const unsigned char*>(send.data()), send.size_bytes());
-            const view to(reinterpret_cast<unsigned char*>(receive.data()), receive.size_bytes());
+        own.bytes = from.size_bytes();
+        on.enqueue([by = by_, calls = by_->shown, own, from, to, lane = on.lane()](cuda::stream_ref stream) {
             lane->sent.resize(from.size());
             lane->received.resize(to.size());
             cuda::device::copy(stream, from, view<unsigned char>(lane->sent), call_site{});

@@ -8,17 +8,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include <nvtx3/nvToolsExt.h>
 
-#include <collprobe/comm/capabilities.hpp>
-#include <collprobe/comm/collective_arguments.hpp>
-#include <collprobe/comm/intercepting_adaptor.hpp>
-#include <collprobe/comm/reduction_extras.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
-#include <collprobe/core/view.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -57,7 +52,7 @@ private:
     }
 
     nvtxDomainHandle_t domain_;
-    std::array<nvtxStringHandle_t, 7> names_{}; ///< by `collective`
+    std::array<nvtxStringHandle_t, static_cast<std::size_t>(collective::split) + 1> names_{}; ///< by `collective`
 };
 
 } // namespace detail
@@ -72,62 +67,32 @@ private:
 /// Linking: older systems need `-ldl`.
 /// Cost: without a tool a branch for each call; with one, what the tool takes.
 template <communicator Comm>
-class nvtx_ranges : public detail::intercepting_adaptor<nvtx_ranges<Comm>, Comm> {
-    using base_type = detail::intercepting_adaptor<nvtx_ranges, Comm>;
-    friend base_type;
+class nvtx_ranges : public adaptor<nvtx_ranges<Comm>, Comm> {
+    using base_type = adaptor<nvtx_ranges, Comm>;
     using base_type::comm_;
 
 public:
     using base_type::base_type;
     using typename base_type::stream_ref;
 
-    using base_type::all_reduce;
-    using base_type::reduce_scatter;
-    /// Reductions with leaves, if the wrapped communicator has them.
     template <element T>
-        requires detail::has_all_reduce_with_extras<Comm, T>
-    reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
-        stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
+    outcome_of<Comm, T> make(const collective_call& call, stream_ref stream)
     {
-        const range lasting(detail::arguments_of<collective::all_reduce>(send, receive, operation), comm_.size());
-        return comm_.all_reduce(send, receive, operation, stream, extras, where);
-    }
-    template <element T>
-        requires detail::has_reduce_scatter_with_extras<Comm, T>
-    reduction_outcome reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
-        stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
-    {
-        const range lasting(detail::arguments_of<collective::reduce_scatter>(send, receive, operation), comm_.size());
-        return comm_.reduce_scatter(send, receive, operation, stream, extras, where);
-    }
-    void barrier(stream_ref stream, call_site where = call_site::current())
-        requires has_barrier<Comm>
-    {
-        const range lasting({.call = collective::barrier}, comm_.size());
-        comm_.barrier(stream, where);
+        const range lasting(call, comm_.size());
+        return comm_.template make<T>(call, stream);
     }
 
     // Nothing here has work behind a call, so calls may be collected.
-    template <class C = Comm>
-        requires has_group_scope<C>
-    auto group_scope(call_site where = call_site::current()) const
-    {
-        return comm_.group_scope(where);
-    }
-    template <class C = Comm>
-        requires has_follow_group<C>
-    bool follow_group(group_follower& follower) const
-    {
-        return comm_.follow_group(follower);
-    }
+    auto group_scope(call_site where = call_site::current()) const { return comm_.group_scope(where); }
+    bool follow_group(group_follower& follower) const { return comm_.follow_group(follower); }
 
 private:
     class range {
     public:
-        range(const detail::collective_arguments& with, int size) : domain_(detail::nvtx_domain::of_process())
+        range(const collective_call& call, int size) : domain_(detail::nvtx_domain::of_process())
         {
             if (domain_ == nullptr) return;
-            domain_->push(with.call, detail::agreed_count(with, size) * with.element_bytes());
+            domain_->push(call.what, detail::agreed_count(call, size) * call.element_bytes());
         }
         range(const range&) = delete;
         ~range()
@@ -138,14 +103,6 @@ private:
     private:
         const detail::nvtx_domain* domain_; ///< null: nobody listens
     };
-
-    template <element T>
-    void around(const detail::collective_arguments& with, view<const T> send, view<T>, stream_ref, call_site,
-        detail::forward_call<T> forward)
-    {
-        const range lasting(with, comm_.size());
-        forward(send);
-    }
 };
 
 template <class Comm>

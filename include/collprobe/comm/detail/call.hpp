@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/function_ref.hpp>

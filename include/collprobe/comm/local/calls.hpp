@@ -10,12 +10,12 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/detail/collective_calls.hpp>
+#include <collprobe/comm/detail/checked_collectives.hpp>
 #include <collprobe/comm/local/detail/check.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/order.hpp>
 #include <collprobe/core/error.hpp>
-#include <collprobe/core/view.hpp>
+#include <collprobe/order/hooks.hpp>
 
 /// The part that ranks as threads of one process have in common, on any device: the calls of a rank with the checks
 /// of their arguments, and the group.
@@ -36,12 +36,9 @@ namespace detail {
 /// The common part of the handles of a rank. `Self` is the communicator that derives from this class. `State` is the
 /// state that the ranks share, a `group_state`.
 template <class Self, class Device, class State>
-class basic_communicator : public collprobe::detail::collective_calls<Self, Device> {
-    using calls = collprobe::detail::collective_calls<Self, Device>;
-    friend calls;
-
+class basic_communicator : public collprobe::detail::checked_collectives<Self, Device> {
 public:
-    using typename calls::stream_ref;
+    using stream_ref = typename Device::stream_ref;
 
     // A move copies: the object that is moved from is the same rank still.
     basic_communicator(const basic_communicator&) noexcept = default;
@@ -53,6 +50,17 @@ public:
     /// `options::timeout_ms` of the group.
     std::int64_t timeout_ms() const noexcept { return state_->meet.timeout_ms(); }
     reduction_order order() const noexcept { return state_->order; }
+
+    /// \throws error `invalid_argument`; the communicator's failure.
+    template <element T>
+    void make(const collective_call& call, stream_ref on) const
+    {
+        const argument_check check(state_->meet, rank_, call.what, call.where);
+        const auto what = this->checked(check, call, on);
+        const order_hooks::silent inner_work;
+        static_cast<const Self&>(*this).enqueue(
+            on, posted_call{what, call.send, call.receive}, Self::template mover_of<T>(call.what), call.where);
+    }
 
     /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty for
     /// `no_color`. It has the parent's order and time-out, its own failures, and a name like "local/split3.color1"
@@ -96,19 +104,6 @@ protected:
 
     state_ref state_;
     int rank_ = 0;
-
-private:
-    argument_check checked(collective call, stream_ref, call_site where) const
-    {
-        return {state_->meet, rank_, call, where};
-    }
-    const void* identity() const noexcept { return state_.get(); }
-    template <class Mover>
-    void launch(const collprobe::detail::call_description& what, const collprobe::detail::collective_arguments& with,
-        stream_ref on, call_site where, Mover move) const
-    {
-        static_cast<const Self&>(*this).enqueue(on, posted_call{what, with.send, with.receive}, move, where);
-    }
 };
 
 /// n ranks of one process that share a communicator. Create it on one thread, and give each rank's thread its

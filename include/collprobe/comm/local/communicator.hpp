@@ -56,7 +56,6 @@ private:
     friend class detail::basic_group;
     using base = detail::basic_communicator<communicator, host::device, detail::group_state>;
     friend base;
-    friend collprobe::detail::collective_calls<communicator, host::device>;
     using state_type = detail::group_state;
     using mover = void (*)(const detail::group_state&, int rank);
 
@@ -75,10 +74,10 @@ private:
         void cancel(const std::exception_ptr& cause) const noexcept;
     };
 
-    template <collective Call, class T>
-    static mover mover_of() noexcept
+    template <class T>
+    static mover mover_of(collective call) noexcept
     {
-        return detail::mover_of<Call, T>();
+        return detail::mover_of<T>(call);
     }
     void enqueue(stream_ref on, const posted_call& own, mover move, call_site where) const;
 };
@@ -86,7 +85,7 @@ private:
 /// n ranks of one process that share a communicator.
 using group = detail::basic_group<communicator>;
 
-static_assert(full_communicator<communicator, float>);
+static_assert(collprobe::communicator<communicator>);
 
 } // namespace collprobe::local
 

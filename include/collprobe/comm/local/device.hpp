@@ -10,7 +10,6 @@
 #include <string>
 #include <utility>
 
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/calls.hpp>
 #include <collprobe/comm/local/detail/check.hpp>
@@ -114,17 +113,16 @@ public:
     static constexpr reduction_order last_order = reduction_order::linear;
 
     /// Makes the rank's device current for the calling thread while the result lives.
-    [[nodiscard]] auto device_scope(call_site where = call_site::current()) const
-        requires detail::has_ordinals<Device>
+    [[nodiscard]] auto device_scope([[maybe_unused]] call_site where = call_site::current()) const
     {
-        return Device::scope_of(ordinal_, where);
+        if constexpr (detail::has_ordinals<Device>) return Device::scope_of(ordinal_, where);
+        else return base::device_scope();
     }
 
 private:
     template <class>
     friend class detail::basic_group;
     friend base;
-    friend collprobe::detail::collective_calls<device_communicator, Device>;
     using state_type = detail::device_group_state<Device>;
     using mover = void (*)(const detail::group_state&, int rank, stream_ref on, call_site where);
     using rank_state = typename state_type::rank_state;
@@ -169,10 +167,10 @@ private:
     //   `leave`, which all ranks have reached by then.
     // - The peers wait for `done` behind `leave`. The rank records it next behind the `enter` of its next call. All
     //   ranks have come there, and so have called their waits.
-    template <collective Call, class T>
-    static mover mover_of() noexcept
+    template <class T>
+    static mover mover_of(collective) noexcept
     {
-        return &detail::enqueue_move<Device, Call, T>;
+        return &detail::enqueue_move<Device, T>;
     }
     void enqueue(stream_ref on, const posted_call& own, mover move, call_site where) const
     {
@@ -187,7 +185,7 @@ private:
             }
         };
         or_tell([&, this] { refuse_unfit(on, what, where); });
-        [[maybe_unused]] const auto scope = or_tell([&] { return collprobe::detail::enter_device(*this); });
+        [[maybe_unused]] const auto scope = or_tell([&] { return device_scope(where); });
         collprobe::detail::rendezvous& meet = state_->meet;
         rank_state& mine = state_->at(rank_);
         const std::uint64_t call = meet.next_call(rank_);
@@ -302,6 +300,6 @@ void run_on(int ranks, const options& settings, Fn&& fn, call_site where = call_
     detail::run_ranks(device_group<Device>(ranks, settings, where), place, fn);
 }
 
-static_assert(full_communicator<device_communicator<host::device>, float>);
+static_assert(collprobe::communicator<device_communicator<host::device>>);
 
 } // namespace collprobe::local

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/detail/collective_calls.hpp>
+#include <collprobe/comm/detail/checked_collectives.hpp>
 #include <collprobe/comm/mpi/detail/check.hpp>
 #include <collprobe/comm/mpi/detail/handle.hpp>
 #include <collprobe/comm/mpi/detail/library.hpp>
@@ -20,6 +20,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/device/host/device.hpp>
+#include <collprobe/order/hooks.hpp>
 
 /// MPI's communicators: ranks as processes, on one machine or many, that compute on the CPU. MPI 3.1 or newer,
 /// initialised for calls from any thread (`environment` does that), because streams call MPI.
@@ -55,10 +56,7 @@ class communicator;
 /// As MPI demands, the collectives of one communicator run one after the other in call order: a later call on another
 /// stream sleeps until the earlier one is done. MPI may wait busily for a peer within a call, not between calls.
 /// Cost: that of MPI's own collectives; comm/mpi/README.md lists the additional copies and memory.
-class communicator_ref : public collprobe::detail::collective_calls<communicator_ref, host::device> {
-    using calls = collprobe::detail::collective_calls<communicator_ref, host::device>;
-    friend calls;
-
+class communicator_ref : public collprobe::detail::checked_collectives<communicator_ref, host::device> {
 public:
     /// Reads rank and size, and duplicates the `MPI_Comm` for the messages of `verify_calls`: all ranks make one, and
     /// make it once, not for each call. Without `verify_calls` it is not collective.
@@ -80,6 +78,16 @@ public:
     std::int64_t timeout_ms() const noexcept { return handle_->settings().timeout_ms; }
     /// The `MPI_Comm`, for calls that this library does not make.
     MPI_Comm native_handle() const noexcept { return handle_->comm(); }
+
+    /// \throws error `invalid_argument`; the communicator's failure.
+    template <element T>
+    void make(const collective_call& call, stream_ref on) const
+    {
+        const detail::argument_check check(handle_, call.what, &on, call.where);
+        const call_description what = checked(check, call, on);
+        const order_hooks::silent inner_work;
+        enqueue(what, call, on, &detail::move<T>);
+    }
 
     /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty for
     /// `no_color`. It has the parent's options and a name like "mpi/split3.color1" for the fourth split of "mpi".
@@ -127,7 +135,7 @@ protected:
 
 private:
     using call_description = collprobe::detail::call_description;
-    using mover = void (*)(const detail::transfer&);
+    using mover = void (*)(collective, const detail::transfer&);
 
     /// One rank's part in a collective, in its stream.
     struct task {
@@ -142,7 +150,7 @@ private:
         void operator()() const
         {
             handle->perform(number, what, detail::absence::none, where,
-                [this] { move(handle->transfer_of(what, send, receive)); });
+                [this] { move(what.call, handle->transfer_of(what, send, receive)); });
         }
         void cancel(const std::exception_ptr& cause) const noexcept
         {
@@ -153,22 +161,11 @@ private:
         }
     };
 
-    detail::argument_check checked(collective call, const stream_ref& on, call_site where) const
-    {
-        return {handle_, call, &on, where};
-    }
-    const void* identity() const noexcept { return handle_.get(); }
-    template <collective Call, class T>
-    static mover mover_of() noexcept
-    {
-        return &detail::move<Call, T>;
-    }
-    void launch(const call_description& what, const collprobe::detail::collective_arguments& with, stream_ref on,
-        call_site where, mover move) const
+    void enqueue(const call_description& what, const collective_call& call, stream_ref on, mover move) const
     {
         const std::uint64_t number = handle_->next_call();
         try {
-            on.enqueue(task{handle_, number, what, with.send, with.receive, move, where});
+            on.enqueue(task{handle_, number, what, call.send, call.receive, move, call.where});
         } catch (const std::exception& cause) {
             // The number is taken, and no task will run with it.
             handle_->fail({status::peer_failure,
@@ -241,7 +238,6 @@ inline std::optional<communicator> communicator_ref::split(int color, int key, c
     return communicator::adopt(part, settings, where);
 }
 
-static_assert(full_communicator<communicator_ref, float> && full_communicator<communicator_ref, float16>);
-static_assert(full_communicator<communicator, float> && full_communicator<communicator, bfloat16>);
+static_assert(collprobe::communicator<communicator_ref> && collprobe::communicator<communicator>);
 
 } // namespace collprobe::mpi

@@ -12,7 +12,7 @@
 #include <nccl.h>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/detail/collective_calls.hpp>
+#include <collprobe/comm/detail/checked_collectives.hpp>
 #include <collprobe/comm/group_follower.hpp>
 #include <collprobe/comm/nccl/detail/call.hpp>
 #include <collprobe/comm/nccl/detail/check.hpp>
@@ -60,10 +60,7 @@ class communicator;
 /// A count of 0 calls nothing. Arithmetic and the order of additions are NCCL's.
 /// Cost: a call takes about a microsecond of the host beyond NCCL's own, most of it `options::check_buffers`. The
 /// README has the bytes that each collective sends.
-class communicator_ref : public collprobe::detail::collective_calls<communicator_ref, cuda::device> {
-    using calls = collprobe::detail::collective_calls<communicator_ref, cuda::device>;
-    friend calls;
-
+class communicator_ref : public collprobe::detail::checked_collectives<communicator_ref, cuda::device> {
 public:
     /// Waits until the `ncclComm_t` is initialised (if that is under way), reads its rank, size and device, and takes
     /// the memory that barriers need. Make it once, not for each call.
@@ -94,7 +91,7 @@ public:
     }
     /// Whether a collective called now is enqueued when it returns: false in a group. Code that enqueues work behind
     /// a collective must ask first. `options::watch_groups` says how a group of `ncclGroupStart` itself is noticed.
-    bool collectives_enqueue_at_once() const noexcept { return !group::is_open() && !handle_->sees_raw_group(); }
+    bool enqueues_at_once() const noexcept { return !group::is_open() && !handle_->sees_raw_group(); }
     /// Several collectives as one, until the `end` of the result. For algorithms that know which calls they put into
     /// the group.
     [[nodiscard]] group group_scope(call_site where = call_site::current()) const { return group(where); }
@@ -113,6 +110,13 @@ public:
         call_site where = call_site::current()) const
     {
         detail::argument_check(*handle_, call, on, where).buffer(buffer, argument);
+    }
+
+    /// \throws error see the top of this file.
+    template <element T>
+    void make(const collective_call& call, stream_ref on) const
+    {
+        make_of_any_type(call, on);
     }
 
     /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty for
@@ -175,19 +179,14 @@ protected:
     handle_ref handle_;
 
 private:
-    detail::argument_check checked(collective call, stream_ref on, call_site where) const
+    /// NCCL takes the type as a number.
+    void make_of_any_type(const collective_call& call, stream_ref on) const
     {
-        return {*handle_, call, on, where};
-    }
-    const void* identity() const noexcept { return handle_.get(); }
-    template <collective, class>
-    static std::nullptr_t mover_of() noexcept
-    {
-        return nullptr; // NCCL takes the type as a number
-    }
-    void launch(const collprobe::detail::call_description& what, const collprobe::detail::collective_arguments& with,
-        stream_ref on, call_site where, std::nullptr_t) const
-    {
+        const call_site where = call.where;
+        const detail::argument_check check(*handle_, call.what, on, where);
+        // In a group NCCL may enqueue a call of several ranks later. (It enqueues a call of one rank at once.)
+        const auto what = checked(check, call, on, size() > 1);
+        const order_hooks::silent inner_work;
         if (handle_->verifies()) handle_->verify(what, false, on, where);
         const bool is_barrier = what.call == collective::barrier;
         if (is_barrier ? size() == 1 : what.count == 0) {
@@ -198,7 +197,7 @@ private:
             if (is_barrier)
                 return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
             return detail::make_call(
-                what, with.sends(rank()) ? with.send : with.receive, with.receive, size(), comm, on.get());
+                what, call.sends(rank()) ? call.send : call.receive, call.receive, size(), comm, on.get());
         });
     }
 };
@@ -333,7 +332,6 @@ inline std::optional<communicator> communicator_ref::split(int color, int key, c
     return communicator::adopt(part, std::move(settings), where);
 }
 
-static_assert(full_communicator<communicator_ref, float> && full_communicator<communicator_ref, float16>);
-static_assert(full_communicator<communicator, float> && full_communicator<communicator, bfloat16>);
+static_assert(collprobe::communicator<communicator_ref> && collprobe::communicator<communicator>);
 
 } // namespace collprobe::nccl

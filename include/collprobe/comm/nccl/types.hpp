@@ -10,8 +10,9 @@
 
 #include <nccl.h>
 
-#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 
 #if NCCL_VERSION_CODE < 21900
@@ -41,6 +42,22 @@ struct foreign_element<__nv_fp8_e5m2> {
     using type = float8_e5m2;
 };
 #endif
+
+/// NCCL's name of a reduction. One that `ncclRedOpCreatePreMulSum` has made is refused as no reduction.
+template <>
+struct foreign_reduction<ncclRedOp_t> {
+    static constexpr reduction of(ncclRedOp_t operation) noexcept
+    {
+        switch (operation) {
+        case ncclSum: return reduction::sum;
+        case ncclAvg: return reduction::average;
+        case ncclMin: return reduction::min;
+        case ncclMax: return reduction::max;
+        case ncclProd: return reduction::product;
+        default: return static_cast<reduction>(operation < 255 ? operation : 255);
+        }
+    }
+};
 
 } // namespace collprobe
 

@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -61,7 +60,7 @@ public:
             check_generation();
             check_places();
             // The copy writes it before the all-gather, which would refuse it, too.
-            detail::check_buffer(comm_, destination_, "destination", collective::all_gather, on_, where_);
+            comm_.check_buffer(destination_, "destination", collective::all_gather, on_, where_);
         }
         choose();
     }

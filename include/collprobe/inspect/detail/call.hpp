@@ -8,7 +8,6 @@
 #include <optional>
 #include <vector>
 
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -52,7 +51,7 @@ class blocking_calls {
 
 public:
     blocking_calls(Comm& comm, stream_ref on, std::uint64_t send, std::uint64_t receive, call_site where)
-        : comm_(comm), on_(on), where_(where), memory_(timeout_of(comm), send, receive)
+        : comm_(comm), on_(on), where_(where), memory_(comm.timeout_ms(), send, receive)
     {
     }
 
@@ -118,7 +117,7 @@ private:
             reduction::sum, on_, where_);
     }
     /// Waits, with the communicator's deadline if it has one.
-    void wait() { synchronize(comm_, on_, where_); }
+    void wait() { comm_.synchronize(on_, where_); }
 
     in_flight<memory> memory_; ///< if a call has failed, its work may still use the memory
 };

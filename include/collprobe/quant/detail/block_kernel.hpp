@@ -181,9 +181,10 @@ template <bool probed, coding kind>
 }
 template <bool probed, coding kind>
 inline void encode_blocks(const codec& how, const float* elements, const std::uint16_t* random, std::uint32_t blocks,
-    unsigned char* to, encoded_block* made) noexcept
+    std::uint32_t left_out, unsigned char* to, encoded_block* made) noexcept
 {
     for (std::uint32_t b = 0; b < blocks; ++b) {
+        if ((left_out >> b & 1) != 0) continue;
         encode_block<probed, kind>(how, elements + b * how.block,
             random + (kind == coding::stochastic ? b * how.block : 0), to + b * how.code_bytes(), made[b]);
     }
@@ -205,9 +206,12 @@ inline std::uint32_t encode_blocks(const codec& how, const float* elements, cons
         made[b].largest = bit_cast<float>(largest);
     }
     for (std::uint32_t b = 0; b < blocks; ++b) made[b].by = scale_of(how, made[b].largest);
-    if (!is_integer(how.format)) encode_blocks<probed, coding::float8>(how, elements, random, blocks, to, made);
-    else if (random == nullptr) encode_blocks<probed, coding::nearest>(how, elements, random, blocks, to, made);
-    else encode_blocks<probed, coding::stochastic>(how, elements, random, blocks, to, made);
+    const auto encode = [&]<coding kind>() {
+        encode_blocks<probed, kind>(how, elements, random, blocks, left_out, to, made);
+    };
+    if (!is_integer(how.format)) encode.template operator()<coding::float8>();
+    else if (random == nullptr) encode.template operator()<coding::nearest>();
+    else encode.template operator()<coding::stochastic>();
     return left_out;
 }
 
@@ -412,6 +416,7 @@ inline block_terms::squares sum_terms(isa path, const codec& how, const block_te
     else if (done)
         done = probed ? by_vectors(float8_e4m3(), std::true_type()) : by_vectors(float8_e4m3(), std::false_type());
     if (done) return squares;
+    squares = {};
     float x[largest_block];
     for (std::uint32_t i = 0; i < how.block; ++i) to[i] = 0;
     for (std::uint32_t term = 0; term < terms.count; ++term) {

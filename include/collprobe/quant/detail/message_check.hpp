@@ -101,7 +101,7 @@ public:
         std::uint64_t* const theirs = sent + ranks_ * count;
         for (std::uint64_t i = 0; i < count; ++i)
             Device::for_each(stream, ranks_, order_digests{open_[i].digests, sent + i, count, ranks_});
-        if constexpr (has_all_to_all<Comm, std::uint64_t>) { // as all have that make quantised calls
+        if constexpr (Comm::has_collective(collective::all_to_all)) { // as all have that make quantised calls
             ranks.all_to_all(view<const std::uint64_t>(sent, ranks_ * count),
                 view<std::uint64_t>(theirs, ranks_ * count), stream, where);
         }

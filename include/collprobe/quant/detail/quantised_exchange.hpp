@@ -6,10 +6,10 @@
 #include <type_traits>
 #include <utility>
 
-#include <collprobe/comm/capabilities.hpp>
-#include <collprobe/comm/collective_arguments.hpp>
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/sliced_exchange.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/quantisation.hpp>
@@ -96,12 +96,12 @@ public:
     using wire = std::uint8_t;
 
     quantised_exchange(Comm& comm, Groups* nodes, memory_type& memory, const quantised_call& call,
-        const collective_arguments& what, const T* send, T* receive, stream_ref on)
-        : levels_(comm, nodes, what.call == collective::all_gather), memory_(memory), call_(call), on_(on),
+        const collective_call& what, const T* send, T* receive, stream_ref on)
+        : levels_(comm, nodes, what.what == collective::all_gather), memory_(memory), call_(call), on_(on),
           within_(levels_.is_across(0) ? call.across : call.within),
           errors_(call.errors == nullptr ? memory.errors.data() : call.errors),
           rank_(static_cast<std::uint64_t>(comm.rank())), send_(send), receive_(receive),
-          scatters_(what.call == collective::reduce_scatter),
+          scatters_(what.what == collective::reduce_scatter),
           divisor_(what.operation == reduction::average ? static_cast<std::uint32_t>(comm.size()) : 1),
           plan_(plan_of(what))
     {
@@ -114,16 +114,16 @@ public:
 
     /// Finds the residuals that the call of the step before has left, or makes memory for new ones.
     template <class Caller>
-    feedback_state find_feedback(const collective_arguments& what, const Caller& who)
+    feedback_state find_feedback(const collective_call& what, const Caller& who)
     {
         const bool input = call_.within.feedback == error_feedback::all;
         const bool sums = call_.across.feedback != error_feedback::none;
         if (!input && !sums) return feedback_state::none;
         const std::uint64_t slice = plan_.slice_elements();
-        const feedback_layout layout{static_cast<std::uint32_t>(what.call), static_cast<std::uint32_t>(what.type),
+        const feedback_layout layout{static_cast<std::uint32_t>(what.what), static_cast<std::uint32_t>(what.type),
             plan_.count, plan_.next({}).length, input ? slice * levels_.ranks() : 0,
             sums && levels_.count() == 2 ? slice * levels_.slices_per_message(0) : 0,
-            sums && what.call == collective::all_reduce ? slice : 0};
+            sums && what.what == collective::all_reduce ? slice : 0};
         auto& all = memory_.feedback;
         while (all.size() <= call_.number) all.emplace_back();
         feedback_ = &all[call_.number];
@@ -245,9 +245,9 @@ private:
         return reinterpret_cast<U*>(reinterpret_cast<std::uintptr_t>(from) - back * sizeof(U));
     }
 
-    slice_plan plan_of(const collective_arguments& what) const noexcept
+    slice_plan plan_of(const collective_call& what) const noexcept
     {
-        const bool gathers = what.call == collective::all_gather;
+        const bool gathers = what.what == collective::all_gather;
         const auto bytes_of_block = [](const codec& how) {
             return std::uint64_t{how.code_bytes()} + scale_bytes;
         };

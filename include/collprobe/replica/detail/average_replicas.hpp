@@ -8,9 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/caller.hpp>
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -115,7 +113,7 @@ template <communicator Comm, class Use>
 void with_route(Comm& comm, bool through_adaptors, const Use& use)
 {
     if (through_adaptors) use(comm);
-    else use(innermost(comm));
+    else use(comm.innermost());
 }
 
 } // namespace collprobe::detail

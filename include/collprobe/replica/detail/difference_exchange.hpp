@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include <collprobe/comm/adaptor.hpp>
-#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -82,7 +80,7 @@ template <communicator Comm, class Event, class Work>
 void run_and_wait(const Comm& comm, Event& done, stream_ref_of<Comm> on, call_site where, const Work& work)
 {
     enqueue_marked(done, on, work);
-    synchronize(comm, on, where);
+    comm.synchronize(on, where);
 }
 
 /// The questions of `locate_difference` to the ranks, about one buffer. `Comm`: the caller's communicator. Messages of
@@ -123,13 +121,13 @@ public:
                 });
             }
             const view<std::uint64_t> expected(memory_.expected.data(), blocks);
-            innermost(comm_).broadcast(
+            comm_.innermost().broadcast(
                 view<const std::uint64_t>(memory_.digests.data(), blocks), expected, reference, on_, where_);
             const view<std::uint8_t> marks(memory_.marks.data(), blocks);
             if (is_comparable())
                 device::for_each(on_, blocks, mark_differences{memory_.digests.data(), expected.data(), marks.data()});
             else device::zero(on_, marks, where_);
-            innermost(comm_).all_reduce(view<const std::uint8_t>(marks), marks, reduction::max, on_, where_);
+            comm_.innermost().all_reduce(view<const std::uint8_t>(marks), marks, reduction::max, on_, where_);
             device::copy(
                 on_, view<const std::uint8_t>(marks), view<std::uint8_t>(memory_.host_marks.data(), blocks), where_);
         });
@@ -141,7 +139,7 @@ public:
         found_difference all;
         in_chunks(search, [&]<class Word>(Word, std::uint64_t from, std::uint64_t count) {
             enqueue([&] {
-                send(innermost(comm_), Word{}, search, from, count, reference);
+                send(comm_.innermost(), Word{}, search, from, count, reference);
                 if (is_comparable())
                     device::reduce(on_, compare_blocks<Word>{mine_->data, list(search), from, memory_.scratch.data()},
                         count, memory_.found.data(), memory_.workspace);
@@ -221,7 +219,7 @@ private:
         std::memcpy(host, &own, sizeof own);
         enqueue([&, this] {
             device::copy(on_, view<const std::uint64_t>(host, words), told, where_);
-            innermost(comm_).all_gather(view<const std::uint64_t>(told), all, on_, where_);
+            comm_.innermost().all_gather(view<const std::uint64_t>(told), all, on_, where_);
             device::copy(on_, view<const std::uint64_t>(all), view<std::uint64_t>(host, all.count()), where_);
         });
         std::memcpy(static_cast<void*>(reports.data()), host, static_cast<std::size_t>(all.size_bytes()));

@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/detail/rendezvous.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
@@ -24,7 +23,7 @@ public:
 
     [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const;
     /// Accepts any memory of the process.
-    void places(const collective_arguments&) const noexcept {}
+    void places(const collective_call&) const noexcept {}
 
 private:
     rendezvous& meet_;

@@ -121,30 +121,31 @@ void enqueue_copy(typename Device::stream_ref on, const std::byte* source, std::
     Device::copy(on, view<const std::byte>(source, bytes), view<std::byte>(destination, bytes), where);
 }
 
-/// Puts rank `rank`'s share of `Call` on its stream. Does nothing for a barrier.
-template <class Device, collective Call, class T>
-void enqueue_move(
-    const group_state& state, int rank, typename Device::stream_ref on, [[maybe_unused]] call_site where)
+/// Puts rank `rank`'s share of the call that it has posted on its stream. Does nothing for a barrier.
+template <class Device, class T>
+void enqueue_move(const group_state& state, int rank, typename Device::stream_ref on, call_site where)
 {
-    [[maybe_unused]] const int n = state.meet.size();
-    [[maybe_unused]] const std::uint64_t bytes = state.meet.posted(rank).what.bytes();
-    if constexpr (Call == collective::all_reduce) {
-        enqueue_all_reduce<Device, T>(state, rank, on);
-    } else if constexpr (Call == collective::reduce_scatter) {
-        enqueue_reduce_scatter<Device, T>(state, rank, on);
-    } else if constexpr (Call == collective::broadcast) {
-        const std::byte* const source = sent<std::byte>(state, state.meet.posted(rank).what.root);
-        enqueue_copy<Device>(on, source, received<std::byte>(state, rank), bytes, where);
-    } else if constexpr (Call == collective::all_gather || Call == collective::all_to_all) {
+    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
+    const std::uint64_t bytes = what.bytes();
+    switch (what.call) {
+    case collective::all_reduce: enqueue_all_reduce<Device, T>(state, rank, on); return;
+    case collective::reduce_scatter: enqueue_reduce_scatter<Device, T>(state, rank, on); return;
+    case collective::broadcast:
+        enqueue_copy<Device>(on, sent<std::byte>(state, what.root), received<std::byte>(state, rank), bytes, where);
+        return;
+    case collective::all_gather:
+    case collective::all_to_all: {
         if (bytes == 0) return;
         // An all-to-all copies part `rank` of each send, a gather the whole send.
-        const std::uint64_t part = Call == collective::all_to_all ? static_cast<std::uint64_t>(rank) : 0;
-        for (int from = 0; from < n; ++from) {
+        const std::uint64_t part = what.call == collective::all_to_all ? static_cast<std::uint64_t>(rank) : 0;
+        for (int from = 0; from < state.meet.size(); ++from) {
             enqueue_copy<Device>(on, sent<std::byte>(state, from) + part * bytes,
                 received<std::byte>(state, rank) + static_cast<std::uint64_t>(from) * bytes, bytes, where);
         }
-    } else {
-        static_assert(Call == collective::barrier);
+        return;
+    }
+    case collective::barrier:
+    case collective::split: return;
     }
 }
 

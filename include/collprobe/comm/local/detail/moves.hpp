@@ -77,16 +77,20 @@ void move_all_gather(const group_state& state, int rank);
 void move_all_to_all(const group_state& state, int rank);
 void move_broadcast(const group_state& state, int rank);
 
-/// The function of these that does `Call`; null if the call moves no data.
-template <collective Call, class T>
-constexpr auto mover_of() noexcept -> void (*)(const group_state&, int)
+/// The function of these that does `call`; null if the call moves no data.
+template <class T>
+constexpr auto mover_of(collective call) noexcept -> void (*)(const group_state&, int)
 {
-    if constexpr (Call == collective::all_reduce) return &move_all_reduce<T>;
-    else if constexpr (Call == collective::reduce_scatter) return &move_reduce_scatter<T>;
-    else if constexpr (Call == collective::all_gather) return &move_all_gather;
-    else if constexpr (Call == collective::all_to_all) return &move_all_to_all;
-    else if constexpr (Call == collective::broadcast) return &move_broadcast;
-    else return nullptr;
+    switch (call) {
+    case collective::all_reduce: return &move_all_reduce<T>;
+    case collective::reduce_scatter: return &move_reduce_scatter<T>;
+    case collective::all_gather: return &move_all_gather;
+    case collective::all_to_all: return &move_all_to_all;
+    case collective::broadcast: return &move_broadcast;
+    case collective::barrier:
+    case collective::split: break;
+    }
+    return nullptr;
 }
 
 } // namespace collprobe::local::detail

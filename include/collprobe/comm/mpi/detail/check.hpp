@@ -6,7 +6,6 @@
 #include <exception>
 #include <string>
 
-#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/mpi/detail/handle.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/ref.hpp>
@@ -45,10 +44,10 @@ public:
         else on->enqueue(told);
     }
     /// Refuses what MPI cannot count; accepts any memory of the process. Calls without parts go piece by piece.
-    void places(const collprobe::detail::collective_arguments& with) const
+    void places(const collective_call& call) const
     {
-        const auto [send_has_parts, receive_has_parts, rule] = collprobe::detail::shape_of(with.call);
-        const std::uint64_t elements = send_has_parts ? with.send_count : receive_has_parts ? with.receive_count : 0;
+        const auto [send_has_parts, receive_has_parts, rule] = collprobe::detail::shape_of(call.what);
+        const std::uint64_t elements = send_has_parts ? call.send_count : receive_has_parts ? call.receive_count : 0;
         if (elements <= most_elements) return;
         fail(std::string(send_has_parts ? "send" : "receive") + " has " + std::to_string(elements)
                 + " elements: MPI takes at most " + std::to_string(most_elements) + " in a call, all parts together",

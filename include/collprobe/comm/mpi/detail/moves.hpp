@@ -133,21 +133,25 @@ void broadcast(const transfer& of, const T* send, T* receive)
     if (from_elsewhere) std::memcpy(receive, send, of.count * sizeof(T));
 }
 
-template <collective Call, element T>
-void move(const transfer& of)
+template <element T>
+void move(collective call, const transfer& of)
 {
-    if constexpr (Call == collective::barrier) {
+    if (call == collective::barrier) {
         require(MPI_Barrier(of.comm), "MPI_Barrier");
         return;
     }
     if (of.count == 0) return;
     const T* const send = static_cast<const T*>(of.send);
     T* const receive = static_cast<T*>(of.receive);
-    if constexpr (Call == collective::all_reduce) all_reduce(of, send, receive);
-    if constexpr (Call == collective::reduce_scatter) reduce_scatter(of, send, receive);
-    if constexpr (Call == collective::all_gather) all_gather(of, send, receive);
-    if constexpr (Call == collective::all_to_all) all_to_all(of, send, receive);
-    if constexpr (Call == collective::broadcast) broadcast(of, send, receive);
+    switch (call) {
+    case collective::all_reduce: all_reduce(of, send, receive); return;
+    case collective::reduce_scatter: reduce_scatter(of, send, receive); return;
+    case collective::all_gather: all_gather(of, send, receive); return;
+    case collective::all_to_all: all_to_all(of, send, receive); return;
+    case collective::broadcast: broadcast(of, send, receive); return;
+    case collective::barrier:
+    case collective::split: return;
+    }
 }
 
 } // namespace collprobe::mpi::detail

@@ -7,10 +7,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/nccl/detail/handle.hpp>
 #include <collprobe/comm/nccl/detail/verify.hpp>
 #include <collprobe/comm/nccl/types.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/cuda/device.hpp>
@@ -38,14 +38,13 @@ public:
     }
     /// Requires that the device can read and write the buffers, and that each lies in one allocation; and that NCCL
     /// has the reduction.
-    void places(const collprobe::detail::collective_arguments& with) const
+    void places(const collective_call& call) const
     {
-        const bool reduces = call_ == collective::all_reduce || call_ == collective::reduce_scatter;
-        if (reduces && !can_reduce(with.type)) {
-            fail(std::string("NCCL before 2.24 does not reduce ") + collprobe::name(with.type), status::unsupported);
+        if (call.reduces() && !can_reduce(call.type)) {
+            fail(std::string("NCCL before 2.24 does not reduce ") + collprobe::name(call.type), status::unsupported);
         }
-        if (with.sends(comm_.rank())) place(with.send, with.send_count, with.element_bytes(), "send");
-        place(with.receive, with.receive_count, with.element_bytes(), "receive");
+        if (call.sends(comm_.rank())) place(call.send, call.send_count, call.element_bytes(), "send");
+        place(call.receive, call.receive_count, call.element_bytes(), "receive");
     }
     /// Checks all requirements of one buffer.
     template <class T>

@@ -2,11 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 
-#include <collprobe/comm/communicator.hpp>
-#include <collprobe/core/view.hpp>
+#include <collprobe/core/config.hpp>
 #include <collprobe/sum/accumulation.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -32,14 +30,6 @@ constexpr const char* name(reduction_algorithm how) noexcept
     return "unknown";
 }
 
-/// The optional arguments of a single reduction, beside its buffers.
-struct reduction_extras {
-    /// The number of leaves (micro-batch gradients) that each rank sends: `send` has them one after the other. A sum
-    /// is over all leaves of all ranks; an average divides by their number. From `size_invariant` on, if the leaves
-    /// are equal and dealt out in equal runs, the result's bits do not depend on the number of ranks.
-    std::uint64_t leaves = 1;
-};
-
 /// The properties of a reduction, valid once its stream is past it.
 struct reduction_outcome {
     reproducibility level = reproducibility::unspecified; ///< the level of the result: at least the requested one
@@ -55,23 +45,4 @@ struct reduction_outcome {
     std::uint64_t collectives = 0; ///< calls of the communicator
 };
 
-namespace detail {
-
-/// A communicator whose reductions take `reduction_extras` and return their `reduction_outcome`.
-template <class C, class T>
-concept has_all_reduce_with_extras = has_all_reduce<C, T>
-    && requires(C& comm, view<const T> send, view<T> receive, stream_ref_of<C> stream, reduction_extras extras) {
-           {
-               comm.all_reduce(send, receive, reduction::sum, stream, extras, call_site{})
-           } -> std::same_as<reduction_outcome>;
-       };
-template <class C, class T>
-concept has_reduce_scatter_with_extras = has_reduce_scatter<C, T>
-    && requires(C& comm, view<const T> send, view<T> receive, stream_ref_of<C> stream, reduction_extras extras) {
-           {
-               comm.reduce_scatter(send, receive, reduction::sum, stream, extras, call_site{})
-           } -> std::same_as<reduction_outcome>;
-       };
-
-} // namespace detail
 } // namespace collprobe

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <collprobe/comm/collective_arguments.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/detail/overlap.hpp>
 
@@ -34,42 +34,45 @@ COLLPROBE_COLD_INLINE std::string flaw_of_place(const char* part_name, const voi
         + offset(is >= begin, (is >= begin ? is - begin : begin - is) / element_bytes);
 }
 
-COLLPROBE_INLINE std::string flaw_of_arguments(const collective_arguments& with, int rank, int size)
+COLLPROBE_INLINE std::string flaw_of_arguments(const collective_call& call, int rank, int size)
 {
-    const std::uint64_t bytes = with.element_bytes();
-    if (with.operation > reduction::product) {
-        return "operation " + std::to_string(static_cast<int>(with.operation)) + " is no reduction";
+    const std::uint64_t bytes = call.element_bytes();
+    if (call.operation > reduction::product) {
+        return "operation " + std::to_string(static_cast<int>(call.operation)) + " is no reduction";
     }
-    if (with.call == collective::broadcast && (with.root < 0 || with.root >= size)) {
-        return "root " + std::to_string(with.root) + " is not a rank: there are " + std::to_string(size);
+    if (call.what == collective::broadcast && (call.root < 0 || call.root >= size)) {
+        return "root " + std::to_string(call.root) + " is not a rank: there are " + std::to_string(size);
     }
-    const bool sends = with.sends(rank);
+    const bool sends = call.sends(rank);
     if (sends) {
-        const std::string flaw = flaw_of_buffer(with.send, with.send_count, bytes);
+        const std::string flaw = flaw_of_buffer(call.send, call.send_count, bytes);
         if (!flaw.empty()) return "send" + flaw;
     }
-    const std::string flaw = flaw_of_buffer(with.receive, with.receive_count, bytes);
+    const std::string flaw = flaw_of_buffer(call.receive, call.receive_count, bytes);
     if (!flaw.empty()) return "receive" + flaw;
     if (!sends) return {};
+    if (call.leaves != 1) {
+        return "leaves is " + std::to_string(call.leaves) + ", and the communicator takes one of each rank";
+    }
 
-    const collective_shape shape = shape_of(with.call);
+    const collective_shape shape = shape_of(call.what);
     const auto ranks = static_cast<std::uint64_t>(size);
     const std::uint64_t send_parts = shape.send_has_parts ? ranks : 1;
     const std::uint64_t receive_parts = shape.receive_has_parts ? ranks : 1;
-    if (with.send_count % send_parts != 0 || with.receive_count % receive_parts != 0
-        || with.send_count / send_parts != with.receive_count / receive_parts) {
-        return std::string("not ") + shape.rule + ": send.count() is " + std::to_string(with.send_count)
-            + ", receive.count() is " + std::to_string(with.receive_count) + ", size() is " + std::to_string(size);
+    if (call.send_count % send_parts != 0 || call.receive_count % receive_parts != 0
+        || call.send_count / send_parts != call.receive_count / receive_parts) {
+        return std::string("not ") + shape.rule + ": send.count() is " + std::to_string(call.send_count)
+            + ", receive.count() is " + std::to_string(call.receive_count) + ", size() is " + std::to_string(size);
     }
     // In place: this rank's part of the one buffer is the other.
-    const std::uint64_t own_part = with.send_count / send_parts * static_cast<std::uint64_t>(rank);
-    const auto* const send = static_cast<const unsigned char*>(with.send);
-    const auto* const receive = static_cast<const unsigned char*>(with.receive);
-    const bool in_place = with.call != collective::all_to_all
+    const std::uint64_t own_part = call.send_count / send_parts * static_cast<std::uint64_t>(rank);
+    const auto* const send = static_cast<const unsigned char*>(call.send);
+    const auto* const receive = static_cast<const unsigned char*>(call.receive);
+    const bool in_place = call.what != collective::all_to_all
         && send + (shape.send_has_parts ? own_part * bytes : 0)
             == receive + (shape.receive_has_parts ? own_part * bytes : 0);
-    if (in_place || !overlap(send, with.send_count * bytes, receive, with.receive_count * bytes)) return {};
-    if (with.call == collective::all_to_all) return "send and receive overlap, and all_to_all has no form in place";
+    if (in_place || !overlap(send, call.send_count * bytes, receive, call.receive_count * bytes)) return {};
+    if (call.what == collective::all_to_all) return "send and receive overlap, and all_to_all has no form in place";
     if (shape.send_has_parts) return flaw_of_place("receive", receive, "send", send, own_part, bytes);
     return flaw_of_place("send", send, "receive", receive, shape.receive_has_parts ? own_part : 0, bytes);
 }
