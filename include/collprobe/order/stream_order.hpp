@@ -91,8 +91,8 @@ public:
     stream_order& operator=(const stream_order&) = delete;
     ~stream_order() { uninstall(); }
 
-    /// Makes the library's own calls report to this checker, until `uninstall` or the destructor. Both wait until no
-    /// call is reporting, so neither may be called in `on_hazard`. Work recorded before is unknown to the checker.
+    /// Makes the library's own calls report to this checker, until `uninstall` or the destructor. Both of these wait
+    /// until no call is reporting, so neither may be called in `on_hazard`. Work recorded before `install` is unknown.
     /// \throws error `unsupported` if COLLPROBE_STREAM_ORDER is 0; `invalid_argument` while another is installed.
     void install(call_site where = call_site::current())
     {

@@ -56,22 +56,18 @@ public:
         pair.last_epoch = epoch;
         if (pair.seen) return;
         pair.seen = true;
-        const bool has_room = hazards_.size() < most_;
-        if (has_room) {
+        if (hazards_.size() < most_) {
             hazards_.push_back(write());
             pair.report = hazards_.size();
-        }
-        if (!keeps_news_) return;
-        if (has_room) new_reports_.push_back(hazards_.size() - 1);
-        else news_.push_back(write());
+        } else if (keeps_news_) news_.push_back(write());
     }
 
-    bool has_news() const noexcept { return !new_reports_.empty() || !news_.empty(); }
+    bool has_news() const noexcept { return keeps_news_ && (taken_ < hazards_.size() || !news_.empty()); }
     /// The hazards that are new since the last call, as they are now.
     std::vector<stream_hazard> take_news()
     {
         std::vector<stream_hazard> news = std::exchange(news_, {});
-        for (const std::size_t each : std::exchange(new_reports_, {})) news.push_back(hazards_[each]);
+        for (; taken_ < hazards_.size(); ++taken_) news.push_back(hazards_[taken_]);
         return news;
     }
 
@@ -81,7 +77,7 @@ public:
     {
         pairs_.clear();
         hazards_.clear();
-        new_reports_.clear();
+        taken_ = 0;
         news_.clear();
         hazard_count_ = 0;
     }
@@ -116,7 +112,7 @@ private:
     order_table<known> pairs_;
     std::vector<stream_hazard> hazards_;
     bool keeps_news_ = false;
-    std::vector<std::size_t> new_reports_; ///< indices in `hazards_`
+    std::size_t taken_ = 0; ///< how many of them `take_news` has given
     std::vector<stream_hazard> news_; ///< those for which the list had no room
     std::uint64_t hazard_count_ = 0;
 };
