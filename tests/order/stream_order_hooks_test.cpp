@@ -147,6 +147,28 @@ TEST_CASE("a clean step is silent: probed, reproducible, guarded, over two devic
     CHECK(checker.hazard_count() == 0);
 }
 
+TEST_CASE("a call that the library makes of several is told as one")
+{
+    stream_order checker;
+    checker.install();
+    local::run(2, [&](local::communicator& comm) {
+        const host::buffer<float> gradient(count), sum(count);
+        reproducible exact(comm);
+        hidden_order hidden;
+        const host::stream compute, communication;
+        host::device::fill(compute, view<float>(gradient), 1.0f);
+        hidden.behind(compute);
+        hidden.before(communication);
+        exact.all_reduce(view<const float>(gradient), view<float>(sum), reduction::sum, communication);
+        communication.synchronize();
+        compute.synchronize();
+    });
+    CAPTURE(messages(checker));
+    REQUIRE(checker.hazards().size() == 1);
+    CHECK(std::string(checker.hazards()[0].earlier.operation) == "fill");
+    CHECK(std::string(checker.hazards()[0].later.operation) == "all_reduce");
+}
+
 TEST_CASE("a guarded gather needs no edge of the caller's, and checks itself")
 {
     stream_order checker;
