@@ -192,7 +192,7 @@ public:
     /// Orders later work of the stream behind `point`. A point that was never recorded is a hazard.
     void wait(const order_stream& on, const order_point& point, call_site where = call_site::current())
     {
-        told([&] {
+        told([&, this] {
             if (point.recorded()) engine_.wait(on, point, detail::number_of_thread());
             else engine_.wait_unrecorded(on, {"wait", where});
         });

@@ -347,7 +347,7 @@ private:
             one.access = {++now_, enter(in, one.on, thread), one.site};
             all.join(in.actor(one.access.actor).clock);
         });
-        each_member([&](member& one) {
+        each_member([&, this](member& one) {
             check_bounds(in, one.access, one.reads, memory_access::read);
             check_bounds(in, one.access, one.writes, memory_access::write);
             for (const memory_range range : one.reads) check(in, one.access, all, range, memory_access::read);
@@ -379,7 +379,7 @@ private:
         order_domain& in = domain_of(one.on);
         const std::uint32_t own = enter(in, one.on);
         for (const version& then : one.versions) {
-            in.shadow.look(then.bytes, [&](memory_range bytes, const order_segment& state) {
+            in.shadow.look(then.bytes, [&, this](memory_range bytes, const order_segment& state) {
                 if (state.write.epoch == then.epoch || state.write.epoch == 0) return;
                 add(hazard_kind::overwritten_in_group, in, {now_, own, one.site}, memory_access::read, state.write,
                     memory_access::write, bytes);
@@ -391,7 +391,7 @@ private:
         memory_access mode, bool is_release = false)
     {
         in.access(own, seen, range, mode,
-            [&](hazard_kind kind, const order_access& earlier, memory_access earlier_mode, memory_range bytes) {
+            [&, this](hazard_kind kind, const order_access& earlier, memory_access earlier_mode, memory_range bytes) {
                 if (kind != hazard_kind::use_after_release) {
                     if (is_release) kind = hazard_kind::released_in_use;
                     else if (was_during_capture(earlier)) kind = hazard_kind::half_captured;
@@ -413,7 +413,7 @@ private:
         if (allocation.bytes == 0 || range.bytes <= allocation.end() - range.first) return;
         // A read and a write of one call site are two reports.
         const std::uint32_t earlier = mode == memory_access::write ? 1 : 0;
-        reports_.add(hazard_kind::beyond_allocation, earlier, own.what, own.epoch, {}, [&] {
+        reports_.add(hazard_kind::beyond_allocation, earlier, own.what, own.epoch, {}, [&, this] {
             stream_hazard report;
             report.kind = hazard_kind::beyond_allocation;
             report.earlier.bytes = allocation;
@@ -463,7 +463,7 @@ private:
     void add(hazard_kind kind, order_domain& in, const order_access& earlier, memory_access earlier_mode,
         const order_access& later, memory_access later_mode, memory_range bytes)
     {
-        reports_.add(kind, earlier.what, later.what, later.epoch, bytes, [&] {
+        reports_.add(kind, earlier.what, later.what, later.epoch, bytes, [&, this] {
             stream_hazard report;
             report.kind = kind;
             if (earlier.epoch != 0) report.earlier = side(in, earlier, earlier_mode, bytes);
