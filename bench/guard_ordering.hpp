@@ -38,35 +38,35 @@ struct shard_on_its_way {
     {
         const view<const float> from(source.data(), source.size());
         const view<float> to = shard.memory();
-        const auto gather = [&] { comm.all_gather(view<const float>(to), full.memory(), communication.get()); };
+        const auto gather = [&] { comm.all_gather(view<const float>(to), full.memory(), communication); };
         switch (how) {
         case ordering::unordered:
-            device::copy(producer.get(), from, to);
+            device::copy(producer, from, to);
             gather();
             return;
         case ordering::events_by_hand:
-            device::copy(producer.get(), from, to);
-            copied.record(producer.get());
+            device::copy(producer, from, to);
+            copied.record(producer);
             communication.wait(copied);
             gather();
-            gathered.record(communication.get());
+            gathered.record(communication);
             consumer.wait(gathered);
             return;
         case ordering::guarded:
-            device::copy(producer.get(), from, to);
-            copy_then_all_gather(to, full.memory(), comm, communication.get(), {producer}, {consumer});
+            device::copy(producer, from, to);
+            copy_then_all_gather(to, full.memory(), comm, communication, {producer}, {consumer});
             return;
         case ordering::guarded_buffers:
-            copy_then_all_gather(from, full, comm, communication.get(), {producer}, {consumer}, {.shard = &shard});
+            copy_then_all_gather(from, full, comm, communication, {producer}, {consumer}, {.shard = &shard});
             return;
         case ordering::stream_synchronized:
-            device::copy(producer.get(), from, to);
+            device::copy(producer, from, to);
             producer.synchronize();
             gather();
             communication.synchronize();
             return;
         case ordering::device_synchronized:
-            device::copy(producer.get(), from, to);
+            device::copy(producer, from, to);
             synchronize();
             gather();
             synchronize();

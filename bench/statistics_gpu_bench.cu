@@ -84,7 +84,7 @@ public:
     void copy(std::uint64_t bytes)
     {
         cu::check(cudaMemcpyAsync(destination_.data() + at_, source_.data() + at_, bytes, cudaMemcpyDeviceToDevice,
-                      stream.get().get()),
+                      stream.get()),
             "cudaMemcpyAsync");
     }
     /// The fastest of all readers at this size, found once.

@@ -63,7 +63,7 @@ void run_nccl_probes(int ranks, Body body)
     const clean_stand_in clean;
     nccl_provider{ranks}.run([&](nccl::communicator& comm) {
         const cuda::stream stream;
-        nccl_rank own{comm.rank(), comm.size(), comm.native_handle(), stream.get().get(), nullptr};
+        nccl_rank own{comm.rank(), comm.size(), comm.native_handle(), stream.get(), nullptr};
         ok(collprobeCreateNccl(&own.probe, own.comm, nullptr));
         body(own);
         ok(collprobeDestroy(own.probe));
@@ -148,8 +148,8 @@ TEST_CASE("the guarded gather: rows of a producer's stream come to a consumer's"
         cuda::pinned_buffer<float> late(count);
         std::copy(values.begin(), values.end(), late.begin());
         cuda::device::copy(producer, view<const float>(late.data(), count), view<float>(shard.memory));
-        const collprobeStream_t before[] = {producer.get().get()};
-        const collprobeStream_t behind[] = {consumer.get().get()};
+        const collprobeStream_t before[] = {producer.get()};
+        const collprobeStream_t behind[] = {consumer.get()};
         ok(collprobeCopyThenAllGather(shard.data(), count, all.data(), count + 16, ncclFloat32, own.probe,
             own.stream, before, 1, behind, 1));
         cuda::device::copy(consumer, view<const float>(view<float>(all.memory)), view<float>(copy.memory));
@@ -255,7 +255,7 @@ TEST_CASE(
     run_c_ranks(ranks, [&](c_rank& own) {
         const cuda::device_guard current(own.rank);
         const cuda::stream made;
-        const cudaStream_t stream = made.get().get();
+        const cudaStream_t stream = made.get();
         collprobeOptions_t options = own.options();
         options.device = collprobeCuda;
         ok(collprobeCreate(&own.probe, own.rank, ranks, &options));
@@ -329,9 +329,9 @@ TEST_CASE("no stream waits for the caller's function: the device is synchronised
     std::uint64_t token = 0;
     for (std::uint64_t step = 0; step < 3; ++step) {
         ok(collprobeObserveInput(probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, data.data(),
-            count, nullptr, made.get().get(), &token));
-        ok(collprobeObserveResult(probe, token, data.data(), count, made.get().get()));
-        ok(collprobeEndStep(probe, step, nullptr, made.get().get()));
+            count, nullptr, made.get(), &token));
+        ok(collprobeObserveResult(probe, token, data.data(), count, made.get()));
+        ok(collprobeEndStep(probe, step, nullptr, made.get()));
         CHECK(collprobePoll(probe, 0) == collprobeNotReady);
         CHECK(cudaDeviceSynchronize() == cudaSuccess);
     }
@@ -354,23 +354,23 @@ TEST_CASE("calls in another order on a rank with buffers of a GPU: told, and the
         for (std::uint64_t step = 0; step < 4; ++step) {
             std::uint64_t token = 0;
             ok(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum,
-                data.data(), count, step == 1 && own.rank == 0 ? "a" : "b", made.get().get(), &token));
-            ok(collprobeObserveResult(own.probe, token, COLLPROBE_NO_BUFFER, 0, made.get().get()));
-            ok(collprobeEndStep(own.probe, step, nullptr, made.get().get()));
+                data.data(), count, step == 1 && own.rank == 0 ? "a" : "b", made.get(), &token));
+            ok(collprobeObserveResult(own.probe, token, COLLPROBE_NO_BUFFER, 0, made.get()));
+            ok(collprobeEndStep(own.probe, step, nullptr, made.get()));
             const int result = collprobePoll(own.probe, 1);
             if (step == 1)
                 refused(result, collprobeMismatch, "collprobePoll", "'a' of 240 float32 (sum) on rank 0");
             else ok(result);
         }
         // A step in a graph would repeat the reads alone.
-        require(cudaStreamBeginCapture(made.get().get(), cudaStreamCaptureModeThreadLocal) == cudaSuccess,
+        require(cudaStreamBeginCapture(made.get(), cudaStreamCaptureModeThreadLocal) == cudaSuccess,
             "capture");
         std::uint64_t token = 0;
         refused(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum,
-                    data.data(), count, "a", made.get().get(), &token),
+                    data.data(), count, "a", made.get(), &token),
             collprobeUnsupported, "collprobeObserveInput", "capturing");
         cudaGraph_t graph = nullptr;
-        require(cudaStreamEndCapture(made.get().get(), &graph) == cudaSuccess, "the capture goes on");
+        require(cudaStreamEndCapture(made.get(), &graph) == cudaSuccess, "the capture goes on");
         if (graph != nullptr) (void)cudaGraphDestroy(graph);
         ok(collprobeDestroy(own.probe));
     });

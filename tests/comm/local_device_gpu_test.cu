@@ -132,7 +132,7 @@ TEST_CASE("a call returns while the device is held up")
         comm.all_reduce(view<const float>(all), all, reduction::sum, stream); // the kernels are loaded now
         stream.synchronize();
         cu::check(cudaLaunchHostFunc(
-                      stream.get().get(), [](void* latch) { static_cast<std::latch*>(latch)->wait(); }, &called),
+                      stream.get(), [](void* latch) { static_cast<std::latch*>(latch)->wait(); }, &called),
             "cudaLaunchHostFunc");
         for (int call = 0; call < 10; ++call) {
             comm.all_reduce(view<const float>(all), all, reduction::max, stream);
@@ -162,12 +162,12 @@ TEST_CASE("a mismatch and a capturing stream are named and nothing is enqueued")
     const auto captures = testing::run_each(group_t(2), [&](comm_t& comm) {
         cu::buffer<float> value(8);
         const cu::stream stream;
-        cu::check(cudaStreamBeginCapture(stream.get().get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+        cu::check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
         try {
             comm.all_reduce(view<const float>(view<float>(value)), view<float>(value), reduction::sum, stream);
         } catch (...) {
             cudaGraph_t graph = nullptr;
-            if (cudaStreamEndCapture(stream.get().get(), &graph) == cudaSuccess) ++valid;
+            if (cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess) ++valid;
             if (graph != nullptr) (void)cudaGraphDestroy(graph);
             throw;
         }

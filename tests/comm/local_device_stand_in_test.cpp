@@ -253,7 +253,7 @@ TEST_CASE("a call of CUDA that fails is the failure of its rank and leaves nobod
             std::latch finished(3);
             const auto outcomes = run_each(group_t(3), [&](comm_t& comm) {
                 const cuda::stream owned;
-                const cuda::stream_ref stream(owned.get().get()); // a trainer's own: its device must be asked for
+                const cuda::stream_ref stream(owned.get()); // a trainer's own: its device must be asked for
                 rank_buffers m(stream);
                 comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
                 stream.synchronize();

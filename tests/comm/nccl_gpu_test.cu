@@ -93,18 +93,18 @@ TEST_CASE("NCCL collectives are captured and replayed with fresh data")
                 comm.synchronize(stream);
                 cudaGraph_t graph = nullptr;
                 cudaGraphExec_t replay = nullptr;
-                require(cudaStreamBeginCapture(stream.get().get(), cudaStreamCaptureModeThreadLocal) == cudaSuccess,
+                require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal) == cudaSuccess,
                     "begin");
                 cu::device::for_each(stream, count, scale{values.data(), 2.0f});
                 comm.all_reduce(view<const float>(memory), view<float>(sums), reduction::sum, stream);
                 comm.barrier(stream);
                 comm.check();
                 cu::device::copy(stream, view<const float>(sums.data(), count), view<float>(seen));
-                require(cudaStreamEndCapture(stream.get().get(), &graph) == cudaSuccess, "capture");
+                require(cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess, "capture");
                 require(cudaGraphInstantiate(&replay, graph, 0) == cudaSuccess, "instantiate");
                 for (int round = 1; round <= 3; ++round) {
                     cu::device::fill(stream, memory, static_cast<float>(round));
-                    require(cudaGraphLaunch(replay, stream.get().get()) == cudaSuccess, "launch");
+                    require(cudaGraphLaunch(replay, stream.get()) == cudaSuccess, "launch");
                     comm.synchronize(stream);
                     for (std::uint64_t i = 0; i < count; ++i) {
                         require(seen[i] == 2.0f * static_cast<float>(round * comm.size()), "replayed sum");

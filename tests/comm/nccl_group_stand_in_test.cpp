@@ -80,7 +80,7 @@ TEST_CASE("the stand-in notices who frees a communicator before its group ends")
             if (owner.rank() == 1) return;
             const ncclComm_t raw = owner.release();
             ncclGroupStart();
-            ncclAllReduce(values.data(), values.data(), 4, ncclFloat32, ncclSum, raw, stream.get().get());
+            ncclAllReduce(values.data(), values.data(), 4, ncclFloat32, ncclSum, raw, stream.get());
             if (elsewhere) std::thread([raw] { ncclCommAbort(raw); }).join();
             else ncclCommAbort(raw);
             ncclGroupEnd();

@@ -69,7 +69,7 @@ void refuses_in_raw_groups()
                 const auto call = [&] { comm.all_reduce(values.in(), values.out(), reduction::sum, stream); };
                 for (int i = 0; i < depth; ++i) ncclGroupStart();
                 ncclAllReduce(
-                    raw.data(), raw.data(), 4, ncclFloat32, ncclSum, world.native_handle(), stream.get().get());
+                    raw.data(), raw.data(), 4, ncclFloat32, ncclSum, world.native_handle(), stream.get());
                 for (int again = 0; again < 5; ++again) require(is_refused(error_of(call)), "not refused");
                 require(warnings() == 0, "where it matters nothing is warned of");
                 refused.arrive_and_wait(); // warnings are those of all ranks

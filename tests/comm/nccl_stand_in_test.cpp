@@ -134,9 +134,9 @@ TEST_CASE("a barrier orders the work of all ranks")
                 bool behind = true;
                 for (int round = 0; round < 10; ++round) {
                     const auto own = static_cast<std::size_t>(comm.rank());
-                    stand_in::enqueue(stream.get().get(), [&notes, own, round] { notes[own] = round; });
+                    stand_in::enqueue(stream.get(), [&notes, own, round] { notes[own] = round; });
                     comm.barrier(stream);
-                    stand_in::enqueue(stream.get().get(), [&notes, &behind, round] {
+                    stand_in::enqueue(stream.get(), [&notes, &behind, round] {
                         for (const int note : notes) behind = behind && note == round;
                     });
                     comm.barrier(stream);
@@ -183,7 +183,7 @@ TEST_CASE("a trainer's own types are taken as they are")
         // The calls of a C-style trainer: a raw communicator, a raw stream, raw pointers.
         const ncclComm_t raw = owner.native_handle();
         const cuda::stream stream;
-        const cudaStream_t raw_stream = stream.get().get();
+        const cudaStream_t raw_stream = stream.get();
         device_values<__nv_bfloat16> gradient(10, __float2bfloat16(static_cast<float>(owner.rank() + 1)));
         nccl::communicator_ref comm(raw);
         const auto values = nccl::elements(gradient.data(), 10);
@@ -202,7 +202,7 @@ TEST_CASE("sends and receives in a group do the all-to-all of an older NCCL")
             device_values<std::int32_t> receive(6, -1);
             for (int i = 0; i < 6; ++i) send[static_cast<std::size_t>(i)] = 10 * comm.rank() + i;
             ncclResult_t result = nccl::detail::exchange_parts(
-                send.data(), receive.data(), 2, 4, ncclInt32, 3, comm.native_handle(), stream.get().get());
+                send.data(), receive.data(), 2, 4, ncclInt32, 3, comm.native_handle(), stream.get());
             while (result == ncclInProgress) ncclCommGetAsyncError(comm.native_handle(), &result);
             require(result == ncclSuccess, "exchange_parts");
             comm.synchronize(stream);
@@ -287,7 +287,7 @@ TEST_CASE("collectives are captured and replayed with fresh data")
             CAPTURE(ranks);
             nccl_provider{ranks, {.mode = mode}}.run([](nccl::communicator& comm) {
                 const cuda::stream stream;
-                const cudaStream_t raw = stream.get().get();
+                const cudaStream_t raw = stream.get();
                 const auto n = static_cast<std::size_t>(comm.size());
                 device_values<std::int32_t> value(5, 0);
                 device_values<std::int32_t> all(5 * n, -1);
@@ -362,7 +362,7 @@ TEST_CASE("a steady collective is one NCCL call, allocates nothing and never wai
         // The stand-in's queue keeps what it ever needed: let it be longer here than it can get below.
         for (int round = 0; round < 2; ++round) {
             std::latch go(1);
-            stand_in::enqueue(stream.get().get(), [&go] { go.wait(); });
+            stand_in::enqueue(stream.get(), [&go] { go.wait(); });
             work();
             work();
             go.count_down();

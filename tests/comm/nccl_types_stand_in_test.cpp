@@ -45,7 +45,7 @@ void reduce_every_way(Comm& comm, Foreign (*from_float)(float), float (*to_float
     const auto check = [&](const char* how, const auto& call) {
         device_values<Foreign> receive(count, from_float(0));
         call(receive.data());
-        stream.get().synchronize();
+        stream.synchronize();
         conformance::require(to_float(receive.data()[count - 1]) == 6, how);
     };
     const Foreign* const from = send.data();
@@ -144,9 +144,9 @@ TEST_CASE("a guarded all-gather takes a trainer's own pointers")
         const cuda::stream stream;
         const device_values<__nv_bfloat16> shard(count, __float2bfloat16(static_cast<float>(comm.rank() + 1)));
         device_values<__nv_bfloat16> all(ranks * count, __float2bfloat16(0));
-        copy_then_all_gather(shard.data(), count, all.data(), count, comm.native_handle(), stream.get().get(),
+        copy_then_all_gather(shard.data(), count, all.data(), count, comm.native_handle(), stream.get(),
             {stream}, {stream});
-        stream.get().synchronize();
+        stream.synchronize();
         for (int rank = 0; rank < ranks; ++rank)
             conformance::require(__bfloat162float(all.data()[static_cast<std::uint64_t>(rank) * count]) == static_cast<float>(rank + 1),
                 "each rank's shard has arrived");

@@ -92,7 +92,7 @@ struct numbers {
             state = state * 1664525u + 1013904223u;
             each = static_cast<T>(static_cast<float>(state >> 16) / 65536.0f - 0.5f);
         }
-        cudaMemcpyAsync(memory.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream.get().get());
+        cudaMemcpyAsync(memory.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream.get());
         stream.synchronize();
     }
 };

@@ -63,7 +63,7 @@ TEST_CASE("a captured chain over two streams runs at each launch with the data o
     const cuda::stream other;
     for (int round = 1; round <= 5; ++round) {
         for (int& value : input) value = round;
-        const cuda::stream_ref on = round % 2 == 0 ? first.get() : other.get();
+        const cuda::stream_ref on = round % 2 == 0 ? first : other;
         chain.launch(on);
         on.synchronize(soon_ms);
         CHECK(output[99] == round);
@@ -136,7 +136,7 @@ TEST_CASE("control: the plain calls do invalidate it, and our calls leave the th
             CHECK(done.query());
             void* memory = nullptr;
             const cudaError_t code = way == 0 ? cudaEventQuery(done.get())
-                : way == 1                    ? cudaStreamQuery(free.get().get())
+                : way == 1                    ? cudaStreamQuery(free.get())
                                               : cudaMalloc(&memory, 4);
             CHECK(code == cudaErrorStreamCaptureUnsupported);
         });
@@ -233,7 +233,7 @@ TEST_CASE("a record in a lost capture is an error")
 {
     const cuda::stream stream;
     captured_graph graph(stream);
-    CHECK(cudaStreamSynchronize(stream.get().get()) == cudaErrorStreamCaptureUnsupported);
+    CHECK(cudaStreamSynchronize(stream.get()) == cudaErrorStreamCaptureUnsupported);
     (void)cudaGetLastError();
     CHECK(stream.capturing());
     cuda::event marker;

@@ -167,7 +167,7 @@ TEST_CASE("sum_each gives the dots of all pairs, whole and in parts")
 TEST_CASE("a launch that fails is an error that names the operation and the stream")
 {
     cu::stream stream;
-    const cudaStream_t handle = stream.get().get();
+    const cudaStream_t handle = stream.get();
     REQUIRE(cudaStreamBeginCapture(handle, cudaStreamCaptureModeGlobal) == cudaSuccess);
     void* memory = nullptr;
     REQUIRE(cudaMalloc(&memory, 16) != cudaSuccess); // invalidates the capture

@@ -82,15 +82,15 @@ TEST_CASE("a stream_ref takes any stream that a trainer has, and no literal")
     static_assert(!std::is_constructible_v<cuda::stream_ref, int>);
     static_assert(std::is_convertible_v<const cuda::stream&, cuda::stream_ref>);
     const cuda::stream own;
-    const cuda::stream_ref plain = own.get().get();
-    CHECK(plain == own.get());
+    const cuda::stream_ref plain = own.get();
+    CHECK(plain == own);
     CHECK_FALSE(plain.is_default());
     CHECK_FALSE(plain.is_per_thread());
     CHECK(plain.device() == 0);
     CHECK(own.device() == 0);
     CHECK_FALSE(plain.capturing());
     const cuda::stream other;
-    CHECK_FALSE(plain == other.get());
+    CHECK_FALSE(plain == other);
     CHECK(cuda::stream_ref(cudaStream_t{}).is_default());
     CHECK(cuda::stream_ref(cudaStream_t{}) == cuda::stream_ref(cudaStreamLegacy));
     CHECK(cuda::stream_ref(cudaStreamLegacy).is_default());
@@ -102,15 +102,15 @@ TEST_CASE("a stream_ref takes any stream that a trainer has, and no literal")
 TEST_CASE("a stream has an id that neither a later stream nor another thread has")
 {
     const cuda::stream first, second;
-    CHECK(first.get().id() == cuda::stream_ref(first.get().get()).id());
-    CHECK_FALSE(first.get().id() == second.get().id());
+    CHECK(first.id() == cuda::stream_ref(first.get()).id());
+    CHECK_FALSE(first.id() == second.id());
     CHECK(cuda::stream_ref(cudaStream_t{}).id() == cuda::stream_ref(cudaStreamLegacy).id());
     std::set<unsigned long long> numbers;
     std::set<cudaStream_t> handles;
     for (int i = 0; i < 20; ++i) {
         const cuda::stream shortlived;
-        CHECK(numbers.insert(shortlived.get().id().number).second);
-        handles.insert(shortlived.get().get());
+        CHECK(numbers.insert(shortlived.id().number).second);
+        handles.insert(shortlived.get());
     }
     MESSAGE(handles.size(), " handles of 20 streams");
     const cuda::stream_ref own(cudaStreamPerThread);
@@ -144,12 +144,12 @@ TEST_CASE("work and events of the default streams")
 TEST_CASE("a stream moves and leaves nothing behind")
 {
     cuda::stream a;
-    const cudaStream_t handle = a.get().get();
+    const cudaStream_t handle = a.get();
     cuda::stream b(std::move(a));
-    CHECK(b.get().get() == handle);
+    CHECK(b.get() == handle);
     cuda::stream c;
     c = std::move(b);
-    CHECK(c.get().get() == handle);
+    CHECK(c.get() == handle);
     c.synchronize(soon_ms);
 }
 
@@ -177,7 +177,7 @@ TEST_CASE("a stream that was moved from is refused everywhere, and nothing reach
     CHECK(refuses([&] { event.record(from); }));
     CHECK(refuses([&] { device::fill(from, view(values), 1); }));
     CHECK(from.query());
-    CHECK(from.device() == -1);
+    CHECK(refuses([&] { (void)from.device(); }));
     CHECK(enqueued() == before);
     CHECK_FALSE(event.recorded());
     borrowed.synchronize(soon_ms);
@@ -194,7 +194,7 @@ TEST_CASE("a stream's destructor does not wait, and its work still runs")
     {
         cuda::stream dying;
         gate hold(dying);
-        (void)stand_in::enqueue(dying.get().get(), [&] { ran = true; });
+        (void)stand_in::enqueue(dying.get(), [&] { ran = true; });
         left.record(dying);
         const cuda::stream gone(std::move(dying));
         CHECK_FALSE(gone.query());
@@ -212,10 +212,10 @@ TEST_CASE("events carry values between streams in both directions")
     cuda::event ready;
     cuda::event read;
     for (int round = 1; round <= 200; ++round) {
-        (void)stand_in::enqueue(producer.get().get(), [&, round] { value = round; });
+        (void)stand_in::enqueue(producer.get(), [&, round] { value = round; });
         ready.record(producer);
         consumer.wait(ready);
-        (void)stand_in::enqueue(consumer.get().get(), [&] { seen = value; });
+        (void)stand_in::enqueue(consumer.get(), [&] { seen = value; });
         read.record(consumer);
         producer.wait(read);
     }
@@ -295,7 +295,7 @@ TEST_CASE("streams and events of a device that is not current")
     }();
     CHECK(current() == 0);
     CHECK(second.device() == 1);
-    CHECK(second.get().device() == 1);
+    CHECK(second.device() == 1);
     const cudaEvent_t of_first = marker.get();
     marker.record(second); // CUDA refuses an event of device 0 here
     CHECK(marker.get() != of_first);
@@ -308,7 +308,7 @@ TEST_CASE("streams and events of a device that is not current")
     marker.record(third);
     CHECK(marker.query());
 #if CUDART_VERSION >= 12080
-    const cuda::stream_ref borrowed = second.get().get(); // the handle alone, as a trainer gives it
+    const cuda::stream_ref borrowed = second.get(); // the handle alone, as a trainer gives it
     CHECK(borrowed.device() == 1);
     marker.record(borrowed);
     marker.synchronize(soon_ms);
@@ -460,7 +460,7 @@ TEST_CASE("a deadline that passes is a timeout that says what was left")
         CHECK(failure->code() == status::timeout);
         CHECK(std::string(failure->call()) == "synchronize");
         CHECK(contains(failure->what(), "40 ms"));
-        CHECK(contains(failure->what(), hex(stream.get().get())));
+        CHECK(contains(failure->what(), hex(stream.get())));
     }
     CHECK(contains(of_stream->what(), "work on the stream"));
     CHECK(contains(of_event->what(), "the work captured by the event"));
@@ -481,7 +481,7 @@ TEST_CASE("a deadline covers the work before the call only")
     std::thread feeder([&] {
         while (!stop) {
             (void)stand_in::enqueue(
-                stream.get().get(), [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
+                stream.get(), [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
     });
@@ -494,7 +494,7 @@ TEST_CASE("every call that fails is named, with device and stream, and leaves no
 {
     stand_in::reset();
     const cuda::stream stream;
-    const cudaStream_t handle = stream.get().get();
+    const cudaStream_t handle = stream.get();
     cuda::event recorded;
     recorded.record(stream);
     cuda::pinned_buffer<int> a(8);
@@ -641,7 +641,7 @@ TEST_CASE("destructors drop errors and CUDA's last error with them")
         const cuda::stream stream;
         const cuda::buffer<int> a(4);
         const cuda::pinned_buffer<int> b(4);
-        handle = stream.get().get();
+        handle = stream.get();
         on_device = a.data();
         pinned = b.data();
         for (const char* const function : {"cudaStreamDestroy", "cudaFree", "cudaFreeHost"}) {
@@ -660,7 +660,7 @@ TEST_CASE("a fault in a kernel surfaces where the host asks")
         stand_in::reset();
         const cuda::stream stream;
         cuda::event end;
-        (void)stand_in::enqueue(stream.get().get(), [] { throw std::runtime_error("fault"); });
+        (void)stand_in::enqueue(stream.get(), [] { throw std::runtime_error("fault"); });
         end.record(stream);
         const auto failure = error_of([&] {
             if (way == 0) stream.synchronize();

@@ -179,8 +179,8 @@ TEST_CASE("a stream has an id that no later stream has")
     std::set<std::uint64_t> ids;
     for (int i = 0; i < 20; ++i) {
         const host::stream shortlived;
-        CHECK(shortlived.get().id() == shortlived.get().id());
-        CHECK(ids.insert(shortlived.get().id()).second);
+        CHECK(shortlived.id() == shortlived.id());
+        CHECK(ids.insert(shortlived.id()).second);
     }
 }
 
@@ -390,8 +390,8 @@ TEST_CASE("work on a stream may not wait for that stream")
     const host::stream other;
     std::optional<error> refused;
     std::optional<error> allowed;
-    stream.enqueue([&, on = stream.get()] { refused = error_of([&] { on.synchronize(100); }); });
-    stream.enqueue([&, on = other.get()] { allowed = error_of([&] { on.synchronize(100); }); });
+    stream.enqueue([&, on = host::stream_ref(stream)] { refused = error_of([&] { on.synchronize(100); }); });
+    stream.enqueue([&, on = host::stream_ref(other)] { allowed = error_of([&] { on.synchronize(100); }); });
     stream.synchronize(soon_ms);
     REQUIRE(refused);
     CHECK(refused->code() == status::invalid_argument);
@@ -542,9 +542,9 @@ TEST_CASE("streams compare by identity and move")
     host::stream a;
     const host::stream_ref borrowed = a;
     const host::stream moved = std::move(a);
-    CHECK(borrowed == moved.get());
+    CHECK(borrowed == moved);
     const host::stream other;
-    CHECK_FALSE(borrowed == other.get());
+    CHECK_FALSE(borrowed == other);
     bool ran = false;
     borrowed.enqueue([&] { ran = true; });
     moved.synchronize(soon_ms);

@@ -56,8 +56,8 @@ TEST_CASE("memory is freed when the work in front of its event is done, not befo
     host::stream stream;
     {
         owner memory(long_ms, freed);
-        detail::enqueue_marked(memory->done, stream.get(), [&] {
-            stream.get().enqueue([&] {
+        detail::enqueue_marked(memory->done, stream, [&] {
+            stream.enqueue([&] {
                 if (freed == 0) worked = true;
             });
         });
@@ -74,8 +74,8 @@ TEST_CASE("memory that work uses at the time-out is leaked")
     gate.close(stream);
     {
         owner first(1, freed), second(1, freed);
-        detail::enqueue_marked(first->done, stream.get(), [] {});
-        detail::enqueue_marked(second->done, stream.get(), [] {});
+        detail::enqueue_marked(first->done, stream, [] {});
+        detail::enqueue_marked(second->done, stream, [] {});
     }
     gate.open();
     stream.synchronize(long_ms);
@@ -89,7 +89,7 @@ TEST_CASE("memory whose work has failed is freed")
     {
         owner memory(long_ms, freed);
         detail::enqueue_marked(
-            memory->done, stream.get(), [&] { stream.get().enqueue([] { throw std::runtime_error("it failed"); }); });
+            memory->done, stream, [&] { stream.enqueue([] { throw std::runtime_error("it failed"); }); });
     }
     CHECK(freed == 1);
 }
@@ -104,7 +104,7 @@ TEST_CASE("a call that throws leaves its event behind what it has enqueued")
         gate.close(stream);
         throw std::runtime_error("the second half");
     };
-    CHECK_THROWS_AS(detail::enqueue_marked(memory->done, stream.get(), half_a_call), std::runtime_error);
+    CHECK_THROWS_AS(detail::enqueue_marked(memory->done, stream, half_a_call), std::runtime_error);
     CHECK_FALSE(memory->finished_by(detail::deadline::in_ms(1)));
     gate.open();
     CHECK(memory->finished_by(detail::deadline::in_ms(long_ms)));
@@ -120,7 +120,7 @@ TEST_CASE("a handle that is moved takes the memory and its time-out along")
         std::vector<owner> owners;
         owners.emplace_back(1, freed);
         watched* const where = &*owners[0];
-        detail::enqueue_marked(owners[0]->done, stream.get(), [] {});
+        detail::enqueue_marked(owners[0]->done, stream, [] {});
         owners.emplace_back(long_ms, freed); // moves the first
         owners.reserve(10);
         CHECK(&*owners[0] == where);

@@ -89,8 +89,8 @@ public:
         must(ncclGetUniqueId(&id));
         on_each_rank([&](int rank) {
             rank_state& made = states_[static_cast<std::size_t>(rank)].emplace();
-            made.self = {.rank = rank, .comm = nullptr, .compute = made.compute.get().get(),
-                .traffic = made.traffic.get().get(), .slot = slot, .masters = {}, .parameters = {}};
+            made.self = {.rank = rank, .comm = nullptr, .compute = made.compute.get(),
+                .traffic = made.traffic.get(), .slot = slot, .masters = {}, .parameters = {}};
             for (int layer = 0; layer < layers; ++layer) {
                 made.self.masters[layer] = made.masters.data() + static_cast<std::size_t>(layer) * slot;
                 made.self.parameters[layer] = made.parameters.data() + static_cast<std::size_t>(layer) * ranks * slot;

@@ -277,8 +277,8 @@ TEST_CASE("a trainer's own handles are enough")
         const cuda::stream compute, on;
         shard.set(shard_of(world.rank(), 4), compute);
         ncclComm_t comm = world.native_handle();
-        cudaStream_t compute_stream = compute.get().get();
-        cudaStream_t comm_stream = on.get().get();
+        cudaStream_t compute_stream = compute.get();
+        cudaStream_t comm_stream = on.get();
         copy_then_all_gather(
             shard.data(), slot, full.data(), slot, comm, comm_stream, {compute_stream}, {compute_stream});
         compute.synchronize(soon_ms);

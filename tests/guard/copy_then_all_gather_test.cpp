@@ -56,7 +56,7 @@ void run(int ranks, Body body)
 {
     local_provider{ranks}.run([&](local::communicator& comm) {
         const host::stream producer, on, consumer;
-        body(comm, producer.get(), on.get(), consumer.get());
+        body(comm, producer, on, consumer);
     });
 }
 

@@ -134,8 +134,8 @@ TEST_CASE("a trainer's own ZeRO-1 step: optimizer on one stream, grouped gathers
         const ncclComm_t comm = owner.native_handle();
         hidden_order hidden;
         const cuda::stream compute_owner, communication_owner;
-        const cudaStream_t compute = compute_owner.get().get();
-        const cudaStream_t communication = communication_owner.get().get();
+        const cudaStream_t compute = compute_owner.get();
+        const cudaStream_t communication = communication_owner.get();
         const auto require = [](bool holds) {
             if (!holds) throw std::runtime_error("a call failed");
         };
@@ -181,8 +181,8 @@ TEST_CASE("raw handles: an unrecorded event, a reused one, synchronisation and r
     stream_order checker;
     checker.install();
     const cuda::stream first_owner, second_owner;
-    const cudaStream_t first = first_owner.get().get();
-    const cudaStream_t second = second_owner.get().get();
+    const cudaStream_t first = first_owner.get();
+    const cudaStream_t second = second_owner.get();
     void* data = nullptr;
     must(ordered::malloc(&data, size));
     cudaEvent_t event = nullptr;
@@ -263,7 +263,7 @@ TEST_CASE("a size in bytes in the place of a count of floats is reported before 
     std::uint32_t own_line = 0;
     check_all(run_each_nccl(1, {.check_buffers = false}, [&](nccl::communicator& comm) {
         const cuda::stream owner;
-        const cudaStream_t stream = owner.get().get();
+        const cudaStream_t stream = owner.get();
         void* loss = nullptr;
         const auto sum = [&](std::size_t elements) {
             raw_line = __LINE__ + 1;
@@ -308,7 +308,7 @@ TEST_CASE("copies and fills of the default stream are known to the host where CU
     checker.install();
     // Not ordered with the default stream but through the host.
     const cuda::stream other_owner;
-    const cudaStream_t other = other_owner.get().get();
+    const cudaStream_t other = other_owner.get();
     std::vector<float> pageable(count);
     void* data = nullptr;
     void* copy = nullptr;
@@ -442,10 +442,10 @@ TEST_CASE("a stream whose handle comes again is another one")
         const cuda::stream stream;
         cuda::device::zero(stream, view<float>(data));
         stream.synchronize();
-        ordered::touch(stream.get().get(), {}, {view<float>(data)}, "not waited for");
+        ordered::touch(stream.get(), {}, {view<float>(data)}, "not waited for");
     }
     const cuda::stream again;
-    ordered::touch(again.get().get(), {view<float>(data)}, {}, "on another stream");
+    ordered::touch(again.get(), {view<float>(data)}, {}, "on another stream");
     CHECK(kinds(checker) == list{hazard_kind::read_after_write});
 }
 
@@ -456,7 +456,7 @@ TEST_CASE("a captured step is checked inside, launched as one operation, and not
     checker.install();
     const cuda::buffer<float> master(count), shard(count), result(count);
     const cuda::stream compute, other;
-    const cudaStream_t raw = compute.get().get();
+    const cudaStream_t raw = compute.get();
     cuda::event fork, join;
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t runnable = nullptr;
@@ -481,7 +481,7 @@ TEST_CASE("a captured step is checked inside, launched as one operation, and not
     {
         uncaptured = true;
         const cuda::stream outside;
-        ordered::touch(outside.get().get(), {view<float>(shard)}, {}, "outside");
+        ordered::touch(outside.get(), {view<float>(shard)}, {}, "outside");
     }
     must(ordered::stream_end_capture(raw, &graph));
     must(ordered::graph_instantiate(&runnable, graph));
@@ -493,7 +493,7 @@ TEST_CASE("a captured step is checked inside, launched as one operation, and not
         SUBCASE("used behind it") { ordered::touch(raw, {view<float>(result)}, {}, "use"); }
         SUBCASE("used on another stream without an edge")
         {
-            ordered::touch(second.get().get(), {view<float>(result)}, {}, "use");
+            ordered::touch(second.get(), {view<float>(result)}, {}, "use");
             REQUIRE(kinds(checker) == list{hazard_kind::read_after_write});
             CHECK(std::string(checker.hazards()[0].earlier.operation) == "graph launch");
             checker.clear_reports();

@@ -72,7 +72,7 @@ struct bench {
     {
         using result_type = decltype(reducer.finish(reducer.identity()));
         cu::pinned_buffer<result_type> result(1);
-        cu::detail::reduce_kernel<Reducer, result_type><<<grid, 256, 0, stream.get().get()>>>(reducer, blocks,
+        cu::detail::reduce_kernel<Reducer, result_type><<<grid, 256, 0, stream.get()>>>(reducer, blocks,
             cu::detail::plan_of(reducer, blocks), result.data(),
             cu::detail::partial_results{static_cast<unsigned long long*>(scratch.partials())},
             scratch.ticket(), reduction_times{});

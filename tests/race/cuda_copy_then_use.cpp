@@ -46,7 +46,7 @@ int main(int argument_count, char** arguments)
     cuda::event used;
 
     if (graph) {
-        cuda::check(cudaStreamBeginCapture(copies.get().get(), cudaStreamCaptureModeGlobal),
+        cuda::check(cudaStreamBeginCapture(copies.get(), cudaStreamCaptureModeGlobal),
             "cudaStreamBeginCapture");
         begun.record(copies);
         uses.wait(begun);
@@ -64,9 +64,9 @@ int main(int argument_count, char** arguments)
     if (graph) {
         cudaGraph_t body = nullptr;
         cudaGraphExec_t runnable = nullptr;
-        cuda::check(cudaStreamEndCapture(copies.get().get(), &body), "cudaStreamEndCapture");
+        cuda::check(cudaStreamEndCapture(copies.get(), &body), "cudaStreamEndCapture");
         cuda::check(cudaGraphInstantiateWithFlags(&runnable, body, 0), "cudaGraphInstantiateWithFlags");
-        cuda::check(cudaGraphLaunch(runnable, copies.get().get()), "cudaGraphLaunch");
+        cuda::check(cudaGraphLaunch(runnable, copies.get()), "cudaGraphLaunch");
         copies.synchronize();
         cuda::check(cudaGraphExecDestroy(runnable), "cudaGraphExecDestroy");
         cuda::check(cudaGraphDestroy(body), "cudaGraphDestroy");

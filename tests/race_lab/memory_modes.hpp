@@ -96,7 +96,7 @@ void f11_freed_under_the_gather()
         typename Lab::gate closed(at.on);
         // A pool that gives a block to the next who asks, on the stream where it was freed.
         const auto free_and_use_again = [&] {
-            pool_release(at.producer.get(), at.shard(), release);
+            pool_release(at.producer, at.shard(), release);
             at.write(at.producer, 3, at.shard());
         };
         if (guarded_call) {

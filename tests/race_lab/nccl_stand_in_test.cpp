@@ -88,7 +88,7 @@ TEST_CASE("F15 the end of a gather is recorded before a non-blocking communicato
             return;
         }
         stand_in::nccl::set_launch_delay_ms(-1); // until it is aborted
-        require(raw_gather(at, at.comm.native_handle(), at.on.get().get()) == ncclInProgress, "not non-blocking");
+        require(raw_gather(at, at.comm.native_handle(), at.on.get()) == ncclInProgress, "not non-blocking");
         cuda::event done;
         done.record(at.on);
         at.consumer.wait(done);
@@ -169,10 +169,10 @@ TEST_CASE("F17 events that cross the border of a capture")
         inside.record(at.producer);
         if (!guarded_call) {
             // Who does not look at the code goes on as if it had waited; the other mistake costs the capture.
-            require(cudaStreamWaitEvent(at.producer.get().get(), outside.get(), 0) == cudaErrorStreamCaptureIsolation,
+            require(cudaStreamWaitEvent(at.producer.get(), outside.get(), 0) == cudaErrorStreamCaptureIsolation,
                 "a wait across the border of a capture was taken");
             require(graph.end() == cudaErrorStreamCaptureInvalidated, "the capture is still valid");
-            require(cudaStreamWaitEvent(at.on.get().get(), inside.get(), 0) == cudaErrorCapturedEvent,
+            require(cudaStreamWaitEvent(at.on.get(), inside.get(), 0) == cudaErrorCapturedEvent,
                 "an event of a capture was taken");
             at.gather(at.shard(), at.full(), at.on);
             at.completes(at.on, poison);
@@ -280,9 +280,9 @@ TEST_CASE("F22 an event and a stream of different devices")
         }
         cudaEvent_t ready = nullptr;
         require(cudaEventCreateWithFlags(&ready, cudaEventDisableTiming) == cudaSuccess, "create");
-        require(cudaEventRecord(ready, at.producer.get().get()) == cudaErrorInvalidResourceHandle,
+        require(cudaEventRecord(ready, at.producer.get()) == cudaErrorInvalidResourceHandle,
             "an event of another device was recorded");
-        require(cudaStreamWaitEvent(at.on.get().get(), ready, 0) == cudaSuccess, "wait"); // for nothing
+        require(cudaStreamWaitEvent(at.on.get(), ready, 0) == cudaSuccess, "wait"); // for nothing
         at.gather(at.shard(), at.full(), at.on, gather);
         at.completes(at.on, poison);
         require(cudaEventDestroy(ready) == cudaSuccess, "destroy");
@@ -366,16 +366,16 @@ TEST_CASE("F27 a stream handle is used again for another stream")
         // Takes what the allocator has kept, so that it gives out next what is freed next.
         std::vector<cuda::stream> made(16);
         std::optional<cuda::stream> dead(std::in_place);
-        const cudaStream_t handle = dead->get().get();
-        const cuda::stream_id id = dead->get().id();
+        const cudaStream_t handle = dead->get();
+        const cuda::stream_id id = dead->id();
         gate closed(*dead);
         cuda::event copied;
         shard.write(*dead, [&](view<word> to) { at.write(*dead, 1, to, copy); });
         copied.record(*dead);
         dead.reset();
         const cuda::stream on;
-        const bool same = on.get().get() == handle;
-        require(!(on.get().id() == id), "two streams with one number");
+        const bool same = on.get() == handle;
+        require(!(on.id() == id), "two streams with one number");
         if (at.rank() == 0 && same) reused = true;
         if (guarded_call) {
             copy_then_all_gather(shard, at.full(), at.comm, on, {}, {at.consumer}, {}, gather);

@@ -71,7 +71,7 @@ TEST_CASE("inside a group and in a capture a comparison is refused")
             together.end();
         }
         {
-            const captured_graph capturing(stream.get());
+            const captured_graph capturing(stream);
             require(contains(refusal([&] { check.agreed(all, stream); }), "capturing"), "a captured one was accepted");
         }
         require(check.agreed(all, stream), "and works behind it");

@@ -49,7 +49,7 @@ struct bench {
         for (const unsigned blocks : {3u, 1u, 7u}) {
             for (int again = 0; again < (plan.slots < 9 ? 2 : 1); ++again) {
                 std::memset(static_cast<void*>(result.data()), 0xa5, sizeof(Result));
-                cu::detail::reduce_kernel<Reducer, Result><<<blocks, 256, 0, stream.get().get()>>>(reducer, count, plan,
+                cu::detail::reduce_kernel<Reducer, Result><<<blocks, 256, 0, stream.get()>>>(reducer, count, plan,
                     result.data(), cu::detail::partial_results{static_cast<unsigned long long*>(scratch.partials())},
                     scratch.ticket(), reduction_times{});
                 REQUIRE(cudaGetLastError() == cudaSuccess);
@@ -207,7 +207,7 @@ TEST_CASE("small: sums of blocks of threads")
         cu::pinned_buffer<double> gram(ranks * ranks);
         std::memset(gram.data(), 0, ranks * ranks * sizeof(double));
         const detail::pair_dots<float> body{copy.elements().data(), length, ranks, 1, gram.data()};
-        cu::detail::sum_each_kernel<detail::pair_dots<float>><<<blocks, 256, 0, stream.get().get()>>>(6, body);
+        cu::detail::sum_each_kernel<detail::pair_dots<float>><<<blocks, 256, 0, stream.get()>>>(6, body);
         REQUIRE(cudaGetLastError() == cudaSuccess);
         stream.synchronize();
         for (std::uint64_t i = 0; i < ranks; ++i)

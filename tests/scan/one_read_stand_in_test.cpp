@@ -49,13 +49,13 @@ TEST_CASE("on CUDA streams one read gives statistics, record and sketch of the h
             statistics values;
             detail::result_record record{};
             sketch<float>(input, view<double>(expected), options, 64);
-            detail::read_input<cuda::device, float>(stream.get(), input, &values, target, scratch);
+            detail::read_input<cuda::device, float>(stream, input, &values, target, scratch);
             stream.synchronize();
             CHECK(is_near(found, expected, count));
             const statistics on_host = compute_statistics<float>(input);
             CHECK(std::memcmp(&values, &on_host, sizeof values) == 0);
             found.assign(numbers, 0);
-            detail::read_result<cuda::device, float>(stream.get(), input, data.data(), &record, target, scratch);
+            detail::read_result<cuda::device, float>(stream, input, data.data(), &record, target, scratch);
             stream.synchronize();
             CHECK(is_near(found, expected, count));
             CHECK(record.digest == on_host.digest);

@@ -132,7 +132,7 @@ TEST_CASE("the bits do not depend on the number of blocks, nor on which one is t
     for (const unsigned blocks : {1u, 2u, 3u, 7u, 100u, 528u, 733u}) {
         for (int again = 0; again < repetitions; ++again) {
             auto* const result = reinterpret_cast<statistics*>(on.memory.data());
-            cu::detail::reduce_kernel<reducer, statistics><<<blocks, 256, 0, on.stream.get().get()>>>(
+            cu::detail::reduce_kernel<reducer, statistics><<<blocks, 256, 0, on.stream.get()>>>(
                 reducer(copy.elements()), copy.count(), plan, result,
                 cu::detail::partial_results{static_cast<unsigned long long*>(on.scratch.partials())}, on.scratch.ticket(),
                 reduction_times{});
@@ -180,15 +180,15 @@ TEST_CASE("captured into a graph and replayed on fresh data")
     auto* const result = reinterpret_cast<statistics*>(on.memory.data());
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t ready = nullptr;
-    REQUIRE(cudaStreamBeginCapture(on.stream.get().get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
+    REQUIRE(cudaStreamBeginCapture(on.stream.get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
     gpu::copy(on.stream.get(), view<const float>(host.data(), count), view<float>(data));
     gpu::reduce(on.stream.get(), statistics_reducer<float>{view<const float>(data.data(), count)}, count, result, on.scratch);
-    REQUIRE(cudaStreamEndCapture(on.stream.get().get(), &graph) == cudaSuccess);
+    REQUIRE(cudaStreamEndCapture(on.stream.get(), &graph) == cudaSuccess);
     REQUIRE(cudaGraphInstantiate(&ready, graph, 0) == cudaSuccess);
     for (unsigned round = 0; round < 5; ++round) {
         const auto fresh = random_elements<float>(count, 0, 1, 100 + round);
         std::memcpy(host.data(), fresh.data(), count * sizeof(float));
-        REQUIRE(cudaGraphLaunch(ready, on.stream.get().get()) == cudaSuccess);
+        REQUIRE(cudaGraphLaunch(ready, on.stream.get()) == cudaSuccess);
         on.stream.synchronize();
         oracle(view<const float>(fresh)).check(*result);
     }

@@ -889,12 +889,12 @@ TEST_CASE("polling disturbs nobody's capture")
         rank.reduce(comm);
         comm.end_step(0, rank.seen(0), rank.stream);
         const cuda::stream theirs;
-        cuda::check(cudaStreamBeginCapture(theirs.get().get(), cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+        cuda::check(cudaStreamBeginCapture(theirs.get(), cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
         step_record record;
         while (!comm.poll(record)) std::this_thread::yield();
         std::thread([&] { CHECK_FALSE(comm.poll(record)); }).join();
         cudaGraph_t theirs_captured = nullptr;
-        CHECK(cudaStreamEndCapture(theirs.get().get(), &theirs_captured) == cudaSuccess);
+        CHECK(cudaStreamEndCapture(theirs.get(), &theirs_captured) == cudaSuccess);
         cudaGraphDestroy(theirs_captured);
     });
 }

@@ -735,7 +735,7 @@ TEST_CASE("a call on a borrowed stream makes no context but that of the communic
     stand_in::forget_contexts();
     std::thread([&] { // its current device is 0
         try {
-            const cuda::stream_ref borrowed(rank.streams[0].get().get()); // it does not know its device
+            const cuda::stream_ref borrowed(rank.streams[0].get()); // it does not know its device
             comm.end_step(0, {}, borrowed);
             rank.reduce(comm, 0, borrowed);
             comm.end_step(1, {}, borrowed);
@@ -777,14 +777,14 @@ TEST_CASE("equal handles of different streams are told apart: of two threads, an
     SUBCASE("of a stream that came after")
     {
         std::optional<cuda::stream> first(std::in_place);
-        const cudaStream_t handle = first->get().get();
+        const cudaStream_t handle = first->get();
         gate closed(*first);
         reduce(first_result, *first);
         first.reset();
         // Whether an allocator gives out the address again is up to it.
         std::vector<cuda::stream> others(1);
-        while (others.back().get().get() != handle && others.size() < 50) others.emplace_back();
-        const std::string used = others.back().get().get() == handle ? "used again" : "not used again";
+        while (others.back().get() != handle && others.size() < 50) others.emplace_back();
+        const std::string used = others.back().get() == handle ? "used again" : "not used again";
         MESSAGE("the handle was ", used);
         reduce(second_result, others.back());
         comm.end_step(0, {}, others.back());

@@ -417,7 +417,7 @@ void run_late(int ranks, int steps, const probe_options& options, const LateIn& 
         std::mt19937_64 random(static_cast<std::uint64_t>(comm.rank()));
         const auto work_for = [&](double ns) {
             const auto took = static_cast<std::int64_t>(ns) + static_cast<std::int64_t>(random() % 10'000);
-            stream.get().enqueue([took] { held_clock::set_ahead_ns(held_clock::ahead_ns() + took); });
+            stream.enqueue([took] { held_clock::set_ahead_ns(held_clock::ahead_ns() + took); });
         };
         std::vector<float> send(64, 1.0f), receive(64);
         for (int step = 0; step < steps; ++step) {

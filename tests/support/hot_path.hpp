@@ -26,7 +26,7 @@ public:
         // The queues keep what they ever needed: let them be longer here than they can get below.
         for (int round = 0; round < 2; ++round) {
             std::latch go(1);
-            stream.get().enqueue([&go] { go.wait(); });
+            stream.enqueue([&go] { go.wait(); });
             warm_up();
             go.count_down();
             stream.synchronize(soon_ms);

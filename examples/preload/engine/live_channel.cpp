@@ -80,7 +80,7 @@ std::string live_channel::agree(const collprobe_nccl& nccl, void* comm, int rank
             cuda::buffer<std::uint64_t>(count + 1), cuda::pinned_buffer<std::uint64_t>(count + 1));
     const auto& [words, told] = *memory;
     told[count] = word;
-    const cudaStream_t on = stream.get().get();
+    const cudaStream_t on = stream.get();
     cuda::check(
         cudaMemcpyAsync(words.data() + count, told.data() + count, sizeof word, cudaMemcpyHostToDevice, on),
         "cudaMemcpyAsync");

@@ -21,7 +21,7 @@ concept can_capture = requires(StreamRef stream, call_site where) { stream.captu
 /// Runs `enqueue`, and then records `done` on the stream, also if `enqueue` throws: the buffers must outlive the work
 /// that it has enqueued until then.
 template <class Event, class StreamRef, class Enqueue>
-void enqueue_marked(Event& done, StreamRef stream, const Enqueue& enqueue)
+void enqueue_marked(Event& done, const StreamRef& stream, const Enqueue& enqueue)
 {
     try {
         enqueue();

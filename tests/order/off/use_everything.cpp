@@ -38,7 +38,7 @@ void use_device(typename Device::stream_ref on, typename Device::stream_ref othe
     if (!event.query()) event.synchronize();
     event.synchronize(10);
     if (!on.query()) on.synchronize();
-    own.get().synchronize(10);
+    own.synchronize(10);
 }
 
 template <class Comm>

@@ -236,7 +236,7 @@ struct CUgraphExec_st {
         for (const auto& branch : branches) branch->wait(edge);
         for (const collprobe::stand_in::graph_operation& step : body->operations) {
             const collprobe::host::stream_ref branch
-                = step.branch == 0 ? on : branches[step.branch - 1]->get();
+                = step.branch == 0 ? on : *branches[step.branch - 1];
             if (step.issue) {
                 step.issue(branch);
             } else if (step.is_record) {

@@ -526,7 +526,7 @@ cudaError_t resolve(cudaStream_t on, target& to)
     CUstream_st* const stream = object(on);
     if (stream->capturing.load(std::memory_order_relaxed)) return cudaSuccess;
     if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return code;
-    to.stream = stream->queue->get();
+    to.stream = *stream->queue;
     return cudaSuccess;
 }
 
@@ -1107,7 +1107,7 @@ cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
     const std::lock_guard lock(event->guard);
     if (event->timed) {
         event->passed = std::make_shared<CUevent_st::time_point>();
-        stream->queue->get().enqueue([at = event->passed] { *at = std::chrono::steady_clock::now(); });
+        stream->queue->enqueue([at = event->passed] { *at = std::chrono::steady_clock::now(); });
     }
     event->recorded.record(*stream->queue);
     event->captured.reset();

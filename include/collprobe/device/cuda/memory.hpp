@@ -146,8 +146,8 @@ struct workspace {
         // On a stream of its own. cudaMemset would run in the default stream, which is not ordered before the first
         // stream that uses the workspace. A capture also forbids it.
         const stream zeroing(where);
-        check(cudaMemsetAsync(ticket(), 0, ticket_bytes, zeroing.get().get()), "cudaMemsetAsync",
-            memory_.device(), zeroing.get().get(), where);
+        check(cudaMemsetAsync(ticket(), 0, ticket_bytes, zeroing.get()), "cudaMemsetAsync",
+            memory_.device(), zeroing.get(), where);
         zeroing.synchronize(where);
     }
 

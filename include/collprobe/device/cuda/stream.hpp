@@ -49,8 +49,8 @@ constexpr bool null_is_per_thread = false;
 
 } // namespace detail
 
-/// A borrowed `cudaStream_t`, for instance the trainer's. It converts to `cudaStream_t`. Copy it freely; it must not
-/// outlive the stream. Any thread may use it.
+/// A borrowed `cudaStream_t`, for instance the trainer's. Copy it freely; it must not outlive the stream. Any thread
+/// may use it.
 ///
 /// It may be a default stream: `cudaStream_t{}`, `cudaStreamLegacy` or `cudaStreamPerThread`. The literals `nullptr`
 /// and `0` are rejected, because they are usually mistakes. The conversion replaces `cudaStream_t{}` by the default
@@ -69,7 +69,14 @@ public:
     stream_ref(int) = delete;
 
     /// Never null.
-    cudaStream_t get() const noexcept { return handle_; }
+    /// \throws error `invalid_argument` if the `stream` was moved from: CUDA would take a null handle for a default
+    ///   stream.
+    cudaStream_t get(call_site where = call_site::current()) const
+    {
+        if (handle_ != nullptr) return handle_;
+        collprobe::detail::refuse(
+            "stream", "the stream was moved from: CUDA would take its null handle for a default stream", where);
+    }
 
     /// Whether it is the legacy default stream.
     bool is_default() const noexcept { return handle_ == cudaStreamLegacy; }
@@ -80,14 +87,14 @@ public:
     bool blocking(call_site where = call_site::current()) const
     {
         unsigned int flags = 0;
-        check(cudaStreamGetFlags(handle_, &flags), "cudaStreamGetFlags", device_, handle_, where);
+        check(cudaStreamGetFlags(get(where), &flags), "cudaStreamGetFlags", device_, handle_, where);
         return (flags & cudaStreamNonBlocking) == 0;
     }
 
     /// In a capture another one than outside: CUDA does not tell the number of a stream that is being captured.
     stream_id id(call_site where = call_site::current()) const
     {
-        stream_id own{stream_id::of_handle | reinterpret_cast<std::uintptr_t>(handle_)};
+        stream_id own{stream_id::of_handle | reinterpret_cast<std::uintptr_t>(get(where))};
         if (!is_default() && !capturing(where))
             check(cudaStreamGetId(handle_, &own.number), "cudaStreamGetId", device_, handle_, where);
         if (is_per_thread()) own.thread = detail::this_thread_number();
@@ -100,7 +107,7 @@ public:
     {
         if (device_ >= 0) return device_;
         int ordinal = -1;
-        check(detail::device_of(handle_, ordinal), "cudaStreamGetDevice", detail::current_device(), handle_,
+        check(detail::device_of(get(where), ordinal), "cudaStreamGetDevice", detail::current_device(), handle_,
             where);
         return ordinal;
     }
@@ -110,12 +117,19 @@ public:
     {
         const device_guard current(device_, where);
         cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
-        check(cudaStreamIsCapturing(handle_, &state), "cudaStreamIsCapturing", device_, handle_, where);
+        check(cudaStreamIsCapturing(get(where), &state), "cudaStreamIsCapturing", device_, handle_, where);
         return state != cudaStreamCaptureStatusNone;
     }
     /// The number of the capture under way on it, which no other capture ever has. 0 if no capture is under way or
     /// the capture is not valid any more.
-    unsigned long long capture_number(call_site where = call_site::current()) const;
+    unsigned long long capture_number(call_site where = call_site::current()) const
+    {
+        cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+        unsigned long long number = 0;
+        check(cudaStreamGetCaptureInfo(get(where), &state, &number), "cudaStreamGetCaptureInfo", device_, handle_,
+            where);
+        return state == cudaStreamCaptureStatusNone ? 0 : number;
+    }
 
     /// Work enqueued from now on runs after the work that `awaited` captured, on whatever device that was. No host
     /// synchronisation. Waiting for an event of a capture makes this stream part of that capture.
@@ -145,6 +159,7 @@ public:
     /// errors: true as well if the device has failed. False while the stream is capturing.
     bool query() const noexcept
     {
+        if (handle_ == nullptr) return true; // moved from: it has no work
         const device_guard current(device_, std::nothrow);
         const detail::relaxed_capture_mode relaxed;
         cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
@@ -179,11 +194,10 @@ private:
 /// wait: as with `cudaStreamDestroy`, work enqueued before it still runs. So synchronise before you free memory that
 /// the work uses.
 ///
-/// An object that was moved from is no stream. Its `query` gives true and its `device` gives -1; all other members
-/// throw `invalid_argument`, because CUDA would take the null handle for a default stream.
-class stream {
+/// An object that was moved from has no work, and all but its `query` throws `invalid_argument`.
+class stream : public stream_ref {
 public:
-    stream(call_site where = call_site::current())
+    stream(call_site where = call_site::current()) : stream_ref(nullptr, -1)
     {
         check(cudaGetDevice(&device_), "cudaGetDevice", -1, where);
         const detail::relaxed_capture_mode relaxed;
@@ -191,7 +205,7 @@ public:
             device_, where);
     }
     stream(stream&& other) noexcept
-        : handle_(std::exchange(other.handle_, nullptr)), device_(std::exchange(other.device_, -1))
+        : stream_ref(std::exchange(other.handle_, nullptr), std::exchange(other.device_, -1))
     {
     }
     stream& operator=(stream&& other) noexcept
@@ -204,53 +218,10 @@ public:
     {
         if (handle_ == nullptr) return;
         const device_guard current(device_, std::nothrow);
-        order_hooks::stream_ended(stream_ref(handle_, device_));
+        order_hooks::stream_ended(*this);
         if (const cudaError_t code = cudaStreamDestroy(handle_); code != cudaSuccess) detail::forget(code);
     }
-
-    operator stream_ref() const { return get(); }
-    stream_ref get(call_site where = call_site::current()) const
-    {
-        if (handle_ != nullptr) return stream_ref(handle_, device_);
-        collprobe::detail::refuse(
-            "stream", "the stream was moved from: CUDA would take its null handle for a default stream", where);
-    }
-    int device() const noexcept { return device_; }
-    bool capturing(call_site where = call_site::current()) const { return get(where).capturing(where); }
-    void wait(const event& awaited, call_site where = call_site::current()) const
-    {
-        get(where).wait(awaited, where);
-    }
-    void synchronize(call_site where = call_site::current()) const { get(where).synchronize(where); }
-    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
-    {
-        get(where).synchronize(timeout_ms, where);
-    }
-    bool query() const noexcept { return handle_ == nullptr || stream_ref(handle_, device_).query(); }
-
-private:
-    cudaStream_t handle_ = nullptr;
-    int device_ = -1;
 };
-
-namespace detail {
-
-/// The number of the capture that a stream is part of, 0 if none.
-inline unsigned long long capture_of(cudaStream_t stream, int device, call_site where)
-{
-    cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
-    unsigned long long number = 0;
-    check(
-        cudaStreamGetCaptureInfo(stream, &state, &number), "cudaStreamGetCaptureInfo", device, stream, where);
-    return state == cudaStreamCaptureStatusNone ? 0 : number;
-}
-
-} // namespace detail
-
-inline unsigned long long stream_ref::capture_number(call_site where) const
-{
-    return detail::capture_of(handle_, device_, where);
-}
 
 /// A point in a stream. A record captures the work enqueued so far and replaces the earlier record. It does not
 /// affect streams and threads that already wait. A copy marks the same point and keeps it: a new record of the
@@ -269,7 +240,7 @@ public:
     {
         const int device = on.device(where);
         const device_guard current(device, where);
-        const unsigned long long capture = detail::capture_of(on.get(), device, where);
+        const unsigned long long capture = on.capture_number(where);
         if (point_.is_sole() && point_->device == device) {
             record(*point_, on, where);
         } else {
@@ -369,7 +340,7 @@ inline void stream_ref::wait(const event& awaited, call_site where) const
 {
     awaited.require_recorded("wait", where);
     const device_guard current(device_, where);
-    const cudaError_t code = cudaStreamWaitEvent(handle_, awaited.get(), 0);
+    const cudaError_t code = cudaStreamWaitEvent(get(where), awaited.get(), 0);
     if (code == cudaSuccess) {
         order_hooks::wait(*this, awaited.order_, where);
         return;

@@ -156,37 +156,26 @@ private:
 };
 
 /// An owned stream. The destructor finishes the work enqueued before it, and drops an error that no call has
-/// reported.
-class stream {
+/// reported. An object that was moved from has no work, and all but its `query` throws `invalid_argument`.
+class stream : public stream_ref {
 public:
     stream();
     /// A stream without a thread: the calling thread does the work before the call that enqueues it returns. A wait for
     /// an event blocks that thread. One thread at a time.
     static stream at_once() { return stream(nullptr); }
-    stream(stream&&) = default;
+    stream(stream&& other) noexcept
+        : stream_ref(std::exchange(other.state_, nullptr)),
+          owned_(std::move(other.owned_)),
+          worker_(std::move(other.worker_))
+    {
+    }
     stream& operator=(stream&&) = delete;
     ~stream();
-
-    operator stream_ref() const noexcept { return stream_ref(state_.get()); }
-    stream_ref get() const noexcept { return *this; }
-    template <class Task>
-    void enqueue(Task&& task) const
-    {
-        get().enqueue(std::forward<Task>(task));
-    }
-    void wait(const event& awaited, call_site where = call_site::current()) const { get().wait(awaited, where); }
-    void synchronize(call_site where = call_site::current()) const { get().synchronize(where); }
-    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
-    {
-        get().synchronize(timeout_ms, where);
-    }
-    bool query() const noexcept { return get().query(); }
-    std::uint64_t synchronizations() const noexcept { return get().synchronizations(); }
 
 private:
     explicit stream(std::nullptr_t);
 
-    detail::ref<detail::stream_state> state_;
+    detail::ref<detail::stream_state> owned_;
     collprobe::detail::thread worker_; ///< none at once
 };
 

@@ -39,7 +39,7 @@ inline void handle::verify(const call_description& what, bool bad, cuda::stream_
         where);
     enqueue("ncclAllGather (of verify_calls)", call, where, [&](ncclComm_t comm) {
         return ncclAllGather(
-            send.data(), received.data(), send.size(), ncclUint8, comm, own.stream.get().get());
+            send.data(), received.data(), send.size(), ncclUint8, comm, own.stream.get());
     });
     cuda::device::copy(own.stream, view<const unsigned char>(received),
         view<unsigned char>(reinterpret_cast<unsigned char*>(own.host_received.data()), received.count()), where);

@@ -30,8 +30,8 @@ public:
             // before another thread has got its bytes.
             cuda::buffer<unsigned char> slab(cells_of_a_slab * bytes, where);
             const cuda::stream stream(where);
-            cuda::check(cudaMemsetAsync(slab.data(), 0, slab.size(), stream.get().get()), "cudaMemsetAsync",
-                device, stream.get().get(), where);
+            cuda::check(cudaMemsetAsync(slab.data(), 0, slab.size(), stream.get()), "cudaMemsetAsync",
+                device, stream.get(), where);
             stream.synchronize(where);
             all.add(std::move(slab), device);
         }

@@ -130,24 +130,23 @@ COLLPROBE_INLINE detail::stream_state& stream_ref::state(const char* call, call_
 }
 
 COLLPROBE_INLINE stream::stream()
-    : state_(collprobe::detail::make_ref<detail::stream_state>()),
-      worker_([state = state_.get()] { state->serve(); })
+    : stream_ref(new detail::stream_state), owned_(state_), worker_([state = state_] { state->serve(); })
 {
 }
 
-COLLPROBE_INLINE stream::stream(std::nullptr_t) : state_(collprobe::detail::make_ref<detail::stream_state>())
+COLLPROBE_INLINE stream::stream(std::nullptr_t) : stream_ref(new detail::stream_state), owned_(state_)
 {
     state_->is_at_once = true;
 }
 
 COLLPROBE_INLINE stream::~stream()
 {
-    if (!state_) return;
-    const order_hooks::point last = order_hooks::now(get());
+    if (state_ == nullptr) return;
+    const order_hooks::point last = order_hooks::now(*this);
     if (!state_->is_at_once) state_->queue.push([](collprobe::detail::task& slot) { slot.make_stop(); });
     worker_.join();
     order_hooks::reached(last);
-    order_hooks::stream_ended(get());
+    order_hooks::stream_ended(*this);
 }
 
 COLLPROBE_INLINE void event::record(stream_ref on)
