@@ -64,7 +64,7 @@ struct device {
     ///
     /// Stream behaviour: may wait for the device the first time; invalidates no capture.
     /// Errors: none. If a kernel cannot be loaded, its launch fails.
-    /// Cost: set-up only; the first time on a device some 100 us per kernel, later two loads from memory.
+    /// Cost: set-up only; the first time on a device some 100 us per kernel, later a lock.
     /// Source: CUDA C++ Programming Guide, Lazy Loading, "Concurrent Execution".
     static void load_kernels() noexcept { detail::load_kernels(); }
 

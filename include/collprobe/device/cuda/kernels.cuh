@@ -7,9 +7,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <cub/block/block_reduce.cuh>
-#include <cub/warp/warp_reduce.cuh>
-
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/target.hpp>
 #include <collprobe/device/cuda/detail/kernel_loading.hpp>
@@ -303,8 +300,6 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
     constexpr unsigned warp = 32;
     __shared__ alignas(16) unsigned char memory[sizeof(typename reduction::shared)];
     __shared__ bool is_last;
-    using warp_merge = cub::WarpReduce<partial>;
-    __shared__ typename warp_merge::TempStorage warp_memory[block_threads / warp];
     const auto slots = static_cast<unsigned>(plan.slots);
     for (unsigned item = blockIdx.x; item < static_cast<unsigned>(parts) * slots; item += gridDim.x) {
         reduction block{whole.part(item / slots, count), *reinterpret_cast<typename reduction::shared*>(memory)};
@@ -329,9 +324,7 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
         partial mine = Reducer::identity();
         for (unsigned slot = lane; slot < slots; slot += warp)
             Reducer::merge(mine, partials.template read<partial>(part * slots + slot));
-        __syncwarp();
-        mine = warp_merge(warp_memory[threadIdx.x / warp])
-                   .Reduce(mine, typename partials_merge<Reducer>::merge_partials{});
+        mine = merge_lanes<warp>(mine, typename partials_merge<Reducer>::merge_partials{});
         if (lane == 0) results[part] = whole.part(part, count).finish(mine);
     }
 }

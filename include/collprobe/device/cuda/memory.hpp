@@ -24,33 +24,9 @@ constexpr std::size_t bytes_of(std::uint64_t count, std::size_t element_bytes) n
     return count > SIZE_MAX / element_bytes ? SIZE_MAX : static_cast<std::size_t>(count) * element_bytes;
 }
 
-/// Memory of the device that is current at construction.
-struct device_memory {
-    static void* allocate(std::size_t bytes, int device, call_site where)
-    {
-        const relaxed_capture_mode relaxed;
-        void* memory = nullptr;
-        check(cudaMalloc(&memory, bytes), "cudaMalloc", device, where);
-        return memory;
-    }
-    static cudaError_t free(void* memory) noexcept { return cudaFree(memory); }
-};
-
-/// Page-locked host memory that every device can reach under the same address.
-struct pinned_memory {
-    static void* allocate(std::size_t bytes, int device, call_site where)
-    {
-        const relaxed_capture_mode relaxed;
-        void* memory = nullptr;
-        check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc",
-            device, where);
-        return memory;
-    }
-    static cudaError_t free(void* memory) noexcept { return cudaFreeHost(memory); }
-};
-
-/// The part that both kinds of buffer share: an owned run of `size()` elements, not initialised.
-template <class T, class Memory>
+/// The part that both kinds of buffer share: an owned run of `size()` elements, not initialised, in memory of the
+/// device that is current at construction, or in page-locked host memory.
+template <class T, bool is_pinned>
 class owned_memory {
     static_assert(std::is_trivially_copyable_v<T>);
 
@@ -60,7 +36,16 @@ public:
     {
         if (count == 0) return;
         check(cudaGetDevice(&device_), "cudaGetDevice", -1, where);
-        data_ = static_cast<T*>(Memory::allocate(bytes_of(count, sizeof(T)), device_, where));
+        const relaxed_capture_mode relaxed;
+        const std::size_t bytes = bytes_of(count, sizeof(T));
+        void* memory = nullptr;
+        if constexpr (is_pinned) {
+            check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc", device_,
+                where);
+        } else {
+            check(cudaMalloc(&memory, bytes), "cudaMalloc", device_, where);
+        }
+        data_ = static_cast<T*>(memory);
         count_ = count;
         order_hooks::allocated(data_, count_ * sizeof(T));
     }
@@ -83,7 +68,8 @@ public:
         const device_guard current(device_, std::nothrow);
         const relaxed_capture_mode relaxed;
         order_hooks::released(data_, count_ * sizeof(T), true);
-        if (const cudaError_t code = Memory::free(data_); code != cudaSuccess) forget(code);
+        const cudaError_t code = is_pinned ? cudaFreeHost(data_) : cudaFree(data_);
+        if (code != cudaSuccess) forget(code);
     }
 
     T* data() const noexcept { return data_; }
@@ -105,11 +91,11 @@ protected:
 /// \throws error `device_failure` if there is not enough memory.
 /// Cost: `cudaMalloc` and `cudaFree`, which may wait for the device: set-up only.
 template <class T>
-class buffer : public detail::owned_memory<T, detail::device_memory> {
+class buffer : public detail::owned_memory<T, false> {
 public:
     buffer() noexcept = default;
     explicit buffer(std::uint64_t count, call_site where = call_site::current())
-        : detail::owned_memory<T, detail::device_memory>(count, where)
+        : detail::owned_memory<T, false>(count, where)
     {
     }
 };
@@ -117,11 +103,11 @@ public:
 /// Owned page-locked host memory that all devices read and write under the same address. The host may read what a
 /// device wrote once an event has passed behind the write. Freeing and cost are as for `buffer`.
 template <class T>
-class pinned_buffer : public detail::owned_memory<T, detail::pinned_memory> {
+class pinned_buffer : public detail::owned_memory<T, true> {
 public:
     pinned_buffer() noexcept = default;
     explicit pinned_buffer(std::uint64_t count, call_site where = call_site::current())
-        : detail::owned_memory<T, detail::pinned_memory>(count, where)
+        : detail::owned_memory<T, true>(count, where)
     {
     }
     T* begin() const noexcept { return this->data_; }

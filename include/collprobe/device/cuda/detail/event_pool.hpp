@@ -20,46 +20,38 @@ struct event_node : collprobe::detail::ref_counted {
     event_node* next = nullptr; ///< in the pool
 };
 
-/// The process's CUDA events, a list for each device. Creating an event can stall for milliseconds, so events are
-/// used again. The events have no timing. The pool never destroys them: a destructor that runs when the program ends
-/// would call a CUDA runtime that may be gone by then.
+/// The process's CUDA events that are not in use. Creating an event can stall for milliseconds, so events are used
+/// again. The events have no timing. The pool never destroys them: a destructor that runs when the program ends would
+/// call a CUDA runtime that may be gone by then.
 class event_pool {
 public:
     /// A free event of `device`, or a new one. Creating is legal during a capture, but slow.
     static collprobe::detail::ref<event_node> take(int device, call_site where)
     {
-        event_node* const found = of(device).pop(device);
+        event_node* const found = instance().pop(device);
         return collprobe::detail::ref<event_node>(found != nullptr ? found : create(device, where));
     }
-    static void give_back(event_node* node) noexcept { of(node->device).push(node); }
+    static void give_back(event_node* node) noexcept
+    {
+        event_pool& pool = instance();
+        const collprobe::detail::lock_guard lock(pool.guard_);
+        node->next = std::exchange(pool.first_, node);
+    }
 
 private:
-    // Two devices may share a list, so that the number of devices has no limit.
-    static constexpr unsigned lists = 64;
-
-    struct free_list {
-        event_node* pop(int device) noexcept
-        {
-            const collprobe::detail::lock_guard lock(guard);
-            for (event_node** link = &first; *link != nullptr; link = &(*link)->next) {
-                if ((*link)->device == device) return std::exchange(*link, (*link)->next);
-            }
-            return nullptr;
-        }
-        void push(event_node* node) noexcept
-        {
-            const collprobe::detail::lock_guard lock(guard);
-            node->next = std::exchange(first, node);
-        }
-
-        collprobe::detail::mutex guard;
-        event_node* first = nullptr;
-    };
-
-    static free_list& of(int device) noexcept
+    static event_pool& instance() noexcept
     {
-        static free_list* const all = new free_list[lists];
-        return all[static_cast<unsigned>(device) % lists];
+        static event_pool* const pool = new event_pool;
+        return *pool;
+    }
+
+    event_node* pop(int device) noexcept
+    {
+        const collprobe::detail::lock_guard lock(guard_);
+        for (event_node** link = &first_; *link != nullptr; link = &(*link)->next) {
+            if ((*link)->device == device) return std::exchange(*link, (*link)->next);
+        }
+        return nullptr;
     }
 
     static event_node* create(int device, call_site where)
@@ -71,6 +63,9 @@ private:
             where);
         return new event_node(handle, device);
     }
+
+    collprobe::detail::mutex guard_;
+    event_node* first_ = nullptr;
 };
 
 inline void event_node::recycle() noexcept
