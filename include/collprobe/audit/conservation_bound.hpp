@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/config.hpp>
@@ -73,7 +74,7 @@ inline rounded_terms terms_of_linear(int n) noexcept
 inline rounded_terms terms_of_tree(int n)
 {
     rounded_terms result;
-    fixed_array<std::uint32_t> held(static_cast<std::size_t>(n));
+    std::vector<std::uint32_t> held(static_cast<std::size_t>(n));
     for (std::uint32_t& each : held) each = 1;
     for (const addition& step : tree_order(n, 0)) {
         held[step.into] += held[step.from];

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <collprobe/core/config.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -26,7 +26,7 @@ public:
     {
         std::uint64_t places = 4;
         while (places < 2 * static_cast<std::uint64_t>(ranks)) places *= 2;
-        groups_ = fixed_array<group>(static_cast<std::size_t>(places));
+        groups_ = std::vector<group>(static_cast<std::size_t>(places));
     }
 
     void clear() noexcept
@@ -70,7 +70,7 @@ private:
         return place;
     }
 
-    fixed_array<group> groups_;
+    std::vector<group> groups_;
     int distinct_ = 0;
     int added_ = 0;
 };

@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
-#include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/core/config.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -44,7 +45,7 @@ private:
         --size_;
     }
 
-    fixed_array<Record> records_; ///< the kept records, and the next one
+    std::vector<Record> records_; ///< the kept records, and the next one
     std::size_t first_ = 0;
     std::size_t size_ = 0;
     std::uint64_t dropped_ = 0;

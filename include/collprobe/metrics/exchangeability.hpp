@@ -10,7 +10,6 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/metrics/detail/rank_places.hpp>
 
 /// Whether a rank is unlike the others, over a whole run and for any distribution of the numbers.
@@ -237,18 +236,18 @@ private:
     std::vector<std::size_t> group_of_; // by rank
     std::vector<std::size_t> members_; // ranks, by group
     std::vector<std::size_t> first_member_; // of each group, and the end
-    detail::fixed_array<double> sums_; // by k = 0 .. n, then by bet: of the powers of 1 .. k
+    std::vector<double> sums_; // by k = 0 .. n, then by bet: of the powers of 1 .. k
     std::uint64_t step_ = 0;
     std::vector<metric_state> metrics_;
     std::vector<named_rank> named_;
     std::vector<rank_evidence> best_; // by rank
-    detail::fixed_array<double> best_strength_; // by rank; of ranks that are unlike the others above all others
+    std::vector<double> best_strength_; // by rank; of ranks that are unlike the others above all others
     float starts_[8] = {}; // weight of the bets that begin in the step that is judged, where `play` needs it
-    detail::fixed_array<payout> pays_; // by place that is not shared; then those of shared ones
+    std::vector<payout> pays_; // by place that is not shared; then those of shared ones
     std::size_t pays_for_ = 0; // ranks
     std::size_t pays_for_eighth_ = 0;
-    detail::fixed_array<std::uint32_t> pay_; // by bucket: index in `pays_`; first for the one side, then for the other
-    detail::fixed_array<double> work_; // by rank
+    std::vector<std::uint32_t> pay_; // by bucket: index in `pays_`; first for the one side, then for the other
+    std::vector<double> work_; // by rank
     detail::rank_places places_;
     std::vector<std::size_t> order_; // ranks that are compared, as in `places_`
     int silent_ = 0;

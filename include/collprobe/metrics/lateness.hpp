@@ -4,13 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/middle.hpp>
 
 /// Which rank came late to a collective, from the time that each rank spent in it. No clocks are compared.
@@ -91,7 +91,7 @@ private:
 
     /// Of so many steps, those that the window holds.
     std::size_t held(std::uint64_t steps) const noexcept { return steps < window_ ? steps : window_; }
-    sample* samples_of(std::size_t rank) const noexcept { return samples_.data() + rank * window_; }
+    sample* samples_of(std::size_t rank) noexcept { return samples_.data() + rank * window_; }
     /// Of the first n numbers of `work_`.
     detail::middle_values middle_of(std::size_t n) const noexcept { return detail::middle_of(view(work_.data(), n)); }
     double median_of(std::size_t n) const noexcept { return detail::median_of(middle_of(n), n); }
@@ -105,12 +105,12 @@ private:
     std::uint64_t step_ = 0; // steps judged
     std::uint64_t noise_step_ = 0; // those that tell of the noise
     int step_calls_ = 0;
-    detail::fixed_array<sample> now_; // the step that is open, by rank
-    detail::fixed_array<sample> samples_; // `window_` of each rank
-    detail::fixed_array<double> previous_; // time in the calls of the step before, by rank
-    detail::fixed_array<double> noise_of_ranks_; // by step
-    detail::fixed_array<double> noise_of_changes_; // by step: since the step before
-    detail::fixed_array<double> work_;
+    std::vector<sample> now_; // the step that is open, by rank
+    std::vector<sample> samples_; // `window_` of each rank
+    std::vector<double> previous_; // time in the calls of the step before, by rank
+    std::vector<double> noise_of_ranks_; // by step
+    std::vector<double> noise_of_changes_; // by step: since the step before
+    mutable std::vector<double> work_; // numbers whose median is asked for
 };
 
 } // namespace collprobe

@@ -12,7 +12,6 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/ulp.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/sum/combine.hpp>
 #include <collprobe/sum/exact_sum.hpp>
@@ -95,7 +94,7 @@ private:
     };
 
     template <floating_element T>
-    range<T> over_orders(T* values, T if_none) const noexcept
+    range<T> over_orders(T* values, T if_none) noexcept
     {
         const gradual_underflow as_ieee_has_it;
         return add_in_orders(values, if_none);
@@ -103,7 +102,7 @@ private:
 
     // Not inlined into the scope that sets the mode of subnormal numbers.
     template <floating_element T>
-    __attribute__((noinline)) range<T> add_in_orders(T* values, T if_none) const noexcept
+    __attribute__((noinline)) range<T> add_in_orders(T* values, T if_none) noexcept
     {
         T* const sums = reinterpret_cast<T*>(room_.data() + sizeof(double) * static_cast<std::size_t>(terms_));
         if (operation_ == reduction::average) {
@@ -126,7 +125,7 @@ private:
 
     std::vector<summation_order> orders_;
     int terms_;
-    fixed_array<unsigned char> room_; ///< for the terms, then for partial sums, of any type
+    std::vector<unsigned char> room_; ///< for the terms, then for partial sums, of any type
     reduction operation_ = reduction::sum;
     double squares_ = 0;
     order_sensitivity record_;

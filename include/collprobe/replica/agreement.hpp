@@ -12,7 +12,6 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/difference_exchange.hpp>
 #include <collprobe/replica/detail/difference_search.hpp>
@@ -105,7 +104,7 @@ public:
         for (std::uint64_t b = 0; b < room(); ++b) {
             if (is_equal(b)) continue;
             detail::difference_exchange<Comm> ranks = about(b, buffers, stream, where);
-            const detail::fixed_array<detail::held_buffer> held = ranks.hold(memory_->held[b]);
+            const std::vector<detail::held_buffer> held = ranks.hold(memory_->held[b]);
             detail::located_difference found
                 = detail::locate_difference({held.data(), held.size()}, options_.reference_rank, ranks);
             found.report.buffer = static_cast<int>(b);

@@ -13,7 +13,6 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/average_replicas.hpp>
@@ -187,7 +186,7 @@ private:
         }
 
         typename device::template buffer<float> scratch;
-        detail::fixed_array<typename device::template buffer<std::uint8_t>> copies;
+        std::vector<typename device::template buffer<std::uint8_t>> copies;
         typename device::template buffer<double> distances; ///< of the weights, then norms of the gradients
         typename device::template buffer<detail::averaging_sums> sums;
         typename device::template buffer<detail::averaging_decision> decision;

@@ -9,7 +9,6 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/scan/detail/sketch_rows.hpp>
 #include <collprobe/scan/detail/sketch_thread.hpp>
 #include <collprobe/scan/digest.hpp>

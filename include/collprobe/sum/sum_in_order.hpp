@@ -9,7 +9,6 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/simd/dispatch.hpp>
 #include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/sum/accumulation.hpp>
@@ -103,7 +102,7 @@ struct planned_sums {
 
     void run() const
     {
-        const fixed_array<sums_in_block<in, T>> partial(plan.places);
+        std::vector<sums_in_block<in, T>> partial(plan.places);
         vectorised([&] { add_blocks(partial.data()); });
     }
 

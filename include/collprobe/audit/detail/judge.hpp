@@ -11,7 +11,6 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/digest_index.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -135,7 +134,7 @@ private:
         call.audit.majority = most != nullptr;
         if (call.results_agree) return true;
         // A group has the sum if one rank of it says so: a rank that received damaged checksums denies it wrongly.
-        for (bool& has : has_the_sum_) has = false;
+        has_the_sum_.assign(has_the_sum_.size(), false);
         for (const audit_finding& entry : entries) {
             if (!entry.sum.checked || !entry.sum.conserved) continue;
             has_the_sum_[static_cast<std::size_t>(holders_.find(entry.digest).first_rank)] = true;
@@ -153,7 +152,7 @@ private:
     }
 
     digest_index holders_;
-    fixed_array<bool> has_the_sum_; ///< by the first rank of the group
+    std::vector<bool> has_the_sum_; ///< by the first rank of the group
 };
 
 } // namespace collprobe::detail

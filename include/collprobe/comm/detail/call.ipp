@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include <collprobe/comm/detail/call.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -67,8 +67,8 @@ COLLPROBE_COLD_INLINE disagreement compare_calls(int ranks, function_ref<call_de
     if (agree) return {};
 
     // A group is named by its lowest rank.
-    const fixed_array<int> group_of(static_cast<std::size_t>(ranks));
-    const fixed_array<int> size_of(static_cast<std::size_t>(ranks));
+    std::vector<int> group_of(static_cast<std::size_t>(ranks));
+    std::vector<int> size_of(static_cast<std::size_t>(ranks));
     int largest = 0;
     for (int rank = 0; rank < ranks; ++rank) {
         int group = 0;

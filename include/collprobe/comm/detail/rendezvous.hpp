@@ -10,7 +10,6 @@
 
 #include <collprobe/comm/detail/call.hpp>
 #include <collprobe/core/error.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/function_ref.hpp>
 
 /// The meeting of the ranks of one process: it knows which rank called what, which ranks are missing, and which
@@ -51,7 +50,7 @@ private:
     std::vector<int> missing_in(std::uint64_t round) const;
 
     int ranks_;
-    fixed_array<std::atomic<std::uint64_t>> rounds_; // for each rank: the last round that it came to, plus 1
+    std::vector<std::atomic<std::uint64_t>> rounds_; // for each rank: the last round that it came to, plus 1
     alignas(64) std::atomic<int> arrived_{0};
     std::atomic<std::uint32_t> gate_{0}; // twice the rounds that were opened, modulo 2^32, and `closed`
     alignas(64) std::atomic<int> left_{0};
@@ -135,7 +134,7 @@ private:
 
     std::string name_;
     std::int64_t timeout_ms_;
-    fixed_array<rank_state> ranks_;
+    std::vector<rank_state> ranks_;
     meeting work_;
     meeting host_;
     std::atomic<rendezvous_failure*> failure_{nullptr};

@@ -9,6 +9,7 @@
 #include <exception>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/calls.hpp>
@@ -17,7 +18,6 @@
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/run.hpp>
 #include <collprobe/core/error.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/device/host/device.hpp>
 
 /// Ranks as threads of one process whose collectives run on one device that they share, which NCCL refuses. Made for
@@ -87,7 +87,7 @@ public:
     }
 
 private:
-    collprobe::detail::fixed_array<rank_state> ranks_;
+    std::vector<rank_state> ranks_;
     std::atomic<std::uint64_t> lost_from_{UINT64_MAX};
 };
 

@@ -4,9 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <collprobe/core/config.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -89,7 +89,7 @@ private:
     static std::uint64_t least_run(std::uint32_t period, std::uint32_t distinct) noexcept;
     std::uint32_t distinct_symbols(std::uint32_t length) const noexcept;
 
-    fixed_array<std::uint32_t> hashes_; // of all symbols up to the last ones: h * base + symbol
+    std::vector<std::uint32_t> hashes_; // of all symbols up to the last ones: h * base + symbol
     std::uint64_t mask_;
     std::uint64_t pushed_before_;
     std::uint64_t pushed_;

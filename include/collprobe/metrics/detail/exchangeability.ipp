@@ -6,6 +6,7 @@
 #include <bit>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
@@ -78,7 +79,7 @@ COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
             if (group_of_[r] == g) members_.push_back(r);
     }
     first_member_.push_back(n);
-    sums_ = detail::fixed_array<double>(bets * (n + 1));
+    sums_ = std::vector<double>(bets * (n + 1));
     for (std::size_t k = 1; k <= n; ++k) {
         for (std::size_t j = 0; j < bets; ++j) {
             sums_[k * bets + j] = sums_[(k - 1) * bets + j]
@@ -86,10 +87,10 @@ COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
         }
     }
     best_.resize(n);
-    best_strength_ = detail::fixed_array<double>(n);
-    pays_ = detail::fixed_array<payout>(2 * n); // of two ranks at least that share, two at most
-    pay_ = detail::fixed_array<std::uint32_t>(2 * detail::rank_places::most_buckets(n));
-    work_ = detail::fixed_array<double>(n);
+    best_strength_ = std::vector<double>(n);
+    pays_ = std::vector<payout>(2 * n); // of two ranks at least that share, two at most
+    pay_ = std::vector<std::uint32_t>(2 * detail::rank_places::most_buckets(n));
+    work_ = std::vector<double>(n);
     order_.reserve(n);
 }
 

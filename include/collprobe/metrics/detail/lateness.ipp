@@ -4,6 +4,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
@@ -70,12 +71,12 @@ COLLPROBE_COLD_INLINE lateness_watch::lateness_watch(
     check(detail::is_duration(options.floor_ns), "floor_ns must be 0 to 2^53");
     check(is_finite(options.noise_multiple) && options.noise_multiple >= 0, "noise_multiple must not be negative");
 
-    now_ = detail::fixed_array<sample>(static_cast<std::size_t>(ranks));
-    samples_ = detail::fixed_array<sample>(now_.size() * window_);
-    previous_ = detail::fixed_array<double>(now_.size());
-    noise_of_ranks_ = detail::fixed_array<double>(window_);
-    noise_of_changes_ = detail::fixed_array<double>(window_);
-    work_ = detail::fixed_array<double>(now_.size() > window_ ? now_.size() : window_);
+    now_ = std::vector<sample>(static_cast<std::size_t>(ranks));
+    samples_ = std::vector<sample>(now_.size() * window_);
+    previous_ = std::vector<double>(now_.size());
+    noise_of_ranks_ = std::vector<double>(window_);
+    noise_of_changes_ = std::vector<double>(window_);
+    work_ = std::vector<double>(now_.size() > window_ ? now_.size() : window_);
 }
 
 COLLPROBE_INLINE call_lateness lateness_watch::add(
@@ -151,7 +152,7 @@ COLLPROBE_INLINE step_lateness lateness_watch::end_step() noexcept
 COLLPROBE_COLD_INLINE double lateness_watch::noise() const noexcept
 {
     if (noise_step_ < 16) return detail::not_a_number();
-    const auto median = [&, this](const detail::fixed_array<double>& of_steps) noexcept {
+    const auto median = [&, this](const std::vector<double>& of_steps) noexcept {
         for (std::size_t i = 0; i < held(noise_step_); ++i) work_[i] = of_steps[i];
         return median_of(held(noise_step_));
     };
@@ -188,7 +189,7 @@ COLLPROBE_COLD_INLINE void lateness_watch::remember_noise() noexcept
 
 COLLPROBE_INLINE rank_lateness lateness_watch::of(int rank) const noexcept
 {
-    const view<const sample> samples(samples_of(static_cast<std::size_t>(rank)), held(step_));
+    const view<const sample> samples(samples_.data() + static_cast<std::size_t>(rank) * window_, held(step_));
     std::size_t known = 0;
     const auto median = [&, this](double sample::*of) noexcept {
         known = 0;

@@ -4,8 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/middle.hpp>
 
@@ -33,7 +33,7 @@ public:
     /// Preconditions: finite, of at most half the largest double; at most as many as the constructor has been told.
     void add(double number) noexcept { numbers_[size_++] = number; }
     double& operator[](std::size_t index) noexcept { return numbers_[index]; }
-    view<double> copy_in(const fixed_array<double>& to) const noexcept
+    view<double> copy_in(std::vector<double>& to) const noexcept
     {
         for (std::size_t i = 0; i < size_; ++i) to[i] = numbers_[i];
         return {to.data(), size_};
@@ -180,10 +180,10 @@ private:
         for (std::size_t i = 0; i < size_; ++i) bucket_[i] = bucket_at[larger[i]];
     }
 
-    fixed_array<double> numbers_;
-    fixed_array<double> work_; // the numbers in order, where they are sorted
-    fixed_array<std::uint16_t> bucket_; // by number
-    fixed_array<std::uint32_t> before_; // by bucket
+    std::vector<double> numbers_;
+    std::vector<double> work_; // the numbers in order, where they are sorted
+    std::vector<std::uint16_t> bucket_; // by number
+    std::vector<std::uint32_t> before_; // by bucket
     std::size_t size_ = 0;
     std::size_t buckets_ = 0;
     double top_ = 0; // the ends of the range, and buckets for each unit of it

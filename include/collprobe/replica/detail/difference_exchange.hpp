@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/difference_search.hpp>
@@ -100,9 +100,9 @@ public:
     }
 
     /// Exchanges the ranks' reports of their buffers.
-    fixed_array<held_buffer> hold(const held_buffer& own)
+    std::vector<held_buffer> hold(const held_buffer& own)
     {
-        fixed_array<held_buffer> held(each_.size());
+        std::vector<held_buffer> held(each_.size());
         ask(own, held);
         return held;
     }
@@ -210,7 +210,7 @@ private:
 
     /// Sends this rank's report to all ranks, and reads theirs.
     template <class Report>
-    void ask(const Report& own, const fixed_array<Report>& reports)
+    void ask(const Report& own, std::vector<Report>& reports)
     {
         constexpr std::uint64_t words = sizeof(Report) / 8;
         std::uint64_t* const host = memory_.host_gathered.data();
@@ -238,7 +238,7 @@ private:
     call_site where_;
     std::uint64_t type_ = held_buffer::no_type;
     std::uint64_t count_ = 0;
-    fixed_array<found_difference> each_;
+    std::vector<found_difference> each_;
 };
 
 } // namespace collprobe::detail

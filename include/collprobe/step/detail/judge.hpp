@@ -12,7 +12,6 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/digest_index.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/function_ref.hpp>
 #include <collprobe/metrics/direction.hpp>
 #include <collprobe/metrics/exchangeability.hpp>
@@ -272,17 +271,17 @@ private:
     std::uint64_t begun_before_ = 0; // series of earlier runs: `call_series::begun`
     std::uint32_t last_lost_ = 0; // `step_header::last_lost` of all ranks
     digest_index holders_;
-    fixed_array<double> values_;
-    fixed_array<double> lengths_; // of the inputs of the call that is judged, by rank
-    fixed_array<double> weights_;
-    fixed_array<double> norms_squared_;
-    fixed_array<double> dots_;
-    fixed_array<bool> differs_; // by rank: its result differs from that of most ranks
-    fixed_array<bool> is_left_out_; // by rank: it has NaN in this step, or the data of a lower rank
-    fixed_array<bool> is_left_out_of_call_;
-    fixed_array<bool> is_zero_; // by rank: its whole gradient
-    fixed_array<bool> sends_; // by rank: elements of any gradient
-    fixed_array<bool> has_no_direction_; // by rank: it is left out, or has a twin, of which alone its cosine tells
+    std::vector<double> values_;
+    std::vector<double> lengths_; // of the inputs of the call that is judged, by rank
+    std::vector<double> weights_;
+    std::vector<double> norms_squared_;
+    std::vector<double> dots_;
+    std::vector<bool> differs_; // by rank: its result differs from that of most ranks
+    std::vector<bool> is_left_out_; // by rank: it has NaN in this step, or the data of a lower rank
+    std::vector<bool> is_left_out_of_call_;
+    std::vector<bool> is_zero_; // by rank: its whole gradient
+    std::vector<bool> sends_; // by rank: elements of any gradient
+    std::vector<bool> has_no_direction_; // by rank: it is left out, or has a twin, of which alone its cosine tells
     bool losses_are_positive_ = true; // so far in the run
     bool nonfinite_has_spread_ = false; // most ranks had NaN or infinity in the last step
     std::uint64_t nonfinite_since_ = 0;
@@ -298,7 +297,7 @@ private:
     std::vector<std::pair<std::uint64_t, std::size_t>> places_; // of most ranks, 0 without a majority; and the call
     std::vector<std::pair<std::uint64_t, std::size_t>> sorted_places_;
     std::vector<broken_value> broken_values_; // those that did not hold when they were told last
-    fixed_array<clock_stamp> left_; // by rank: when the last of its calls ended
+    std::vector<clock_stamp> left_; // by rank: when the last of its calls ended
     bool has_left_ = false; // there was a call before
     smoothed_noise_scale noise_;
     direction scratch_;

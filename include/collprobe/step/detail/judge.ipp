@@ -277,17 +277,17 @@ COLLPROBE_INLINE void step_judge::judge(
     find_series(calls, has_places_);
     if (evidence_) evidence_->begin_step(out.step);
     detector_.begin_step(out.step);
-    for (bool& left_out : is_left_out_) left_out = false;
-    for (bool& has_none : has_no_direction_) has_none = false;
-    for (bool& is_zero : is_zero_) is_zero = true;
-    for (bool& sends : sends_) sends = false;
+    is_left_out_.assign(is_left_out_.size(), false);
+    has_no_direction_.assign(has_no_direction_.size(), false);
+    is_zero_.assign(is_zero_.size(), true);
+    sends_.assign(sends_.size(), false);
 
     judge_losses(step, out);
     if (!has_places_) judge_places(step, calls, out);
     judge_values(step, expected, out);
     for (double& value : norms_squared_) value = 0;
     for (double& value : dots_) value = 0;
-    for (bool& differs : differs_) differs = false;
+    differs_.assign(differs_.size(), false);
     double sum_norm_squared = 0;
     double result_squares = 0;
     bool all_have_dots = true;
@@ -364,7 +364,7 @@ COLLPROBE_INLINE void step_judge::judge(
 COLLPROBE_COLD_INLINE void step_judge::judge_evidence(view<const probed_call> calls, step_record& out)
 {
     if (!evidence_) return;
-    const auto judge = [&, this](evident metric, const std::vector<double>& numbers, const fixed_array<bool>& is_out) {
+    const auto judge = [&, this](evident metric, const std::vector<double>& numbers, const std::vector<bool>& is_out) {
         if (numbers.empty()) return;
         for (int r = 0; r < ranks_; ++r) values_[index(r)] = is_out[index(r)] ? not_a_number() : numbers[index(r)];
         evidence_->judge(metric, values_);
@@ -544,7 +544,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_places(
         while (at != sorted_places_.end() && at->first == own && step.place(r, at->second) == own) ++at;
         return at != sorted_places_.end() && at->first == own;
     };
-    for (bool& is_named : is_left_out_of_call_) is_named = false; // each rank once
+    is_left_out_of_call_.assign(is_left_out_of_call_.size(), false); // each rank once
     for (std::size_t b = 0; b < calls.size(); ++b) {
         bool differ = false;
         for (int r = 1; r < ranks_; ++r) differ = differ || step.place(r, b) != step.place(0, b);
@@ -795,7 +795,7 @@ COLLPROBE_INLINE void step_judge::judge_call(
 
 COLLPROBE_COLD_INLINE void step_judge::judge_spread_of_nonfinite(step_record& out)
 {
-    for (bool& has : is_left_out_of_call_) has = false;
+    is_left_out_of_call_.assign(is_left_out_of_call_.size(), false);
     for (const suspect& found : out.suspects)
         if (found.what == finding::non_finite) is_left_out_of_call_[index(found.rank)] = true;
     int having = 0;

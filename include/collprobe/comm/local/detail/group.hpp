@@ -11,7 +11,6 @@
 
 #include <collprobe/comm/detail/rendezvous.hpp>
 #include <collprobe/comm/local/order.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/ref.hpp>
@@ -100,7 +99,7 @@ private:
     std::pair<ref<group_state>, int> split_by(maker make, int rank, int color, int key, call_site where);
     void make_parts(maker make, std::uint64_t call);
 
-    collprobe::detail::fixed_array<part> parts_;
+    std::vector<part> parts_;
 };
 
 } // namespace collprobe::local::detail
