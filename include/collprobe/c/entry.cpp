@@ -8,6 +8,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,7 +28,6 @@
 namespace {
 
 using namespace collprobe;
-using collprobe::detail::lock_guard;
 using collprobe::detail::mix64;
 
 constexpr int steps_in_flight = 4;
@@ -204,7 +204,7 @@ public:
 
     collprobeProbe_t add(std::unique_ptr<handle_state> state)
     {
-        const lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         for (std::uintptr_t i = 0; i < most; ++i) {
             place& at = places_[i];
             if (at.handle.load(std::memory_order_relaxed) != 0 || at.in_use.exchange(true, std::memory_order_acquire)) {
@@ -254,7 +254,7 @@ public:
     };
 
 private:
-    collprobe::detail::mutex guard_;
+    std::mutex guard_;
     std::uintptr_t last_ = 0;
     place places_[most];
 };

@@ -63,7 +63,7 @@ std::string shown_call::text() const
 
 bool step_exchange::take_failure(failure& out)
 {
-    const collprobe::detail::lock_guard lock(guard_);
+    const std::lock_guard lock(guard_);
     if (failures_.empty()) return false;
     out = std::move(failures_.front());
     failures_.pop_front();
@@ -72,14 +72,14 @@ bool step_exchange::take_failure(failure& out)
 
 bool step_exchange::is_broken(std::string& text)
 {
-    const collprobe::detail::lock_guard lock(guard_);
+    const std::lock_guard lock(guard_);
     text = broken_;
     return !broken_.empty();
 }
 
 void step_exchange::fail(status code, const std::string& text)
 {
-    const collprobe::detail::lock_guard lock(guard_);
+    const std::lock_guard lock(guard_);
     failures_.push_back({code, text});
 }
 
@@ -98,7 +98,7 @@ bool step_exchange::gather(const void* send, void* receive, std::size_t bytes, s
         + std::to_string(step) + " on rank " + std::to_string(heading.rank)
         + ": this probe is of no more use; destroy it, and make another one once the ranks can talk again";
     fail(status::peer_failure, text);
-    const collprobe::detail::lock_guard lock(guard_);
+    const std::lock_guard lock(guard_);
     broken_ = text;
     return false;
 }
@@ -137,7 +137,7 @@ bool step_exchange::run(const step_heading& own, const std::vector<shown_call>* 
         return gather(send, receive, bytes, own.step);
     } catch (const std::exception& lack) { // of memory: the other ranks go on without this one
         stopped_ = true;
-        const collprobe::detail::lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         broken_ = lack.what();
         return false;
     }

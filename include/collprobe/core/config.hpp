@@ -62,8 +62,8 @@
 #endif
 
 /// Few standard headers may come with an umbrella header, so that an empty file that includes `collprobe.hpp` stays
-/// cheap to compile. `<memory>`, `<thread>` and `<immintrin.h>` add 0.15 to 0.3 s to it, `<cmath>`, `<functional>` and
-/// `<mutex>` 0.05 to 0.1 s (g++ 12); `detail/` has replacements for the parts that the library needs.
+/// cheap to compile. `<memory>`, `<thread>` and `<immintrin.h>` add 0.15 to 0.3 s to it, `<cmath>` and `<functional>`
+/// 0.05 to 0.1 s (g++ 12); `detail/` has replacements for the parts that the library needs.
 ///
 /// No code here may rely on `x != x` or on `std::isnan`: a translation unit compiled with `-ffast-math` folds them to
 /// a constant. Classify by bits (core/element.hpp).

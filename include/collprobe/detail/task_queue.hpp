@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <new>
 #include <type_traits>
 #include <utility>
 
-#include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/wait.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -86,7 +86,7 @@ public:
     template <class Fill>
     std::uint64_t push(Fill&& fill)
     {
-        const lock_guard lock(producers_);
+        const std::lock_guard lock(producers_);
         if (write_index_ == tasks_per_chunk) {
             chunk* const next = take_chunk();
             last_->next = next;
@@ -170,7 +170,7 @@ private:
     std::atomic<chunk*> returned_{nullptr};
 
     // Only the producers use these.
-    alignas(64) mutex producers_;
+    alignas(64) std::mutex producers_;
     chunk* last_;
     std::size_t write_index_ = 0;
     chunk* spare_ = nullptr;

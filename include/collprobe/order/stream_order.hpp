@@ -5,12 +5,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <collprobe/core/error.hpp>
-#include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/order/detail/engine.hpp>
 #include <collprobe/order/stream.hpp>
@@ -127,19 +127,19 @@ public:
 
     std::vector<stream_hazard> hazards() const
     {
-        const detail::lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         return engine_.reports().hazards();
     }
     /// The number of hazards: for each operation, the call sites with which it has one, reported or not.
     std::uint64_t hazard_count() const
     {
-        const detail::lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         return engine_.reports().hazard_count();
     }
     /// Drops the reports, but keeps the knowledge about order and memory.
     void clear_reports()
     {
-        const detail::lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         engine_.reports().clear();
     }
     /// Gives a stream a name, which messages show beside its number.
@@ -249,7 +249,7 @@ public:
     /// thread may record the event anew.
     order_point point_of(order_object event)
     {
-        const detail::lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         const order_point* const point = engine_.find_event({event.number});
         return point == nullptr ? order_point{} : *point;
     }
@@ -354,7 +354,7 @@ public:
     /// The size of the last live allocation at this address, without parts that were released; 0 if there is none.
     std::uint64_t allocated_bytes(const void* memory) const
     {
-        const detail::lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         return engine_.allocated_bytes(memory);
     }
 
@@ -401,7 +401,7 @@ public:
     }
     std::uint64_t capture_of(order_object graph)
     {
-        const detail::lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         return engine_.capture_of({graph.number});
     }
 
@@ -419,7 +419,7 @@ private:
     {
         std::vector<stream_hazard> news;
         {
-            const detail::lock_guard lock(guard_);
+            const std::lock_guard lock(guard_);
             work();
             if (!engine_.reports().has_news()) return;
             news = engine_.reports().take_news();
@@ -440,7 +440,7 @@ private:
     static inline std::atomic<stream_order*> of_process_{nullptr};
 
     options settings_;
-    mutable detail::mutex guard_;
+    mutable std::mutex guard_;
     detail::order_engine engine_;
 };
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -13,7 +14,6 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/record/inspection.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/thread.hpp>
 #include <collprobe/report/sink.hpp>
 
@@ -97,7 +97,7 @@ private:
     std::vector<sink*> sinks_; ///< null: has failed
     sinks_options options_;
 
-    mutable collprobe::detail::mutex mutex_; ///< of the members up to the next empty line
+    mutable std::mutex mutex_; ///< of the members up to the next empty line
     std::vector<entry> ring_;
     std::size_t first_ = 0;
     std::size_t size_ = 0;

@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include <collprobe/c/collprobe.h>
 #include <collprobe/core/error.hpp>
-#include <collprobe/detail/mutex.hpp>
 
 /// The exchange of a step by the caller's all-gather.
 namespace collprobe::inline COLLPROBE_ABI::c {
@@ -93,7 +93,7 @@ private:
     std::vector<unsigned char> scratch_;
     bool stopped_ = false; ///< on the thread of the exchange
 
-    collprobe::detail::mutex guard_; ///< of the members below
+    std::mutex guard_; ///< of the members below
     std::deque<failure> failures_;
     std::string broken_;
 };

@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <utility>
 
 #include <collprobe/core/error.hpp>
-#include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/detail/task_queue.hpp>
 #include <collprobe/detail/thread.hpp>
@@ -85,7 +85,7 @@ private:
     std::atomic<std::uint64_t> awaited_{nobody};
     std::atomic<std::uint32_t> wakes_{0};
     std::atomic<bool> failed_{false};
-    collprobe::detail::mutex error_guard_;
+    std::mutex error_guard_;
     std::exception_ptr error_;
     std::uint64_t failed_at_ = 0;
 };

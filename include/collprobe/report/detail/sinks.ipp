@@ -85,7 +85,7 @@ void record_writer::copy_in(const Record& record, kind what, Record entry::*memb
 {
     bool wanted = false;
     {
-        const collprobe::detail::lock_guard lock(mutex_);
+        const std::lock_guard lock(mutex_);
         bool fits = !closing_ && size_ < ring_.size();
         if (fits) {
             entry& next = ring_[(first_ + size_) % ring_.size()];
@@ -126,7 +126,7 @@ COLLPROBE_COLD_INLINE void record_writer::flush()
 COLLPROBE_COLD_INLINE void record_writer::close()
 {
     {
-        const collprobe::detail::lock_guard lock(mutex_);
+        const std::lock_guard lock(mutex_);
         closing_ = true;
     }
     wake();
@@ -135,13 +135,13 @@ COLLPROBE_COLD_INLINE void record_writer::close()
 
 COLLPROBE_COLD_INLINE std::vector<std::string> record_writer::failures() const
 {
-    const collprobe::detail::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     return failures_;
 }
 
 COLLPROBE_COLD_INLINE bool record_writer::take(entry& out)
 {
-    const collprobe::detail::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     if (size_ == 0) return false;
     std::swap(out, ring_[first_]);
     first_ = (first_ + 1) % ring_.size();
@@ -176,7 +176,7 @@ void record_writer::call(sink*& of, const Call& with)
     of = nullptr;
     const std::string text = "'" + target + "' is not written any more: " + why;
     if (options_.tell) std::fprintf(stderr, "collprobe: %s\n", text.c_str());
-    const collprobe::detail::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     failures_.push_back(text);
     failed_.store(true, std::memory_order_relaxed);
 }
@@ -211,7 +211,7 @@ COLLPROBE_COLD_INLINE void record_writer::work()
         const std::uint32_t seen = signal_.load(std::memory_order_acquire);
         bool closing = false;
         {
-            const collprobe::detail::lock_guard lock(mutex_);
+            const std::lock_guard lock(mutex_);
             closing = closing_;
         }
         std::uint64_t count = 0;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +13,6 @@
 #include <collprobe/comm/detail/rendezvous.hpp>
 #include <collprobe/comm/local/order.hpp>
 #include <collprobe/detail/function_ref.hpp>
-#include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/ref.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::local::detail {
@@ -47,7 +47,7 @@ private:
 
     void tell(group_state& member);
 
-    collprobe::detail::mutex guard_;
+    std::mutex guard_;
     std::vector<entry> members_; ///< those that live, and the last ones that have ended
     bool failed_ = false;
     std::string message_;

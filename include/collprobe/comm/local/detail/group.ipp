@@ -86,7 +86,7 @@ COLLPROBE_COLD_INLINE void group_state::could_not_enqueue(int rank, const std::s
 
 COLLPROBE_COLD_INLINE void group_tree::join(group_state* member)
 {
-    const collprobe::detail::lock_guard lock(guard_);
+    const std::lock_guard lock(guard_);
     std::size_t ended = 0;
     for (const entry& one : members_) ended += one.member == nullptr ? 1 : 0;
     for (auto at = members_.begin(); ended > most_ended; ++at) {
@@ -100,7 +100,7 @@ COLLPROBE_COLD_INLINE void group_tree::join(group_state* member)
 
 COLLPROBE_COLD_INLINE void group_tree::leave(group_state* member) noexcept
 {
-    const collprobe::detail::lock_guard lock(guard_);
+    const std::lock_guard lock(guard_);
     for (entry& one : members_) {
         if (one.member == member) one.member = nullptr;
     }
@@ -108,7 +108,7 @@ COLLPROBE_COLD_INLINE void group_tree::leave(group_state* member) noexcept
 
 COLLPROBE_COLD_INLINE void group_tree::fail(std::string message, std::vector<int> first_group_ranks)
 {
-    const collprobe::detail::lock_guard lock(guard_);
+    const std::lock_guard lock(guard_);
     if (failed_) return;
     failed_ = true;
     message_ = std::move(message);
@@ -134,7 +134,7 @@ COLLPROBE_COLD_INLINE std::vector<int> group_tree::first_group_ranks(
     const std::string& name, const std::vector<int>& culprits)
 {
     std::vector<int> result;
-    const collprobe::detail::lock_guard lock(guard_);
+    const std::lock_guard lock(guard_);
     for (std::size_t left = members_.size(); left > 0; --left) {
         const entry& one = members_[left - 1];
         if (one.name != name) continue;

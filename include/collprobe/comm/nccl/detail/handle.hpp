@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
@@ -23,7 +24,6 @@
 #include <collprobe/comm/nccl/types.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/detail/thread.hpp>
 #include <collprobe/detail/wait.hpp>
@@ -200,7 +200,7 @@ public:
     bool enter_group_end() noexcept
     {
         enter();
-        const collprobe::detail::lock_guard lock(group_guard_);
+        const std::lock_guard lock(group_guard_);
         group_ = membership::ending;
         return failed();
     }
@@ -210,7 +210,7 @@ public:
         leave();
         deferred_end due = deferred_end::none;
         {
-            const collprobe::detail::lock_guard lock(group_guard_);
+            const std::lock_guard lock(group_guard_);
             group_ = membership::none;
             due = std::exchange(due_, deferred_end::none);
         }
@@ -222,7 +222,7 @@ public:
     /// Whether an open group has collected calls of the communicator.
     bool in_open_group() noexcept
     {
-        const collprobe::detail::lock_guard lock(group_guard_);
+        const std::lock_guard lock(group_guard_);
         return group_ == membership::collected;
     }
 
@@ -467,7 +467,7 @@ private:
             }
         }
         group.members.push_back(ref<handle>(this));
-        const collprobe::detail::lock_guard lock(group_guard_);
+        const std::lock_guard lock(group_guard_);
         if (alive_.load()) {
             group_ = membership::collected;
             return;
@@ -486,7 +486,7 @@ private:
     /// is ending, its remaining work hangs inside NCCL, and only an abort can free it.)
     bool left_to_group(deferred_end wanted) noexcept
     {
-        const collprobe::detail::lock_guard lock(group_guard_);
+        const std::lock_guard lock(group_guard_);
         if (group_ != membership::collected) return false;
         if (due_ < wanted) due_ = wanted;
         return true;
@@ -589,7 +589,7 @@ private:
     std::atomic<bool> hangs_{false}; // set if work may hang on the device
     pending_splits pending_splits_;
     group_watch watch_;
-    collprobe::detail::mutex group_guard_; // guards the two members below
+    std::mutex group_guard_; // guards the two members below
     membership group_ = membership::none;
     deferred_end due_ = deferred_end::none;
 };

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include <collprobe/core/error.hpp>
-#include <collprobe/detail/mutex.hpp>
 #include <collprobe/device/cuda/device.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
@@ -50,7 +50,7 @@ public:
     {
         if (data_ == nullptr) return;
         pool& all = pool_of_process();
-        const collprobe::detail::lock_guard lock(all.guard);
+        const std::lock_guard lock(all.guard);
         all.free[static_cast<std::size_t>(device_)].push_back(data_); // never allocates: see `add`
     }
     unsigned char* data() const noexcept { return data_; }
@@ -61,7 +61,7 @@ private:
     struct pool {
         void add(cuda::buffer<unsigned char> slab, int device)
         {
-            const collprobe::detail::lock_guard lock(guard);
+            const std::lock_guard lock(guard);
             const auto place = static_cast<std::size_t>(device);
             if (free.size() <= place) free.resize(place + 1);
             if (made.size() <= place) made.resize(place + 1);
@@ -73,7 +73,7 @@ private:
             for (std::size_t cell = 0; cell < cells_of_a_slab; ++cell) free[place].push_back(first + cell * bytes);
         }
 
-        collprobe::detail::mutex guard;
+        std::mutex guard;
         std::vector<std::vector<unsigned char*>> free; // by device
         std::vector<std::size_t> made; // cells, by device
         std::vector<cuda::buffer<unsigned char>> slabs;
@@ -81,7 +81,7 @@ private:
 
     bool take(pool& from)
     {
-        const collprobe::detail::lock_guard lock(from.guard);
+        const std::lock_guard lock(from.guard);
         const auto place = static_cast<std::size_t>(device_);
         if (from.free.size() <= place || from.free[place].empty()) return false;
         data_ = from.free[place].back();

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <mutex>
 #include <utility>
 
-#include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/device/cuda/error.hpp>
 
@@ -34,7 +34,7 @@ public:
     static void give_back(event_node* node) noexcept
     {
         event_pool& pool = instance();
-        const collprobe::detail::lock_guard lock(pool.guard_);
+        const std::lock_guard lock(pool.guard_);
         node->next = std::exchange(pool.first_, node);
     }
 
@@ -47,7 +47,7 @@ private:
 
     event_node* pop(int device) noexcept
     {
-        const collprobe::detail::lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         for (event_node** link = &first_; *link != nullptr; link = &(*link)->next) {
             if ((*link)->device == device) return std::exchange(*link, (*link)->next);
         }
@@ -64,7 +64,7 @@ private:
         return new event_node(handle, device);
     }
 
-    collprobe::detail::mutex guard_;
+    std::mutex guard_;
     event_node* first_ = nullptr;
 };
 

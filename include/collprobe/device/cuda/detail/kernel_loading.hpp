@@ -4,11 +4,11 @@
 
 #include <atomic>
 #include <cstddef>
+#include <mutex>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 
-#include <collprobe/detail/mutex.hpp>
 #include <collprobe/device/cuda/error.hpp>
 
 /// Loading of kernels before they are needed.
@@ -28,13 +28,13 @@ public:
     /// Returns the place of the kernel in the list.
     std::size_t add(const void* kernel)
     {
-        const collprobe::detail::lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         kernels_.push_back(kernel);
         return kernels_.size() - 1;
     }
     void remove(std::size_t place) noexcept
     {
-        const collprobe::detail::lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         kernels_[place] = nullptr;
     }
 
@@ -65,13 +65,13 @@ private:
     /// The kernel at `place`, null if its library was closed. False behind the last place.
     bool read(std::size_t place, const void*& kernel) noexcept
     {
-        const collprobe::detail::lock_guard lock(guard_);
+        const std::lock_guard lock(guard_);
         if (place >= kernels_.size()) return false;
         kernel = kernels_[place];
         return true;
     }
 
-    collprobe::detail::mutex guard_; ///< libraries are opened and closed while other threads load
+    std::mutex guard_; ///< libraries are opened and closed while other threads load
     std::vector<const void*> kernels_; ///< in the order in which they came
     std::atomic<std::size_t> loaded_[devices] = {}; ///< by device: how many of them were loaded
 };

@@ -43,14 +43,14 @@ COLLPROBE_INLINE bool stream_state::wait(std::uint64_t number, deadline until) n
 COLLPROBE_INLINE std::exception_ptr stream_state::error_before(std::uint64_t number) noexcept
 {
     if (!failed_.load(std::memory_order_acquire)) return nullptr;
-    const collprobe::detail::lock_guard lock(error_guard_);
+    const std::lock_guard lock(error_guard_);
     return failed_at_ <= number ? error_ : nullptr;
 }
 
 COLLPROBE_INLINE std::exception_ptr stream_state::take_error_before(std::uint64_t number) noexcept
 {
     if (!failed_.load(std::memory_order_acquire)) return nullptr;
-    const collprobe::detail::lock_guard lock(error_guard_);
+    const std::lock_guard lock(error_guard_);
     if (failed_at_ > number) return nullptr;
     failed_.store(false, std::memory_order_relaxed);
     return std::exchange(error_, nullptr);
@@ -65,7 +65,7 @@ COLLPROBE_INLINE void stream_state::run(collprobe::detail::task& next, std::uint
     try {
         next.run();
     } catch (...) {
-        const collprobe::detail::lock_guard lock(error_guard_);
+        const std::lock_guard lock(error_guard_);
         error_ = std::current_exception();
         failed_at_ = number;
         failed_.store(true, std::memory_order_release);
