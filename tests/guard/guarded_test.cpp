@@ -92,7 +92,7 @@ TEST_CASE("many writers of parts stay a bounded history")
     buffer data(4096);
     for (int round = 0; round < 50; ++round) {
         for (std::uint64_t part = 0; part < 64; ++part) {
-            const host::stream_ref on = part % 2 == 0 ? a.get() : b.get();
+            const host::stream_ref on = part % 2 == 0 ? a : b;
             data.write(part * 64, 64, on, [&](view<float> some) { device::fill(on, some, 1.0f); });
         }
         a.synchronize(soon_ms);
