@@ -80,7 +80,7 @@ public:
 
 /// Bytes are freed, and given out again, in the order of a stream.
 template <class StreamRef, class T>
-void pool_release(StreamRef on, view<T> bytes, call_site where)
+void pool_release(const StreamRef& on, view<T> bytes, call_site where)
 {
     watch::checker().release(bytes, order_hooks::stream_of(on), where);
     watch::checker().allocate(bytes, order_hooks::stream_of(on), where);
