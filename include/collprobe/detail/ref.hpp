@@ -24,9 +24,9 @@ private:
     std::atomic<std::uint32_t> references_{0};
 };
 
-/// A shared owner like `std::shared_ptr`, whose header costs 0.1 s to include. One difference matters here: dropping
-/// a reference that is not the last one acquires nothing. So handles that travel between streams do not order those
-/// streams by accident (see detail/wait.hpp).
+/// A shared owner like `std::shared_ptr`, with one difference that matters here: dropping a reference that is not the
+/// last one acquires nothing. So handles that travel between streams do not order those streams by accident (see
+/// detail/wait.hpp).
 template <class T>
 class ref {
 public:
