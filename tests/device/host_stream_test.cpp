@@ -559,6 +559,8 @@ TEST_CASE("a stream that was moved from refuses work and has none")
     CHECK_THROWS_WITH_AS(a.enqueue([] {}), doctest::Contains("enqueue: invalid argument: the stream was moved from"), error);
     CHECK_THROWS_WITH_AS(event.record(a), doctest::Contains("the stream was moved from"), error);
     CHECK_THROWS_WITH_AS(a.synchronize(soon_ms), doctest::Contains("the stream was moved from"), error);
+    CHECK_THROWS_WITH_AS(a.id(), doctest::Contains("the stream was moved from"), error);
+    CHECK_THROWS_WITH_AS(a.synchronizations(), doctest::Contains("the stream was moved from"), error);
     CHECK(a.query());
     event.record(moved);
     CHECK_THROWS_WITH_AS(a.wait(event), doctest::Contains("the stream was moved from"), error);

@@ -137,12 +137,12 @@ public:
     bool query() const noexcept;
 
     /// A number that no other stream of the process ever has.
-    std::uint64_t id(call_site = call_site::current()) const noexcept { return state_->id; }
+    std::uint64_t id(call_site where = call_site::current()) const { return state("id", where).id; }
 
     /// How often a host thread blocked on this stream or on an event of it: a diagnostic counter.
-    std::uint64_t synchronizations() const noexcept
+    std::uint64_t synchronizations() const
     {
-        return state_->synchronizations.load(std::memory_order_relaxed);
+        return state("synchronizations").synchronizations.load(std::memory_order_relaxed);
     }
 
     friend bool operator==(stream_ref, stream_ref) = default;
