@@ -11,6 +11,7 @@
 // `nccl` has a rank for each GPU of the machine. With one GPU its all-reduce is a copy, the cheapest there can be, and
 // ratios mean little but what the library's own kernels cost. `local` has ranks that share the GPUs; their threads meet
 // in each call, so the host is in the times of small buffers. sum_gpu_bench.cu has the owner's sum alone.
+#include "../examples/support/device_ranks.hpp"
 #include "all_reduce.hpp"
 #include "gpu_timing.cuh"
 
@@ -21,7 +22,6 @@
 #include <benchmark/benchmark.h>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 
 using namespace collprobe;

@@ -7,6 +7,7 @@
 // An all-reduce of one rank is a copy: the cheapest there can be, so the ratios here are the worst there
 // can be. What a probe adds, two reads of what a bucket sends and one of what it receives, stays the same
 // with more ranks, while the all-reduce becomes many times slower.
+#include "../examples/support/device_ranks.hpp"
 #include "gpu_timing.cuh"
 #include "gradient_like.hpp"
 
@@ -20,7 +21,6 @@
 #include <benchmark/benchmark.h>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 
 using namespace collprobe;

@@ -3,7 +3,7 @@
 #pragma once
 
 /// The main job for files that nvcc compiles: probes and audits with their kernels, CUDA as a device, and NCCL where
-/// its header is found, of 2.19 or newer. Ranks of one process on a GPU: add collprobe/comm/local/device.hpp.
+/// its header is found, of 2.19 or newer.
 ///
 /// CUDA's own library has a namespace `::cuda`: write `collprobe::cuda::stream`, also behind
 /// `using namespace collprobe`.

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/cuda/kernels.cuh>
 
 #include "conformance/communicator_conformance.hpp"
+#include "examples/support/device_ranks.hpp"
 #include "support/device_bits.hpp"
 #include "support/element_types.hpp"
 #include "support/needs_gpu.hpp"

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
+#include "examples/support/device_ranks.hpp"
 #include "support/device_bits.hpp"
 #include "support/run_ranks.hpp"
 #include "tests/support/stand_in/kernels.hpp"

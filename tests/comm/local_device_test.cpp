@@ -15,11 +15,11 @@
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
+#include "examples/support/device_ranks.hpp"
 #include "support/checks.hpp"
 #include "support/device_bits.hpp"
 #include "support/rank_memory.hpp"

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/comm/local/device.hpp>
 
+#include "examples/support/device_ranks.hpp"
 #include "support/checks.hpp"
 #include "support/held_clock.hpp"
 #include "support/rank_memory.hpp"

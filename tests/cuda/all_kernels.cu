@@ -8,7 +8,6 @@
 
 #include <collprobe/audit/audit.hpp>
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/fault.hpp>
 #include <collprobe/quant/cuda/codec_kernels.cuh>
 #include <collprobe/quant/quantisation_probe.hpp>
@@ -16,6 +15,8 @@
 #include <collprobe/reduce.hpp>
 #include <collprobe/replica.hpp>
 #include <collprobe/sum.hpp>
+
+#include "../../examples/support/device_ranks.hpp"
 
 namespace {
 

@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/device/cuda/detail/kernel_loading.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "examples/support/device_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;

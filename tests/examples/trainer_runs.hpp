@@ -14,11 +14,11 @@
 #include <doctest/doctest.h>
 
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/core/record.hpp>
 
 #include "../../examples/studies/silent_inconsistency/device_trainer.hpp"
 #include "../../examples/studies/silent_inconsistency/trainer.hpp"
+#include "examples/support/device_ranks.hpp"
 
 /// Short runs of the trainers, on made-up images of ten kinds.
 namespace trainer_runs {

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/fault/faulty.hpp>
 
 #include "audit/lone_checks.hpp"
+#include "examples/support/device_ranks.hpp"
 #include "step/nccl_steps.hpp"
 #include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"

@@ -7,7 +7,6 @@
 
 #include <collprobe/audit.hpp>
 #include <collprobe/collprobe.hpp>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/fault.hpp>
 #include <collprobe/guard.hpp>
 #include <collprobe/inspect.hpp>
@@ -49,9 +48,5 @@ int main()
         inspect<float>(world, stream, 4);
         guarded<host::device, float> buffer(10);
         buffer.write(stream, [](view<float>) {});
-    });
-    local::run_on<host::device>(2, {}, [](local::device_communicator<host::device>& world) {
-        const host::stream stream;
-        use(world, stream);
     });
 }

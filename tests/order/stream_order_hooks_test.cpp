@@ -12,11 +12,12 @@
 #include <doctest/doctest.h>
 
 #include <collprobe/collprobe.hpp>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/guard.hpp>
 #include <collprobe/order/ordered.hpp>
 #include <collprobe/order/stream_order.hpp>
 #include <collprobe/reduce.hpp>
+
+#include "examples/support/device_ranks.hpp"
 
 // What the library itself tells the checker, on host streams. Compiled with COLLPROBE_STREAM_ORDER=1.
 

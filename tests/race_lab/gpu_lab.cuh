@@ -8,10 +8,10 @@
 
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/device/cuda/device.hpp>
 
+#include "examples/support/device_ranks.hpp"
 #include "tests/race_lab/watch.hpp"
 #include "tests/support/nccl_ranks.hpp"
 #include "tests/support/run_ranks.hpp"

@@ -7,9 +7,9 @@
 #include <type_traits>
 
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/device/host/device.hpp>
 
+#include "examples/support/device_ranks.hpp"
 #include "tests/support/host_gate.hpp"
 #include "tests/support/run_ranks.hpp"
 

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/guard/nccl/copy_then_all_gather.hpp>
 
+#include "examples/support/device_ranks.hpp"
 #include "tests/race_lab/watch.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"

@@ -8,11 +8,11 @@
 #include <stdexcept>
 #include <vector>
 
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/replica/dynamic_averaging.hpp>
 #include <collprobe/replica/periodic_averaging.hpp>
 
+#include "examples/support/device_ranks.hpp"
 #include "step/nccl_steps.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/scan/sketched_read.hpp>
 
 #include "adversarial.hpp"
 #include "audit/lone_checks.hpp"
 #include "device_copy.cuh"
+#include "examples/support/device_ranks.hpp"
 #include "sketch_definition.hpp"
 #include "support/needs_gpu.hpp"
 

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/local/device.hpp>
 
+#include "examples/support/device_ranks.hpp"
 #include "support/needs_gpu.hpp"
 
 using namespace collprobe;

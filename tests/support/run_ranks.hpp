@@ -15,7 +15,8 @@
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/comm/local/device.hpp>
+
+#include "../../examples/support/device_ranks.hpp"
 
 namespace collprobe::testing {
 

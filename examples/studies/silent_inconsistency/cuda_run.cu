@@ -6,9 +6,9 @@
 #include <cuda_runtime.h>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/device/cuda/device.hpp>
 
+#include "../../support/device_ranks.hpp"
 #include "cuda_run.hpp"
 #include "device_trainer.hpp"
 #include "train.hpp"

@@ -4,7 +4,6 @@
 // Makes the compiler generate everything that tells the checker of stream order something; see no_code.cmake.
 
 #include <collprobe/collprobe.hpp>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/guard.hpp>
 #include <collprobe/reduce.hpp>
 
@@ -12,6 +11,8 @@
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #endif
+
+#include "../../../examples/support/device_ranks.hpp"
 
 using namespace collprobe;
 

@@ -142,7 +142,7 @@ struct device {
     static void reduce_parts(stream_ref on, Reducer reducer, std::uint64_t parts, std::uint64_t count, Result* results,
         workspace& scratch);
 
-    // For ranks of one process on a GPU (comm/local/device.hpp).
+    // For ranks of one process, each a thread that must have the device of its rank.
 
     /// The calling thread's device.
     static int current_ordinal(call_site where = call_site::current())

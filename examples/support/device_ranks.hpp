@@ -14,11 +14,12 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/calls.hpp>
 #include <collprobe/comm/local/detail/check.hpp>
-#include <collprobe/comm/local/detail/device_moves.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/run.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/device/host/device.hpp>
+
+#include "device_moves.hpp"
 
 /// Ranks as threads of one process whose collectives run on one device that they share, which NCCL refuses. Made for
 /// tests and small experiments, not for speed. The bits are those of
