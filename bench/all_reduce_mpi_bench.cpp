@@ -31,7 +31,7 @@ void table(const mpi::communicator_ref& comm, const bench::all_reduce_options& g
 
 int main(int argc, char** argv)
 {
-    const mpi::environment environment(&argc, &argv);
+    const mpi_session session(&argc, &argv);
     // What is measured are MPI's own collectives, without the comparison of calls.
     const mpi::communicator world
         = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 120'000, .verify_calls = false});
@@ -47,6 +47,6 @@ int main(int argc, char** argv)
         return world.rank() == 0 ? trainer::explain("all_reduce_mpi_bench", problem) : 0;
     } catch (const std::exception& problem) {
         std::fprintf(stderr, "all_reduce_mpi_bench: %s\n", problem.what());
-        throw; // the environment ends the job
+        throw; // the session ends the job
     }
 }

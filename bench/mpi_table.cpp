@@ -31,7 +31,7 @@ double microseconds(Fn fn)
 
 int main(int argc, char** argv)
 {
-    const mpi::environment environment(&argc, &argv);
+    const mpi_session session(&argc, &argv);
     mpi::communicator plain = mpi::communicator::duplicate(MPI_COMM_WORLD, {.verify_calls = false});
     mpi::communicator verified = mpi::communicator::duplicate(MPI_COMM_WORLD);
     const host::stream stream;

@@ -140,7 +140,7 @@ void check_independence(mpi::communicator& world)
 int main(int argc, char** argv)
 {
     testing::end_after(240);
-    const mpi::environment environment(&argc, &argv);
+    const mpi_session session(&argc, &argv);
     mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.name = "world"});
     int rank = -1;
     int size = 0;

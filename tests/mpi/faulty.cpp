@@ -69,7 +69,7 @@ void check_gather(const mpi::communicator& world)
 int main(int argc, char** argv)
 {
     testing::end_after(100);
-    const mpi::environment environment(&argc, &argv);
+    const mpi_session session(&argc, &argv);
     const auto world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 30'000, .name = "world"});
     for (const fault_phase phase : {fault_phase::before, fault_phase::during, fault_phase::after}) {
         for (const collective where : {collective::all_gather, collective::all_to_all, collective::broadcast}) {

@@ -106,7 +106,7 @@ void check_repair()
 int main(int argc, char** argv)
 {
     testing::end_after(100);
-    const mpi::environment environment(&argc, &argv);
+    const mpi_session session(&argc, &argv);
     check_audits();
     check_repair();
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {

@@ -153,7 +153,7 @@ void check_bad_arguments()
 int main(int argc, char** argv)
 {
     testing::end_after(100);
-    const mpi::environment environment(&argc, &argv);
+    const mpi_session session(&argc, &argv);
     for (const bool verified : {false, true}) {
         for (const std::size_t count : {std::size_t{63}, std::size_t{5000}}) setting(verified).check_sum(count);
     }

@@ -106,7 +106,7 @@ int run(const options& given, Ranks&& ranks)
 int run_over_mpi([[maybe_unused]] const options& given)
 {
 #ifdef COLLPROBE_EXAMPLE_MPI
-    const collprobe::mpi::environment mpi;
+    const mpi_session mpi;
     mpi_ranks ranks;
     try {
         return run(given, ranks);
