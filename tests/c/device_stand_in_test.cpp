@@ -299,6 +299,7 @@ TEST_CASE(
                     "the norm");
             }
         }
+        require(cudaStreamSynchronize(stream) == cudaSuccess, "cudaStreamSynchronize"); // it writes the loss
         ok(collprobeDestroy(own.probe));
     });
 }

@@ -74,13 +74,13 @@ struct added_by : adaptor<added_by<Add>, local::communicator> {
         memory.resize(n * send.size_bytes());
         T* const all = reinterpret_cast<T*>(memory.data());
         this->all_gather(send, view<T>(all, n * send.count()), stream, call.where);
-        stream.enqueue([this, all, receive, n] {
-            std::vector<const T*> rows;
-            for (std::uint64_t rank = 0; rank < n; ++rank) rows.push_back(all + rank * receive.count());
-            if constexpr (requires { add(rows, receive.data(), receive.count()); }) {
+        if constexpr (requires(std::vector<const T*> rows) { add(rows, receive.data(), receive.count()); }) {
+            stream.enqueue([this, all, receive, n] {
+                std::vector<const T*> rows;
+                for (std::uint64_t rank = 0; rank < n; ++rank) rows.push_back(all + rank * receive.count());
                 add(rows, receive.data(), receive.count());
-            }
-        });
+            });
+        }
     }
 };
 

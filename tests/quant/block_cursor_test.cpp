@@ -47,5 +47,33 @@ TEST_CASE("a cursor is at every block where the division says it is")
                 CHECK(same);
             }
         }
+        // Runs have all blocks from one on, whole ones of a slice together.
+        const std::uint64_t first = random() % cut.blocks();
+        const std::uint64_t count = random() % (cut.blocks() - first + 1);
+        std::uint64_t next = first;
+        collprobe::detail::for_each_run(cut, first, count,
+            [&](std::uint64_t number, const block_cursor& cursor, const message_slices::place& run) {
+                CHECK(number == next);
+                CHECK(run.count <= 1024);
+                std::uint64_t element = run.element;
+                std::uint32_t left = run.count;
+                do {
+                    const message_slices::place one = block_cursor(cut, next).place(cut);
+                    const bool same = one.element == element && one.count <= left
+                        && cursor.slice(cut) == next / cut.blocks_per_slice()
+                        && (run.count == one.count || one.count == cut.block);
+                    CHECK(same);
+                    element += one.count;
+                    left -= one.count;
+                    ++next;
+                } while (left != 0);
+                const bool has_room = run.count % cut.block == 0 && run.count + cut.block <= 1024;
+                if (has_room && run.count != 0 && next < first + count) {
+                    const block_cursor behind(cut, next);
+                    const bool is_whole = behind.place(cut).count == cut.block;
+                    CHECK((!is_whole || behind.slice(cut) != cursor.slice(cut)));
+                }
+            });
+        CHECK(next == first + count);
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -44,8 +45,8 @@ encoded run(isa path, const codec& how, const std::vector<float>& x, const std::
     out.codes.resize(how.code_bytes());
     const detail::gradual_underflow as_ieee_has_it;
     detail::encoded_block made;
-    detail::encode_block(path, how, padded.data(), static_cast<std::uint32_t>(x.size()), random, out.codes.data(),
-        probed, made);
+    detail::encode_blocks(path, how, padded.data(), static_cast<std::uint32_t>(x.size()), random, out.codes.data(),
+        probed, &made);
     out.by = made.by;
     out.errors = made.errors;
     out.nonfinite = made.nonfinite;
@@ -228,16 +229,117 @@ TEST_CASE("all paths give the same codes, scales and elements")
                     CHECK(to_bits(a.by.inverse) == to_bits(b.by.inverse));
                     CHECK(a.errors.error_squares == doctest::Approx(b.errors.error_squares).epsilon(1e-5));
                     CHECK(a.errors.squares == doctest::Approx(b.errors.squares).epsilon(1e-5));
-                    std::vector<float> sums[2] = {a.decoded, a.decoded};
-                    const float factor = a.by.inverse;
-                    const float squares[2]
-                        = {detail::add_block(isa::portable, how, a.by.scale, a.codes.data(), factor, sums[0].data()),
-                            detail::add_block(path, how, a.by.scale, a.codes.data(), factor, sums[1].data())};
-                    for (std::size_t i = 0; i < block; ++i) CHECK(to_bits(sums[0][i]) == to_bits(sums[1][i]));
-                    if (is_finite(squares[0])) CHECK(squares[0] == doctest::Approx(squares[1]).epsilon(1e-5));
-                    else CHECK(!is_finite(squares[1]));
                 }
             }
+        }
+    }
+}
+
+TEST_CASE("blocks of a run have the codes, scales and errors that each has alone")
+{
+    std::mt19937_64 random(12);
+    for (const code_format format : formats) {
+        for (const std::uint32_t block : {32u, 128u, 512u}) {
+            for (int trial = 0; trial < 30; ++trial) {
+                const bool stochastic = trial % 2 == 1;
+                const codec how = make(format, block, stochastic ? code_rounding::stochastic : code_rounding::nearest);
+                const std::uint32_t blocks = 1 + static_cast<std::uint32_t>(random()) % (1024 / block);
+                std::vector<float> x = gaussian(blocks * block, static_cast<unsigned>(random()));
+                std::vector<std::uint16_t> dither(x.size());
+                for (std::uint16_t& one : dither) one = static_cast<std::uint16_t>(random());
+                for (std::uint32_t b = 0; b < blocks; ++b) {
+                    const float factor = std::ldexp(1.0f, static_cast<int>(random() % 200) - 100);
+                    for (std::uint32_t i = 0; i < block; ++i)
+                        x[b * block + i] = random() % 9 == 0 ? 0.0f : x[b * block + i] * factor;
+                    if (random() % 4 == 0) x[b * block + random() % block] = std::numeric_limits<float>::infinity();
+                }
+                std::vector<detail::encoded_block> made(1024 / block);
+                std::vector<unsigned char> codes(blocks * how.code_bytes());
+                const detail::gradual_underflow as_ieee_has_it;
+                const std::uint16_t* const drawn = stochastic ? dither.data() : nullptr;
+                detail::encode_blocks(detail::best_isa(), how, x.data(), blocks * block, drawn, codes.data(), true,
+                    made.data());
+                for (std::uint32_t b = 0; b < blocks; ++b) {
+                    const auto begin = x.begin() + b * block;
+                    const encoded one = run(isa::portable, how, std::vector<float>(begin, begin + block),
+                        stochastic ? drawn + b * block : nullptr);
+                    CHECK(std::memcmp(one.codes.data(), codes.data() + b * how.code_bytes(), how.code_bytes()) == 0);
+                    CHECK(to_bits(one.by.scale) == to_bits(made[b].by.scale));
+                    CHECK(one.nonfinite == made[b].nonfinite);
+                    CHECK(one.errors.zeros == made[b].errors.zeros);
+                    CHECK(one.errors.zero_codes == made[b].errors.zero_codes);
+                    CHECK(one.errors.squares == doctest::Approx(made[b].errors.squares).epsilon(1e-5));
+                    CHECK(one.errors.error_squares == doctest::Approx(made[b].errors.error_squares).epsilon(1e-5));
+                    const double unit = std::sqrt(double{one.errors.error_squares} * block);
+                    CHECK(std::abs(double{one.errors.error_sum} - double{made[b].errors.error_sum}) <= 1e-5 * unit);
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("the scale is the least bfloat16 that the largest magnitude needs, beside every bfloat16")
+{
+    for (const code_format format : formats) {
+        const codec how = make(format, 32);
+        const double steps = double{largest_code(format)};
+        for (std::uint32_t bits = 0x0080; bits < 0x7f00; ++bits) {
+            const float scale = std::bit_cast<float>(bits << 16);
+            const float product = static_cast<float>(double{scale} * steps);
+            if (!is_finite(product)) continue;
+            for (const std::int32_t off : {-2, -1, 0, 1, 2}) {
+                const float largest = std::bit_cast<float>(to_bits(product) + static_cast<std::uint32_t>(off));
+                const float wanted = off > 0 ? std::bit_cast<float>((bits + 1) << 16) : scale;
+                if (detail::scale_of(how, largest).scale != wanted) FAIL("scale ", bits, " off ", off);
+            }
+        }
+    }
+}
+
+TEST_CASE("a scale that is not finite, which no message has, decodes to NaN")
+{
+    for (const code_format format : formats) {
+        const codec how = make(format, 32);
+        const std::vector<unsigned char> codes(how.code_bytes());
+        for (const std::uint32_t bits : {0x7f800000u, 0xff800000u, 0x7fc00000u}) {
+            std::vector<float> x(32);
+            detail::decode_block(detail::best_isa(), how, std::bit_cast<float>(bits), codes.data(), x.data());
+            for (const float each : x) CHECK((to_bits(each) & 0x7fffffff) > 0x7f800000);
+        }
+    }
+}
+
+TEST_CASE("vectors give the sums of terms of the portable path, and their squares")
+{
+    std::mt19937_64 random(13);
+    for (const code_format format : formats) {
+        for (int trial = 0; trial < 200; ++trial) {
+            const codec how = make(format, 64);
+            const std::uint32_t terms = 1 + static_cast<std::uint32_t>(random()) % 6;
+            constexpr std::uint64_t stride = 80;
+            std::vector<unsigned char> codes(terms * stride);
+            for (unsigned char& one : codes) one = static_cast<unsigned char>(random());
+            for (std::uint32_t t = 0; t < terms; ++t) {
+                if (trial % 3 != 0) { // no NaN
+                    for (std::uint32_t i = 0; i < 64; ++i) codes[t * stride + i] &= 0x37;
+                }
+                const float scale = trial % 5 == 1 && t == 1 ? 0x1.8p126f : std::ldexp(1.0f, static_cast<int>(t));
+                detail::write_scale(codes.data() + t * stride + 64, 0, scale);
+            }
+            const detail::block_terms of{codes.data(), codes.data() + 64, stride, terms};
+            const float divisor = trial % 2 == 0 ? 1.0f : 3.0f;
+            const float factor = trial % 5 == 1 ? 0x1p-126f : 1.0f;
+            float sums[2][64];
+            const auto a = detail::sum_terms(isa::portable, how, of, divisor, true, factor, sums[0]);
+            const auto b = detail::sum_terms(detail::best_isa(), how, of, divisor, true, factor, sums[1]);
+            for (std::uint32_t i = 0; i < 64; ++i) {
+                const bool both_nan = !(sums[0][i] == sums[0][i]) && !(sums[1][i] == sums[1][i]);
+                CHECK((both_nan || to_bits(sums[0][i]) == to_bits(sums[1][i])));
+            }
+            if (is_finite(a.of_terms)) CHECK(a.of_terms == doctest::Approx(b.of_terms).epsilon(1e-5));
+            else CHECK(!is_finite(b.of_terms));
+            if (is_finite(a.of_sums)) CHECK(a.of_sums == doctest::Approx(b.of_sums).epsilon(1e-5));
+            else CHECK(!is_finite(b.of_sums));
         }
     }
 }

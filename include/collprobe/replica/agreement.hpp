@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/caller.hpp>
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/fixed_array.hpp>

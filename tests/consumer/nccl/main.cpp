@@ -12,7 +12,7 @@ int main()
     std::printf("NCCL %d, compiled with %d\n", version, NCCL_VERSION_CODE);
     const ncclComm_t none = nullptr;
     try {
-        const collprobe::nccl::communicator_ref comm(none);
+        collprobe::nccl::communicator_ref comm(none);
         const collprobe::cuda::stream stream;
         comm.barrier(stream);
     } catch (const collprobe::error& refused) {

@@ -5,5 +5,4 @@
 using namespace collprobe;
 
 template class collprobe::probed<nccl::communicator_ref>;
-template void probed<nccl::communicator_ref>::all_reduce(
-    view<const float>, view<float>, reduction, collprobe::cuda::stream_ref, call_site);
+template void probed<nccl::communicator_ref>::make<float>(const collective_call&, collprobe::cuda::stream_ref);

@@ -13,8 +13,6 @@
 /// A block of floats to codes and back on the host, and its errors.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-inline constexpr std::uint32_t largest_block = 1024;
-
 /// The errors of a block, in units of its scale. Rounded in float, so their last digits differ between a host
 /// and a GPU.
 struct block_errors {

@@ -66,13 +66,25 @@ private:
     std::uint32_t run_;
 };
 
-/// Calls `take(number, cursor)` for `count` blocks.
+/// Calls `take(number, cursor, place)` for `count` blocks: for as many whole ones of a slice as have up to
+/// `largest_block` elements, whose `place.count` has the elements of all, or for one that may have fewer elements.
 template <class Take>
-void for_each_block(const message_slices& cut, std::uint64_t first, std::uint64_t count, const Take& take)
+void for_each_run(const message_slices& cut, std::uint64_t first, std::uint64_t count, const Take& take)
 {
     if (count == 0) return;
     block_cursor cursor(cut, first);
-    for (std::uint64_t b = first; b < first + count; ++b, cursor.advance(cut, 1)) take(b, cursor);
+    for (std::uint64_t b = first; b < first + count;) {
+        message_slices::place at = cursor.place(cut);
+        std::uint64_t blocks = 1;
+        if (at.count == cut.block) {
+            const std::uint64_t whole = lesser(cut.length - cursor.in_slice() * cut.block, cut.count - at.element);
+            blocks = lesser(lesser(whole, largest_block) / cut.block, first + count - b);
+            at.count = static_cast<std::uint32_t>(blocks * cut.block);
+        }
+        take(b, cursor, at);
+        b += blocks;
+        cursor.advance(cut, blocks);
+    }
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

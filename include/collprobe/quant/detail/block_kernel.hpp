@@ -38,13 +38,26 @@ template <class V>
     __builtin_memcpy(to, &nibbles, 16);
 }
 
-/// The bits of the largest magnitude, where those that are not finite count, too.
-[[gnu::always_inline]] inline std::uint32_t largest_bits(const float* x, std::uint32_t count) noexcept
+/// The bits of a block's largest magnitude, where those that are not finite count, too. Counts its zeros if that is
+/// asked for.
+template <bool with_zeros>
+[[gnu::always_inline]] inline std::uint32_t largest_bits(
+    const float* x, std::uint32_t count, std::uint32_t& zeros) noexcept
 {
     ints most[2] = {};
-    for (std::uint32_t i = 0; i < count; i += 2 * float_lanes) {
-        most[0] = lanewise_maximum(most[0], magnitudes_of(load<floats>(x + i)));
-        most[1] = lanewise_maximum(most[1], magnitudes_of(load<floats>(x + i + float_lanes)));
+    ints least = ints{} + 0x7fffffff;
+    for (std::uint32_t i = 0; i < count; i += 32) {
+        COLLPROBE_UNROLL_VECTORS
+        for (std::uint32_t k = 0; k < group_vectors; ++k) {
+            const ints magnitudes = magnitudes_of(load<floats>(x + i + float_lanes * k));
+            most[k % 2] = lanewise_maximum(most[k % 2], magnitudes);
+            if constexpr (with_zeros) least = lanewise_minimum(least, magnitudes);
+        }
+    }
+    if (with_zeros && any_bit(least == 0)) {
+        ints found = {};
+        for (std::uint32_t i = 0; i < count; i += float_lanes) found -= magnitudes_of(load<floats>(x + i)) == 0;
+        zeros = static_cast<std::uint32_t>(sum_of_lanes(found));
     }
     return static_cast<std::uint32_t>(highest_lane(lanewise_maximum(most[0], most[1])));
 }
@@ -123,10 +136,17 @@ struct coder {
     }
 };
 
-/// The codes of a block, whose elements are finite.
+/// The sums of the lanes of three vectors.
+[[gnu::always_inline]] inline auto sums_of_three(floats a, floats b, floats c) noexcept
+{
+    const halves_of<floats> halves(sums_of_pairs(sums_of_pairs(a, b), sums_of_pairs(c, floats{})));
+    return halves.both[0] + halves.both[1];
+}
+
+/// The codes of a block by its scale, if its elements are finite.
 template <bool probed, coding kind>
-inline void encode_block(const codec& how, const float* elements, const std::uint16_t* random, unsigned char* to,
-    encoded_block& made) noexcept
+[[gnu::always_inline]] inline void encode_block(const codec& how, const float* elements, const std::uint16_t* random,
+    unsigned char* to, encoded_block& made) noexcept
 {
     const coder<kind> code_of(how);
     const bool as_nibbles = how.format == code_format::int4;
@@ -134,116 +154,154 @@ inline void encode_block(const codec& how, const float* elements, const std::uin
     floats squares[2] = {};
     floats error_squares[2] = {};
     floats error_sum = {};
-    ints counts = {}; // of zeros, and in the upper half of codes that are zero
+    vector<unsigned char, 32> zero_codes = {};
     for (std::uint32_t i = 0; i < how.block; i += 32) {
         ints codes[group_vectors];
         COLLPROBE_UNROLL_VECTORS
         for (std::uint32_t k = 0; k < group_vectors; ++k) {
             const std::uint32_t at = i + float_lanes * k;
-            const auto x = load<floats>(elements + at);
-            const floats value = x * inverse;
+            const floats value = load<floats>(elements + at) * inverse;
             floats error;
             codes[k] = code_of(value, kind == coding::stochastic ? random + at : nullptr, error);
             if constexpr (probed) {
                 squares[k % 2] += value * value;
                 error_squares[k % 2] += error * error;
                 error_sum += error;
-                counts += ((magnitudes_of(x) == 0) & 1) + ((codes[k] == 0) & 0x10000);
             }
         }
-        store_codes(bytes_of_ints(codes), as_nibbles, to + (as_nibbles ? i / 2 : i));
+        const code_bytes bytes = bytes_of_ints(codes);
+        store_codes(bytes, as_nibbles, to + (as_nibbles ? i / 2 : i));
+        if constexpr (probed) zero_codes -= reinterpret_cast<vector<unsigned char, 32>>(bytes == 0);
     }
     if constexpr (probed) {
-        const auto both = static_cast<std::uint32_t>(sum_of_lanes(counts));
-        made.errors = {sum_of_lanes(squares[0] + squares[1]), sum_of_lanes(error_squares[0] + error_squares[1]),
-            sum_of_lanes(error_sum), both & 0xffff, both >> 16};
+        const auto sums = sums_of_three(squares[0] + squares[1], error_squares[0] + error_squares[1], error_sum);
+        made.errors = {sums[0], sums[1], sums[2], made.errors.zeros,
+            static_cast<std::uint32_t>(sum_of_lanes(sums_of_bytes(zero_codes)))};
+    }
+}
+template <bool probed, coding kind>
+inline void encode_blocks(const codec& how, const float* elements, const std::uint16_t* random, std::uint32_t blocks,
+    std::uint32_t left_out, unsigned char* to, encoded_block* made) noexcept
+{
+    for (std::uint32_t b = 0; b < blocks; ++b) {
+        if ((left_out >> b & 1) != 0) continue;
+        encode_block<probed, kind>(how, elements + b * how.block,
+            random + (kind == coding::stochastic ? b * how.block : 0), to + b * how.code_bytes(), made[b]);
     }
 }
 
-/// `encode_portably` for a whole block. False, with nothing of use, if one of its elements is not finite.
+/// `encode_portably` for some whole blocks, at most 32. Returns bits of those with an element that is not finite, for
+/// which it does nothing of use. Step by step for all of them, or each would wait for its scale and its sums.
 template <bool probed>
-inline bool encode_block(const codec& how, const float* elements, const std::uint16_t* random, unsigned char* to,
-    encoded_block& made) noexcept
+inline std::uint32_t encode_blocks(const codec& how, const float* elements, const std::uint16_t* random,
+    std::uint32_t blocks, unsigned char* to, encoded_block* made) noexcept
 {
-    const std::uint32_t largest = largest_bits(elements, how.block);
-    if (largest >= how.overflow) return false;
-    made.largest = bit_cast<float>(largest);
-    made.by = scale_of(how, made.largest);
-    if (!is_integer(how.format)) encode_block<probed, coding::float8>(how, elements, random, to, made);
-    else if (random == nullptr) encode_block<probed, coding::nearest>(how, elements, random, to, made);
-    else encode_block<probed, coding::stochastic>(how, elements, random, to, made);
-    return true;
+    std::uint32_t left_out = 0;
+    for (std::uint32_t b = 0; b < blocks; ++b) {
+        std::uint32_t largest = largest_bits<probed>(elements + b * how.block, how.block, made[b].errors.zeros);
+        if (largest >= how.overflow) {
+            left_out |= 1u << b;
+            largest = 0;
+        }
+        made[b].largest = bit_cast<float>(largest);
+    }
+    for (std::uint32_t b = 0; b < blocks; ++b) made[b].by = scale_of(how, made[b].largest);
+    const auto encode = [&]<coding kind>() {
+        encode_blocks<probed, kind>(how, elements, random, blocks, left_out, to, made);
+    };
+    if (!is_integer(how.format)) encode.template operator()<coding::float8>();
+    else if (random == nullptr) encode.template operator()<coding::nearest>();
+    else encode.template operator()<coding::stochastic>();
+    return left_out;
 }
 
-/// Thirty-two codes as vectors, in units of their scale. Returns lanes that are set if a code stands for NaN.
+/// Whether codes stand for NaN.
+using code_flags = vector<signed char, 16>;
+
+/// Thirty-two codes as vectors, in units of their scale. Adds to the flags.
 template <class Code>
-[[gnu::always_inline]] inline ints load_units(
-    bool as_nibbles, const unsigned char* from, floats (&to)[group_vectors]) noexcept
+[[gnu::always_inline]] inline void load_units(
+    bool as_nibbles, const unsigned char* from, floats (&to)[group_vectors], code_flags& nans) noexcept
 {
-    using v16qi = vector<signed char, 16>;
-    v16qi codes[2];
+    const signed char nan_of = !std::is_integral_v<Code> ? 127 : as_nibbles ? -8 : -128;
+    const code_flags nan = code_flags{} + nan_of;
+    code_flags codes[2];
     if (as_nibbles) {
         const auto pairs = load<vector<unsigned char, 16>>(from);
-        const auto low = reinterpret_cast<v16qi>(pairs & 0xf);
-        const auto high = reinterpret_cast<v16qi>(pairs >> 4);
+        const auto low = reinterpret_cast<code_flags>(pairs & 0xf);
+        const auto high = reinterpret_cast<code_flags>(pairs >> 4);
         codes[0] = __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
         codes[1] = __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-        for (v16qi& each : codes) each = (each ^ 8) - 8;
+        for (auto& each : codes) each = (each ^ 8) - 8;
     } else {
-        for (int k = 0; k < 2; ++k) codes[k] = load<v16qi>(from + 16 * k);
+        for (int k = 0; k < 2; ++k) codes[k] = load<code_flags>(from + 16 * k);
     }
-    ints nans = {};
-    for (std::uint32_t k = 0; k < group_vectors; k += 2) {
+    for (std::uint32_t k = 0; k < 2; ++k) {
         floats sixteen[2];
-        floats_of_sixteen<Code>(codes[k / 2], sixteen);
-        for (std::uint32_t half = 0; half < 2; ++half) {
-            ints is_nan;
-            if constexpr (std::is_integral_v<Code>)
-                is_nan = sixteen[half] == (as_nibbles ? -8.0f : -128.0f);
-            else is_nan = magnitudes_of(sixteen[half]) > 0x7f800000;
-            const ints bits = (reinterpret_cast<ints>(sixteen[half]) & ~is_nan) | (static_cast<int>(nan_bits) & is_nan);
-            to[k + half] = reinterpret_cast<floats>(bits);
-            nans |= is_nan;
-        }
+        floats_of_sixteen<Code>(codes[k], sixteen);
+        for (std::uint32_t half = 0; half < 2; ++half) to[2 * k + half] = sixteen[half];
+        if constexpr (std::is_integral_v<Code>) nans |= codes[k] == nan;
+        else nans |= (codes[k] & nan) == nan;
     }
-    return nans;
 }
 
-/// `decode_portably` for a block whose codes decode to no element beyond the largest one. Whether all are finite.
+/// `decode_portably` for a block whose codes decode to no element beyond the largest one. False, with nothing of use,
+/// if there is a NaN.
 template <class Code, class T>
 inline bool decode_block(const codec& how, float scale, const unsigned char* from, T* elements) noexcept
 {
     const bool as_nibbles = how.format == code_format::int4;
-    ints nans = {};
+    code_flags nans = {};
     for (std::uint32_t i = 0; i < how.block; i += 32) {
         floats x[group_vectors];
-        nans |= load_units<Code>(as_nibbles, from + (as_nibbles ? i / 2 : i), x);
+        load_units<Code>(as_nibbles, from + (as_nibbles ? i / 2 : i), x, nans);
         COLLPROBE_UNROLL_VECTORS
         for (std::uint32_t k = 0; k < group_vectors; ++k) store_floats(x[k] * scale, elements + i + float_lanes * k);
     }
     return !any_bit(nans);
 }
 
-/// Adds the elements of such a block. Returns their squares, times the square of `factor`.
-template <class Code>
-[[gnu::noinline]] inline float add_block(
-    const codec& how, float scale, const unsigned char* from, float factor, float* sums) noexcept
+/// `sum_terms` for terms with such scales. False, with nothing of use, if there is a NaN.
+template <class Code, bool probed>
+inline bool sum_terms(const codec& how, const block_terms& terms, float divisor, float factor, float* to,
+    block_terms::squares& squares) noexcept
 {
     const bool as_nibbles = how.format == code_format::int4;
-    floats squares[2] = {};
+    const bool divides = divisor != 1;
+    floats of_terms[2] = {};
+    floats of_sums = {};
+    code_flags nans = {};
     for (std::uint32_t i = 0; i < how.block; i += 32) {
-        floats x[group_vectors];
-        load_units<Code>(as_nibbles, from + (as_nibbles ? i / 2 : i), x);
+        floats sum[group_vectors] = {};
+        for (std::uint32_t term = 0; term < terms.count; ++term) {
+            floats x[group_vectors];
+            load_units<Code>(as_nibbles, terms.codes(term) + (as_nibbles ? i / 2 : i), x, nans);
+            const float scale = terms.scale(term);
+            COLLPROBE_UNROLL_VECTORS
+            for (std::uint32_t k = 0; k < group_vectors; ++k) {
+                x[k] *= scale;
+                if constexpr (probed) {
+                    const floats scaled = x[k] * factor;
+                    of_terms[k % 2] += scaled * scaled;
+                }
+                sum[k] = hidden(sum[k] + x[k]); // no other order; fused or not, as the product is exact
+            }
+        }
         COLLPROBE_UNROLL_VECTORS
         for (std::uint32_t k = 0; k < group_vectors; ++k) {
-            float* const to = sums + i + float_lanes * k;
-            const floats element = x[k] * scale; // exact, so the sum may be fused
-            const floats scaled = element * factor;
-            squares[k % 2] += scaled * scaled;
-            store_floats(load<floats>(to) + element, to);
+            if constexpr (probed) {
+                const floats scaled = sum[k] * factor;
+                of_sums += scaled * scaled;
+            }
+            if (divides) sum[k] = rounded_quotient(sum[k], floats{} + divisor);
+            store(to + i + float_lanes * k, sum[k]);
         }
     }
-    return sum_of_lanes(squares[0] + squares[1]);
+    if constexpr (probed) {
+        const auto sums = sums_of_three(of_terms[0] + of_terms[1], of_sums, floats{});
+        squares = {sums[0], sums[1]};
+    }
+    return !any_bit(nans);
 }
 
 /// The leading multiple of 8 elements; return how many they are.
@@ -252,12 +310,6 @@ template <class Code>
     std::uint32_t i = 0;
     for (; i + float_lanes <= count; i += float_lanes) store(to + i, load<floats>(to + i) + load<floats>(from + i));
     return i;
-}
-inline std::uint32_t divide_floats(float* x, std::uint32_t count, float by) noexcept
-{
-    for (std::uint32_t i = 0; i < count; i += float_lanes)
-        store(x + i, rounded_quotient(load<floats>(x + i), floats{} + by));
-    return count;
 }
 [[gnu::noinline]] inline std::uint32_t keep_residual(
     const float* elements, const float* decoded, std::uint32_t count, float* residual) noexcept
@@ -269,19 +321,6 @@ inline std::uint32_t divide_floats(float* x, std::uint32_t count, float by) noex
         store(residual + i, reinterpret_cast<ints>(left) & is_finite);
     }
     return i;
-}
-
-/// The squares of a block's elements, times the square of `factor`.
-inline float squares_of(const float* x, std::uint32_t block, float factor) noexcept
-{
-    floats squares[2] = {};
-    for (std::uint32_t i = 0; i < block; i += 2 * float_lanes) {
-        for (std::uint32_t k = 0; k < 2; ++k) {
-            const floats scaled = load<floats>(x + i + float_lanes * k) * factor;
-            squares[k] += scaled * scaled;
-        }
-    }
-    return sum_of_lanes(squares[0] + squares[1]);
 }
 
 } // namespace collprobe::detail::vectors
@@ -302,29 +341,37 @@ inline void draw_random_bits(isa path, const dither& noise, std::uint64_t key, s
         to[i] = static_cast<std::uint16_t>(noise.of_eight(key, first_eighth + i / 8).bits16(i % 8));
 }
 
-/// Encodes the first `count` of a block's elements, and writes code 0 behind them. `random`: 16 bits for each element,
-/// or null for nearest rounding.
-inline void encode_block(isa path, const codec& how, const float* x, std::uint32_t count, const std::uint16_t* random,
-    unsigned char* to, bool probed, encoded_block& made) noexcept
+/// Encodes whole blocks, at most 32, or the first `count` of a block's elements, and writes code 0 behind them.
+/// `random`: 16 bits for each element, or null for nearest rounding.
+inline void encode_blocks(isa path, const codec& how, const float* x, std::uint32_t count, const std::uint16_t* random,
+    unsigned char* to, bool probed, encoded_block* made) noexcept
 {
-    bool done = false;
-    if (count == how.block && (is_integer(how.format) || random == nullptr)) {
-        if (probed) done = COLLPROBE_ON_ISA(path, false, encode_block<true>(how, x, random, to, made));
-        else done = COLLPROBE_ON_ISA(path, false, encode_block<false>(how, x, random, to, made));
+    const std::uint32_t whole = count / how.block;
+    std::uint32_t left_out = ~0u;
+    if (whole != 0 && (is_integer(how.format) || random == nullptr)) {
+        if (probed) left_out = COLLPROBE_ON_ISA(path, ~0u, encode_blocks<true>(how, x, random, whole, to, made));
+        else left_out = COLLPROBE_ON_ISA(path, ~0u, encode_blocks<false>(how, x, random, whole, to, made));
     }
-    if (!done) made = encode_portably(how, x, count, random, to, probed);
+    for (std::uint32_t b = 0; b == 0 || b < whole; ++b) {
+        if ((left_out >> b & 1) == 0) continue;
+        const std::uint32_t first = b * how.block;
+        made[b] = encode_portably(how, x + first, whole == 0 ? count : how.block,
+            random == nullptr ? nullptr : random + first, to + b * how.code_bytes(), probed);
+    }
 }
 
 /// Decodes a block. Whether surely all elements are finite.
 template <floating_element T>
 bool decode_block(isa path, const codec& how, float scale, const unsigned char* codes, T* to) noexcept
 {
-    if (path == isa::portable || !is_plain_scale(how, scale)) {
-        decode_portably(how, scale, codes, to);
-        return false;
+    bool done = false;
+    if (is_plain_scale(how, scale)) {
+        if (is_integer(how.format))
+            done = COLLPROBE_ON_ISA(path, false, decode_block<std::int8_t>(how, scale, codes, to));
+        else done = COLLPROBE_ON_ISA(path, false, decode_block<float8_e4m3>(how, scale, codes, to));
     }
-    if (is_integer(how.format)) return COLLPROBE_ON_ISA(path, false, decode_block<std::int8_t>(how, scale, codes, to));
-    return COLLPROBE_ON_ISA(path, false, decode_block<float8_e4m3>(how, scale, codes, to));
+    if (!done) decode_portably(how, scale, codes, to);
+    return done;
 }
 
 /// to += from
@@ -332,13 +379,6 @@ inline void add_floats(isa path, const float* from, std::uint32_t count, float* 
 {
     for (std::uint32_t i = COLLPROBE_ON_ISA(path, 0u, add_floats(from, count, to)); i < count; ++i)
         to[i] = rounded_sum(to[i], from[i]);
-}
-
-/// x /= by, for whole blocks.
-inline void divide_floats(isa path, float* x, std::uint32_t count, float by) noexcept
-{
-    for (std::uint32_t i = COLLPROBE_ON_ISA(path, 0u, divide_floats(x, count, by)); i < count; ++i)
-        x[i] = rounded_quotient(x[i], by);
 }
 
 /// What is added to the elements the next time.
@@ -350,9 +390,8 @@ inline void keep_residual(isa path, const float* elements, const float* decoded,
 }
 
 /// The squares of a block's elements, times the square of `factor`.
-inline float squares_of(isa path, const float* x, std::uint32_t block, float factor) noexcept
+inline float squares_of(const float* x, std::uint32_t block, float factor) noexcept
 {
-    if (path != isa::portable) return COLLPROBE_ON_ISA(path, 0.0f, squares_of(x, block, factor));
     float lane[16] = {}; // sums of few terms, or their rounding would show
     for (std::uint32_t i = 0; i < block; ++i) lane[i % 16] += (x[i] * factor) * (x[i] * factor);
     float sum = 0;
@@ -360,19 +399,34 @@ inline float squares_of(isa path, const float* x, std::uint32_t block, float fac
     return sum;
 }
 
-/// Adds the elements of a block's codes. Returns their squares, times the square of `factor`.
-inline float add_block(isa path, const codec& how, float scale, const unsigned char* codes, float factor,
-    float* sums) noexcept
+/// The sums of a block's terms, in their order, divided by `divisor`; and, if `probed`, squares times that of `factor`.
+inline block_terms::squares sum_terms(isa path, const codec& how, const block_terms& terms, float divisor, bool probed,
+    float factor, float* to) noexcept
 {
-    if (path != isa::portable && is_plain_scale(how, scale)) {
-        if (is_integer(how.format))
-            return COLLPROBE_ON_ISA(path, 0.0f, add_block<std::int8_t>(how, scale, codes, factor, sums));
-        return COLLPROBE_ON_ISA(path, 0.0f, add_block<float8_e4m3>(how, scale, codes, factor, sums));
-    }
+    block_terms::squares squares;
+    bool done = true;
+    for (std::uint32_t term = 0; term < terms.count; ++term) done &= is_plain_scale(how, terms.scale(term));
+    const auto by_vectors = [&](auto code, auto is_probed) {
+        using of = decltype(code);
+        return COLLPROBE_ON_ISA(
+            path, false, sum_terms<of, is_probed.value>(how, terms, divisor, factor, to, squares));
+    };
+    if (done && is_integer(how.format))
+        done = probed ? by_vectors(std::int8_t(), std::true_type()) : by_vectors(std::int8_t(), std::false_type());
+    else if (done)
+        done = probed ? by_vectors(float8_e4m3(), std::true_type()) : by_vectors(float8_e4m3(), std::false_type());
+    if (done) return squares;
+    squares = {};
     float x[largest_block];
-    decode_portably(how, scale, codes, x);
-    add_floats(path, x, how.block, sums);
-    return squares_of(path, x, how.block, factor);
+    for (std::uint32_t i = 0; i < how.block; ++i) to[i] = 0;
+    for (std::uint32_t term = 0; term < terms.count; ++term) {
+        decode_portably(how, terms.scale(term), terms.codes(term), x);
+        add_floats(path, x, how.block, to);
+        if (probed) squares.of_terms += squares_of(x, how.block, factor);
+    }
+    if (probed) squares.of_sums = squares_of(to, how.block, factor);
+    for (std::uint32_t i = 0; divisor != 1 && i < how.block; ++i) to[i] = rounded_quotient(to[i], divisor);
+    return squares;
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -30,6 +30,8 @@ requires(sizeof(T) <= 4) inline constexpr std::uint32_t overflow_from = [] {
     return to_bits(largest_float_of<T>) + (kept >= 24 ? 1u : 1u << (23 - (kept < 24 ? kept : 23)));
 }();
 
+inline constexpr std::uint32_t largest_block = 1024; ///< elements
+
 /// How a kernel makes codes out of elements and elements out of codes.
 struct codec {
     code_format format = code_format::int8;
@@ -70,9 +72,8 @@ COLLPROBE_HD inline block_scale scale_of(const codec& how, float largest) noexce
     if (to_bits(largest) == 0) return {}; // by bits: a build for GPUs may take subnormal numbers for zero
     const float steps = largest_code(how.format);
     const std::uint32_t quotient = to_bits(rounded_quotient(largest, steps));
-    std::uint32_t scale = ((quotient < smallest_scale ? smallest_scale : quotient) + 0xffffu) & 0xffff0000u;
-    // The quotient may have been rounded down, by less than a unit of the scale. The product is exact.
-    if (rounded_product(bit_cast<float>(scale), steps) < largest) scale += 0x10000u;
+    // Of a `largest` above scale * steps the quotient is nearer to the number above the scale than to the scale.
+    const std::uint32_t scale = ((quotient < smallest_scale ? smallest_scale : quotient) + 0xffffu) & 0xffff0000u;
     return {bit_cast<float>(scale), rounded_quotient(1.0f, bit_cast<float>(scale))};
 }
 
@@ -159,7 +160,7 @@ COLLPROBE_HD constexpr float units_of(const codec& how, std::int32_t code) noexc
 COLLPROBE_HD inline float element_of(const codec& how, float scale, std::int32_t code) noexcept
 {
     const float units = units_of(how, code);
-    if (magnitude_bits(units) > 0x7f800000u || magnitude_bits(scale) > 0x7f800000u) return nan_element();
+    if (magnitude_bits(units) > 0x7f800000u || magnitude_bits(scale) >= 0x7f800000u) return nan_element();
     const float value = rounded_product(units, scale);
     if (magnitude_bits(value) <= to_bits(how.largest)) return value;
     return bit_cast<float>((to_bits(value) & 0x80000000u) | to_bits(how.largest));

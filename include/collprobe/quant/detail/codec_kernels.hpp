@@ -29,6 +29,19 @@ inline void rotate_blocks(const codec& how, float* x, std::uint32_t count, bool 
     }
 }
 
+/// Decodes the blocks of a message that have `count` elements. Whether surely all elements are finite.
+template <floating_element T>
+bool decode_blocks(isa path, const codec& how, const wire_layout& wire, const unsigned char* message,
+    std::uint64_t block, std::uint32_t count, T* to) noexcept
+{
+    bool finite = true;
+    for (std::uint32_t i = 0; i < count; i += how.block, ++block) {
+        const float scale = read_block_scale(wire, message, block);
+        finite &= decode_block(path, how, scale, message + block * how.code_bytes(), to + i);
+    }
+    return finite;
+}
+
 /// What the quantisation of blocks needs beside their elements.
 struct block_encoder {
     codec how;
@@ -40,13 +53,13 @@ struct block_encoder {
 
     COLLPROBE_HD double energy() const noexcept { return how.rotate ? rotation::of(how.block, how.seed).energy() : 1; }
 
-    /// A block of a message, and where its elements stand in the buffer.
+    /// Blocks of a message, and where their elements stand in the buffer: whole ones, or one that may have fewer.
     struct target {
         unsigned char* message;
-        std::uint64_t block; ///< its place in the message
-        std::uint64_t number; ///< of all blocks of the work
+        std::uint64_t block; ///< the place of the first one in the message
+        std::uint64_t number; ///< of the first one in all blocks of the work
         std::uint64_t element; ///< index of the first element in the buffer
-        std::uint32_t count; ///< elements; the rest of the block is empty
+        std::uint32_t count; ///< elements; the rest of the last block is empty
     };
 
     /// Encodes floats, to which it adds the residual.
@@ -55,17 +68,17 @@ struct block_encoder {
     {
         float* const own = residual == nullptr ? nullptr : residual + to.number * how.block;
         if (own != nullptr) add_floats(path, own, to.count, x);
-        const float scale = encode_as_is(path, x, key, wire, to, into);
+        encode_as_is(path, x, key, wire, to, into);
         if (own == nullptr) return;
         float decoded[largest_block];
-        decode_block(path, how, scale, to.message + to.block * how.code_bytes(), decoded);
+        decode_blocks(path, how, wire, to.message, to.block, to.count, decoded);
         keep_residual(path, x, decoded, to.count, own);
     }
-    /// The same without a residual. Returns the scale.
-    float encode_as_is(isa path, const float* x, std::uint64_t key, const wire_layout& wire, const target& to,
+    /// The same without a residual.
+    void encode_as_is(isa path, const float* x, std::uint64_t key, const wire_layout& wire, const target& to,
         quantisation_errors& into) const noexcept
     {
-        // Room for the random bits of a block that starts within an eighth, and for what vectors draw beyond its end.
+        // Room for the random bits of blocks that start within an eighth, and for what vectors draw beyond their end.
         std::uint16_t random[largest_block + 8 + 24];
         const bool stochastic = how.rounding == code_rounding::stochastic;
         if (stochastic) {
@@ -73,17 +86,20 @@ struct block_encoder {
             const auto eighths = static_cast<std::uint32_t>((to.element + to.count + 7) / 8 - first);
             draw_random_bits(path, noise, key, first, eighths, random);
         }
-        encoded_block made;
-        encode_block(path, how, x, to.count, stochastic ? random + to.element % 8 : nullptr,
+        encoded_block made[largest_block / 32];
+        encode_blocks(path, how, x, to.count, stochastic ? random + to.element % 8 : nullptr,
             to.message + to.block * how.code_bytes(), probed, made);
-        write_block_scale(wire, to.message, to.block, made.by.scale);
-        if (probed) {
-            add_block(into, made, to.count, to.element, energy());
-        } else {
-            into.count += to.count;
-            into.nonfinite += made.nonfinite;
+        const double factor = energy();
+        const std::uint32_t in_block = to.count < how.block ? to.count : how.block;
+        for (std::uint32_t b = 0; b == 0 || (b + 1) * how.block <= to.count; ++b) {
+            write_block_scale(wire, to.message, to.block + b, made[b].by.scale);
+            if (probed) {
+                add_block(into, made[b], in_block, to.element + b * how.block, factor);
+            } else {
+                into.count += in_block;
+                into.nonfinite += made[b].nonfinite;
+            }
         }
-        return made.by.scale;
     }
 };
 
@@ -119,8 +135,7 @@ struct encode_reducer {
         const wire_layout wire = wire_layout::of(how, cut.blocks_per_message());
         const std::uint64_t key = encoder.noise.key();
         float x[largest_block];
-        for_each_block(cut, first, count, [&, this](std::uint64_t number, const block_cursor& cursor) {
-            const message_slices::place at = cursor.place(cut);
+        for_each_run(cut, first, count, [&, this](std::uint64_t number, const block_cursor&, const auto& at) {
             block_encoder::target to{messages + at.message * message_stride, at.block, number, at.element, at.count};
             if constexpr (std::is_same_v<T, float>) {
                 if (!how.rotate && encoder.residual == nullptr) {
@@ -130,8 +145,8 @@ struct encode_reducer {
             }
             widen_run(source + at.element, static_cast<int>(at.count), x, path);
             if (how.rotate && at.count != 0) {
-                for (; to.count < how.block; ++to.count) x[to.count] = 0;
-                rotate_blocks(how, x, how.block, false);
+                for (; to.count % how.block != 0; ++to.count) x[to.count] = 0;
+                rotate_blocks(how, x, to.count, false);
             }
             encoder.encode(path, x, key, wire, to, into);
         });
@@ -176,17 +191,18 @@ struct combine_reducer {
         const wire_layout out = wire_layout::of(encoder.how, cut.blocks_per_slice());
         const std::uint64_t key = encoder.noise.key();
         float sums[largest_block];
-        for_each_block(cut, first, count, [&, this](std::uint64_t number, const block_cursor& cursor) {
-            const message_slices::place at = cursor.place(cut);
-            add_up(path, in, number, sums, into);
+        for_each_run(cut, first, count, [&, this](std::uint64_t number, const block_cursor& cursor, const auto& at) {
+            const std::uint32_t whole = (at.count + how.block - 1) / how.block * how.block;
+            for (std::uint32_t i = 0; i < whole; i += how.block)
+                add_up(path, in, number + i / how.block, sums + i, into);
             if (result != nullptr) {
-                if (how.rotate) rotate_blocks(how, sums, how.block, true);
+                if (how.rotate) rotate_blocks(how, sums, whole, true);
                 round_run(sums, static_cast<int>(at.count), result + at.element, path);
                 return;
             }
             encoder.encode(path, sums, key, out,
                 {codes + cursor.slice(cut) * codes_stride, cursor.in_slice(), number, at.element,
-                    how.rotate && at.count != 0 ? how.block : at.count},
+                    how.rotate ? whole : at.count},
                 into.errors);
         });
     }
@@ -233,15 +249,10 @@ private:
             if (bits < 0x7f800000u && bits > largest) largest = bits;
         }
         const float factor = range_factor(largest);
-        float squares = 0;
-        for (std::uint32_t i = 0; i < how.block; ++i) sums[i] = 0;
-        for (std::uint32_t term = 0; term < terms; ++term) {
-            const unsigned char* const message = messages + term * message_stride;
-            squares += add_block(
-                path, how, read_block_scale(in, message, b), message + b * how.code_bytes(), factor, sums);
-        }
-        if (probed) note_spread(squares, squares_of(path, sums, how.block, factor), factor, encoder.energy(), into);
-        if (divisor != 1) divide_floats(path, sums, how.block, static_cast<float>(divisor));
+        const block_terms of{
+            messages + b * how.code_bytes(), messages + in.scales_at() + b * scale_bytes, message_stride, terms};
+        const auto squares = sum_terms(path, how, of, static_cast<float>(divisor), probed, factor, sums);
+        if (probed) note_spread(squares.of_terms, squares.of_sums, factor, encoder.energy(), into);
     }
 };
 
@@ -265,19 +276,16 @@ struct decode_reducer {
         const isa path = best_isa();
         const wire_layout wire = wire_layout::of(how, cut.blocks_per_message());
         float x[largest_block];
-        for_each_block(cut, first, count, [&, this](std::uint64_t, const block_cursor& cursor) {
-            const message_slices::place at = cursor.place(cut);
+        for_each_run(cut, first, count, [&, this](std::uint64_t, const block_cursor&, const auto& at) {
             const unsigned char* const message = messages + at.message * message_stride;
-            const unsigned char* const from = message + at.block * how.code_bytes();
-            const float scale = read_block_scale(wire, message, at.block);
             T* const to = result + at.element;
             bool finite = false;
-            if (!how.rotate && at.count == how.block) {
-                finite = decode_block(path, how, scale, from, to);
+            if (!how.rotate && at.count % how.block == 0) {
+                finite = decode_blocks(path, how, wire, message, at.block, at.count, to);
             } else {
-                decode_block(path, how, scale, from, x);
+                decode_blocks(path, how, wire, message, at.block, at.count, x);
                 if (how.rotate) {
-                    rotate_blocks(how, x, how.block, true);
+                    rotate_blocks(how, x, (at.count + how.block - 1) / how.block * how.block, true);
                     for (std::uint32_t i = 0; i < at.count; ++i) x[i] = clamped(x[i], largest_float_of<T>);
                 }
                 round_run(x, static_cast<int>(at.count), to, path);

@@ -8,8 +8,8 @@
 
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/core/collective.hpp>
 #include <collprobe/comm/sliced_exchange.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/quantisation.hpp>

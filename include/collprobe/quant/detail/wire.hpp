@@ -44,6 +44,23 @@ COLLPROBE_HD inline void write_block_scale(
     for (std::uint64_t at = wire.blocks; at * scale_bytes % 16 != 0; ++at) write_scale(plane, at, 0);
 }
 
+/// The same block of some messages.
+struct block_terms {
+    const unsigned char* first_codes;
+    const unsigned char* first_scale;
+    std::uint64_t stride; ///< bytes from a message to the next
+    std::uint32_t count;
+
+    const unsigned char* codes(std::uint32_t term) const noexcept { return first_codes + term * stride; }
+    float scale(std::uint32_t term) const noexcept { return read_scale(first_scale + term * stride, 0); }
+
+    /// Of the terms, and of their sums, over the elements of the block.
+    struct squares {
+        float of_terms = 0;
+        float of_sums = 0;
+    };
+};
+
 /// The elements of a buffer that some messages hold. The buffer consists of slices of equal length, of which the last
 /// may reach beyond its end; a piece of the work is the same part of each slice, and blocks start with each part. A
 /// message holds `slices_per_message` slices. The slices of all messages are counted as places: place p has slice
