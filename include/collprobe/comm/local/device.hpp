@@ -12,7 +12,6 @@
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/calls.hpp>
-#include <collprobe/comm/local/detail/check.hpp>
 #include <collprobe/comm/local/detail/device_moves.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/run.hpp>
@@ -126,7 +125,6 @@ private:
     using state_type = detail::device_group_state<Device>;
     using mover = void (*)(const detail::group_state&, int rank, stream_ref on, call_site where);
     using rank_state = typename state_type::rank_state;
-    using typename base::argument_check;
     using typename base::posted_call;
     using typename base::state_ref;
     using base::rank_;
@@ -184,7 +182,6 @@ private:
                 throw;
             }
         };
-        or_tell([&, this] { refuse_unfit(on, what, where); });
         [[maybe_unused]] const auto scope = or_tell([&] { return device_scope(where); });
         collprobe::detail::rendezvous& meet = state_->meet;
         rank_state& mine = state_->at(rank_);
@@ -237,21 +234,21 @@ private:
         if (!all_enqueued) meet.require_usable(rank_, what, where);
     }
 
-    void refuse_unfit(stream_ref on, collective call, call_site where) const
+    void require_fit([[maybe_unused]] stream_ref on, [[maybe_unused]] const collective_call& call) const
     {
         if constexpr (detail::has_ordinals<Device>) {
-            if (const int ordinal = on.device(where); ordinal != ordinal_) {
-                argument_check(state_->meet, rank_, call, where)
-                    .fail("the stream is of device " + std::to_string(ordinal) + ", the rank is on device "
+            if (const int ordinal = on.device(call.where); ordinal != ordinal_) {
+                this->refuse(collprobe::name(call.what), call.where,
+                    "the stream is of device " + std::to_string(ordinal) + ", the rank is on device "
                         + std::to_string(ordinal_));
             }
         }
-        if constexpr (requires { on.capturing(where); }) {
-            if (on.capturing(where)) {
-                argument_check(state_->meet, rank_, call, where)
-                    .fail("the stream is being captured: the ranks' captures cannot be joined, because each"
-                          " belongs to a thread of its own",
-                        status::unsupported);
+        if constexpr (requires { on.capturing(call.where); }) {
+            if (on.capturing(call.where)) {
+                this->refuse(collprobe::name(call.what), call.where,
+                    "the stream is being captured: the ranks' captures cannot be joined, because each belongs to a "
+                    "thread of its own",
+                    status::unsupported);
             }
         }
     }
