@@ -79,7 +79,7 @@ TEST_CASE("NCCL collectives are captured and replayed with fresh data")
     for (const int ranks : rank_counts()) {
         for (const nccl::blocking_mode mode : modes) {
             CAPTURE(ranks);
-            CHECK_NOTHROW((nccl_provider{ranks, {.mode = mode}, devices()}.run([](nccl::communicator& comm) {
+            CHECK_NOTHROW((nccl_provider{ranks, {.mode = mode}, devices()}.run([](testing::nccl_owner& comm) {
                 constexpr std::uint64_t count = 10'000;
                 cu::buffer<float> values(count);
                 cu::buffer<float> sums(count);
@@ -120,7 +120,7 @@ TEST_CASE("NCCL collectives are captured and replayed with fresh data")
 
 TEST_CASE("bad arguments are refused before NCCL and the GPU see them")
 {
-    CHECK_NOTHROW(nccl_provider{.devices = devices()}.run([](nccl::communicator& comm) {
+    CHECK_NOTHROW(nccl_provider{.devices = devices()}.run([](testing::nccl_owner& comm) {
         const cu::stream stream;
         cu::buffer<float> memory(16);
         cu::device::fill(stream, view<float>(memory), 1.0f);
@@ -165,7 +165,7 @@ TEST_CASE("verified calls agree on GPUs")
 
 TEST_CASE("an abort ends an owned communicator on a GPU")
 {
-    CHECK_NOTHROW(nccl_provider{.devices = devices()}.run([](nccl::communicator& comm) {
+    CHECK_NOTHROW(nccl_provider{.devices = devices()}.run([](testing::nccl_owner& comm) {
         const cu::stream stream;
         comm.abort("enough");
         const std::optional<error> thrown = error_of([&] { comm.barrier(stream); });

@@ -80,7 +80,7 @@ TEST_CASE("the library's copy and NCCL gather without an edge are reported with 
     checker.install();
     std::atomic<unsigned> copy_line{0};
     std::atomic<unsigned> gather_line{0};
-    check_all(run_each_nccl(2, {}, [&](nccl::communicator& comm) {
+    check_all(run_each_nccl(2, {}, [&](testing::nccl_owner& comm) {
         const cuda::buffer<float> master(count), shard(count), full(2 * count);
         hidden_order hidden;
         const cuda::stream copies, gathers;
@@ -130,7 +130,7 @@ TEST_CASE("a trainer's own ZeRO-1 step: optimizer on one stream, grouped gathers
     SUBCASE("staging overwritten within the group") { how = 2; }
     stream_order checker;
     checker.install();
-    check_all(run_each_nccl(2, {.mode = nccl::blocking_mode::blocking}, [&](nccl::communicator& owner) {
+    check_all(run_each_nccl(2, {.mode = nccl::blocking_mode::blocking}, [&](testing::nccl_owner& owner) {
         const ncclComm_t comm = owner.native_handle();
         hidden_order hidden;
         const cuda::stream compute_owner, communication_owner;
@@ -261,7 +261,7 @@ TEST_CASE("a size in bytes in the place of a count of floats is reported before 
     checker.install();
     std::uint32_t raw_line = 0;
     std::uint32_t own_line = 0;
-    check_all(run_each_nccl(1, {.check_buffers = false}, [&](nccl::communicator& comm) {
+    check_all(run_each_nccl(1, {.check_buffers = false}, [&](testing::nccl_owner& comm) {
         const cuda::stream owner;
         const cudaStream_t stream = owner.get().get();
         void* loss = nullptr;

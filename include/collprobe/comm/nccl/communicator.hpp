@@ -110,7 +110,7 @@ public:
     /// Throws the failure, if there is one: an asynchronous error, or a `fail`. Never blocks.
     /// Precondition: called from the thread of the calls.
     /// Cost: some atomic loads; call it as often as you like.
-    void check(call_site where = call_site::current()) const { handle_->check("check", where); }
+    void check(call_site where = call_site::current()) const { (void)handle_->check("check", where); }
 
     /// Blocks the caller until the work on `on` is done, as `cudaStreamSynchronize` does. Watches the communicator
     /// meanwhile and gives up after `options::timeout_ms`. Polls; invalidates no capture.
@@ -147,7 +147,7 @@ private:
         [[maybe_unused]] order_hooks::silent inner_work;
         const bool is_barrier = what.call == collective::barrier;
         if (is_barrier ? size() == 1 : what.count == 0) {
-            handle_->check(collprobe::name(what.call), where);
+            (void)handle_->check(collprobe::name(what.call), where);
             return;
         }
         handle_->enqueue(detail::function_of(what.call), collprobe::name(what.call), where, [&, this](ncclComm_t comm) {

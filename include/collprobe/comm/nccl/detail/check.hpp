@@ -90,7 +90,10 @@ private:
         cuda::check(cudaPointerGetAttributes(&found, data), "cudaPointerGetAttributes", comm_.device(), on_.get(),
             where_);
         if (found.type == cudaMemoryTypeUnregistered) {
-            if (comm_.reads_pageable()) return;
+            int reads_all = 0; // on machines whose GPU reads any memory of the process
+            cuda::check(cudaDeviceGetAttribute(&reads_all, cudaDevAttrPageableMemoryAccess, comm_.device()),
+                "cudaDeviceGetAttribute", comm_.device(), on_.get(), where_);
+            if (reads_all != 0) return;
             fail(std::string(argument) + " is host memory that the device cannot read (neither pinned nor managed)");
         }
         if (found.type == cudaMemoryTypeDevice && found.device != comm_.device()) {

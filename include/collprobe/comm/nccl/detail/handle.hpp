@@ -88,10 +88,6 @@ public:
         }
         const cuda::device_guard current(device_, where);
         if (size_ > 1) zero_ = new zero_bytes(device_, where);
-        int reads = 0;
-        const cudaError_t asked = cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccess, device_);
-        if (asked != cudaSuccess) cuda::detail::forget(asked);
-        reads_pageable_ = asked == cudaSuccess && reads != 0;
     }
     handle(const handle&) = delete;
     ~handle()
@@ -106,8 +102,6 @@ public:
     int size() const noexcept { return size_; }
     int device() const noexcept { return device_; }
     const options& settings() const noexcept { return settings_; }
-    /// Whether kernels on the device can read any memory of the process.
-    bool reads_pageable() const noexcept { return reads_pageable_; }
     unsigned char* zero() const noexcept { return zero_->memory.data(); }
     /// Whether the calling thread is seen in a group that `ncclGroupStart` has opened.
     bool sees_raw_group() noexcept { return watch_.sees_group(); }
@@ -139,24 +133,29 @@ public:
         else refuse(result, function, api_call, where);
     }
 
+    /// Returns whether no call is under way.
     /// \throws error if the communicator has failed, now or before.
     /// Cost: two loads and an NCCL call that reads two words.
-    void check(const char* call, call_site where)
+    bool check(const char* call, call_site where)
     {
         require_usable(call, where);
         const ncclResult_t state = state_of_calls();
-        if (state != ncclSuccess && state != ncclInProgress) fail_asynchronously(state, call, where);
+        if (state == ncclSuccess || state == ncclInProgress) return state == ncclSuccess;
+        // Whatever the code, the arguments of this call are not at fault.
+        fail({state == ncclRemoteError ? status::peer_failure : status::device_failure,
+            std::string("an earlier call failed asynchronously: ") + name(state) + ", " + ncclGetErrorString(state)
+                + last_error(comm_),
+            {}});
+        require_usable(call, where);
+        return true;
     }
 
     /// Waits until no earlier call is under way, as NCCL demands before the next one.
     void await(const char* function, const char* call, call_site where)
     {
+        if (check(call, where)) return;
         const deadline until = deadline::in_ms(settings_.timeout_ms);
-        for (unsigned round = 0;; ++round) {
-            require_usable(call, where);
-            const ncclResult_t state = state_of_calls();
-            if (state == ncclSuccess) return;
-            if (state != ncclInProgress) fail_asynchronously(state, call, where);
+        for (unsigned round = 0; !check(call, where); ++round) {
             if (until.passed()) {
                 time_out(std::string(function) + " is still in progress after " + std::to_string(settings_.timeout_ms)
                         + " ms: a peer is late or dead",
@@ -184,12 +183,12 @@ public:
             }
             if (state == cudaSuccess) {
                 // Work that an abort has ended leaves the stream without an error.
-                check(call, where);
+                (void)check(call, where);
                 return;
             }
             if (state != cudaErrorNotReady) cuda::check(state, "cudaStreamQuery", device_, on.get(), where);
             cuda::detail::forget(state);
-            check(call, where);
+            (void)check(call, where);
             if (until.passed()) {
                 time_out("work on the stream did not finish within " + std::to_string(timeout_ms)
                         + " ms: a peer is late, dead or made another call (agreed tells which)",
@@ -262,22 +261,11 @@ private:
         throw error(status::timeout, message, origin(call, where));
     }
 
-    void fail_asynchronously(ncclResult_t state, const char* call, call_site where)
-    {
-        // Whatever the code, the arguments of this call are not at fault.
-        fail({state == ncclRemoteError ? status::peer_failure : status::device_failure,
-            std::string("an earlier call failed asynchronously: ") + name(state) + ", " + ncclGetErrorString(state)
-                + last_error(comm_),
-            {}});
-        require_usable(call, where);
-    }
-
     ncclComm_t comm_;
     options settings_;
     int rank_ = -1;
     int size_ = 0;
     int device_ = -1; // until `open`
-    bool reads_pageable_ = false;
     bool hangs_ = false; // whether a wait has ended in vain
     zero_bytes* zero_ = nullptr;
     collprobe::detail::first_failure failure_;
