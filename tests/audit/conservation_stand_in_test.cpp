@@ -57,7 +57,7 @@ TEST_CASE("an audited step that an abort cut off has no verdict, also if an olde
             CAPTURE(steps_before);
             stand_in::reset();
             const auto outcomes = run_each_nccl(
-                2, {.abort_on_failure = nccl::abort_policy::never}, [&](testing::nccl_owner& world) {
+                2, {}, [&](testing::nccl_owner& world) {
                     const cuda::device_guard here(world.device_ordinal());
                     const cuda::stream stream;
                     probed comm{nccl::communicator_ref(world),

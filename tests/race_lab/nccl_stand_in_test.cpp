@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <vector>
 
+#include <collprobe/comm/agreed.hpp>
+
 #include "tests/race_lab/memory_modes.hpp"
 #include "tests/race_lab/nccl_lab.hpp"
 #include "tests/support/held_clock.hpp"
@@ -314,15 +316,21 @@ TEST_CASE("F24 ranks that call in different orders")
         std::jthread time([&] {
             if (!verified) clock.advance_ms(100, {0, 1, 2});
         });
-        const nccl::options settings{.timeout_ms = 100, .verify_calls = verified};
-        const auto outcomes = testing::run_each_nccl(3, settings, [&](testing::nccl_owner& comm) {
-            const bench_t at(comm);
-            const bool other_order = comm.rank() == 1;
-            if (other_order) comm.barrier(at.on);
-            copy_then_all_gather(at.shard(), at.full(), comm, at.on, {}, {});
-            if (!other_order) comm.barrier(at.on);
-            clock.i_am(comm.rank());
-            comm.synchronize(at.on);
+        const auto outcomes = testing::run_each_nccl(3, {.timeout_ms = 100}, [&](testing::nccl_owner& owner) {
+            const bench_t at(owner);
+            const auto call = [&](auto& comm) {
+                const bool other_order = comm.rank() == 1;
+                if (other_order) comm.barrier(at.on);
+                copy_then_all_gather(at.shard(), at.full(), comm, at.on, {}, {});
+                if (!other_order) comm.barrier(at.on);
+            };
+            if (verified) {
+                agreed checked{nccl::communicator_ref(owner)};
+                return call(checked);
+            }
+            call(owner);
+            clock.i_am(owner.rank());
+            owner.synchronize(at.on);
         });
         for (const rank_outcome& outcome : outcomes) {
             const std::optional<error> failure = outcome.failure();

@@ -44,7 +44,7 @@ concept says_all = requires(C& comm, view<const float> data, cuda::stream_ref st
     comm.check_buffer(data, "send", collective::all_reduce, stream);
     comm.synchronize(stream, std::int64_t{1});
     comm.name();
-    comm.abort("why");
+    comm.fail("why");
     comm.device_scope();
     comm.enqueues_at_once();
 };
@@ -674,7 +674,7 @@ TEST_CASE("a step that an abort cut off has no record, also if an older one had 
             CAPTURE(steps_before);
             stand_in::reset();
             const auto outcomes = run_each_nccl(
-                2, {.abort_on_failure = nccl::abort_policy::never}, [&](testing::nccl_owner& world) {
+                2, {}, [&](testing::nccl_owner& world) {
                     trainer rank(world);
                     rank.prepare(0);
                     probed_nccl comm(world, {.mode = mode, .steps_in_flight = 2});
@@ -702,7 +702,7 @@ TEST_CASE_TEMPLATE("a host that waits for the oldest step hears that the communi
 {
     stand_in::reset();
     const auto outcomes = run_each_nccl(
-        2, {.abort_on_failure = nccl::abort_policy::never}, [](testing::nccl_owner& world) {
+        2, {}, [](testing::nccl_owner& world) {
             trainer rank(world);
             rank.prepare(0);
             if (world.rank() == 1) return; // dies
