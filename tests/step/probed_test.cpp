@@ -1349,7 +1349,7 @@ TEST_CASE("buffers outlive the work on them when ending a step throws")
                                 if (world.rank() == 1) {
                                     // Not before the other rank has called, or its call would throw.
                                     while (called.load() < 2) std::this_thread::yield();
-                                    world.abort("gone");
+                                    world.fail("gone");
                                     aborted = true;
                                 }
                                 while (!aborted.load()) std::this_thread::yield();
