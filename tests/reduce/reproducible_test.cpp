@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <collprobe/comm/agreed.hpp>
+
 #include <cstdint>
 #include <cstring>
 #include <latch>
@@ -257,7 +259,7 @@ TEST_CASE("a bad argument is named on its rank, nothing is written, and the righ
                 comm.reduce_scatter(view<const float>(memory).part(0, 0), view<float>(memory).part(16, 0),
                     reduction::sum, stream, {.leaves = 1431655766});
             }},
-        {"send has 0 elements", // 2^62 * 4 is 0 in 64 bits
+        {"receive has the impossible count 4611686018427387904", // 2^62 * 4 is 0 in 64 bits
             [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
                 comm.all_reduce(view<const float>(memory.data(), 0), view<float>(memory.data(), uint64_t{1} << 62),
                     reduction::sum, stream, {.leaves = 4});
