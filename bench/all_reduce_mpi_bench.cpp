@@ -11,6 +11,8 @@
 
 #include <collprobe/comm/mpi/communicator.hpp>
 
+#include "../examples/support/mpi_session.hpp"
+
 using namespace collprobe;
 
 namespace {
@@ -32,9 +34,7 @@ void table(const mpi::communicator_ref& comm, const bench::all_reduce_options& g
 int main(int argc, char** argv)
 {
     const mpi_session session(&argc, &argv);
-    // What is measured are MPI's own collectives, without the comparison of calls.
-    const mpi::communicator world
-        = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 120'000, .verify_calls = false});
+    mpi::communicator_ref world(mpi_session::duplicate(), {.timeout_ms = 120'000});
     try {
         const bench::all_reduce_options given = bench::parse_all_reduce_options("mpirun -n N all_reduce_mpi_bench", argc, argv);
         for (const element_type type : given.types) {

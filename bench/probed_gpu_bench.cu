@@ -23,6 +23,8 @@
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 
+#include "tests/support/nccl_owner.hpp"
+
 using namespace collprobe;
 using bench::host_time;
 using bench::median;

@@ -28,6 +28,14 @@ public:
         MPI_Finalize();
     }
 
+    /// A communicator of its own with the ranks of `of`, for streams that call MPI at their time. MPI_Finalize ends it.
+    static MPI_Comm duplicate(MPI_Comm of = MPI_COMM_WORLD)
+    {
+        MPI_Comm made = MPI_COMM_NULL;
+        MPI_Comm_dup(of, &made);
+        return made;
+    }
+
 private:
     int exceptions_ = std::uncaught_exceptions();
 };

@@ -133,7 +133,7 @@ int run_over_mpi([[maybe_unused]] const inspect_all_reduce::options& given)
     try {
         return run(given, ranks);
     } catch (const std::exception& problem) {
-        trainer::explain("inspect_all_reduce", problem); // said now: the environment ends the job
+        trainer::explain("inspect_all_reduce", problem); // said now: the session ends the job
         throw;
     }
 #else

@@ -113,7 +113,7 @@ int run_over_mpi([[maybe_unused]] const options& given)
     } catch (const usage_error& problem) { // all ranks have found it
         return ranks.speaks() ? trainer::explain("world_size", problem) : 2;
     } catch (const std::exception& problem) {
-        trainer::explain("world_size", problem); // said now: the environment ends the job
+        trainer::explain("world_size", problem); // said now: the session ends the job
         throw;
     }
 #else
