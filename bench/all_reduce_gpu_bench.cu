@@ -24,7 +24,7 @@
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 
-#include "tests/support/nccl_owner.hpp"
+#include "../tests/support/nccl_owner.hpp"
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too

@@ -20,7 +20,7 @@
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/replica.hpp>
 
-#include "tests/support/nccl_owner.hpp"
+#include "../tests/support/nccl_owner.hpp"
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too

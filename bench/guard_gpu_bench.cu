@@ -17,7 +17,7 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/nccl/communicator.hpp>
 
-#include "tests/support/nccl_owner.hpp"
+#include "../tests/support/nccl_owner.hpp"
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too

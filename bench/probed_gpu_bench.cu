@@ -23,7 +23,7 @@
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 
-#include "tests/support/nccl_owner.hpp"
+#include "../tests/support/nccl_owner.hpp"
 
 using namespace collprobe;
 using bench::host_time;

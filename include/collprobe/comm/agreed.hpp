@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
@@ -33,9 +34,10 @@ struct agreed_options {
 /// Stream behaviour: in each call the host waits for a small all-gather of the innermost communicator, and so for that
 /// communicator's earlier collectives. After the first call of a type nothing is allocated.
 /// Errors: `mismatch` on all ranks, with the calls of the ranks and, as culprits, those outside the largest group that
-/// agrees; `timeout` if not all ranks come within the communicator's time-out. Both are final, and the call is not made.
+/// agrees; `timeout` if not all ranks come within the communicator's time-out. Both are final, and nothing is written.
 /// `unsupported` in a group and in a capture, where the host may not wait. A bad argument throws before the ranks
-/// compare: the peers wait until the rank makes the right call, get `mismatch` if it makes another, or `timeout`.
+/// compare: the peers wait until the rank makes the right call, get `mismatch` if it makes another, or `timeout`. (What
+/// the wrapped adaptor alone refuses, throws behind the comparison.)
 /// Cost: 56 bytes to and from each rank, two copies and a wait.
 template <communicator Comm>
 class agreed : public adaptor<agreed<Comm>, Comm> {
@@ -127,7 +129,8 @@ private:
         const auto scope = comm_.device_scope();
         memory& mine = *memory_;
         const detail::call_description what{call.what, call.type, call.operation, call.root,
-            detail::agreed_count(call, size()), call.leaves, calls_, detail::call_place::of(call.where, options_.lines)};
+            detail::agreed_count(call, size()), call.leaves, calls_,
+            detail::call_place::of(call.where, options_.lines)};
         mine.host_own[0] = {calls_++, what.count, what.leaves, what.place, what.root, what.call, what.type,
             what.operation, 0};
         const view<unsigned char> own(mine.own), all(mine.all);
@@ -158,11 +161,11 @@ private:
         } catch (const error& why) {
             if (why.code() != status::timeout) throw;
             memory_.leak_now(); // the all-gather is still under way
-            fail_for_good(who, {status::timeout,
-                                   (why.culprits().empty() ? "not all ranks" : detail::list_ranks(why.culprits()) + " never")
-                                       + " came to " + name_of(what) + " within " + std::to_string(timeout_ms)
-                                       + " ms (" + detail::describe(what) + ")",
-                                   why.culprits()});
+            const std::vector<int>& late = why.culprits();
+            const std::string message = (late.empty() ? "not all ranks" : detail::list_ranks(late) + " never")
+                + " came to " + name_of(what) + " within " + std::to_string(timeout_ms) + " ms ("
+                + detail::describe(what) + ")";
+            fail_for_good(who, {status::timeout, message, late});
         }
     }
     static std::string name_of(const detail::call_description& what)

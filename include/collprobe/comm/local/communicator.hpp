@@ -15,9 +15,9 @@
 
 /// Ranks as threads of one process, with real collectives between them, on the CPU.
 ///
-/// Errors. comm/README.md has the rules of all communicators. The ranks meet before each collective, so no rank is left
-/// waiting; and these errors are final: every later call on every rank throws the first, and work that waits in a stream
-/// fails with it.
+/// Errors. comm/README.md has the rules of all communicators. The ranks meet before each collective, so no rank waits
+/// longer than the time-out. These errors are final: every later call on every rank throws the first, and work that
+/// waits in a stream fails with it.
 /// - `mismatch`, on all ranks: the ranks gave different calls, types, counts, operations or roots. The culprits are
 ///   the ranks outside the largest group that agrees. If two groups are the largest (always so with two ranks that
 ///   differ), the error names all ranks.

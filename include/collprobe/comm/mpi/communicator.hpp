@@ -19,13 +19,13 @@
 #include <collprobe/device/host/device.hpp>
 #include <collprobe/order/hooks.hpp>
 
-/// MPI's communicators, borrowed: ranks as processes, on one machine or many, that compute on the CPU. MPI 3.1 or newer,
-/// initialised by MPI_Init_thread for calls from any thread, because streams call MPI.
+/// MPI's communicators, borrowed: ranks as processes, on one machine or many, that compute on the CPU. MPI 3.1 or
+/// newer, initialised by MPI_Init_thread for calls from any thread, because streams call MPI.
 ///
 /// Errors. comm/README.md has the rules of all communicators; comm/mpi/README.md says what happens if a process dies,
-/// throws or hangs. What MPI refuses comes with MPI's text, as the failure of the communicator and of the call's stream:
-/// `mismatch` for a message longer than expected, `device_failure` for a lack of memory, else `peer_failure`. But MPI
-/// first runs the error handler of the `MPI_Comm`, and the default one ends the job.
+/// throws or hangs. What MPI refuses comes with MPI's text, as the failure of the communicator and of the call's
+/// stream: `mismatch` for a message longer than expected, `device_failure` for a lack of memory, else `peer_failure`.
+/// But MPI first runs the error handler of the `MPI_Comm`, and the default one ends the job.
 namespace collprobe::inline COLLPROBE_ABI::mpi {
 
 /// A borrowed `MPI_Comm`. It must outlive this object and its copies, which are the same rank. Cheap to copy and to

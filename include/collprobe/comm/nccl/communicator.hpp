@@ -37,9 +37,9 @@ namespace collprobe::inline COLLPROBE_ABI::nccl {
 /// move.
 ///
 /// Preconditions: one host thread uses it at a time; only `fail` may come from any thread. Buffers are device, pinned
-/// or managed memory, aligned to their elements; they need not be registered. Calls on several communicators come in the
-/// same order on all ranks. Copy this object instead of making a second one of the same `ncclComm_t`: two do not know
-/// each other's groups and failures. Graphs that captured barriers are destroyed before the last copy.
+/// or managed memory, aligned to their elements; they need not be registered. Calls on several communicators come in
+/// the same order on all ranks. Copy this object instead of making a second one of the same `ncclComm_t`: two do not
+/// know each other's groups and failures. Graphs that captured barriers are destroyed before the last copy.
 /// Stream behaviour: a collective is on its stream when it returns (in a `group`: at the group's end), also on a
 /// non-blocking communicator; an event recorded behind it covers it. It never waits for the work and allocates
 /// nothing. It may be captured from the first call on; then all ranks must capture, and launch the graph together
@@ -126,8 +126,8 @@ public:
         handle_->wait(on, timeout_ms, "synchronize", where);
     }
 
-    /// Makes each later call of this rank throw `peer_failure` with the reason, and ends a wait in `synchronize`, from any
-    /// thread. To be called before the `ncclComm_t` is aborted. The peers notice nothing.
+    /// Makes each later call of this rank throw `peer_failure` with the reason, and ends a wait in `synchronize`, from
+    /// any thread. To be called before the `ncclComm_t` is aborted. The peers notice nothing.
     void fail(const std::string& reason) const
     {
         handle_->fail(

@@ -81,7 +81,8 @@ public:
         (void)order_.await(number, collprobe::detail::deadline::never());
         require_usable(call, where);
         try {
-            move(what.call, transfer{comm_, rank_, size_, what.operation, what.root, what.count, send, receive, scratch_});
+            move(what.call,
+                transfer{comm_, rank_, size_, what.operation, what.root, what.count, send, receive, scratch_});
         } catch (const refusal& said) {
             fail({status_of(said.code), describe(said), {}});
         } catch (const std::exception& cause) {
