@@ -3,7 +3,7 @@
 
 // What a call costs the host thread with the checker of stream order: directly, for some numbers of buffers and
 // streams. Each round is a launch, a record and a wait, as a pipeline makes them; "per_call" is a third of it. Off,
-// there is nothing to measure: the code is that of headers without the hooks (tests/guard/off).
+// there is nothing to measure: optimised code has nothing of the hooks (tests/order/off).
 
 #include <cstddef>
 #include <cstdint>
@@ -59,7 +59,7 @@ private:
     std::size_t streams_;
     std::size_t step_ = 0;
     call_site here_ = call_site::current();
-    stream_order checker_{{.redundant_waits = true}};
+    stream_order checker_;
 };
 
 void finish(benchmark::State& state, const pipeline& of, double calls)

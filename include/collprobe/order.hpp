@@ -6,7 +6,6 @@
 
 #include <collprobe/order/hooks.hpp>
 #include <collprobe/order/ordered.hpp>
-#include <collprobe/order/sink.hpp>
 #include <collprobe/order/stream.hpp>
 #include <collprobe/order/stream_hazard.hpp>
 #include <collprobe/order/stream_order.hpp>

@@ -110,7 +110,7 @@ TEST_CASE("a host access, both sides of a collective and the members of a group 
     SUBCASE("send and receive of one call")
     {
         for (int step = 0; step < 3; ++step) {
-            checker.collective(gather, order_object(1), {m.part(0, 9)}, {m.part(32, 10)}, "all_reduce", true,
+            checker.collective(gather, {m.part(0, 9)}, {m.part(32, 10)}, "all_reduce", true,
                 {"train.cpp", "step", 20});
         }
         REQUIRE(kinds(checker) == list{hazard_kind::beyond_allocation, hazard_kind::beyond_allocation});
@@ -123,7 +123,7 @@ TEST_CASE("a host access, both sides of a collective and the members of a group 
     SUBCASE("a group, at its end")
     {
         checker.group_begin();
-        checker.collective(gather, order_object(1), {m.part(0, 9)}, {}, "all_gather");
+        checker.collective(gather, {m.part(0, 9)}, {}, "all_gather");
         CHECK(checker.hazard_count() == 0);
         checker.group_end();
         CHECK(kinds(checker) == beyond);
@@ -131,7 +131,7 @@ TEST_CASE("a host access, both sides of a collective and the members of a group 
     SUBCASE("a group that was never enqueued")
     {
         checker.group_begin();
-        checker.collective(gather, order_object(1), {m.part(0, 9)}, {}, "all_gather");
+        checker.collective(gather, {m.part(0, 9)}, {}, "all_gather");
         checker.group_end(false);
         CHECK(checker.hazard_count() == 0);
     }

@@ -71,35 +71,24 @@ class oracle {
 public:
     std::vector<pair_found> found;
 
-    /// A node behind `strong` and, within a communicator, behind `weak`; -1 is none.
-    int node(const std::vector<int>& strong, const std::vector<int>& weak = {})
+    /// A node behind `those`; -1 is none.
+    int node(const std::vector<int>& those)
     {
         const int made = count_++;
-        node_set& known = strong_[index(made)];
-        node_set& all = all_[index(made)];
+        node_set& known = known_[index(made)];
         known.reset();
-        all.reset();
-        for (const int before : strong) {
+        for (const int before : those) {
             if (before < 0) continue;
-            known |= strong_[index(before)];
+            known |= known_[index(before)];
             known.set(index(before));
-            all |= all_[index(before)];
-            all.set(index(before));
-        }
-        for (const int before : weak) {
-            if (before < 0) continue;
-            all |= all_[index(before)];
-            all.set(index(before));
         }
         return made;
     }
     /// Puts a node that was made with no edge behind another.
     void put(int own, int behind)
     {
-        strong_[index(own)] = strong_[index(behind)];
-        all_[index(own)] = all_[index(behind)];
-        strong_[index(own)].set(index(behind));
-        all_[index(own)].set(index(behind));
+        known_[index(own)] = known_[index(behind)];
+        known_[index(own)].set(index(behind));
     }
     bool room() const { return static_cast<std::size_t>(count_) + 64 < most_nodes; }
     /// How many accesses there have been.
@@ -121,11 +110,10 @@ public:
             if (state.released_by >= 0) add({hazard_kind::use_after_release, state.released_by, own});
             for (const past& each : state.history) {
                 if (each.node == own || (!write && !each.write)) continue;
-                if (strong_[index(own)].test(index(each.node))) continue;
+                if (known_[index(own)].test(index(each.node))) continue;
                 hazard_kind kind = !write ? hazard_kind::read_after_write
                     : each.write          ? hazard_kind::write_after_write
                                           : hazard_kind::write_after_read;
-                if (all_[index(own)].test(index(each.node))) kind = hazard_kind::weakly_ordered;
                 const bool half = each.time > while_captured.first
                     && each.time <= while_captured.first + while_captured.count;
                 if (half) kind = hazard_kind::half_captured;
@@ -134,7 +122,6 @@ public:
             state.history.push_back({own, write, time});
             if (write) state.last_write = own;
         }
-        accesses_.set(index(own));
     }
     /// An access of a capture, which is judged against the rest of the capture.
     void captured_access(int own, span where, bool write, capture& in)
@@ -146,7 +133,7 @@ public:
             capture::effect& effect = in.effects[index(byte)];
             if (write || effect == capture::effect::none) effect = write ? capture::effect::write : capture::effect::read;
             for (const auto& [node, wrote] : in.history[index(byte)]) {
-                if ((!write && !wrote) || strong_[index(own)].test(index(node))) continue;
+                if ((!write && !wrote) || known_[index(own)].test(index(node))) continue;
                 add({!write      ? hazard_kind::read_after_write
                         : wrote ? hazard_kind::write_after_write
                                 : hazard_kind::write_after_read,
@@ -177,20 +164,6 @@ public:
     }
     int last_write(int byte) const { return bytes_[index(byte)].last_write; }
     void add(pair_found pair) { found.push_back(pair); }
-    /// Whether a wait for `awaited` tells who is at `own` of no access.
-    bool redundant(int own, int awaited) const
-    {
-        node_set unknown;
-        if (awaited >= 0) {
-            unknown = strong_[index(awaited)];
-            unknown.set(index(awaited));
-        }
-        if (own >= 0) {
-            unknown &= ~strong_[index(own)];
-            unknown.reset(index(own));
-        }
-        return (unknown & accesses_).none();
-    }
     bool has(const stream_hazard& report) const
     {
         for (const pair_found& each : found) {
@@ -216,9 +189,7 @@ private:
     };
     static std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
-    std::array<node_set, most_nodes> strong_;
-    std::array<node_set, most_nodes> all_;
-    node_set accesses_;
+    std::array<node_set, most_nodes> known_;
     std::array<byte_state, bytes> bytes_;
     testing::byte_owners<bytes> owners_;
     int count_ = 0;
@@ -240,7 +211,6 @@ public:
         }
         order_percent_ = 25 * random_.below(5);
         length_ = 5 + random_.below(40);
-        several_communicators_ = random_.chance(50);
     }
 
     /// Empty if both agree after each step, and where the first hazard was (none: clean to the end).
@@ -257,10 +227,6 @@ public:
                             + std::to_string(graph_.found.front().earlier) + " and "
                             + std::to_string(graph_.found.front().later));
             }
-            if (checker_.redundant_wait_count() != redundant_) {
-                return "step " + std::to_string(at) + ": redundant waits "
-                    + std::to_string(checker_.redundant_wait_count()) + ", oracle " + std::to_string(redundant_);
-            }
             if (!reported) continue;
             // All that this step reported, as long as nothing came between: the first at least.
             found = checker_.hazards().front();
@@ -276,7 +242,7 @@ private:
     struct line {
         std::uint64_t number = 0;
         int last = -1; ///< node
-        std::uint32_t space = 0;
+        stream_space space{};
         stream_kind kind = stream_kind::independent;
     };
     struct event {
@@ -286,7 +252,6 @@ private:
     };
     struct deferred {
         std::size_t stream;
-        int communicator;
         span read;
         span write;
         std::vector<int> versions;
@@ -314,7 +279,7 @@ private:
     {
         line made{.number = number};
         if (!default_streams_) return made;
-        made.space = 2 + static_cast<std::uint32_t>(random_.below(2));
+        made.space = stream_space::of_cuda(random_.below(2));
         made.kind = static_cast<stream_kind>(random_.below(3));
         return made;
     }
@@ -334,11 +299,11 @@ private:
         return nodes;
     }
     /// The node of an operation that a host enqueues.
-    int next(std::size_t stream, std::size_t host, std::vector<int> also = {}, const std::vector<int>& weak = {})
+    int next(std::size_t stream, std::size_t host, std::vector<int> also = {})
     {
         for (const int node : before(stream)) also.push_back(node);
         also.push_back(hosts_[host].last);
-        return graph_.node(also, weak);
+        return graph_.node(also);
     }
     testing::calling_thread as(std::size_t host) { return {checker_, hosts_[host].number}; }
     std::size_t any_stream() { return static_cast<std::size_t>(random_.below(static_cast<int>(streams_.size()))); }
@@ -442,7 +407,6 @@ private:
         const int known = awaited.recorded ? next(stream, host) : graph_.node(before(stream));
         const int own = graph_.node({known, awaited.recorded ? awaited.node : -1});
         if (!awaited.recorded) graph_.add({hazard_kind::unrecorded_event, -1, own});
-        else if (graph_.redundant(known, awaited.node)) ++redundant_;
         if (keyed(which)) as(host)->wait(key(stream), order_object(which), site_of(own));
         else as(host)->wait(key(stream), awaited.point, site_of(own));
         streams_[stream].last = own;
@@ -472,14 +436,16 @@ private:
     void synchronize_device()
     {
         const std::size_t host = any_host();
-        const std::uint32_t space = streams_[any_stream()].space;
+        const stream_space space = streams_[any_stream()].space;
         std::vector<int> nodes;
         for (const auto* list : {&streams_, &ended_}) {
             for (const line& each : *list) {
                 if (each.space == space) nodes.push_back(each.last);
             }
         }
-        as(host)->synchronize_space(space);
+        order_point now;
+        as(host)->record_space(now, space);
+        as(host)->reached(now);
         learn(host, nodes);
     }
     /// A host begins a query, or hears of its success.
@@ -549,7 +515,7 @@ private:
         const auto host = any_host();
         as(host)->record(in.event, captured_key(in, from));
         in.event_node = in.last[from];
-        as(host)->follow(captured_key(in, 1 - from), in.event);
+        as(host)->wait(captured_key(in, 1 - from), in.event);
         in.last[1 - from] = graph_.node({in.last[1 - from], in.event_node});
     }
     void launch_graph()
@@ -591,7 +557,6 @@ private:
     {
         deferred call;
         call.stream = any_stream();
-        call.communicator = several_communicators_ ? random_.below(2) : 0;
         call.read = any_span();
         call.write = any_span();
         return call;
@@ -602,18 +567,12 @@ private:
         if (groups_[host].open && random_.chance(70)) return add_to_group(host);
         const deferred call = any_call();
         order(call.stream);
-        std::vector<int>& calls = communicators_[static_cast<std::size_t>(call.communicator)];
-        const int own = next(call.stream, host, {}, calls);
-        as(host)->collective(key(call.stream), communicator(call), {range_of(call.read)}, {range_of(call.write)},
-            "collective", false, site_of(own));
+        const int own = next(call.stream, host);
+        as(host)->collective(key(call.stream), {range_of(call.read)}, {range_of(call.write)}, "collective", false,
+            site_of(own));
         graph_.access_within(own, call.read, false);
         graph_.access_within(own, call.write, true);
-        calls = {own};
         streams_[call.stream].last = own;
-    }
-    static order_object communicator(const deferred& call)
-    {
-        return order_object(static_cast<std::uint64_t>(call.communicator) + 77);
     }
     void group_step()
     {
@@ -635,8 +594,8 @@ private:
         order(call.stream);
         // The node is made at the end of the group, but its number is given out here, for the call site.
         call.node = graph_.node({});
-        as(host)->collective(key(call.stream), communicator(call), {range_of(call.read)}, {range_of(call.write)},
-            "grouped", true, site_of(call.node));
+        as(host)->collective(key(call.stream), {range_of(call.read)}, {range_of(call.write)}, "grouped", true,
+            site_of(call.node));
         for (int byte = call.read.first; byte < call.read.first + call.read.count; ++byte) {
             call.versions.push_back(graph_.last_write(byte));
         }
@@ -653,13 +612,11 @@ private:
                 }
             }
         }
-        std::vector<int> strong{hosts_[host].last};
-        std::vector<int> weak;
+        std::vector<int> earlier{hosts_[host].last};
         for (const deferred& call : own.members) {
-            for (const int node : before(call.stream)) strong.push_back(node);
-            for (const int node : communicators_[static_cast<std::size_t>(call.communicator)]) weak.push_back(node);
+            for (const int node : before(call.stream)) earlier.push_back(node);
         }
-        const int begin = graph_.node(strong, weak);
+        const int begin = graph_.node(earlier);
         std::vector<int> members;
         for (const deferred& call : own.members) {
             graph_.put(call.node, begin);
@@ -670,10 +627,7 @@ private:
             graph_.access_within(call.node, call.write, true);
         }
         const int end = graph_.node(members);
-        for (const deferred& call : own.members) {
-            streams_[call.stream].last = end;
-            communicators_[static_cast<std::size_t>(call.communicator)] = {end};
-        }
+        for (const deferred& call : own.members) streams_[call.stream].last = end;
         as(host)->group_end(true);
         own = {};
     }
@@ -756,15 +710,12 @@ private:
     std::vector<int> asked_before_;
     std::array<event, 3> events_;
     std::array<group, 3> groups_;
-    std::array<std::vector<int>, 2> communicators_;
     std::uint64_t next_stream_ = 1;
     std::uint64_t next_thread_ = 1001;
-    std::uint64_t redundant_ = 0;
     int tag_ = 0;
     int tag_node_ = -1;
     int order_percent_ = 0;
     int length_ = 0;
-    bool several_communicators_ = false;
     bool default_streams_ = false;
 };
 
@@ -792,7 +743,7 @@ TEST_CASE("random schedules are judged as by an explicit graph of what comes bef
     CHECK(clean > schedules / 50);
     for (const hazard_kind kind : {hazard_kind::read_after_write, hazard_kind::write_after_read,
              hazard_kind::write_after_write, hazard_kind::unrecorded_event, hazard_kind::use_after_release,
-             hazard_kind::released_in_use, hazard_kind::overwritten_in_group, hazard_kind::weakly_ordered,
+             hazard_kind::released_in_use, hazard_kind::overwritten_in_group,
              hazard_kind::beyond_allocation, hazard_kind::half_captured}) {
         CAPTURE(std::string(name(kind)));
         CHECK(of_kind[static_cast<std::size_t>(kind)] > schedules / 2000);

@@ -257,7 +257,7 @@ void f14_order_by_the_communicator_only()
 {
     const call_site copy = call_site::current();
     const call_site gather = call_site::current();
-    provoke<Lab>({{hazard_kind::weakly_ordered, copy, gather}}, [=](const bench<Lab>& at, bool guarded_call) {
+    provoke<Lab>({{hazard_kind::read_after_write, copy, gather}}, [=](const bench<Lab>& at, bool guarded_call) {
         typename Lab::gate closed(at.producer);
         at.write(at.producer, 1, at.shard(), copy);
         at.gather(at.second(), at.spare(), at.producer);

@@ -86,18 +86,6 @@ void pool_release(StreamRef on, view<T> bytes, call_site where)
     watch::checker().allocate(bytes, order_hooks::stream_of(on), where);
 }
 
-/// Which generation bytes are of, and must be.
-template <class T>
-void tag_generation(view<T> bytes, std::uint64_t generation)
-{
-    watch::checker().tag(bytes, generation);
-}
-template <class T>
-void require_generation(view<T> bytes, std::uint64_t at_least, call_site where)
-{
-    watch::checker().require_generation(bytes, at_least, "gather", where);
-}
-
 /// A wait, by a raw call, for an event that was made by a raw call.
 template <class StreamRef>
 void tell_wait(StreamRef on, const void* event, call_site where)

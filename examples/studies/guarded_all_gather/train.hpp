@@ -52,7 +52,9 @@ double train_rank(sharded_model& model, std::uint64_t steps, mode how, collprobe
     step_record record;
 
     const host::stream compute, copies, traffic; // gone before the memory that their work uses
-    const auto known = [](const host::stream& stream) { return order_stream{.number = stream.get().id(), .space = 1}; };
+    const auto known = [](const host::stream& stream) {
+        return order_stream{.number = stream.get().id(), .space = stream_space::of_host()};
+    };
     const std::string of_rank = " of rank " + std::to_string(world.rank());
     checker.name(known(compute), "compute" + of_rank);
     checker.name(known(copies), "copies" + of_rank);

@@ -10,7 +10,6 @@
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/order/hooks.hpp>
 
 /// Memory that enqueued work uses: the order of that work, and the time at which the memory may be freed.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -54,14 +53,6 @@ bool finished_by(deadline until, const Event& done) noexcept
     }
 }
 
-/// A wait that the caller did not ask for: the checker of stream order does not call it redundant.
-template <class StreamRef, class Event>
-void wait_inside(const StreamRef& stream, const Event& event, call_site where)
-{
-    [[maybe_unused]] order_hooks::unasked here;
-    stream.wait(event, where);
-}
-
 /// The order of calls that use the same memory, on one stream or on several.
 template <class Device>
 struct ordered_use {
@@ -79,11 +70,11 @@ struct ordered_use {
                 const unsigned long long number = stream.capture_number(where);
                 if (number != capture) done_in_capture = {};
                 capture = number;
-                if (done_in_capture.recorded()) wait_inside(stream, done_in_capture, where);
+                if (done_in_capture.recorded()) stream.wait(done_in_capture, where);
                 return done_in_capture;
             }
         }
-        if (done.recorded()) wait_inside(stream, done, where);
+        if (done.recorded()) stream.wait(done, where);
         return done;
     }
 };

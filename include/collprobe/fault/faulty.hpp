@@ -285,11 +285,11 @@ private:
     }
 
     template <element T>
-    void note(const injection& one, [[maybe_unused]] const running<T>& now, T* at, const T* by)
+    void note(const injection& one, const running<T>& now, T* at, const T* by)
     {
         const view<T> hit(at, (one.elements - 1) * one.stride + 1);
         const view<const T> read(by == nullptr ? at : by, hit.count());
-        if constexpr (order_hooks::active) order_hooks::access(now.stream, "fault", read, hit, now.made.where);
+        order_hooks::access(now.stream, "fault", read, hit, now.made.where);
         ++injections_;
         if (log_.size() < max_injections_) log_.push_back(one);
     }

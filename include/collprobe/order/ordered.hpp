@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <collprobe/device/host/stream.hpp>
+#include <collprobe/order/hooks.hpp>
 #include <collprobe/order/stream_order.hpp>
 
 /// Reports the work that a program enqueues on host streams to the installed checker of stream order; cuda/ordered.hpp
@@ -15,29 +16,14 @@
 /// Throws any exception of `stream_order::options::on_hazard`.
 namespace collprobe::inline COLLPROBE_ABI::ordered {
 
-namespace detail {
-
-template <class Tell>
-void tell(const Tell& tell_it)
-{
-    stream_order::tell_installed(tell_it);
-}
-inline order_stream stream_of([[maybe_unused]] host::stream_ref on)
-{
-#if COLLPROBE_STREAM_ORDER
-    return order_hooks::stream_of(on);
-#else
-    return {};
-#endif
-}
-
-} // namespace detail
+using order_hooks::if_checked;
+using order_hooks::stream_of;
 
 /// Reports work on the stream, and what it reads and writes. Call it before the work is enqueued.
 inline void touch(host::stream_ref on, const memory_ranges& reads, const memory_ranges& writes,
     const char* what = "task", call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) { to.launch(detail::stream_of(on), reads, writes, what, where); });
+    if_checked([&](stream_order& to) { to.launch(stream_of(on), reads, writes, what, where); });
 }
 /// Reports the task as `touch` does, and enqueues it. If the report throws, nothing is enqueued.
 template <class Task>
@@ -50,12 +36,12 @@ void enqueue(host::stream_ref on, const memory_ranges& reads, const memory_range
 /// Reports an access by the calling thread.
 inline void touch_host(memory_range bytes, memory_access mode, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) { to.touch_host(bytes, mode, "host access", where); });
+    if_checked([&](stream_order& to) { to.touch_host(bytes, mode, "host access", where); });
 }
 /// Gives a stream a name for messages.
 inline void name(host::stream_ref on, const char* text)
 {
-    detail::tell([&](stream_order& to) { to.name(detail::stream_of(on), text); });
+    if_checked([&](stream_order& to) { to.name(stream_of(on), text); });
 }
 
 } // namespace collprobe::ordered

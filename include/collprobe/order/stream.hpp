@@ -22,11 +22,20 @@ enum class stream_kind : std::uint8_t {
     legacy, ///< the legacy default stream itself: ordered with all blocking streams of its `space`
 };
 
+/// The source of a stream's number: the caller, or a device.
+struct stream_space {
+    std::uint32_t number = 0;
+
+    static constexpr stream_space of_host() noexcept { return {1}; }
+    static constexpr stream_space of_cuda(int device) noexcept { return {2 + static_cast<std::uint32_t>(device)}; }
+    friend bool operator==(stream_space, stream_space) = default;
+};
+
 /// A stream as the checker knows it. `number`, `space` and `thread` together identify one stream for ever. A handle
 /// would not, because handles are reused.
 struct order_stream {
     std::uint64_t number = 0;
-    std::uint32_t space = 0; ///< the source of the number: 0 the caller, 1 host streams, 2 + d CUDA's of device d
+    stream_space space{};
     std::uint64_t thread = 0; ///< the owner of a stream that belongs to a thread; else 0
     std::uint64_t capture = 0; ///< the number of the capture under way on the stream; 0 if none
     stream_kind kind = stream_kind::independent;
@@ -46,6 +55,13 @@ struct memory_range {
     template <class T>
     memory_range(view<T> elements) noexcept : memory_range(elements.data(), elements.size_bytes())
     {
+    }
+    static memory_range between(std::uintptr_t begin, std::uintptr_t end) noexcept
+    {
+        memory_range range;
+        range.first = begin;
+        range.bytes = end - begin;
+        return range;
     }
     std::uintptr_t end() const noexcept { return first + bytes; }
 };
@@ -107,63 +123,29 @@ private:
 
 namespace detail {
 
-/// The work that a stream or a host thread knows to be done: for each line (stream or host thread) its last operation.
-/// `strong` contains documented order. `weak` adds the order that only communicators give; it is empty if there is no
-/// such order.
-struct order_clock {
-    using epochs = std::vector<std::uint64_t>;
-    epochs strong;
-    epochs weak;
-
-    bool knows(std::size_t line, std::uint64_t epoch) const noexcept { return at(strong, line) >= epoch; }
-    bool knows_weakly(std::size_t line, std::uint64_t epoch) const noexcept
+/// The work that a stream or a host thread knows to be done: for each actor (stream or host thread) its last operation.
+class order_clock {
+public:
+    bool knows(std::size_t actor, std::uint64_t epoch) const noexcept
     {
-        return at(weak.empty() ? strong : weak, line) >= epoch;
-    }
-    /// Whether this clock contains all documented order of `other`.
-    bool covers(const order_clock& other) const noexcept
-    {
-        for (std::size_t line = 0; line < other.strong.size(); ++line) {
-            if (at(strong, line) < other.strong[line]) return false;
-        }
-        return true;
+        return (actor < epochs_.size() ? epochs_[actor] : 0) >= epoch;
     }
     void join(const order_clock& other)
     {
-        if (!weak.empty() || !other.weak.empty()) join_weakly(other);
-        raise(strong, other.strong);
+        if (epochs_.size() < other.epochs_.size()) epochs_.resize(other.epochs_.size());
+        std::uint64_t* const own = epochs_.data();
+        for (std::size_t actor = 0; actor < other.epochs_.size(); ++actor)
+            own[actor] = own[actor] < other.epochs_[actor] ? other.epochs_[actor] : own[actor];
     }
-    /// Adds all of `other` as order within a communicator.
-    void join_weakly(const order_clock& other)
+    void advance(std::size_t actor, std::uint64_t epoch)
     {
-        if (weak.empty()) weak = strong;
-        raise(weak, other.weak.empty() ? other.strong : other.weak);
+        if (epochs_.size() <= actor) epochs_.resize(actor + 1);
+        epochs_[actor] = epoch;
     }
-    void advance(std::size_t line, std::uint64_t epoch)
-    {
-        put(strong, line, epoch);
-        if (!weak.empty()) put(weak, line, epoch);
-    }
-    void clear() noexcept
-    {
-        strong.clear();
-        weak.clear();
-    }
+    void clear() noexcept { epochs_.clear(); }
 
 private:
-    static std::uint64_t at(const epochs& of, std::size_t line) noexcept { return line < of.size() ? of[line] : 0; }
-    static void put(epochs& of, std::size_t line, std::uint64_t epoch)
-    {
-        if (of.size() <= line) of.resize(line + 1);
-        of[line] = epoch;
-    }
-    static void raise(epochs& own, const epochs& other)
-    {
-        if (own.size() < other.size()) own.resize(other.size());
-        std::uint64_t* const to = own.data();
-        for (std::size_t line = 0; line < other.size(); ++line)
-            to[line] = to[line] < other[line] ? other[line] : to[line];
-    }
+    std::vector<std::uint64_t> epochs_;
 };
 
 } // namespace detail
@@ -176,7 +158,7 @@ public:
     bool recorded() const noexcept { return static_cast<bool>(node_); }
     std::uint64_t capture() const noexcept { return node_->capture; }
     const detail::order_clock& clock() const noexcept { return node_->clock; }
-    /// Whether the checker with this number recorded the point: another checker numbers lines differently.
+    /// Whether the checker with this number recorded the point: another checker numbers actors differently.
     bool is_of(std::uint64_t checker) const noexcept { return node_ && node_->checker == checker; }
 
     /// Replaces the earlier point. Allocates only at the first record and while there are copies.

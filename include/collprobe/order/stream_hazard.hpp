@@ -25,11 +25,8 @@ enum class hazard_kind : std::uint8_t {
     use_after_release, ///< an access to bytes that were released and not allocated since
     released_in_use, ///< a release that is not ordered behind an access
     overwritten_in_group, ///< bytes changed between a group's collective and the group's end, when it reads them
-    stale_generation, ///< bytes of an older generation than required: no race, but the same symptom
     half_captured, ///< a graph's launch that is not ordered behind an access made while the graph was captured
     beyond_allocation, ///< an access that begins in an allocation and ends behind it: a wrong count, not a wrong order
-    weakly_ordered, ///< two accesses that are ordered only by the order within a communicator
-    redundant_wait, ///< no hazard: a wait for work that the stream is ordered behind already
 };
 
 constexpr const char* name(hazard_kind kind) noexcept
@@ -42,11 +39,8 @@ constexpr const char* name(hazard_kind kind) noexcept
     case hazard_kind::use_after_release: return "use after release";
     case hazard_kind::released_in_use: return "released in use";
     case hazard_kind::overwritten_in_group: return "overwritten within a group";
-    case hazard_kind::stale_generation: return "stale generation";
     case hazard_kind::half_captured: return "half-captured pair";
     case hazard_kind::beyond_allocation: return "beyond its allocation";
-    case hazard_kind::weakly_ordered: return "ordered only by the communicator's internal serialisation";
-    case hazard_kind::redundant_wait: return "redundant wait";
     }
     return "unknown";
 }

@@ -11,8 +11,8 @@
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/mutex.hpp>
+#include <collprobe/detail/wait.hpp>
 #include <collprobe/order/detail/engine.hpp>
-#include <collprobe/order/hooks.hpp>
 #include <collprobe/order/stream.hpp>
 #include <collprobe/order/stream_hazard.hpp>
 
@@ -28,6 +28,8 @@ inline std::uint64_t& number_of_thread() noexcept
     static thread_local std::uint64_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
     return own;
 }
+
+class process_checker;
 
 } // namespace detail
 
@@ -64,13 +66,9 @@ public:
         /// copies from pageable memory. Hazards are collected in any case.
         void (*on_hazard)(const stream_hazard& found, void* context) = nullptr;
         void* context = nullptr;
-        /// Whether to count waits for work that the stream is ordered behind already.
-        bool redundant_waits = true;
         /// Whether to take it that cudaFree and cudaFreeHost wait for all work on the device. They mostly do, but CUDA
         /// does not promise it.
         bool free_synchronizes = false;
-        /// Whether another checker may be installed in the place of this one, until that is uninstalled.
-        bool gives_way = false;
         /// The number of reports that are kept; further ones are counted, and given to `on_hazard`.
         std::size_t most_reports = 256;
         /// The number of released ranges that are watched for later use.
@@ -85,8 +83,7 @@ public:
 
     stream_order() : stream_order(options{}) {}
     explicit stream_order(const options& settings)
-        : settings_(settings),
-          engine_(serial(), settings.most_reports, settings.most_released, settings.redundant_waits)
+        : settings_(settings), engine_(serial(), settings.most_reports, settings.most_released)
     {
         if (settings_.on_hazard != nullptr) engine_.reports().keep_news();
     }
@@ -94,15 +91,37 @@ public:
     stream_order& operator=(const stream_order&) = delete;
     ~stream_order() { uninstall(); }
 
-    /// Makes the library's own calls report to this checker, until `uninstall` or the destructor. Both wait until no
-    /// call is reporting, so neither may be called in `on_hazard`. Work recorded before is unknown to the checker.
+    /// Makes the library's own calls report to this checker, until `uninstall` or the destructor. Both of these wait
+    /// until no call is reporting, so neither may be called in `on_hazard`. Work recorded before `install` is unknown.
     /// \throws error `unsupported` if COLLPROBE_STREAM_ORDER is 0; `invalid_argument` while another is installed.
-    void install(call_site where = call_site::current());
-    void uninstall() noexcept;
-    bool installed() const noexcept;
-    /// Calls `tell_it(stream_order&)` with the installed checker, if there is one.
+    void install(call_site where = call_site::current())
+    {
+        if constexpr (!COLLPROBE_STREAM_ORDER) {
+            throw error(status::unsupported,
+                "this translation unit is compiled with COLLPROBE_STREAM_ORDER=0, so the library's calls tell nobody",
+                {.call = "stream_order::install", .where = where});
+        }
+        stream_order* none = nullptr;
+        if (installed_.compare_exchange_strong(none, this)) return;
+        detail::refuse("stream_order::install", "another checker is installed", where);
+    }
+    void uninstall() noexcept
+    {
+        stream_order* own = this;
+        if (!installed_.compare_exchange_strong(own, nullptr)) return;
+        for (unsigned round = 0; calls_.load() != 0; ++round) detail::back_off(round);
+    }
+    bool installed() const noexcept { return installed_.load() == this; }
+    /// Calls `tell(stream_order&)` with the installed checker, if there is one.
     template <class Tell>
-    static void tell_installed(const Tell& tell_it);
+    static void tell_installed(const Tell& tell)
+    {
+        if (installed_.load(std::memory_order_relaxed) != nullptr) {
+            const counted_call here;
+            if (stream_order* const to = installed_.load()) return tell(*to);
+        }
+        if (stream_order* const to = of_process_.load(std::memory_order_acquire)) tell(*to);
+    }
 
     // --- Results ---
 
@@ -116,16 +135,6 @@ public:
     {
         const detail::lock_guard lock(guard_);
         return engine_.reports().hazard_count();
-    }
-    std::vector<stream_hazard> redundant_waits() const
-    {
-        const detail::lock_guard lock(guard_);
-        return engine_.reports().redundant_waits();
-    }
-    std::uint64_t redundant_wait_count() const
-    {
-        const detail::lock_guard lock(guard_);
-        return engine_.reports().redundant_count();
     }
     /// Drops the reports, but keeps the knowledge about order and memory.
     void clear_reports()
@@ -156,13 +165,11 @@ public:
     }
     /// Reports a collective of one rank. In a group it is kept until the group ends, unless `deferrable` is false: a
     /// communicator of one rank enqueues at once.
-    void collective(const order_stream& on, order_object communicator, const memory_ranges& reads,
-        const memory_ranges& writes, const char* what, bool deferrable = true,
-        call_site where = call_site::current())
+    void collective(const order_stream& on, const memory_ranges& reads, const memory_ranges& writes, const char* what,
+        bool deferrable = true, call_site where = call_site::current())
     {
         told([&] {
-            engine_.collective(on, {communicator.number}, reads, writes, {what, where},
-                detail::number_of_thread(), deferrable);
+            engine_.collective(on, reads, writes, {what, where}, detail::number_of_thread(), deferrable);
         });
     }
     void group_begin()
@@ -185,15 +192,10 @@ public:
     /// Orders later work of the stream behind `point`. A point that was never recorded is a hazard.
     void wait(const order_stream& on, const order_point& point, call_site where = call_site::current())
     {
-        told([&] {
-            if (point.recorded()) engine_.wait(on, point, {"wait", where}, detail::number_of_thread());
+        told([&, this] {
+            if (point.recorded()) engine_.wait(on, point, detail::number_of_thread());
             else engine_.wait_unrecorded(on, {"wait", where});
         });
-    }
-    /// As `wait`, for a wait that the program did not ask for: it is never redundant.
-    void follow(const order_stream& on, const order_point& point)
-    {
-        told([&] { engine_.follow(on, point, detail::number_of_thread()); });
     }
     /// Reports that the host thread knows `point` to be reached, by a wait or a successful query.
     void reached(const order_point& point)
@@ -216,17 +218,8 @@ public:
     {
         told([&] { engine_.look(point, on); });
     }
-    /// As `synchronize`, for all streams of a space (`order_stream::space`).
-    void synchronize_space(std::uint32_t space)
-    {
-        order_point now;
-        told([&] {
-            engine_.record_space(now, space);
-            engine_.reached(now, detail::number_of_thread());
-        });
-    }
-    /// Sets `point` to the work that is on all streams of a space now.
-    void record_space(order_point& point, std::uint32_t space)
+    /// Sets `point` to the work that is on all streams of a space (`order_stream::space`) now.
+    void record_space(order_point& point, stream_space space)
     {
         told([&] { engine_.record_space(point, space); });
     }
@@ -240,7 +233,7 @@ public:
         told([&] {
             const order_point* const point = engine_.find_event({event.number});
             if (point == nullptr) return; // it may have been recorded before anything was told
-            if (point->recorded()) engine_.wait(on, *point, {"wait", where}, detail::number_of_thread());
+            if (point->recorded()) engine_.wait(on, *point, detail::number_of_thread());
             else engine_.wait_unrecorded(on, {"wait", where});
         });
     }
@@ -313,7 +306,7 @@ public:
         told([&] { engine_.thread_ended(last, detail::number_of_thread()); });
     }
 
-    // --- Lifetimes and generations ---
+    // --- Lifetimes ---
 
     /// Reports that the bytes are new: earlier accesses to them are forgotten, and later ones must end within them.
     /// Bytes of a live allocation remain a part of it, and its end counts.
@@ -336,7 +329,7 @@ public:
     }
     /// Reports that the host frees an allocation, as cudaFree does. With `options::free_synchronizes` the calling
     /// thread has waited for all work of the space when it does so.
-    void free(const void* memory, std::uint32_t space, const char* what, call_site where = call_site::current())
+    void free(const void* memory, stream_space space, const char* what, call_site where = call_site::current())
     {
         order_point all;
         told([&] {
@@ -364,17 +357,6 @@ public:
         const detail::lock_guard lock(guard_);
         return engine_.allocated_bytes(memory);
     }
-    /// Gives the present content of the bytes this generation, until the next write. Untagged bytes have generation 0.
-    void tag(memory_range bytes, std::uint64_t generation)
-    {
-        told([&] { engine_.tag(bytes, generation); });
-    }
-    /// Reports a hazard for bytes that are older than `at_least`.
-    void require_generation(memory_range bytes, std::uint64_t at_least, const char* what = "require_generation",
-        call_site where = call_site::current())
-    {
-        told([&] { engine_.require_generation(bytes, at_least, {what, where}, detail::number_of_thread()); });
-    }
 
     // --- Captures ---
     // A call whose `order_stream::capture` is not 0 is part of that capture. It is checked against the rest of the
@@ -400,7 +382,7 @@ public:
         told([&] {
             const std::uint64_t thread = detail::number_of_thread();
             if (const order_point* const last = engine_.find_event({runnable.number})) {
-                engine_.follow(on, *last, thread);
+                engine_.wait(on, *last, thread);
             }
             engine_.launch_graph(engine_.capture_of({runnable.number}), on, {"graph launch", where}, thread);
             if (on.capture == 0) engine_.record(engine_.event({runnable.number}), on, thread);
@@ -424,6 +406,8 @@ public:
     }
 
 private:
+    friend class detail::process_checker;
+
     static std::uint64_t serial() noexcept
     {
         static std::atomic<std::uint64_t> last{0};
@@ -444,28 +428,20 @@ private:
         for (const stream_hazard& each : news) settings_.on_hazard(each, settings_.context);
     }
 
+    /// Lives while a thread tells the installed checker something.
+    struct counted_call {
+        counted_call() noexcept { calls_.fetch_add(1); }
+        counted_call(const counted_call&) = delete;
+        ~counted_call() { calls_.fetch_sub(1); }
+    };
+    static inline std::atomic<stream_order*> installed_{nullptr};
+    static inline std::atomic<std::uint64_t> calls_{0};
+    /// The one that is told where the program has installed none. It never ends.
+    static inline std::atomic<stream_order*> of_process_{nullptr};
+
     options settings_;
     mutable detail::mutex guard_;
     detail::order_engine engine_;
 };
 
-#if !COLLPROBE_STREAM_ORDER
-inline void stream_order::install(call_site where)
-{
-    throw error(status::unsupported,
-        "this translation unit is compiled with COLLPROBE_STREAM_ORDER=0, so the library's calls tell nobody",
-        {.call = "stream_order::install", .where = where});
-}
-inline void stream_order::uninstall() noexcept {}
-inline bool stream_order::installed() const noexcept { return false; }
-template <class Tell>
-void stream_order::tell_installed(const Tell&)
-{
-}
-#endif
-
 } // namespace collprobe
-
-#if COLLPROBE_STREAM_ORDER
-#include <collprobe/order/detail/engine_sink.hpp>
-#endif

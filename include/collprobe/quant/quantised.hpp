@@ -187,8 +187,8 @@ private:
         comm_.check_buffer(receive, "receive", call.what, stream, where);
         const std::string flaw = detail::flaw_of_arguments(call, rank(), size());
         if (!flaw.empty()) who.fail(status::invalid_argument, flaw);
-        if constexpr (order_hooks::active) order_hooks::access(stream, name(call.what), send, receive, where);
-        [[maybe_unused]] order_hooks::silent inner_work;
+        order_hooks::access(stream, name(call.what), send, receive, where);
+        const order_hooks::silent inner_work;
         const auto scope = comm_.device_scope();
         memory_type& memory = *memory_;
         typename device::event& done = memory.use.wait_for_last(stream, where);

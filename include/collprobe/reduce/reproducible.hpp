@@ -152,8 +152,8 @@ private:
         const view<const T> send = call.sent<T>();
         const view<T> receive = call.received<T>();
         check_arguments(call, send, receive, stream);
-        if constexpr (order_hooks::active) order_hooks::access(stream, name(call.what), send, receive, call.where);
-        [[maybe_unused]] order_hooks::silent inner_work;
+        order_hooks::access(stream, name(call.what), send, receive, call.where);
+        const order_hooks::silent inner_work;
         const bool scatters = call.what == collective::reduce_scatter;
         const std::uint64_t leaf_count = receive.count() * (scatters ? ranks() : 1);
         const std::uint64_t leaves = call.leaves;

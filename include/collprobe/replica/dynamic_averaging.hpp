@@ -230,9 +230,9 @@ private:
         const stream_ref own = memory_->communication;
         typename device::event ready;
         ready.record(stream);
-        detail::wait_inside(own, ready, where);
+        own.wait(ready, where);
         // The caller may have changed streams.
-        if (memory_->placed.recorded()) detail::wait_inside(own, memory_->placed, where);
+        if (memory_->placed.recorded()) own.wait(memory_->placed, where);
         detail::enqueue_marked(memory_->done, own, [&] {
             detail::with_route(comm_, options_.through_adaptors, [&](auto& route) {
                 for (std::size_t i = 0; i < buffers_.size(); ++i) {
@@ -262,7 +262,7 @@ private:
     /// Copies the averages over the weights and the state.
     void place(stream_ref stream, call_site where)
     {
-        detail::wait_inside(stream, memory_->done, where);
+        stream.wait(memory_->done, where);
         detail::enqueue_marked(memory_->placed, stream, [&] {
             for (std::size_t i = 0; i < buffers_.size(); ++i) {
                 device::copy(stream, view<const std::uint8_t>(copy_of(i).bytes()), buffers_[i].bytes(), where);
@@ -279,7 +279,7 @@ private:
             for (std::size_t i = 0; i < weights_; ++i) measure(gradients[i], nullptr, weights_ + i, stream);
         });
         const stream_ref own = at.communication;
-        detail::wait_inside(own, at.placed, where);
+        own.wait(at.placed, where);
         enqueue_marked(at.done, own, [&, this] {
             const double* const distances = at.distances.data();
             const std::uint64_t parts = weights_ * distance_parts;

@@ -88,7 +88,7 @@ public:
     void average(stream_ref stream, call_site where = call_site::current())
     {
         const auto scope = comm_.device_scope();
-        if (memory_->scratch.size() != 0 && memory_->done.recorded()) detail::wait_inside(stream, memory_->done, where);
+        if (memory_->scratch.size() != 0 && memory_->done.recorded()) stream.wait(memory_->done, where);
         detail::enqueue_marked(memory_->done, stream, [&] {
             detail::with_route(comm_, options_.through_adaptors, [&](auto& route) {
                 for (const replica& each : buffers_) {

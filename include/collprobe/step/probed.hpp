@@ -327,7 +327,7 @@ public:
         };
         try {
             detail::enqueue_marked(work.replayed, stream, [&, this] {
-                if (work.replayed.recorded()) detail::wait_inside(stream, work.replayed, where);
+                if (work.replayed.recorded()) stream.wait(work.replayed, where);
                 await_disturbance(to, stream, where);
                 write_tickets({step, next_serial(), lost_ago(), to.host.data()});
                 launching_ = true;
@@ -510,7 +510,7 @@ private:
     /// Lets `stream` wait for work that a launch enqueued on the step's memory before it threw.
     void await_disturbance(in_flight_step& to, stream_ref stream, call_site where)
     {
-        if (to.disturbed && to.done.recorded()) detail::wait_inside(stream, to.done, where);
+        if (to.disturbed && to.done.recorded()) stream.wait(to.done, where);
         to.disturbed = false;
     }
 
@@ -991,7 +991,7 @@ private:
         if constexpr (can_exchange) {
             tools& with = open_tools();
             const view<double> gram = report_of(open).gram();
-            if (with.gram_done.recorded()) detail::wait_inside(stream, with.gram_done, where);
+            if (with.gram_done.recorded()) stream.wait(with.gram_done, where);
             if (!open.has_gram) {
                 device::fill(stream, gram, 0.0, where);
                 open.has_gram = true;
@@ -1017,7 +1017,7 @@ private:
         in_flight_step& to = memory_->ring[next_in_ring(where)];
         detail::enqueue_marked(memory_->reported, stream, [&, this] {
             // Reports run one after the other on all streams: each uses the references that the previous one left.
-            if (memory_->reported.recorded()) detail::wait_inside(stream, memory_->reported, where);
+            if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
             await_disturbance(to, stream, where);
             exchange(memory_->tools, header_of(open), stream, where);
             device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
@@ -1165,7 +1165,7 @@ private:
         const int found = open_tools().lanes.enter(stream, capture_ == nullptr, who.where(), [&, this] {
             // The parts' memory is in use until the last step has ended.
             if (has_parts && capture_ == nullptr && memory_->reported.recorded()) {
-                detail::wait_inside(stream, memory_->reported, who.where());
+                stream.wait(memory_->reported, who.where());
             }
         });
         who.require(found >= 0,

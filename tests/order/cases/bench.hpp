@@ -96,13 +96,13 @@ void on_a_thread(bool told, const Body& body)
 {
     const int begin = 0;
     const int end = 0;
-    if (told) stream_order::tell_installed([&](stream_order& to) { to.handoff_release(&begin); });
+    if (told) ordered::if_checked([&](stream_order& to) { to.handoff_release(&begin); });
     std::thread([&] {
-        if (told) stream_order::tell_installed([&](stream_order& to) { to.handoff_acquire(&begin); });
+        if (told) ordered::if_checked([&](stream_order& to) { to.handoff_acquire(&begin); });
         body();
-        if (told) stream_order::tell_installed([&](stream_order& to) { to.handoff_release(&end); });
+        if (told) ordered::if_checked([&](stream_order& to) { to.handoff_release(&end); });
     }).join();
-    if (told) stream_order::tell_installed([&](stream_order& to) { to.handoff_acquire(&end); });
+    if (told) ordered::if_checked([&](stream_order& to) { to.handoff_acquire(&end); });
 }
 
 struct order_case {

@@ -41,7 +41,7 @@ inline const order_case collective_cases[] = {
             reads(on.first, on.data);
         }},
     {"a communicator orders its own calls, but does not promise it",
-        {hazard_kind::weakly_ordered},
+        {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             communicator world;
             must(ncclAllReduce(on.data, on.data, count, ncclFloat, ncclSum, world.comm, on.first));

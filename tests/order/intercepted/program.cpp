@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A program that knows nothing of the checker but one include, and lacks an edge between two streams.
+// A program that lacks an edge between two streams, and has the checker by one include. While it has installed a checker
+// of its own, that one hears of the same mistake, and stderr does not.
 
 #include <cuda_runtime_api.h>
 
@@ -17,6 +18,13 @@ int main()
     bool good = cudaMalloc(&shard, bytes) == cudaSuccess && cudaMallocHost(&host, bytes) == cudaSuccess;
     good = good && cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking) == cudaSuccess;
     good = good && cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking) == cudaSuccess;
+    {
+        collprobe::stream_order own;
+        own.install();
+        collprobe::ordered::touch(copies, {}, {{shard, bytes}});
+        collprobe::ordered::touch(compute, {}, {{shard, bytes}});
+        good = good && own.hazard_count() == 1;
+    }
     collprobe::ordered::name(copies, "copies");
     good = good && cudaMemcpyAsync(shard, host, bytes, cudaMemcpyHostToDevice, copies) == cudaSuccess;
     good = good && (cudaStreamSynchronize)(copies) == cudaSuccess; // so that the program has no race of its own

@@ -36,13 +36,12 @@ protected:
         if (!flaw.empty()) refuse(collprobe::name(call.what), call.where, flaw);
     }
     /// Reports the call to the checker of stream order, and returns the description that the ranks must agree on. What
-    /// the caller does for the call is then silent towards the checker. `identity`: the address of the state that the
-    /// ranks of this process share, or of this rank's own. `deferrable`: whether an open group may delay the call.
-    call_description report(const collective_call& call, [[maybe_unused]] stream_ref on,
-        [[maybe_unused]] const void* identity, [[maybe_unused]] bool deferrable = false) const
+    /// the caller does for the call is then silent towards the checker. `deferrable`: whether an open group may delay
+    /// the call.
+    call_description report(const collective_call& call, stream_ref on, bool deferrable = false) const
     {
         const Self& self = static_cast<const Self&>(*this);
-        if constexpr (order_hooks::active) order_hooks::call(on, identity, self.rank(), call, deferrable, call.where);
+        order_hooks::call(on, self.rank(), call, deferrable);
         return {call.what, call.type, call.operation, call.root, agreed_count(call, self.size())};
     }
 };

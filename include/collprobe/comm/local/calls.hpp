@@ -57,8 +57,8 @@ public:
         state_->meet.require_usable(rank_, call.what, call.where);
         this->require_right(call);
         static_cast<const Self&>(*this).require_fit(on, call);
-        const auto what = this->report(call, on, state_.get());
-        [[maybe_unused]] order_hooks::silent inner_work;
+        const auto what = this->report(call, on);
+        const order_hooks::silent inner_work;
         static_cast<const Self&>(*this).enqueue(
             on, posted_call{what, call.send, call.receive}, Self::template mover_of<T>(call.what), call.where);
     }

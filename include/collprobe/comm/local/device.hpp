@@ -182,7 +182,7 @@ private:
                 throw;
             }
         };
-        [[maybe_unused]] const auto scope = or_tell([&] { return device_scope(where); });
+        [[maybe_unused]] const auto scope = or_tell([&, this] { return device_scope(where); });
         collprobe::detail::rendezvous& meet = state_->meet;
         rank_state& mine = state_->at(rank_);
         const std::uint64_t call = meet.next_call(rank_);

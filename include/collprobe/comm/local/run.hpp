@@ -27,13 +27,13 @@ void run_ranks(const basic_group<Communicator>& all, Enter enter, Fn& fn)
         int number = -1;
         bool consequence = false;
         std::exception_ptr cause;
+        [[no_unique_address]] order_hooks::point end; ///< of the rank's thread
     };
     std::vector<failure> failed(static_cast<std::size_t>(all.size()));
 
-    [[maybe_unused]] order_hooks::fork_join ranks(&failed);
-    const auto body = [&](int rank) noexcept {
-        [[maybe_unused]] order_hooks::forked here(&failed);
+    const auto body = [&, begin = order_hooks::thread_now()](int rank) noexcept {
         failure& own = failed[static_cast<std::size_t>(rank)];
+        const order_hooks::thread_calls here(begin, own.end);
         try {
             enter(rank);
             Communicator comm = all.communicator(rank);
@@ -59,11 +59,13 @@ void run_ranks(const basic_group<Communicator>& all, Enter enter, Fn& fn)
             // The ranks that run already would wait for ranks that never start.
             all.fail(static_cast<int>(threads.size()), std::current_exception());
             for (collprobe::detail::thread& thread : threads) thread.join();
+            for (const failure& each : failed) order_hooks::reached(each.end);
             throw;
         }
     }
     const failure* first = nullptr;
     for (const failure& each : failed) {
+        order_hooks::reached(each.end);
         if (!each.cause) continue;
         const bool better = first == nullptr || (first->consequence && !each.consequence)
             || (first->consequence == each.consequence && each.number < first->number);

@@ -71,8 +71,8 @@ public:
         handle_->require_usable(collprobe::name(call.what), call.where);
         require_right(call);
         require_countable(call);
-        const call_description what = report(call, on, handle_.get());
-        [[maybe_unused]] order_hooks::silent inner_work;
+        const call_description what = report(call, on);
+        const order_hooks::silent inner_work;
         enqueue(what, call, on, &detail::move<T>);
     }
 

@@ -143,8 +143,8 @@ private:
         require_right(call);
         check.places(call);
         // In a group NCCL may enqueue a call of several ranks later. (It enqueues a call of one rank at once.)
-        const auto what = report(call, on, handle_.get(), size() > 1);
-        [[maybe_unused]] order_hooks::silent inner_work;
+        const auto what = report(call, on, size() > 1);
+        const order_hooks::silent inner_work;
         const bool is_barrier = what.call == collective::barrier;
         if (is_barrier ? size() == 1 : what.count == 0) {
             (void)handle_->check(collprobe::name(what.call), where);

@@ -65,7 +65,7 @@ public:
     {
         require(ncclGroupStart(), "ncclGroupStart", where);
         depth_ = ++open_->depth;
-        if constexpr (order_hooks::active) order_hooks::group_begin();
+        order_hooks::group_begin();
     }
     group(const group&) = delete;
     group& operator=(const group&) = delete;
@@ -76,9 +76,9 @@ public:
         if (depth_ == 0) return;
         following tell(*open_);
         try {
-            [[maybe_unused]] order_hooks::group_end closing;
             finish(call_site{}, true);
             tell.enqueued = true;
+            order_hooks::group_end(true);
         } catch (...) { // the communicators keep the error
         }
     }
@@ -97,18 +97,19 @@ public:
             open_ == &detail::open_group::here(), call, "another thread opened the group", where);
         collprobe::detail::require(depth_ == open_->depth, call, "a group within it is still open", where);
         following tell(*open_);
-        [[maybe_unused]] order_hooks::group_end closing;
         finish(where, false);
         tell.enqueued = true;
+        order_hooks::group_end(true);
     }
 
 private:
-    /// Tells the followers of an outermost group that it has ended.
+    /// Tells the followers of an outermost group that it has ended, and the checker of stream order that it has failed.
     struct following {
         explicit following(detail::open_group& open) : group(open.depth == 1 ? &open : nullptr) {}
         following(const following&) = delete;
         ~following()
         {
+            if (!enqueued) order_hooks::group_end(false);
             if (group != nullptr) group->followers.tell(enqueued);
         }
         detail::open_group* group;

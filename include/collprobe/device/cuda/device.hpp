@@ -14,7 +14,6 @@
 #include <collprobe/device/cuda/memory.hpp>
 #include <collprobe/device/cuda/stream.hpp>
 #include <collprobe/device/host/device.hpp>
-#include <collprobe/order/hooks.hpp>
 
 /// CUDA as a device, for any C++ compiler: only CUDA's runtime header is needed, and no nvcc.
 namespace collprobe::inline COLLPROBE_ABI::cuda {

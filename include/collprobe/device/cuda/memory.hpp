@@ -62,7 +62,7 @@ public:
         check(cudaGetDevice(&device_), "cudaGetDevice", -1, where);
         data_ = static_cast<T*>(Memory::allocate(bytes_of(count, sizeof(T)), device_, where));
         count_ = count;
-        if constexpr (order_hooks::active) order_hooks::allocated(data_, count_ * sizeof(T));
+        order_hooks::allocated(data_, count_ * sizeof(T));
     }
     owned_memory(owned_memory&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)),
@@ -82,7 +82,7 @@ public:
         if (data_ == nullptr) return;
         const device_guard current(device_, std::nothrow);
         const relaxed_capture_mode relaxed;
-        if constexpr (order_hooks::active) order_hooks::released(data_, count_ * sizeof(T), true);
+        order_hooks::released(data_, count_ * sizeof(T), true);
         if (const cudaError_t code = Memory::free(data_); code != cudaSuccess) forget(code);
     }
 

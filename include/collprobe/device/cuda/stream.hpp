@@ -132,9 +132,9 @@ public:
         refuse_capture(where);
         const device_guard current(device_, where);
         const detail::relaxed_capture_mode relaxed;
-        order_hooks::point here = order_hooks::now(*this);
+        const order_hooks::point here = order_hooks::now(*this);
         check(cudaStreamSynchronize(handle_), "cudaStreamSynchronize", device_, handle_, where);
-        if constexpr (order_hooks::active) order_hooks::reached(here);
+        order_hooks::reached(here);
     }
     /// The same with a deadline, by polling; a negative number of milliseconds means none. Takes an event from the
     /// pool.
@@ -153,9 +153,9 @@ public:
             return code != cudaErrorStreamCaptureImplicit;
         }
         if (state != cudaStreamCaptureStatusNone) return false;
-        order_hooks::point here = order_hooks::now(*this);
+        const order_hooks::point here = order_hooks::now(*this);
         const cudaError_t code = cudaStreamQuery(handle_);
-        if constexpr (order_hooks::active) order_hooks::reached(here, code == cudaSuccess);
+        order_hooks::reached(here, code == cudaSuccess);
         if (code != cudaSuccess) detail::forget(code);
         return code != cudaErrorNotReady;
     }
@@ -204,7 +204,7 @@ public:
     {
         if (handle_ == nullptr) return;
         const device_guard current(device_, std::nothrow);
-        if constexpr (order_hooks::active) order_hooks::stream_ended(stream_ref(handle_, device_));
+        order_hooks::stream_ended(stream_ref(handle_, device_));
         if (const cudaError_t code = cudaStreamDestroy(handle_); code != cudaSuccess) detail::forget(code);
     }
 
@@ -279,7 +279,7 @@ public:
         }
         stream_ = on.get();
         capture_ = capture;
-        if constexpr (order_hooks::active) order_hooks::record(capture_, on, point_->handle);
+        order_hooks::record(order_, on, point_->handle);
     }
     bool recorded() const noexcept { return static_cast<bool>(point_); }
     /// The CUDA event of the last record, for calls outside this library; null if there is none.
@@ -299,7 +299,7 @@ public:
         const device_guard current(point_->device, where);
         const detail::relaxed_capture_mode relaxed;
         check(cudaEventSynchronize(get()), "cudaEventSynchronize", point_->device, stream_, where);
-        if constexpr (order_hooks::active) order_hooks::reached(capture_);
+        order_hooks::reached(order_);
     }
     /// The same with a deadline, by polling; a negative number of milliseconds means none.
     /// \throws error `timeout` if work is left then.
@@ -329,7 +329,7 @@ private:
             return false;
         }
         check(code, "cudaEventQuery", point_->device, stream_, where);
-        if constexpr (order_hooks::active) order_hooks::reached(capture_);
+        order_hooks::reached(order_);
         return true;
     }
 
@@ -361,7 +361,8 @@ private:
 
     collprobe::detail::ref<detail::event_node> point_;
     cudaStream_t stream_ = nullptr; // for messages only: it may be gone
-    order_hooks::with_point<unsigned long long> capture_ = 0;
+    unsigned long long capture_ = 0;
+    [[no_unique_address]] order_hooks::point order_;
 };
 
 inline void stream_ref::wait(const event& awaited, call_site where) const
@@ -370,7 +371,7 @@ inline void stream_ref::wait(const event& awaited, call_site where) const
     const device_guard current(device_, where);
     const cudaError_t code = cudaStreamWaitEvent(handle_, awaited.get(), 0);
     if (code == cudaSuccess) {
-        if constexpr (order_hooks::active) order_hooks::wait(*this, awaited.capture_, where);
+        order_hooks::wait(*this, awaited.order_, where);
         return;
     }
     if (code == cudaErrorCapturedEvent || code == cudaErrorStreamCaptureIsolation

@@ -24,7 +24,7 @@ namespace detail {
 /// What every device does before a copy: it checks the ranges, and tells the checker of stream order. Returns whether
 /// there is anything to copy.
 template <class Stream, class T>
-bool begin_copy([[maybe_unused]] const Stream& on, view<const T> source, view<T> destination, call_site where)
+bool begin_copy(const Stream& on, view<const T> source, view<T> destination, call_site where)
 {
     static_assert(std::is_trivially_copyable_v<T>);
     require(source.count() == destination.count(), "copy", "source and destination differ in count", where);
@@ -32,17 +32,17 @@ bool begin_copy([[maybe_unused]] const Stream& on, view<const T> source, view<T>
         "source or destination is null with a count above 0", where);
     require(!overlap(source, destination), "copy", "source and destination overlap", where);
     if (source.empty()) return false;
-    if constexpr (order_hooks::active) order_hooks::access(on, "copy", source, destination, where);
+    order_hooks::access(on, "copy", source, destination, where);
     return true;
 }
 /// The same before a call that writes alone.
 template <class Stream, class T>
-bool begin_write([[maybe_unused]] const Stream& on, const char* call, view<T> destination, call_site where)
+bool begin_write(const Stream& on, const char* call, view<T> destination, call_site where)
 {
     require(destination.empty() || destination.data() != nullptr, call, "destination is null with a count above 0",
         where);
     if (destination.empty()) return false;
-    if constexpr (order_hooks::active) order_hooks::access(on, call, order_hooks::none{}, destination, where);
+    order_hooks::access(on, call, {}, destination, where);
     return true;
 }
 
@@ -63,7 +63,7 @@ public:
                            : static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{alignment}))),
           count_(count)
     {
-        if constexpr (order_hooks::active) order_hooks::allocated(data_, count_ * sizeof(T));
+        order_hooks::allocated(data_, count_ * sizeof(T));
     }
     buffer(buffer&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0))
@@ -77,7 +77,7 @@ public:
     }
     ~buffer()
     {
-        if constexpr (order_hooks::active) order_hooks::released(data_, count_ * sizeof(T), false);
+        order_hooks::released(data_, count_ * sizeof(T), false);
         ::operator delete(data_, std::align_val_t{alignment});
     }
 

@@ -215,7 +215,8 @@ private:
     void require_recorded(const char* call, call_site where) const;
 
     detail::ref<detail::stream_state> stream_;
-    order_hooks::with_point<std::uint64_t> number_ = 0;
+    std::uint64_t number_ = 0;
+    [[no_unique_address]] order_hooks::point order_;
 };
 
 } // namespace collprobe::host

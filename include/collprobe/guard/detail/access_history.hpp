@@ -55,7 +55,7 @@ public:
         for (const use& earlier : uses_) {
             if (!earlier.conflicts_with(range, mode)) continue;
             if (earlier.capture == capture) {
-                if (earlier.stream != id) detail::wait_inside(on, earlier.done, where);
+                if (earlier.stream != id) on.wait(earlier.done, where);
             } else if (earlier.capture == 0 && !earlier.done.query(where)) {
                 throw error(status::invalid_argument,
                     "the stream is capturing, and work outside the capture still uses the buffer: synchronise before "
@@ -128,7 +128,7 @@ private:
             bool ended = false;
             if (uses_[i].capture != 0 && uses_[i].conflicts_with(range, mode)) {
                 try {
-                    detail::wait_inside(on, uses_[i].done, where);
+                    on.wait(uses_[i].done, where);
                 } catch (const error& refused) {
                     if (refused.code() != status::invalid_argument) throw;
                     ended = true; // the capture has ended

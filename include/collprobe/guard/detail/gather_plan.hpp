@@ -96,7 +96,7 @@ public:
     {
         const view<T> to = send_;
         if constexpr (converts) {
-            if constexpr (order_hooks::active) order_hooks::access(on, "convert", source_, to, where_);
+            order_hooks::access(on, "convert", source_, to, where_);
             device::for_each(on, to.count(), convert_body<Source, T>{source_, to});
         } else {
             if (path_ == gather_path::copy && !source_.empty())

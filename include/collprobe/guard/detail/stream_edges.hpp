@@ -60,7 +60,7 @@ void await_producers(
         if (!is_new_stream(producers, producer, on)) continue;
         typename Comm::device::event ready;
         record_at(ready, *producer, where);
-        detail::wait_inside(on, ready, where);
+        on.wait(ready, where);
     }
 }
 

@@ -25,18 +25,12 @@
 /// CUDA which stream the handle denotes.
 namespace collprobe::inline COLLPROBE_ABI::ordered {
 
+inline order_stream stream_of(cudaStream_t handle) { return order_hooks::stream_of(cuda::stream_ref(handle)); }
+
 namespace detail {
 
-inline order_stream stream_of([[maybe_unused]] cudaStream_t handle)
-{
-#if COLLPROBE_STREAM_ORDER
-    return order_hooks::stream_of(cuda::stream_ref(handle));
-#else
-    return {};
-#endif
-}
 /// Of the streams of the current device.
-inline std::uint32_t space_of_device() { return 2 + static_cast<std::uint32_t>(cuda::detail::current_device()); }
+inline stream_space space_of_device() { return stream_space::of_cuda(cuda::detail::current_device()); }
 /// Of a null pointer those of the host's pageable memory.
 inline cudaPointerAttributes attributes_of(const void* memory)
 {
@@ -48,10 +42,10 @@ inline cudaPointerAttributes attributes_of(const void* memory)
     return attributes;
 }
 /// Of the streams of the device that the memory belongs to; of the current one if CUDA does not know the memory.
-inline std::uint32_t space_of(const void* memory)
+inline stream_space space_of(const void* memory)
 {
     const int device = attributes_of(memory).device;
-    return device < 0 ? space_of_device() : 2 + static_cast<std::uint32_t>(device);
+    return device < 0 ? space_of_device() : stream_space::of_cuda(device);
 }
 /// Where a call puts the address of memory. (CUDA's own templates take pointers to constant elements, too.)
 template <class T>
@@ -61,9 +55,9 @@ void** address_of(T** memory) noexcept
 }
 /// Reports a call that succeeded.
 template <class Tell>
-cudaError_t told(cudaError_t code, const Tell& tell_it)
+cudaError_t told(cudaError_t code, const Tell& tell)
 {
-    if (code == cudaSuccess) tell(tell_it);
+    if (code == cudaSuccess) if_checked(tell);
     return code;
 }
 
@@ -75,12 +69,12 @@ cudaError_t told(cudaError_t code, const Tell& tell_it)
 inline void touch(cudaStream_t stream, const memory_ranges& reads, const memory_ranges& writes,
     const char* what = "kernel", call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) { to.launch(detail::stream_of(stream), reads, writes, what, where); });
+    if_checked([&](stream_order& to) { to.launch(stream_of(stream), reads, writes, what, where); });
 }
 /// Gives a stream a name for messages.
 inline void name(cudaStream_t stream, const char* text)
 {
-    detail::tell([&](stream_order& to) { to.name(detail::stream_of(stream), text); });
+    if_checked([&](stream_order& to) { to.name(stream_of(stream), text); });
 }
 
 // --- Copies and fills: order/README.md has a table of which ones the calling thread waits for ---
@@ -123,7 +117,7 @@ cudaError_t copy(const copy_call& call, const Make& make)
 {
     auto waits = copy_wait::none;
     order_point waited;
-    tell([&](stream_order& to) {
+    if_checked([&](stream_order& to) {
         const order_stream on = stream_of(call.stream);
         if (on.capture == 0) waits = wait_of_copy(call.to.data, call.from.data, call.is_async);
         if (waits != copy_wait::source) to.launch(on, call.from, call.to, call.what, call.where);
@@ -145,7 +139,7 @@ cudaError_t fill(const char* what, const strided_range& memory, cudaStream_t str
 {
     bool waits = false;
     order_point waited;
-    tell([&](stream_order& to) {
+    if_checked([&](stream_order& to) {
         const order_stream on = stream_of(stream);
         waits = !is_async && attributes_of(memory.data).type != cudaMemoryTypeDevice;
         to.launch(on, {}, memory, what, where);
@@ -175,8 +169,8 @@ inline cudaError_t memcpy_async(void* to_memory, const void* from, std::size_t b
 inline cudaError_t memcpy_peer_async(void* to_memory, int to_device, const void* from, int from_device,
     std::size_t bytes, cudaStream_t stream = nullptr, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) {
-        to.launch(detail::stream_of(stream), {{from, bytes}}, {{to_memory, bytes}}, "cudaMemcpyPeerAsync", where);
+    if_checked([&](stream_order& to) {
+        to.launch(stream_of(stream), {{from, bytes}}, {{to_memory, bytes}}, "cudaMemcpyPeerAsync", where);
     });
     return cudaMemcpyPeerAsync(to_memory, to_device, from, from_device, bytes, stream);
 }
@@ -223,8 +217,8 @@ inline cudaError_t memset_2d_async(void* memory, std::size_t pitch, int value, s
 inline cudaError_t launch_host_func(cudaStream_t stream, cudaHostFn_t function, void* data,
     const memory_ranges& reads = {}, const memory_ranges& writes = {}, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) {
-        to.launch(detail::stream_of(stream), reads, writes, "cudaLaunchHostFunc", where);
+    if_checked([&](stream_order& to) {
+        to.launch(stream_of(stream), reads, writes, "cudaLaunchHostFunc", where);
     });
     return cudaLaunchHostFunc(stream, function, data);
 }
@@ -240,29 +234,29 @@ inline cudaError_t event_create(cudaEvent_t* event, unsigned int flags = cudaEve
 inline cudaError_t event_record(cudaEvent_t event, cudaStream_t stream = nullptr)
 {
     return detail::told(cudaEventRecord(event, stream),
-        [&](stream_order& to) { to.record(order_object(event), detail::stream_of(stream)); });
+        [&](stream_order& to) { to.record(order_object(event), stream_of(stream)); });
 }
 inline cudaError_t event_record_with_flags(cudaEvent_t event, cudaStream_t stream = nullptr, unsigned int flags = 0)
 {
     return detail::told(cudaEventRecordWithFlags(event, stream, flags),
-        [&](stream_order& to) { to.record(order_object(event), detail::stream_of(stream)); });
+        [&](stream_order& to) { to.record(order_object(event), stream_of(stream)); });
 }
 inline cudaError_t stream_wait_event(
     cudaStream_t stream, cudaEvent_t event, unsigned int flags = 0, call_site where = call_site::current())
 {
     return detail::told(cudaStreamWaitEvent(stream, event, flags),
-        [&](stream_order& to) { to.wait(detail::stream_of(stream), order_object(event), where); });
+        [&](stream_order& to) { to.wait(stream_of(stream), order_object(event), where); });
 }
 inline cudaError_t event_query(cudaEvent_t event)
 {
     order_point now; // another thread may record the event anew meanwhile
-    detail::tell([&](stream_order& to) { now = to.point_of(order_object(event)); });
+    if_checked([&](stream_order& to) { now = to.point_of(order_object(event)); });
     return detail::told(cudaEventQuery(event), [&](stream_order& to) { to.reached(now); });
 }
 inline cudaError_t event_synchronize(cudaEvent_t event)
 {
     order_point now; // as above
-    detail::tell([&](stream_order& to) { now = to.point_of(order_object(event)); });
+    if_checked([&](stream_order& to) { now = to.point_of(order_object(event)); });
     return detail::told(cudaEventSynchronize(event), [&](stream_order& to) { to.reached(now); });
 }
 inline cudaError_t event_destroy(cudaEvent_t event)
@@ -273,31 +267,31 @@ inline cudaError_t event_destroy(cudaEvent_t event)
 inline cudaError_t stream_create(cudaStream_t* stream, unsigned int flags = cudaStreamDefault, int priority = 0)
 {
     return detail::told(cudaStreamCreateWithPriority(stream, flags, priority),
-        [&](stream_order& to) { to.stream_began(detail::stream_of(*stream)); });
+        [&](stream_order& to) { to.stream_began(stream_of(*stream)); });
 }
 inline cudaError_t stream_query(cudaStream_t stream)
 {
     order_point before;
-    detail::tell([&](stream_order& to) { to.look(before, detail::stream_of(stream)); });
+    if_checked([&](stream_order& to) { to.look(before, stream_of(stream)); });
     return detail::told(cudaStreamQuery(stream), [&](stream_order& to) { to.reached(before); });
 }
 inline cudaError_t stream_synchronize(cudaStream_t stream)
 {
     order_point before;
-    detail::tell([&](stream_order& to) { to.look(before, detail::stream_of(stream)); });
+    if_checked([&](stream_order& to) { to.look(before, stream_of(stream)); });
     return detail::told(cudaStreamSynchronize(stream), [&](stream_order& to) { to.reached(before); });
 }
 inline cudaError_t stream_destroy(cudaStream_t stream)
 {
     order_stream ended;
-    detail::tell([&](stream_order&) { ended = detail::stream_of(stream); });
+    if_checked([&](stream_order&) { ended = stream_of(stream); });
     return detail::told(cudaStreamDestroy(stream), [&](stream_order& to) { to.stream_ended(ended); });
 }
 /// Synchronises with the current device.
 inline cudaError_t device_synchronize()
 {
     order_point before; // it is unknown whether work that other threads enqueue meanwhile is waited for
-    detail::tell([&](stream_order& to) { to.record_space(before, detail::space_of_device()); });
+    if_checked([&](stream_order& to) { to.record_space(before, detail::space_of_device()); });
     return detail::told(cudaDeviceSynchronize(), [&](stream_order& to) { to.reached(before); });
 }
 
@@ -337,13 +331,13 @@ cudaError_t malloc_host(T** memory, std::size_t bytes, unsigned int flags = cuda
 /// (`stream_order::options::free_synchronizes`).
 inline cudaError_t free(void* memory, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) { to.free(memory, detail::space_of(memory), "cudaFree", where); });
+    if_checked([&](stream_order& to) { to.free(memory, detail::space_of(memory), "cudaFree", where); });
     return cudaFree(memory);
 }
 /// As `free`, for pinned memory.
 inline cudaError_t free_host(void* memory, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) { to.free(memory, detail::space_of(memory), "cudaFreeHost", where); });
+    if_checked([&](stream_order& to) { to.free(memory, detail::space_of(memory), "cudaFreeHost", where); });
     return cudaFreeHost(memory);
 }
 /// Pins memory of the host, which may have been in use before.
@@ -355,7 +349,7 @@ inline cudaError_t host_register(void* memory, std::size_t bytes, unsigned int f
 /// The calling thread must know that all work with the bytes is done.
 inline cudaError_t host_unregister(void* memory, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) {
+    if_checked([&](stream_order& to) {
         to.release({memory, to.allocated_bytes(memory)}, false, where, "cudaHostUnregister");
     });
     return cudaHostUnregister(memory);
@@ -365,7 +359,7 @@ cudaError_t malloc_async(
     T** memory, std::size_t bytes, cudaStream_t stream, call_site where = call_site::current())
 {
     return detail::told(cudaMallocAsync(detail::address_of(memory), bytes, stream),
-        [&](stream_order& to) { to.allocate({*detail::address_of(memory), bytes}, detail::stream_of(stream), where); });
+        [&](stream_order& to) { to.allocate({*detail::address_of(memory), bytes}, stream_of(stream), where); });
 }
 template <class T>
 cudaError_t malloc_async(T** memory, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream,
@@ -373,12 +367,12 @@ cudaError_t malloc_async(T** memory, std::size_t bytes, cudaMemPool_t pool, cuda
 {
     void** const to_address = detail::address_of(memory);
     return detail::told(cudaMallocFromPoolAsync(to_address, bytes, pool, stream),
-        [&](stream_order& to) { to.allocate({*to_address, bytes}, detail::stream_of(stream), where); });
+        [&](stream_order& to) { to.allocate({*to_address, bytes}, stream_of(stream), where); });
 }
 inline cudaError_t free_async(void* memory, cudaStream_t stream, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) {
-        to.release({memory, to.allocated_bytes(memory)}, detail::stream_of(stream), where);
+    if_checked([&](stream_order& to) {
+        to.release({memory, to.allocated_bytes(memory)}, stream_of(stream), where);
     });
     return cudaFreeAsync(memory, stream);
 }
@@ -388,14 +382,14 @@ inline cudaError_t free_async(void* memory, cudaStream_t stream, call_site where
 inline cudaError_t stream_begin_capture(cudaStream_t stream, cudaStreamCaptureMode mode)
 {
     return detail::told(cudaStreamBeginCapture(stream, mode),
-        [&](stream_order& to) { to.capture_begin(detail::stream_of(stream).capture); });
+        [&](stream_order& to) { to.capture_begin(stream_of(stream).capture); });
 }
 inline cudaError_t stream_end_capture(cudaStream_t stream, cudaGraph_t* graph)
 {
     std::uint64_t capture = 0;
-    detail::tell([&](stream_order&) { capture = detail::stream_of(stream).capture; });
+    if_checked([&](stream_order&) { capture = stream_of(stream).capture; });
     const cudaError_t code = cudaStreamEndCapture(stream, graph);
-    detail::tell([&](stream_order& to) {
+    if_checked([&](stream_order& to) {
         to.capture_end(capture);
         if (code == cudaSuccess) to.set_capture_of(order_object(*graph), capture);
     });
@@ -436,8 +430,8 @@ inline cudaError_t graph_exec_destroy(cudaGraphExec_t runnable)
 inline cudaError_t graph_launch(
     cudaGraphExec_t runnable, cudaStream_t stream, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) {
-        to.launch_graph(order_object(runnable), detail::stream_of(stream), where);
+    if_checked([&](stream_order& to) {
+        to.launch_graph(order_object(runnable), stream_of(stream), where);
     });
     return cudaGraphLaunch(runnable, stream);
 }

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <iterator>
+#include <map>
 
 #include <collprobe/order/detail/table.hpp>
 #include <collprobe/order/stream.hpp>
@@ -18,9 +18,9 @@ public:
     /// The outermost allocation that holds the byte; of 0 bytes if there is none.
     memory_range holding(std::uintptr_t byte) const noexcept
     {
-        const std::size_t at = behind(byte);
-        if (at == 0 || byte >= outer_[at - 1].end()) return {};
-        return outer_[at - 1];
+        const auto behind = outer_.upper_bound(byte);
+        if (behind == outer_.begin() || std::prev(behind)->second <= byte) return {};
+        return memory_range::between(std::prev(behind)->first, std::prev(behind)->second);
     }
     /// The size of the last allocation that began at this address; 0 if there is none or it was released.
     std::uint64_t bytes_at(std::uintptr_t first) const noexcept
@@ -37,8 +37,8 @@ public:
         if (range.bytes == 0) return;
         sizes_[{range.first}] = range.bytes;
         if (within(range, holding(range.first))) return;
-        // What overlaps it has ended without a word.
-        outer_.insert(erase(range), range);
+        erase(range); // what overlaps it has ended without a word
+        outer_[range.first] = range.end();
     }
     /// With `stays_unused` the rest of an allocation that `range` is a part of remains one. Without it the bytes may be
     /// used by others, so that no bounds of that allocation are known any more.
@@ -51,14 +51,11 @@ public:
         sizes_.erase({range.first});
         if (is_inner && within(range, outer)) return;
         const memory_range last = holding(range.end() - 1);
-        const auto rest = erase(range);
+        erase(range);
         if (!stays_unused) return;
         // At most one allocation reaches beyond either end of the range.
-        const bool keeps_end = last.bytes != 0 && last.end() > range.end();
-        const bool keeps_begin = outer.bytes != 0 && outer.first < range.first;
-        auto at = rest;
-        if (keeps_end) at = outer_.insert(at, between(range.end(), last.end()));
-        if (keeps_begin) outer_.insert(at, between(outer.first, range.first));
+        if (last.bytes != 0 && last.end() > range.end()) outer_[range.end()] = last.end();
+        if (outer.bytes != 0 && outer.first < range.first) outer_[outer.first] = range.first;
     }
 
 private:
@@ -66,33 +63,15 @@ private:
     {
         return outer.bytes != 0 && inner.first >= outer.first && inner.bytes <= outer.end() - inner.first;
     }
-    static memory_range between(std::uintptr_t first, std::uintptr_t end) noexcept
+    /// Erases all that overlap `range`.
+    void erase(memory_range range)
     {
-        return {reinterpret_cast<const void*>(first), end - first};
-    }
-    /// The index of the first allocation that begins behind `byte`.
-    std::size_t behind(std::uintptr_t byte) const noexcept
-    {
-        std::size_t low = 0;
-        for (std::size_t high = outer_.size(); low < high;) {
-            const std::size_t middle = low + (high - low) / 2;
-            if (outer_[middle].first <= byte) low = middle + 1;
-            else high = middle;
-        }
-        return low;
-    }
-    /// Erases all that overlap `range`; returns the place of their successor.
-    std::vector<memory_range>::iterator erase(memory_range range)
-    {
-        std::size_t first = behind(range.first);
-        if (first > 0 && outer_[first - 1].end() > range.first) --first;
-        std::size_t last = first;
-        while (last < outer_.size() && outer_[last].first < range.end()) ++last;
-        const auto at = [&](std::size_t index) { return outer_.begin() + static_cast<std::ptrdiff_t>(index); };
-        return outer_.erase(at(first), at(last));
+        auto first = outer_.upper_bound(range.first);
+        if (first != outer_.begin() && std::prev(first)->second > range.first) --first;
+        outer_.erase(first, outer_.lower_bound(range.end()));
     }
 
-    std::vector<memory_range> outer_; ///< ascending and disjoint
+    std::map<std::uintptr_t, std::uintptr_t> outer_; ///< disjoint: from the first byte to the end
     order_table<std::uint64_t> sizes_; ///< by address
 };
 

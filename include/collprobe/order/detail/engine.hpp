@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,50 +20,42 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// The rules of `stream_order`, for one thread at a time; that class documents the calls.
 class order_engine {
 public:
-    order_engine(std::uint64_t serial, std::size_t most_reports, std::size_t most_released, bool redundant_waits)
-        : serial_(serial), most_released_(most_released), redundant_waits_(redundant_waits), reports_(most_reports)
+    order_engine(std::uint64_t serial, std::size_t most_reports, std::size_t most_released)
+        : serial_(serial), most_released_(most_released), reports_(most_reports)
     {
     }
     order_engine(const order_engine&) = delete;
     order_engine& operator=(const order_engine&) = delete;
-    ~order_engine()
-    {
-        for (capture* const each : captures_) delete each;
-    }
 
     hazard_list& reports() noexcept { return reports_; }
     const hazard_list& reports() const noexcept { return reports_; }
     void name(const order_stream& stream, std::string text)
     {
         order_domain& in = domain_of(stream);
-        in.line(in.line_of(stream, {}, now_)).identities.back().name = std::move(text);
+        in.actor(in.actor_of(stream, {}, now_)).identities.back().name = std::move(text);
     }
 
     void launch(
         const order_stream& on, const memory_ranges& reads, const memory_ranges& writes, order_site what,
         std::uint64_t thread)
     {
-        operate(on, nullptr, reads, writes, site(what), thread);
+        operate(on, reads, writes, site(what), thread);
     }
     void touch_host(memory_range range, memory_access mode, order_site what, std::uint64_t thread)
     {
-        const std::uint32_t own = host_line(thread);
+        const std::uint32_t own = host_actor(thread);
         const order_access access = step_host(own, what);
         check_bounds(main_, access, range, mode);
-        check(main_, access, main_.line(own).clock, range, mode, nullptr);
+        check(main_, access, main_.actor(own).clock, range, mode);
     }
-    void collective(const order_stream& on, order_key communicator, const memory_ranges& reads,
-        const memory_ranges& writes, order_site what, std::uint64_t thread, bool deferrable)
+    void collective(const order_stream& on, const memory_ranges& reads, const memory_ranges& writes, order_site what,
+        std::uint64_t thread, bool deferrable)
     {
         group* const open = deferrable ? groups_.find({thread}) : nullptr;
-        if (open == nullptr || open->depth == 0) {
-            operate(on, &communicator, reads, writes, site(what), thread);
-            return;
-        }
+        if (open == nullptr || open->depth == 0) return operate(on, reads, writes, site(what), thread);
         if (open->used == open->members.size()) open->members.emplace_back();
         member& added = open->members[open->used++];
         added.on = on;
-        added.communicator = communicator;
         added.site = site(what);
         added.reads.assign(reads.begin(), reads.end());
         added.writes.assign(writes.begin(), writes.end());
@@ -92,7 +85,7 @@ public:
     {
         order_domain& in = domain_of(on);
         const std::uint32_t own = enter(in, on, thread);
-        point.record(serial_, on.capture, in.line(own).clock);
+        point.record(serial_, on.capture, in.actor(own).clock);
     }
     /// Sets the point to the work that a host waits for if it synchronises with the stream now. The stream learns
     /// nothing.
@@ -104,32 +97,19 @@ public:
     }
     void record_host(order_point& point, std::uint64_t thread)
     {
-        point.record(serial_, 0, main_.line(host_line(thread)).clock);
+        point.record(serial_, 0, main_.actor(host_actor(thread)).clock);
     }
-    void wait(const order_stream& on, const order_point& point, order_site what, std::uint64_t thread)
+    void wait(const order_stream& on, const order_point& point, std::uint64_t thread)
     {
         if (!point.is_of(serial_) || point.capture() != on.capture) return;
         order_domain& in = domain_of(on);
-        const std::uint32_t own = enter(in, on, thread);
-        order_clock& clock = in.line(own).clock;
-        if (redundant_waits_ && clock.covers(point.clock())) {
-            const order_access access{++now_, own, site(what)};
-            add(hazard_kind::redundant_wait, {}, access, {&in, {}, memory_access::read, {}});
-        }
-        clock.join(point.clock());
-    }
-    /// As `wait`, for a wait that the caller did not ask for.
-    void follow(const order_stream& on, const order_point& point, std::uint64_t thread)
-    {
-        if (!point.is_of(serial_) || point.capture() != on.capture) return;
-        order_domain& in = domain_of(on);
-        in.line(enter(in, on, thread)).clock.join(point.clock());
+        in.actor(enter(in, on, thread)).clock.join(point.clock());
     }
     void wait_unrecorded(const order_stream& on, order_site what)
     {
         order_domain& in = domain_of(on);
         const order_access access{++now_, enter(in, on), site(what)};
-        add(hazard_kind::unrecorded_event, {}, access, {&in, {}, memory_access::read, {}});
+        add(hazard_kind::unrecorded_event, in, {}, {}, access, {}, {});
     }
     /// Adds the point's knowledge to the host thread.
     void reached(const order_point& point, std::uint64_t thread)
@@ -137,7 +117,7 @@ public:
         if (point.is_of(serial_) && point.capture() == 0) learn(thread, point.clock());
     }
     /// Records the present knowledge of all streams of a space.
-    void record_space(order_point& point, std::uint32_t space)
+    void record_space(order_point& point, stream_space space)
     {
         order_clock all;
         main_.look(space, all);
@@ -158,7 +138,7 @@ public:
 
     void handoff_release(order_key tag, std::uint64_t thread)
     {
-        handoffs_[tag].join(main_.line(host_line(thread)).clock);
+        handoffs_[tag].join(main_.actor(host_actor(thread)).clock);
     }
     void handoff_acquire(order_key tag, std::uint64_t thread)
     {
@@ -168,7 +148,7 @@ public:
     void thread_began(const order_point& parent, std::uint64_t thread)
     {
         if (!parent.is_of(serial_)) return;
-        (void)main_.host_line(thread, parent.clock(), now_);
+        (void)main_.host_actor(thread, parent.clock(), now_);
         learn(thread, parent.clock());
     }
     void thread_ended(order_point& last, std::uint64_t thread)
@@ -191,39 +171,22 @@ public:
     {
         domain_of(on).shadow.forget(range);
         allocations_.add(range);
-        operate(on, nullptr, {}, {&range, 1}, site(what), thread);
+        operate(on, {}, {&range, 1}, site(what), thread);
     }
     void release(memory_range range, bool stays_unused, order_site what, std::uint64_t thread)
     {
         allocations_.remove(range, stays_unused);
-        const std::uint32_t own = host_line(thread);
+        const std::uint32_t own = host_actor(thread);
         const order_access access = step_host(own, what);
-        const hazard_kind kind = hazard_kind::released_in_use;
-        check(main_, access, main_.line(own).clock, range, memory_access::write, &kind);
+        check(main_, access, main_.actor(own).clock, range, memory_access::write, true);
         if (stays_unused) mark_released(main_, range);
         else main_.shadow.forget(range);
     }
     void release_on(const order_stream& on, memory_range range, order_site what, std::uint64_t thread)
     {
         allocations_.remove(range, true);
-        const hazard_kind kind = hazard_kind::released_in_use;
-        operate(on, nullptr, {}, {&range, 1}, site(what), thread, &kind);
+        operate(on, {}, {&range, 1}, site(what), thread, true);
         mark_released(domain_of(on), range);
-    }
-
-    void tag(memory_range range, std::uint64_t generation)
-    {
-        main_.shadow.visit(range,
-            [&](std::uintptr_t, std::uintptr_t, order_segment& state) { state.generation = generation; });
-    }
-    void require_generation(memory_range range, std::uint64_t at_least, order_site what, std::uint64_t thread)
-    {
-        const order_access access{++now_, host_line(thread), site(what)};
-        main_.shadow.visit(range, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
-            if (state.generation >= at_least) return;
-            add(hazard_kind::stale_generation, state.write, access,
-                {&main_, &main_, memory_access::write, {reinterpret_cast<const void*>(first), end - first}});
-        });
     }
 
     void capture_begin(std::uint64_t number) { (void)domain_of({.capture = number}); }
@@ -232,15 +195,7 @@ public:
         capture* const found = find_capture(number);
         if (found != nullptr && found->ended == capture::open) found->ended = now_;
     }
-    void capture_forget(std::uint64_t number)
-    {
-        for (capture*& each : captures_) {
-            if (each->number != number) continue;
-            delete std::exchange(each, captures_.back());
-            captures_.pop_back();
-            return;
-        }
-    }
+    void capture_forget(std::uint64_t number) { captures_.erase(number); }
     std::uint64_t capture_of(order_key graph)
     {
         const std::uint64_t* const found = graphs_.find(graph);
@@ -264,26 +219,22 @@ public:
         if (graph == nullptr) return;
         reads_.clear();
         writes_.clear();
-        graph->domain.shadow.look({nullptr, UINTPTR_MAX},
-            [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
-                std::vector<memory_range>& list = state.write.epoch != 0 ? writes_ : reads_;
-                const memory_range run{reinterpret_cast<const void*>(first), end - first};
-                if (!list.empty() && list.back().end() == first) list.back().bytes += run.bytes;
-                else list.push_back(run);
-            });
-        // Neighbouring accesses were made one range here; each was checked when it was captured.
+        graph->domain.shadow.look({nullptr, UINTPTR_MAX}, [&](memory_range bytes, const order_segment& state) {
+            std::vector<memory_range>& list = state.write.epoch != 0 ? writes_ : reads_;
+            if (!list.empty() && list.back().end() == bytes.first) list.back().bytes += bytes.bytes;
+            else list.push_back(bytes);
+        });
         launched_ = graph;
-        operate(on, nullptr, reads_, writes_, site(what), thread, nullptr, bounds::known);
+        operate(on, reads_, writes_, site(what), thread);
         launched_ = nullptr;
     }
 
 private:
     struct capture {
         static constexpr std::uint64_t open = UINT64_MAX;
-        std::uint64_t number;
-        std::uint64_t begun; ///< epoch
-        std::uint64_t ended; ///< epoch, or `open`
-        std::size_t graphs; ///< how many graphs' handles stand for it
+        std::uint64_t begun = 0; ///< epoch
+        std::uint64_t ended = open; ///< epoch, or `open`
+        std::size_t graphs = 0; ///< how many graphs' handles stand for it
         order_domain domain;
     };
     struct release_of {
@@ -296,7 +247,6 @@ private:
     };
     struct member {
         order_stream on;
-        order_key communicator;
         std::uint32_t site = 0;
         std::vector<memory_range> reads;
         std::vector<memory_range> writes;
@@ -308,51 +258,41 @@ private:
         std::size_t used = 0;
         std::vector<member> members; ///< not cleared, to reuse their memory
     };
-    /// The earlier side of a report.
-    struct other_side {
-        order_domain* later_in;
-        order_domain* in;
-        memory_access mode;
-        memory_range bytes;
-        memory_access later_mode = memory_access::read;
-    };
 
     std::uint32_t site(order_site what) { return reports_.site_number(what.operation, what.where); }
-    std::uint32_t host_line(std::uint64_t thread) { return main_.host_line(thread, {}, now_); }
+    std::uint32_t host_actor(std::uint64_t thread) { return main_.host_actor(thread, {}, now_); }
     order_access step_host(std::uint32_t own, order_site what)
     {
-        order_line& line = main_.line(own);
+        order_actor& actor = main_.actor(own);
         const order_access access{++now_, own, site(what)};
-        line.clock.advance(own, access.epoch);
-        line.last = access.epoch;
-        ++line.version;
+        actor.clock.advance(own, access.epoch);
+        actor.last = access.epoch;
+        ++actor.version;
         return access;
     }
     void learn(std::uint64_t thread, const order_clock& news_of)
     {
-        order_line& line = main_.line(host_line(thread));
-        line.clock.join(news_of);
-        ++line.version;
+        order_actor& actor = main_.actor(host_actor(thread));
+        actor.clock.join(news_of);
+        ++actor.version;
     }
 
     capture* find_capture(std::uint64_t number) noexcept
     {
-        for (capture* const each : captures_) {
-            if (each->number == number) return each;
-        }
-        return nullptr;
+        const auto found = captures_.find(number);
+        return found == captures_.end() ? nullptr : &found->second;
     }
     order_domain& domain_of(const order_stream& stream)
     {
         if (stream.capture == 0) return main_;
-        if (capture* const known = find_capture(stream.capture)) return known->domain;
-        captures_.push_back(new capture{stream.capture, now_, capture::open, 0, {}});
-        return captures_.back()->domain;
+        const auto [found, is_new] = captures_.try_emplace(stream.capture);
+        if (is_new) found->second.begun = now_;
+        return found->second.domain;
     }
 
     std::uint32_t enter(order_domain& in, const order_stream& on)
     {
-        const std::uint32_t own = in.line_of(on, {}, now_);
+        const std::uint32_t own = in.actor_of(on, {}, now_);
         in.join_default_streams(own);
         return own;
     }
@@ -360,46 +300,35 @@ private:
     std::uint32_t enter(order_domain& in, const order_stream& on, std::uint64_t thread)
     {
         if (&in != &main_) return enter(in, on);
-        const std::uint32_t host = host_line(thread);
-        const std::uint32_t own = in.line_of(on, in.line(host).clock, now_);
-        const order_line& from = in.line(host);
-        order_line& line = in.line(own);
-        if (line.joined_host != host || line.joined_version != from.version) {
-            line.clock.join(from.clock);
-            line.joined_host = host;
-            line.joined_version = from.version;
+        const std::uint32_t host = host_actor(thread);
+        const std::uint32_t own = in.actor_of(on, in.actor(host).clock, now_);
+        const order_actor& from = in.actor(host);
+        order_actor& actor = in.actor(own);
+        if (actor.joined_host != host || actor.joined_version != from.version) {
+            actor.clock.join(from.clock);
+            actor.joined_host = host;
+            actor.joined_version = from.version;
         }
         in.join_default_streams(own);
         return own;
     }
 
-    /// Whether the bounds of an operation's ranges are still to be checked.
-    enum class bounds : std::uint8_t { checked, known };
-
-    void operate(const order_stream& on, const order_key* communicator, const memory_ranges& reads,
-        const memory_ranges& writes, std::uint32_t what, std::uint64_t thread, const hazard_kind* kind = nullptr,
-        bounds limits = bounds::checked)
+    void operate(const order_stream& on, const memory_ranges& reads, const memory_ranges& writes, std::uint32_t what,
+        std::uint64_t thread, bool is_release = false)
     {
         order_domain& in = domain_of(on);
         const std::uint32_t own = enter(in, on, thread);
-        order_line& line = in.line(own);
-        order_serial* const serial = communicator == nullptr ? nullptr : &in.serials[*communicator];
-        if (serial != nullptr && serial->last_line != own && serial->last_line != UINT32_MAX) {
-            line.clock.join_weakly(serial->clock);
-        }
+        order_actor& actor = in.actor(own);
         const order_access access{++now_, own, what};
-        line.clock.advance(own, access.epoch);
-        line.last = access.epoch;
-        if (limits == bounds::checked) {
+        actor.clock.advance(own, access.epoch);
+        actor.last = access.epoch;
+        if (launched_ == nullptr) { // of a graph, each access was checked when it was captured
             check_bounds(in, access, reads, memory_access::read);
             check_bounds(in, access, writes, memory_access::write);
         }
-        for (const memory_range range : reads) check(in, access, line.clock, range, memory_access::read, kind);
-        for (const memory_range range : writes) check(in, access, line.clock, range, memory_access::write, kind);
-        if (serial != nullptr) {
-            serial->clock = line.clock;
-            serial->last_line = own;
-        }
+        for (const memory_range range : reads) check(in, access, actor.clock, range, memory_access::read);
+        for (const memory_range range : writes)
+            check(in, access, actor.clock, range, memory_access::write, is_release);
     }
 
     /// Runs the members of a group as one operation. All start when all their streams are ready, and later work of each
@@ -416,69 +345,58 @@ private:
         };
         each_member([&](member& one) {
             one.access = {++now_, enter(in, one.on, thread), one.site};
-            all.join(in.line(one.access.line).clock);
+            all.join(in.actor(one.access.actor).clock);
         });
-        each_member([&](member& one) {
-            const order_serial& serial = in.serials[one.communicator];
-            if (serial.last_line != UINT32_MAX && serial.last_line != one.access.line) all.join_weakly(serial.clock);
-        });
-        each_member([&](member& one) {
+        each_member([&, this](member& one) {
             check_bounds(in, one.access, one.reads, memory_access::read);
             check_bounds(in, one.access, one.writes, memory_access::write);
-            for (const memory_range range : one.reads) check(in, one.access, all, range, memory_access::read, nullptr);
-            for (const memory_range range : one.writes)
-                check(in, one.access, all, range, memory_access::write, nullptr);
+            for (const memory_range range : one.reads) check(in, one.access, all, range, memory_access::read);
+            for (const memory_range range : one.writes) check(in, one.access, all, range, memory_access::write);
         });
-        each_member([&](member& one) { all.advance(one.access.line, one.access.epoch); });
+        each_member([&](member& one) { all.advance(one.access.actor, one.access.epoch); });
         each_member([&](member& one) {
-            order_line& line = in.line(one.access.line);
-            line.clock = all;
-            line.last = one.access.epoch;
-            order_serial& serial = in.serials[one.communicator];
-            serial.clock = all;
-            serial.last_line = one.access.line;
+            order_actor& actor = in.actor(one.access.actor);
+            actor.clock = all;
+            actor.last = one.access.epoch;
         });
     }
 
     static void remember(order_domain& in, memory_range range, std::vector<version>& versions)
     {
         std::uintptr_t known_to = range.first;
-        const auto add_run = [&](std::uintptr_t first, std::uintptr_t end, std::uint64_t epoch) {
-            if (first < end) versions.push_back({{reinterpret_cast<const void*>(first), end - first}, epoch});
+        const auto add_unknown = [&](std::uintptr_t end) {
+            if (known_to < end) versions.push_back({memory_range::between(known_to, end), 0});
         };
-        in.shadow.look(range, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
-            add_run(known_to, first, 0);
-            add_run(first, end, state.write.epoch);
-            known_to = end;
+        in.shadow.look(range, [&](memory_range bytes, const order_segment& state) {
+            add_unknown(bytes.first);
+            versions.push_back({bytes, state.write.epoch});
+            known_to = bytes.end();
         });
-        add_run(known_to, range.end(), 0);
+        add_unknown(range.end());
     }
     void compare_versions(const member& one)
     {
         order_domain& in = domain_of(one.on);
         const std::uint32_t own = enter(in, one.on);
         for (const version& then : one.versions) {
-            in.shadow.look(then.bytes, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
+            in.shadow.look(then.bytes, [&, this](memory_range bytes, const order_segment& state) {
                 if (state.write.epoch == then.epoch || state.write.epoch == 0) return;
-                const memory_range bytes{reinterpret_cast<const void*>(first), end - first};
-                add(hazard_kind::overwritten_in_group, {now_, own, one.site}, state.write,
-                    {&in, &in, memory_access::read, bytes, memory_access::write});
+                add(hazard_kind::overwritten_in_group, in, {now_, own, one.site}, memory_access::read, state.write,
+                    memory_access::write, bytes);
             });
         }
     }
 
     void check(order_domain& in, const order_access& own, const order_clock& seen, memory_range range,
-        memory_access mode, const hazard_kind* always)
+        memory_access mode, bool is_release = false)
     {
         in.access(own, seen, range, mode,
-            [&](hazard_kind kind, const order_access& earlier, memory_access earlier_mode, std::uintptr_t first,
-                std::uintptr_t end) {
+            [&, this](hazard_kind kind, const order_access& earlier, memory_access earlier_mode, memory_range bytes) {
                 if (kind != hazard_kind::use_after_release) {
-                    if (always != nullptr) kind = *always;
+                    if (is_release) kind = hazard_kind::released_in_use;
                     else if (was_during_capture(earlier)) kind = hazard_kind::half_captured;
                 }
-                add(kind, earlier, own,
-                    {&in, &in, earlier_mode, {reinterpret_cast<const void*>(first), end - first}, mode});
+                add(kind, in, earlier, earlier_mode, own, mode, bytes);
             });
     }
 
@@ -495,7 +413,7 @@ private:
         if (allocation.bytes == 0 || range.bytes <= allocation.end() - range.first) return;
         // A read and a write of one call site are two reports.
         const std::uint32_t earlier = mode == memory_access::write ? 1 : 0;
-        reports_.add(hazard_kind::beyond_allocation, earlier, own.what, own.epoch, {}, [&] {
+        reports_.add(hazard_kind::beyond_allocation, earlier, own.what, own.epoch, {}, [&, this] {
             stream_hazard report;
             report.kind = hazard_kind::beyond_allocation;
             report.earlier.bytes = allocation;
@@ -513,7 +431,7 @@ private:
     void mark_released(order_domain& in, memory_range range)
     {
         if (range.bytes == 0) return;
-        in.shadow.visit(range, [](std::uintptr_t, std::uintptr_t, order_segment& state) { state.released = true; });
+        in.shadow.visit(range, [](memory_range, order_segment& state) { state.released = true; });
         if (&in != &main_ || most_released_ == 0) return;
         // A range that is allocated and released again and again has one entry. The newest one decides.
         if (const std::size_t* const known = released_at_.find({range.first, range.bytes})) {
@@ -536,36 +454,36 @@ private:
     void forget_release(const release_of& old)
     {
         bool unused = true;
-        main_.shadow.look(old.range, [&](std::uintptr_t, std::uintptr_t, const order_segment& state) {
+        main_.shadow.look(old.range, [&](memory_range, const order_segment& state) {
             unused = unused && state.released && state.write.epoch == old.epoch;
         });
         if (unused) main_.shadow.forget(old.range);
     }
 
-    void add(hazard_kind kind, const order_access& earlier, const order_access& later, const other_side& other)
+    void add(hazard_kind kind, order_domain& in, const order_access& earlier, memory_access earlier_mode,
+        const order_access& later, memory_access later_mode, memory_range bytes)
     {
-        reports_.add(kind, earlier.what, later.what, later.epoch, other.bytes, [&] {
+        reports_.add(kind, earlier.what, later.what, later.epoch, bytes, [&, this] {
             stream_hazard report;
             report.kind = kind;
-            if (earlier.epoch != 0) report.earlier = side(*other.in, earlier, other.mode, other.bytes);
-            report.later = side(*other.later_in, later, other.later_mode, other.bytes);
+            if (earlier.epoch != 0) report.earlier = side(in, earlier, earlier_mode, bytes);
+            report.later = side(in, later, later_mode, bytes);
             explain(report);
             return report;
         });
     }
     stream_hazard::side side(order_domain& in, const order_access& access, memory_access mode, memory_range bytes)
     {
-        const order_line::identity& who = in.line(access.line).who(access.epoch);
+        const order_actor::identity& who = in.actor(access.actor).who(access.epoch);
         const order_site& at = reports_.site(access.what);
         return {at.operation, mode, who.host, who.stream.number, who.name, bytes, at.where};
     }
 
     std::uint64_t serial_;
     std::size_t most_released_;
-    bool redundant_waits_;
     std::uint64_t now_ = 0; ///< the epoch of the last operation
     order_domain main_;
-    std::vector<capture*> captures_;
+    std::map<std::uint64_t, capture> captures_; ///< by number
     const capture* launched_ = nullptr; ///< the graph that is being launched
     order_table<order_point> events_;
     order_table<order_clock> handoffs_;

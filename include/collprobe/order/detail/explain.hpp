@@ -43,10 +43,6 @@ inline void explain(stream_hazard& report)
                 + "it; options::free_synchronizes takes it that it does)";
         }
         return;
-    case hazard_kind::weakly_ordered:
-        edge();
-        report.missing += " but the communicator, which promises no such order";
-        return;
     case hazard_kind::unrecorded_event:
         report.missing = "the event that " + later.actor() + " waits for at " + later.place() + " was never recorded";
         report.cure = "record the event before " + later.place();
@@ -61,12 +57,6 @@ inline void explain(stream_hazard& report)
             + later.actor() + " overwrites the bytes before that";
         report.cure = "end the group before " + later.place() + ", or give it another buffer";
         return;
-    case hazard_kind::stale_generation:
-        report.missing = earlier.operation[0] == '\0'
-            ? std::string("the bytes were never written")
-            : "nothing newer has been written since " + earlier.place() + " on " + earlier.actor();
-        report.cure = "refresh the bytes, and tag them with their generation, before " + later.place();
-        return;
     case hazard_kind::beyond_allocation:
         report.missing = "the last " + std::to_string(later.bytes.end() - earlier.bytes.end())
             + " of these bytes, because the allocation of " + std::to_string(earlier.bytes.bytes) + " bytes from "
@@ -78,10 +68,6 @@ inline void explain(stream_hazard& report)
         edge();
         report.missing += "; it was enqueued while the graph was captured, but not captured with it";
         report.cure = "capture both or neither, or " + report.cure;
-        return;
-    case hazard_kind::redundant_wait:
-        report.missing = "nothing: " + later.actor() + " is behind what it waits for at " + later.place();
-        report.cure = "leave the wait out";
         return;
     }
 }

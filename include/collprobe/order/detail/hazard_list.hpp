@@ -18,7 +18,7 @@ struct order_site {
     call_site where{};
 };
 
-/// The hazards found, with one entry per pair of call sites, and the redundant waits.
+/// The hazards found, with one entry per pair of call sites.
 class hazard_list {
 public:
     explicit hazard_list(std::size_t most) : most_(most), sites_(1) {}
@@ -45,51 +45,41 @@ public:
     void add(hazard_kind kind, std::uint32_t earlier, std::uint32_t later, std::uint64_t epoch,
         memory_range bytes, Write write)
     {
-        const bool hazard = kind != hazard_kind::redundant_wait;
         const auto key = static_cast<std::uint64_t>(is_race(kind) ? hazard_kind::read_after_write : kind);
         known& pair = pairs_[{std::uint64_t{earlier} << 8 | key, later}];
-        std::vector<stream_hazard>& list = hazard ? hazards_ : redundant_;
         if (pair.last_epoch != epoch) {
-            ++(hazard ? hazard_count_ : redundant_count_);
-            if (pair.report != 0) ++list[pair.report - 1].count;
+            ++hazard_count_;
+            if (pair.report != 0) ++hazards_[pair.report - 1].count;
         } else if (pair.report != 0) {
-            extend(list[pair.report - 1], kind, bytes, write);
+            extend(hazards_[pair.report - 1], kind, bytes);
         }
         pair.last_epoch = epoch;
         if (pair.seen) return;
         pair.seen = true;
-        const bool has_room = list.size() < most_;
-        if (has_room) {
-            list.push_back(write());
-            pair.report = list.size();
-        }
-        if (!hazard || !keeps_news_) return;
-        if (has_room) new_reports_.push_back(hazards_.size() - 1);
-        else news_.push_back(write());
+        if (hazards_.size() < most_) {
+            hazards_.push_back(write());
+            pair.report = hazards_.size();
+        } else if (keeps_news_) news_.push_back(write());
     }
 
-    bool has_news() const noexcept { return !new_reports_.empty() || !news_.empty(); }
+    bool has_news() const noexcept { return keeps_news_ && (taken_ < hazards_.size() || !news_.empty()); }
     /// The hazards that are new since the last call, as they are now.
     std::vector<stream_hazard> take_news()
     {
         std::vector<stream_hazard> news = std::exchange(news_, {});
-        for (const std::size_t each : std::exchange(new_reports_, {})) news.push_back(hazards_[each]);
+        for (; taken_ < hazards_.size(); ++taken_) news.push_back(hazards_[taken_]);
         return news;
     }
 
     const std::vector<stream_hazard>& hazards() const noexcept { return hazards_; }
-    const std::vector<stream_hazard>& redundant_waits() const noexcept { return redundant_; }
     std::uint64_t hazard_count() const noexcept { return hazard_count_; }
-    std::uint64_t redundant_count() const noexcept { return redundant_count_; }
     void clear()
     {
         pairs_.clear();
         hazards_.clear();
-        redundant_.clear();
-        new_reports_.clear();
+        taken_ = 0;
         news_.clear();
         hazard_count_ = 0;
-        redundant_count_ = 0;
     }
 
 private:
@@ -102,19 +92,11 @@ private:
     static bool is_race(hazard_kind kind) noexcept
     {
         return kind == hazard_kind::read_after_write || kind == hazard_kind::write_after_read
-            || kind == hazard_kind::write_after_write || kind == hazard_kind::weakly_ordered;
+            || kind == hazard_kind::write_after_write;
     }
     /// Adds a further run of bytes to a report. An operation meets the runs of an earlier one in ascending order.
-    /// A pair of which some bytes are not ordered at all is reported with those.
-    template <class Write>
-    static void extend(stream_hazard& report, hazard_kind kind, memory_range bytes, Write write)
+    static void extend(stream_hazard& report, hazard_kind kind, memory_range bytes)
     {
-        if (report.count == 1 && report.kind == hazard_kind::weakly_ordered && kind != report.kind) {
-            const std::uint64_t further = report.further_runs + 1;
-            report = write();
-            report.further_runs = further;
-            return;
-        }
         bool continues = false;
         for (memory_range* const each : {&report.earlier.bytes, &report.later.bytes}) {
             if (kind != report.kind || each->bytes == 0 || each->end() != bytes.first) continue;
@@ -129,12 +111,10 @@ private:
     order_table<std::uint32_t> numbers_;
     order_table<known> pairs_;
     std::vector<stream_hazard> hazards_;
-    std::vector<stream_hazard> redundant_;
     bool keeps_news_ = false;
-    std::vector<std::size_t> new_reports_; ///< indices in `hazards_`
+    std::size_t taken_ = 0; ///< how many of them `take_news` has given
     std::vector<stream_hazard> news_; ///< those for which the list had no room
     std::uint64_t hazard_count_ = 0;
-    std::uint64_t redundant_count_ = 0;
 };
 
 } // namespace collprobe::detail

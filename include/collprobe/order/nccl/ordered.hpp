@@ -39,15 +39,14 @@ template <class OfRank>
 void tell_collective(ncclComm_t comm, cudaStream_t stream, const char* what, call_site where, const OfRank& of_rank,
     bool is_transfer = false)
 {
-    tell([&](stream_order& to) {
+    if_checked([&](stream_order& to) {
         int ranks = 1;
         int rank = 0;
         if (ncclCommCount(comm, &ranks) != ncclSuccess || ncclCommUserRank(comm, &rank) != ncclSuccess) return;
         const nccl_access access = of_rank(static_cast<std::size_t>(ranks), rank);
         // A communicator of one rank enqueues its collectives at once, even in a group.
         const bool deferrable = ranks > 1 || is_transfer;
-        to.collective(
-            stream_of(stream), order_object(comm), {access.reads}, {access.writes}, what, deferrable, where);
+        to.collective(stream_of(stream), {access.reads}, {access.writes}, what, deferrable, where);
     });
 }
 
@@ -56,13 +55,13 @@ void tell_collective(ncclComm_t comm, cudaStream_t stream, const char* what, cal
 inline ncclResult_t group_start()
 {
     const ncclResult_t result = ncclGroupStart();
-    if (result == ncclSuccess) detail::tell([](stream_order& to) { to.group_begin(); });
+    if (result == ncclSuccess) if_checked([](stream_order& to) { to.group_begin(); });
     return result;
 }
 inline ncclResult_t group_end()
 {
     const ncclResult_t result = ncclGroupEnd();
-    detail::tell([&](stream_order& to) { to.group_end(result == ncclSuccess || result == ncclInProgress); });
+    if_checked([&](stream_order& to) { to.group_end(result == ncclSuccess || result == ncclInProgress); });
     return result;
 }
 

@@ -406,15 +406,15 @@ inline block_terms::squares sum_terms(isa path, const codec& how, const block_te
     block_terms::squares squares;
     bool done = true;
     for (std::uint32_t term = 0; term < terms.count; ++term) done &= is_plain_scale(how, terms.scale(term));
-    const auto by_vectors = [&](auto code, auto is_probed) {
-        using of = decltype(code);
-        return COLLPROBE_ON_ISA(
-            path, false, sum_terms<of, is_probed.value>(how, terms, divisor, factor, to, squares));
+    const auto by_vectors = [&]<class Code>() {
+        if (probed)
+            return COLLPROBE_ON_ISA(path, false, sum_terms<Code, true>(how, terms, divisor, factor, to, squares));
+        return COLLPROBE_ON_ISA(path, false, sum_terms<Code, false>(how, terms, divisor, factor, to, squares));
     };
-    if (done && is_integer(how.format))
-        done = probed ? by_vectors(std::int8_t(), std::true_type()) : by_vectors(std::int8_t(), std::false_type());
-    else if (done)
-        done = probed ? by_vectors(float8_e4m3(), std::true_type()) : by_vectors(float8_e4m3(), std::false_type());
+    if (done) {
+        done = is_integer(how.format) ? by_vectors.template operator()<std::int8_t>()
+                                      : by_vectors.template operator()<float8_e4m3>();
+    }
     if (done) return squares;
     squares = {};
     float x[largest_block];

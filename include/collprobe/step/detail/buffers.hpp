@@ -237,7 +237,7 @@ struct step_memory {
         if (tools.references.size() >= words) return;
         typename Device::template buffer<std::uint64_t> larger(words);
         outgrown_references.reserve(outgrown_references.size() + 1);
-        if (reported.recorded()) detail::wait_inside(stream, reported, where);
+        if (reported.recorded()) stream.wait(reported, where);
         Device::fill(stream, view<std::uint64_t>(larger), 0, where);
         Device::copy(stream, view<const std::uint64_t>(view<std::uint64_t>(tools.references)),
             view<std::uint64_t>(larger.data(), tools.references.size()), where);

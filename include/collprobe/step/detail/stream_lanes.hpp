@@ -48,7 +48,7 @@ public:
             if (!may_allocate) return -1;
             unused = &lanes_.emplace_back();
         }
-        if (unused->done.recorded()) detail::wait_inside(stream, unused->done, where);
+        if (unused->done.recorded()) stream.wait(unused->done, where);
         unused->stream = id;
         unused->in_step = true;
         entered();
@@ -62,7 +62,7 @@ public:
         const stream_id id = stream.id(where);
         for (const lane& used : lanes_) {
             const bool is_other = used.in_step && used.stream != id;
-            if (is_other && used.done.recorded()) wait_inside(stream, used.done, where);
+            if (is_other && used.done.recorded()) stream.wait(used.done, where);
         }
     }
 

@@ -107,19 +107,19 @@ COLLPROBE_INLINE void synchronize(
 COLLPROBE_INLINE void stream_ref::synchronize(std::int64_t timeout_ms, call_site where) const
 {
     state("synchronize", where);
-    order_hooks::point here = order_hooks::now(*this);
+    const order_hooks::point here = order_hooks::now(*this);
     const std::uint64_t last = state_->queue.pushed();
     detail::synchronize(*state_, last, "work on the stream", timeout_ms, where);
-    if constexpr (order_hooks::active) order_hooks::reached(here);
+    order_hooks::reached(here);
     if (const std::exception_ptr failure = state_->take_error_before(last)) std::rethrow_exception(failure);
 }
 
 COLLPROBE_INLINE bool stream_ref::query() const noexcept
 {
     if (state_ == nullptr) return true; // moved from: it has no work
-    order_hooks::point here = order_hooks::now(*this);
+    const order_hooks::point here = order_hooks::now(*this);
     const bool done = state_->is_done(state_->queue.pushed());
-    if constexpr (order_hooks::active) order_hooks::reached(here, done);
+    order_hooks::reached(here, done);
     return done;
 }
 
@@ -143,11 +143,11 @@ COLLPROBE_INLINE stream::stream(std::nullptr_t) : state_(collprobe::detail::make
 COLLPROBE_INLINE stream::~stream()
 {
     if (!state_) return;
-    order_hooks::point last = order_hooks::now(get());
+    const order_hooks::point last = order_hooks::now(get());
     if (!state_->is_at_once) state_->queue.push([](collprobe::detail::task& slot) { slot.make_stop(); });
     worker_.join();
-    if constexpr (order_hooks::active) order_hooks::reached(last);
-    if constexpr (order_hooks::active) order_hooks::stream_ended(get());
+    order_hooks::reached(last);
+    order_hooks::stream_ended(get());
 }
 
 COLLPROBE_INLINE void event::record(stream_ref on)
@@ -155,14 +155,14 @@ COLLPROBE_INLINE void event::record(stream_ref on)
     detail::stream_state& state = on.state("record");
     stream_ = detail::ref<detail::stream_state>(&state);
     number_ = state.queue.pushed();
-    if constexpr (order_hooks::active) order_hooks::record(number_, on);
+    order_hooks::record(order_, on);
 }
 
 COLLPROBE_INLINE bool event::query(call_site where) const
 {
     require_recorded("query", where);
     if (!stream_->is_done(number_)) return false;
-    if constexpr (order_hooks::active) order_hooks::reached(number_);
+    order_hooks::reached(order_);
     if (const std::exception_ptr failure = stream_->error_before(number_)) std::rethrow_exception(failure);
     return true;
 }
@@ -171,7 +171,7 @@ COLLPROBE_INLINE void event::synchronize(std::int64_t timeout_ms, call_site wher
 {
     require_recorded("synchronize", where);
     detail::synchronize(*stream_, number_, "the work captured by the event", timeout_ms, where);
-    if constexpr (order_hooks::active) order_hooks::reached(number_);
+    order_hooks::reached(order_);
     if (const std::exception_ptr failure = stream_->error_before(number_)) std::rethrow_exception(failure);
 }
 
@@ -185,7 +185,7 @@ COLLPROBE_INLINE void stream_ref::wait(const event& awaited, call_site where) co
 {
     awaited.require_recorded("wait", where);
     if (awaited.stream_.get() == state_) return; // its own earlier work comes first anyway
-    if constexpr (order_hooks::active) order_hooks::wait(*this, awaited.number_, where);
+    order_hooks::wait(*this, awaited.order_, where);
     struct wait_task {
         detail::ref<detail::stream_state> source;
         std::uint64_t number;
