@@ -733,7 +733,7 @@ TEST_CASE("a communicator that was aborted launches nothing")
         };
         comm.replay(captured, 0, rank.stream, launch);
         CHECK(next_record(comm).step == 0);
-        comm.abort("enough");
+        comm.fail("enough");
         check_refused([&] { comm.replay(captured, 1, rank.stream, launch); }, "enough", status::peer_failure);
         CHECK(launched == 1);
         CHECK(comm.pending_steps() == 0);
