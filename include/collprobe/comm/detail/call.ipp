@@ -77,9 +77,9 @@ COLLPROBE_COLD_INLINE std::string describe(const call_description& what, const c
         }
     }
     if (reference == nullptr ? what.place != call_place() : reference->place != what.place) {
-        const std::string text = what.place.text.data();
-        if (what.place.line != 0) add(text + ":" + std::to_string(what.place.line));
-        else add(text.empty() ? "without a name" : "named '" + text + "'");
+        const std::string place = what.place.text.data();
+        if (what.place.line != 0) add(place + ":" + std::to_string(what.place.line));
+        else add(place.empty() ? "without a name" : "named '" + place + "'");
     }
     if (reference != nullptr && reference->number != what.number) {
         add("after " + std::to_string(what.number) + " calls, not " + std::to_string(reference->number));
