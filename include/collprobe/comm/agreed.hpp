@@ -38,7 +38,7 @@ struct agreed_options {
 /// `unsupported` in a group and in a capture, where the host may not wait. A bad argument throws before the ranks
 /// compare: the peers wait until the rank makes the right call, get `mismatch` if it makes another, or `timeout`. (What
 /// the wrapped adaptor alone refuses, throws behind the comparison.)
-/// Cost: 56 bytes to and from each rank, two copies and a wait.
+/// Cost: 64 bytes to and from each rank, two copies and a wait.
 template <communicator Comm>
 class agreed : public adaptor<agreed<Comm>, Comm> {
     using base_type = adaptor<agreed, Comm>;
@@ -116,6 +116,7 @@ private:
         typename device::template host_buffer<signature> host_own, host_all;
         typename device::stream on; // the last member: its work uses the others
     };
+    static_assert(sizeof(signature) == 64);
     static constexpr std::uint64_t no_call = ~std::uint64_t{0};
 
     template <class Memory>
