@@ -343,3 +343,17 @@ class ProbedGroup(dist.ProcessGroup):
     def abort(self) -> None:
         self.observer.close(0)
         self._inner.abort()
+
+
+def _of_inner(name: str) -> Any:
+    def method(self: ProbedGroup, *arguments: Any, **by_name: Any) -> Any:
+        return getattr(self._inner, name)(*arguments, **by_name)
+
+    return method
+
+
+# PyTorch runs its own method of a group that is written in Python with the interpreter's lock in hand. A thread of gloo
+# needs that lock to drop a tensor, with the queue of gloo locked: each would wait for the other. A call from Python lets go
+# of it. (Gloo queues no send and no receive.)
+for _method in ("alltoall", "barrier", "broadcast", "gather", "reduce", "scatter"):
+    setattr(ProbedGroup, _method, _of_inner(_method))
