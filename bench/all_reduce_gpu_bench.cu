@@ -24,6 +24,8 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/nccl/communicator.hpp>
 
+#include "../tests/support/nccl_owner.hpp"
+
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
 
@@ -72,11 +74,11 @@ void nccl_all_reduce(benchmark::State& state)
         int gpus = 0;
         cu::check(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
         for (auto _ : state) {
-            const ncclUniqueId id = nccl::unique_id();
+            const ncclUniqueId id = testing::new_nccl_id();
             on_ranks(gpus, [&](const local::device_communicator<cu::device>& place) {
                 const cu::device_guard own(place.rank());
-                const nccl::communicator comm
-                    = nccl::communicator::create(id, place.rank(), place.size(), place.rank(), {.timeout_ms = 120'000});
+                const testing::nccl_owner comm
+                    = testing::nccl_owner::create(id, place.rank(), place.size(), place.rank(), {.timeout_ms = 120'000});
                 time_calls<T>(nccl::communicator_ref(comm), bytes, state);
             });
         }

@@ -11,6 +11,8 @@
 
 #include <collprobe/comm/mpi/communicator.hpp>
 
+#include "../examples/support/mpi_session.hpp"
+
 using namespace collprobe;
 
 namespace {
@@ -31,10 +33,8 @@ void table(const mpi::communicator_ref& comm, const bench::all_reduce_options& g
 
 int main(int argc, char** argv)
 {
-    const mpi::environment environment(&argc, &argv);
-    // What is measured are MPI's own collectives, without the comparison of calls.
-    const mpi::communicator world
-        = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 120'000, .verify_calls = false});
+    const mpi_session session(&argc, &argv);
+    mpi::communicator_ref world(mpi_session::duplicate(), {.timeout_ms = 120'000});
     try {
         const bench::all_reduce_options given = bench::parse_all_reduce_options("mpirun -n N all_reduce_mpi_bench", argc, argv);
         for (const element_type type : given.types) {
@@ -47,6 +47,6 @@ int main(int argc, char** argv)
         return world.rank() == 0 ? trainer::explain("all_reduce_mpi_bench", problem) : 0;
     } catch (const std::exception& problem) {
         std::fprintf(stderr, "all_reduce_mpi_bench: %s\n", problem.what());
-        throw; // the environment ends the job
+        throw; // the session ends the job
     }
 }

@@ -20,6 +20,8 @@
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/replica.hpp>
 
+#include "../tests/support/nccl_owner.hpp"
+
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
 
@@ -31,8 +33,8 @@ void audited_step(benchmark::State& state)
     const int buckets = static_cast<int>(state.range(0));
     const auto count = static_cast<std::uint64_t>(state.range(1));
     try {
-        const nccl::communicator world
-            = nccl::communicator::create(nccl::unique_id(), 0, 1, 0, {.mode = nccl::blocking_mode::blocking});
+        const testing::nccl_owner world
+            = testing::nccl_owner::create(testing::new_nccl_id(), 0, 1, 0, {.mode = nccl::blocking_mode::blocking});
         const cu::stream stream;
         std::vector<cu::buffer<float>> send, receive;
         for (int b = 0; b < buckets; ++b) {

@@ -17,12 +17,14 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/nccl/communicator.hpp>
 
+#include "../tests/support/nccl_owner.hpp"
+
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
 
 namespace {
 
-using shard = bench::shard_on_its_way<nccl::communicator>;
+using shard = bench::shard_on_its_way<testing::nccl_owner>;
 
 /// Keeps one thread of the GPU busy, about so long.
 void compute(const shard& each, long microseconds)
@@ -38,7 +40,7 @@ void host_cost(benchmark::State& state)
     if (bench::skipped_without_gpu(state)) return;
     const auto how = static_cast<bench::ordering>(state.range(0));
     try {
-        nccl::communicator comm = nccl::communicator::create(nccl::unique_id(), 0, 1, 0);
+        testing::nccl_owner comm = testing::nccl_owner::create(testing::new_nccl_id(), 0, 1, 0);
         shard each(1024, 1);
         constexpr int calls = 64;
         for (int i = 0; i < 4; ++i) each.step(comm, how); // loads kernels, fills pools
@@ -67,7 +69,7 @@ void pipeline(benchmark::State& state)
     if (bench::skipped_without_gpu(state)) return;
     const auto how = static_cast<bench::ordering>(state.range(0));
     try {
-        nccl::communicator comm = nccl::communicator::create(nccl::unique_id(), 0, 1, 0);
+        testing::nccl_owner comm = testing::nccl_owner::create(testing::new_nccl_id(), 0, 1, 0);
         shard each(bench::capped(std::uint64_t{16} << 20) / sizeof(float), 1);
         each.step(comm, how);
         each.synchronize();

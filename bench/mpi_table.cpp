@@ -1,15 +1,18 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the communicator adds to MPI: the time of a collective called directly, through a stream, and with
-// verified calls, in turn, best of several; of float. Run as: mpirun -n 4 mpi_table
+// What the communicator adds to MPI: the time of a collective called directly, through a stream, and with calls that the
+// ranks compare before (agreed), in turn, best of several; of float. Run as: mpirun -n 4 mpi_table
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <vector>
 
+#include <collprobe/comm/agreed.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
+
+#include "../examples/support/mpi_session.hpp"
 
 using namespace collprobe;
 
@@ -31,15 +34,15 @@ double microseconds(Fn fn)
 
 int main(int argc, char** argv)
 {
-    const mpi::environment environment(&argc, &argv);
-    mpi::communicator plain = mpi::communicator::duplicate(MPI_COMM_WORLD, {.verify_calls = false});
-    mpi::communicator verified = mpi::communicator::duplicate(MPI_COMM_WORLD);
+    const mpi_session session(&argc, &argv);
+    mpi::communicator_ref plain(mpi_session::duplicate());
+    agreed compared{mpi::communicator_ref(mpi_session::duplicate())};
     const host::stream stream;
     const int n = plain.size();
     const auto parts = static_cast<std::uint64_t>(n);
     if (plain.rank() == 0) {
         std::printf("%d ranks; microseconds per call, best of all rounds\n%-12s %10s %12s %12s %12s\n", n, "", "KiB",
-            "MPI", "stream", "verified");
+            "MPI", "stream", "agreed");
     }
     for (std::uint64_t bytes = 1024; bytes <= (64u << 20); bytes *= 4) {
         const std::uint64_t count = bytes / sizeof(float) / parts * parts;
@@ -60,7 +63,7 @@ int main(int argc, char** argv)
             for (int round = 0; round < 5; ++round) {
                 best[0] = std::min(best[0], direct(of_mpi));
                 best[1] = std::min(best[1], enqueued([&] { of_comm(plain); }));
-                best[2] = std::min(best[2], enqueued([&] { of_comm(verified); }));
+                best[2] = std::min(best[2], enqueued([&] { of_comm(compared); }));
             }
             if (plain.rank() == 0) {
                 std::printf("%-12s %10llu %12.1f %12.1f %12.1f\n", name, static_cast<unsigned long long>(bytes / 1024),
@@ -72,12 +75,12 @@ int main(int argc, char** argv)
         const int some = static_cast<int>(part);
         row("all_reduce",
             [&] { MPI_Allreduce(send.data(), receive.data(), whole, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); },
-            [&](mpi::communicator& comm) { comm.all_reduce(in, out, reduction::sum, stream); });
+            [&](auto& comm) { comm.all_reduce(in, out, reduction::sum, stream); });
         row("all_to_all",
             [&] { MPI_Alltoall(send.data(), some, MPI_FLOAT, receive.data(), some, MPI_FLOAT, MPI_COMM_WORLD); },
-            [&](mpi::communicator& comm) { comm.all_to_all(in, out, stream); });
+            [&](auto& comm) { comm.all_to_all(in, out, stream); });
         row("all_gather",
             [&] { MPI_Allgather(send.data(), some, MPI_FLOAT, receive.data(), some, MPI_FLOAT, MPI_COMM_WORLD); },
-            [&](mpi::communicator& comm) { comm.all_gather(in.part(0, part), out, stream); });
+            [&](auto& comm) { comm.all_gather(in.part(0, part), out, stream); });
     }
 }

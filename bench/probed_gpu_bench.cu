@@ -23,6 +23,8 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/nccl/communicator.hpp>
 
+#include "../tests/support/nccl_owner.hpp"
+
 using namespace collprobe;
 using bench::host_time;
 using bench::median;
@@ -67,9 +69,9 @@ struct step_data {
     }
 };
 
-nccl::communicator only_rank()
+testing::nccl_owner only_rank()
 {
-    return nccl::communicator::create(nccl::unique_id(), 0, 1, 0, {.mode = nccl::blocking_mode::blocking});
+    return testing::nccl_owner::create(testing::new_nccl_id(), 0, 1, 0, {.mode = nccl::blocking_mode::blocking});
 }
 
 /// A step that was captured.
@@ -152,7 +154,7 @@ void host_cost_of_probed_all_reduce(benchmark::State& state)
     if (bench::skipped_without_gpu(state)) return;
     constexpr int calls = 16;
     try {
-        nccl::communicator world = only_rank();
+        testing::nccl_owner world = only_rank();
         nccl::communicator_ref& plain = world;
         const cu::stream stream;
         const step_data data(calls, static_cast<std::uint64_t>(state.range(0)), 0, stream);
@@ -222,7 +224,7 @@ void nccl_step(benchmark::State& state)
     if (bench::skipped_without_gpu(state)) return;
     const int buckets = static_cast<int>(state.range(0));
     try {
-        const nccl::communicator world = only_rank();
+        const testing::nccl_owner world = only_rank();
         const cu::stream stream;
         const step_data data(buckets, bucket_count, 0, stream);
         const device_observation seen{.loss = data.loss.data()};

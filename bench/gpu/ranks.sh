@@ -18,8 +18,8 @@ trap 'rm -rf "$meeting"' EXIT
 pids=""
 rank=0
 while [ "$rank" -lt "$ranks" ]; do
-    RANK=$rank WORLD_SIZE=$ranks LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000)) \
-        COLLPROBE_PATH="$meeting/ranks" COLLPROBE_JOB_KEY="job$$" \
+    RANK=$rank WORLD_SIZE=$ranks LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 \
+        NCCL_COMM_ID="127.0.0.1:$((20000 + $$ % 20000))" RANKS_FOLDER="$meeting" \
         NCCL_HOSTID="host$rank" NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 \
         timeout -k 5 "${RANKS_LIMIT:-${LIMIT:-60}}" "$@" >"$LOG/rank$rank" 2>&1 &
     pids="$pids $!"

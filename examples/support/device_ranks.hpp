@@ -13,7 +13,6 @@
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/calls.hpp>
-#include <collprobe/comm/local/detail/check.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/run.hpp>
 #include <collprobe/core/error.hpp>
@@ -127,7 +126,6 @@ private:
     using state_type = detail::device_group_state<Device>;
     using mover = void (*)(const detail::group_state&, int rank, stream_ref on, call_site where);
     using rank_state = typename state_type::rank_state;
-    using typename base::argument_check;
     using typename base::posted_call;
     using typename base::state_ref;
     using base::rank_;
@@ -176,21 +174,11 @@ private:
     void enqueue(stream_ref on, const posted_call& own, mover move, call_site where) const
     {
         const collective what = own.what.call;
-        // A rank that fails before the meeting must say so; else its peers wait for it.
-        const auto or_tell = [&](auto&& work) {
-            try {
-                return work();
-            } catch (const std::exception& cause) {
-                state_->could_not_enqueue(rank_, cause.what());
-                throw;
-            }
-        };
-        or_tell([&, this] { refuse_unfit(on, what, where); });
-        [[maybe_unused]] const auto scope = or_tell([&, this] { return device_scope(where); });
+        [[maybe_unused]] const auto scope = or_fail([&, this] { return device_scope(where); });
         collprobe::detail::rendezvous& meet = state_->meet;
         rank_state& mine = state_->at(rank_);
         const std::uint64_t call = meet.next_call(rank_);
-        or_tell([&, this] {
+        or_fail([&, this] {
             // Collectives run in call order, on any streams. This rank is ready for this collective when its share of
             // the last one is done, and no rank moves data before all ranks are ready. On one and the same stream
             // this holds without a wait. But a new stream cannot be told from an earlier one that had the same
@@ -238,21 +226,33 @@ private:
         if (!all_enqueued) meet.require_usable(rank_, what, where);
     }
 
-    void refuse_unfit(stream_ref on, collective call, call_site where) const
+    /// Does `work` in front of the meeting. A rank that fails there must say so; else its peers wait for it.
+    template <class Work>
+    auto or_fail(const Work& work) const
+    {
+        try {
+            return work();
+        } catch (const std::exception& cause) {
+            state_->could_not_enqueue(rank_, cause.what());
+            throw;
+        }
+    }
+    void require_fit([[maybe_unused]] stream_ref on, [[maybe_unused]] const collective_call& call) const
     {
         if constexpr (detail::has_ordinals<Device>) {
-            if (const int ordinal = on.device(where); ordinal != ordinal_) {
-                argument_check(state_->meet, rank_, call, where)
-                    .fail("the stream is of device " + std::to_string(ordinal) + ", the rank is on device "
+            const int ordinal = or_fail([&] { return on.device(call.where); });
+            if (ordinal != ordinal_) {
+                this->refuse(collprobe::name(call.what), call.where,
+                    "the stream is of device " + std::to_string(ordinal) + ", the rank is on device "
                         + std::to_string(ordinal_));
             }
         }
-        if constexpr (requires { on.capturing(where); }) {
-            if (on.capturing(where)) {
-                argument_check(state_->meet, rank_, call, where)
-                    .fail("the stream is being captured: the ranks' captures cannot be joined, because each"
-                          " belongs to a thread of its own",
-                        status::unsupported);
+        if constexpr (requires { on.capturing(call.where); }) {
+            if (or_fail([&] { return on.capturing(call.where); })) {
+                this->refuse(collprobe::name(call.what), call.where,
+                    "the stream is being captured: the ranks' captures cannot be joined, because each belongs to a "
+                    "thread of its own",
+                    status::unsupported);
             }
         }
     }

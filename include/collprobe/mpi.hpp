@@ -4,7 +4,5 @@
 
 /// MPI's communicators: ranks as CPU processes.
 
-#include <collprobe/comm/mpi/bootstrap.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
-#include <collprobe/comm/mpi/environment.hpp>
 #include <collprobe/comm/mpi/options.hpp>

@@ -28,7 +28,7 @@ constexpr std::size_t count = 20'003;
 TEST_CASE("over NCCL a changed element is seen with its bin, in place, on a device that is not the current one")
 {
     for (const bool harmed : {false, true}) {
-        CHECK_NOTHROW(run_nccl(3, [&](nccl::communicator& world) {
+        CHECK_NOTHROW(run_nccl(3, [&](testing::nccl_owner& world) {
             testing::conservation_check check(world, {.sketch = {.bins = 256}});
             const cuda::device_guard here(world.device_ordinal());
             device_vector<float> data(count);
@@ -57,7 +57,7 @@ TEST_CASE("an audited step that an abort cut off has no verdict, also if an olde
             CAPTURE(steps_before);
             stand_in::reset();
             const auto outcomes = run_each_nccl(
-                2, {.abort_on_failure = nccl::abort_policy::never}, [&](nccl::communicator& world) {
+                2, {}, [&](testing::nccl_owner& world) {
                     const cuda::device_guard here(world.device_ordinal());
                     const cuda::stream stream;
                     probed comm{nccl::communicator_ref(world),

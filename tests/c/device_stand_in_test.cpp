@@ -61,7 +61,7 @@ template <class Body>
 void run_nccl_probes(int ranks, Body body)
 {
     const clean_stand_in clean;
-    nccl_provider{ranks}.run([&](nccl::communicator& comm) {
+    nccl_provider{ranks}.run([&](testing::nccl_owner& comm) {
         const cuda::stream stream;
         nccl_rank own{comm.rank(), comm.size(), comm.native_handle(), stream.get(), nullptr};
         ok(collprobeCreateNccl(&own.probe, own.comm, nullptr));

@@ -113,10 +113,6 @@ struct watched : only_ranks<watched> {
         *log += "synchronize within " + std::to_string(timeout_ms) + ";";
     }
     void next_step(host::stream_ref, call_site = {}) { *log += "next step;"; }
-    void refuse(const error& why, collective call, host::stream_ref) const
-    {
-        *log += std::string("refuse ") + collprobe::name(call) + " of " + why.call() + ";";
-    }
     bool enqueues_at_once() const { return false; }
     auto group_scope(call_site = {}) const
     {
@@ -124,7 +120,7 @@ struct watched : only_ranks<watched> {
         return detail::nothing_to_leave();
     }
     bool follow_group(group_follower&) const { return true; }
-    void abort(const std::string& reason) const { *log += "abort: " + reason; }
+    void fail(const std::string& reason) const { *log += "fail: " + reason; }
 };
 
 struct twice_provider {
@@ -232,13 +228,11 @@ TEST_CASE("a name, failures and waits come through")
     comm.synchronize(stream);
     comm.synchronize(stream, 7);
     comm.next_step(stream);
-    comm.refuse(error(status::timeout, "late", {.call = "mine", .communicator = "", .where = {}}),
-        collective::all_gather, stream);
     comm.group_scope().end({}); // stops here
-    comm.abort("no more");
+    comm.fail("no more");
     CHECK(log.starts_with("check from line "));
     CHECK(log.find("line 0;") == std::string::npos);
-    CHECK(log.ends_with("synchronize;synchronize within 7;next step;refuse all_gather of mine;abort: no more"));
+    CHECK(log.ends_with("synchronize;synchronize within 7;next step;fail: no more"));
 }
 
 TEST_CASE("a collective that a communicator does not have is refused by it and by what wraps it")
@@ -275,29 +269,5 @@ TEST_CASE("an adaptor that delays one rank's calls delays all")
             conformance::require(values[3] == 3.0f, "wrong sum");
             conformance::require(late == 9 || taken >= 30'000'000, "no delay");
         });
-    }
-}
-
-TEST_CASE("calls that are parts of calls of other sizes do not match")
-{
-    for (const std::uint64_t other : {5u, 6u}) {
-        const local::group group(2, {.timeout_ms = 60'000});
-        const auto outcomes = testing::run_each(group, [&](local::communicator& world) {
-            const host::stream stream;
-            twice comm{plain(world)};
-            comm.part_of(world.rank() == 0 ? 5 : other, element_type::float32);
-            testing::rank_memory memory(8);
-            comm.all_to_all(memory.in(), memory.out(), stream);
-            comm.part_of(0, {});
-            comm.barrier(stream);
-            stream.synchronize(20'000);
-        });
-        for (const auto& outcome : outcomes) {
-            const std::optional<error> failure = outcome.failure();
-            CHECK(failure.has_value() == (other != 5));
-            if (!failure) continue;
-            CHECK(failure->code() == status::mismatch);
-            CHECK(std::string(failure->what()).find("as part of 6") != std::string::npos);
-        }
     }
 }

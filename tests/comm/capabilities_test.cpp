@@ -259,12 +259,12 @@ TEST_CASE("capabilities - a wait of the host is the communicator's")
     CHECK(waits > 1);
 }
 
-TEST_CASE("capabilities - what cannot be put right is aborted")
+TEST_CASE("capabilities - what cannot be put right fails")
 {
     struct part : one_rank<part> {
         int size() const noexcept { return 3; } // another than this rank has asked for
         std::string* log = nullptr;
-        void abort(const std::string& reason) const { *log += reason + ";"; }
+        void fail(const std::string& reason) const { *log += reason + ";"; }
     };
     struct world_of_four : one_rank<world_of_four> {
         std::string* log = nullptr;
@@ -336,53 +336,6 @@ TEST_CASE("capabilities - a buffer that the call would refuse is not read")
     refused(audited);
     reproducible exact{picky()};
     refused(exact);
-}
-
-TEST_CASE("capabilities - peers hear of a refusal")
-{
-    struct telling : one_rank<telling> {
-        std::string* log = nullptr;
-        void refuse(const error& why, collective call, host::stream_ref) const
-        {
-            *log += std::string(collprobe::name(call)) + ": " + why.call() + ";";
-        }
-    };
-    std::string log;
-    telling world;
-    world.log = &log;
-    const host::stream stream;
-    std::vector<float> send(8, 3.0f), receive(7);
-    reproducible exact{world};
-    CHECK(thrown_by([&] { exact.all_reduce(view<const float>(send), view(receive), reduction::sum, stream); }));
-    CHECK(thrown_by([&] { copy_then_all_gather(send, receive, world, stream, {}, {}); }));
-    faulty faults{world, {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 0, .call = 0}},
-        {.max_bytes = 0}};
-    receive.resize(8);
-    CHECK(thrown_by([&] { faults.all_reduce(view<const float>(send), view(receive), reduction::sum, stream); }));
-    agreement check(world, {.max_buffers = 1});
-    const std::vector<replica> two{view(send), view(receive)};
-    CHECK(thrown_by([&] { check.agreed(view<const replica>(two), stream); }));
-    CHECK(log == "all_reduce: all_reduce;all_gather: copy_then_all_gather;all_reduce: all_reduce;all_reduce: agreed;");
-}
-
-TEST_CASE("capabilities - several calls say what they are a part of")
-{
-    struct comparing : one_rank<comparing> {
-        std::string* log = nullptr;
-        void part_of(std::uint64_t count, element_type type)
-        {
-            *log += std::to_string(count) + (count == 0 ? "" : std::string(" ") + collprobe::name(type)) + ";";
-        }
-    };
-    std::string log;
-    comparing world;
-    world.log = &log;
-    const host::stream stream;
-    std::vector<float> send(8, 3.0f), receive(8);
-    reproducible comm{world};
-    comm.all_reduce(view<const float>(send), view(receive), reduction::sum, stream);
-    stream.synchronize(20'000);
-    CHECK(log == "8 float;0;");
 }
 
 TEST_CASE("capabilities - messages of an adaptor's own pass by all adaptors")

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <latch>
+#include <optional>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -224,7 +225,7 @@ TEST_CASE("buffers that overlap are told the pointer that they have in place")
     CHECK(flaw(reduce).empty());
 }
 
-TEST_CASE_TEMPLATE("a bad argument fails at the call and every peer is told who it was", Group, GROUPS)
+TEST_CASE_TEMPLATE("a bad argument throws at the call, enqueues nothing, and can be corrected", Group, GROUPS)
 {
     using comm_t = typename Group::communicator_type;
     for (const int n : sizes) {
@@ -232,22 +233,23 @@ TEST_CASE_TEMPLATE("a bad argument fails at the call and every peer is told who 
             const int culprit = n - 1;
             CAPTURE(each.call);
             CAPTURE(each.message);
-            const Group ranks(n);
-            const auto outcomes = fail_in(ranks, [&](comm_t& comm, host::stream_ref on, rank_memory& m) {
-                if (comm.rank() == culprit) each.bad(comm, on, m);
-                else if (std::string(each.call) == "split") (void)comm.split(0, 0);
-                else comm.all_reduce(m.in(), m.out(), reduction::sum, on);
-            });
-            for (int rank = 0; rank < n; ++rank) {
-                const rank_outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
-                if (rank == culprit) {
-                    check_error(outcome, rank, status::invalid_argument, {culprit}, {each.message, each.call});
-                    CHECK(std::string(outcome.failure()->call()) == each.call);
-                } else {
-                    check_error(outcome, rank, status::peer_failure, {culprit},
-                        {"rank " + std::to_string(culprit) + " gave a bad argument", each.message});
+            std::optional<error> refused;
+            const auto outcomes = run_each(Group(n), [&](comm_t& comm) {
+                rank_memory memory(64);
+                const host::stream stream;
+                if (comm.rank() == culprit) {
+                    refused = testing::error_of([&] { each.bad(comm, stream, memory); });
+                    stream.synchronize();
+                    if (!memory.untouched()) throw std::runtime_error("something was written");
                 }
-            }
+                comm.barrier(stream);
+                (void)comm.split(0, 0);
+                stream.synchronize();
+            }, deadline_s);
+            for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
+            check_error(refused, status::invalid_argument, {each.message, each.call});
+            CHECK(std::string(refused->call()) == each.call);
+            CHECK(refused->culprits() == std::vector<int>{culprit});
         }
     }
 }
@@ -398,7 +400,7 @@ TEST_CASE("work that fails before a collective is the failure of its rank")
     }
 }
 
-TEST_CASE_TEMPLATE("abort on a handle ends what waits on all ranks", Group, GROUPS)
+TEST_CASE_TEMPLATE("fail on a handle ends what waits on all ranks", Group, GROUPS)
 {
     using comm_t = typename Group::communicator_type;
     for (const int n : sizes) {
@@ -407,8 +409,8 @@ TEST_CASE_TEMPLATE("abort on a handle ends what waits on all ranks", Group, GROU
         const auto outcomes = fail_in(ranks, [&](comm_t& comm, host::stream_ref on, rank_memory& m) {
             if (comm.rank() == 0) {
                 waiting.wait();
-                comm.abort("loss is not finite");
-                comm.abort("a second reason is ignored");
+                comm.fail("loss is not finite");
+                comm.fail("a second reason is ignored");
             } else {
                 on.enqueue([&] { waiting.count_down(); });
             }
@@ -416,7 +418,7 @@ TEST_CASE_TEMPLATE("abort on a handle ends what waits on all ranks", Group, GROU
         });
         for (int rank = 0; rank < n; ++rank) {
             check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::peer_failure, {0},
-                {"rank 0 aborted: loss is not finite"});
+                {"rank 0 gave up: loss is not finite"});
         }
     }
 }
@@ -513,7 +515,7 @@ TEST_CASE_TEMPLATE("a part fails alone and so does its parent", Group, GROUPS)
         if (own != "local/split0.color" + std::to_string(comm.rank() / 2)) throw std::runtime_error("name: " + own);
         rank_memory m(8);
         const host::stream stream;
-        if (comm.rank() == 0) part->abort("only this part");
+        if (comm.rank() == 0) part->fail("only this part");
         if (comm.rank() < 2) {
             bool told = false;
             try {
@@ -529,7 +531,7 @@ TEST_CASE_TEMPLATE("a part fails alone and so does its parent", Group, GROUPS)
         }
         comm.barrier(stream);
         stream.synchronize();
-        if (comm.rank() == 3) comm.abort("now the parent");
+        if (comm.rank() == 3) comm.fail("now the parent");
         if (comm.rank() < 2) return;
         part->barrier(stream);
         stream.synchronize();
@@ -574,7 +576,7 @@ TEST_CASE_TEMPLATE("failures under load neither hang nor write after the failure
             const host::stream stream;
             try {
                 for (int call = 0; call < 40; ++call) {
-                    if (comm.rank() == round % n && call == round % 37) comm.abort("now");
+                    if (comm.rank() == round % n && call == round % 37) comm.fail("now");
                     comm.all_reduce(view<const std::int64_t>(mine), view<std::int64_t>(mine), reduction::sum, stream);
                 }
                 stream.synchronize();

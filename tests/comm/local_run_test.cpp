@@ -100,7 +100,7 @@ TEST_CASE("a failure in a part names its culprit as the group knows it")
         local::run(4, [&](local::communicator& comm) {
             auto part = comm.split(comm.rank() / 2, 0);
             const host::stream stream;
-            if (comm.rank() == 3) part->abort("bad batch"); // rank 1 of its part
+            if (comm.rank() == 3) part->fail("bad batch"); // rank 1 of its part
             if (comm.rank() < 2) {
                 try {
                     comm.barrier(stream);

@@ -35,7 +35,7 @@ namespace {
 std::optional<error> sum_in_place(float* data, std::uint64_t count, const nccl::options& settings = {})
 {
     std::optional<error> refused;
-    run_each_nccl(1, settings, [&](nccl::communicator& comm) {
+    run_each_nccl(1, settings, [&](testing::nccl_owner& comm) {
         const cuda::stream stream;
         refused = error_of([&] {
             comm.all_reduce(view<const float>(data, count), view<float>(data, count), reduction::sum, stream);
@@ -56,7 +56,7 @@ struct plain_memory {
 TEST_CASE("a count of bytes in the place of a count of elements is refused by argument, rank, call and sizes")
 {
     const clean_stand_in clean;
-    using call_t = std::function<void(nccl::communicator&, float*, const device_values<float>&, cuda::stream_ref)>;
+    using call_t = std::function<void(testing::nccl_owner&, float*, const device_values<float>&, cuda::stream_ref)>;
     struct wrong_call {
         const char* name;
         const char* argument;
@@ -86,7 +86,7 @@ TEST_CASE("a count of bytes in the place of a count of elements is refused by ar
         CAPTURE(std::string(each.name));
         CAPTURE(std::string(each.argument));
         std::optional<error> refused;
-        const auto outcomes = run_each_nccl(2, {.name = "dp"}, [&](nccl::communicator& comm) {
+        const auto outcomes = run_each_nccl(2, {.name = "dp"}, [&](testing::nccl_owner& comm) {
             const cuda::stream stream;
             const device_values<float> one(1, 2.0f);
             const device_values<float> large(16, 0.0f);
@@ -212,25 +212,22 @@ TEST_CASE("where the driver cannot tell, nothing is refused")
     CHECK_FALSE(sum_in_place(memory.at(0), 4));
 }
 
-TEST_CASE("a look-up a buffer, in a capture too, and none with check_buffers off")
+TEST_CASE("a look-up a buffer, in a capture too")
 {
     const clean_stand_in clean;
     const auto looked_up = [] { return stand_in::calls("cuPointerGetAttributes"); };
-    for (const bool checks : {true, false}) {
-        run_each_nccl(1, {.check_buffers = checks}, [&](nccl::communicator& comm) {
-            const cuda::stream stream;
-            const device_values<float> values(8, 1.0f);
-            const std::uint64_t before = looked_up();
-            testing::captured_graph graph(stream);
-            comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
-            const auto refused = error_of([&] {
-                comm.all_reduce(view<const float>(values.data(), 9), view<float>(values.data(), 9), reduction::sum, stream);
-            });
-            CHECK(refused.has_value() == checks);
-            CHECK(looked_up() - before == (checks ? 4 : 0)); // 2 of the call that is refused: nothing is behind
-            CHECK(graph.end() == cudaSuccess);
-        });
-    }
+    run_each_nccl(1, {}, [&](testing::nccl_owner& comm) {
+        const cuda::stream stream;
+        const device_values<float> values(8, 1.0f);
+        const std::uint64_t before = looked_up();
+        testing::captured_graph graph(stream);
+        comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+        CHECK(error_of([&] {
+            comm.all_reduce(view<const float>(values.data(), 9), view<float>(values.data(), 9), reduction::sum, stream);
+        }));
+        CHECK(looked_up() - before == 4); // 2 of the call that is refused: nothing is behind
+        CHECK(graph.end() == cudaSuccess);
+    });
 }
 
 TEST_CASE("an allocation that ends and comes again with another size is seen as it is")
@@ -250,7 +247,7 @@ TEST_CASE("an allocation that ends and comes again with another size is seen as 
 TEST_CASE("a caller that reads a buffer before the call hears of it before it reads")
 {
     const clean_stand_in clean;
-    run_each_nccl(1, {}, [](nccl::communicator& comm) {
+    run_each_nccl(1, {}, [](testing::nccl_owner& comm) {
         const cuda::stream stream;
         const device_values<double> values(4, 1.0);
         const view<const double> too_long(values.data(), 5);

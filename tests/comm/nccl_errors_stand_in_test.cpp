@@ -24,7 +24,6 @@
 #include "tests/support/stand_in/stand_in_nccl.hpp"
 
 using namespace collprobe;
-using nccl::abort_policy;
 using nccl::blocking_mode;
 using testing::check_error;
 using testing::clean_stand_in;
@@ -49,13 +48,13 @@ std::int64_t ms_since(std::chrono::steady_clock::time_point start)
 struct bad_call {
     const char* call;
     const char* message;
-    std::function<void(nccl::communicator&, cuda::stream_ref, device_values<float>&)> bad;
+    std::function<void(testing::nccl_owner&, cuda::stream_ref, device_values<float>&)> bad;
 };
 
 // The values are 64 floats of the communicator's device.
 const std::vector<bad_call>& bad_calls()
 {
-    using comm_t = nccl::communicator;
+    using comm_t = testing::nccl_owner;
     using on_t = cuda::stream_ref;
     using mem_t = device_values<float>;
     static const std::vector<bad_call> calls{
@@ -139,13 +138,12 @@ const std::vector<bad_call>& bad_calls()
             [](comm_t& c, on_t on, mem_t& m) { c.broadcast(m.in(), m.out(), c.size(), on); }},
         {"broadcast", "send is null",
             [](comm_t& c, on_t on, mem_t& m) { c.broadcast(view<const float>(nullptr, 64), m.out(), c.rank(), on); }},
-        {"split", "color -2 is below no_color", [](comm_t& c, on_t, mem_t&) { (void)c.split(-2, 0); }},
     };
     return calls;
 }
 
 /// What the ranks of a mismatch call.
-using call_t = std::function<void(nccl::communicator&, cuda::stream_ref, device_values<float>&)>;
+using call_t = std::function<void(testing::nccl_owner&, cuda::stream_ref, device_values<float>&)>;
 
 const call_t sum_8 = [](auto& c, auto on, auto& m) {
     c.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::sum, on);
@@ -161,7 +159,7 @@ TEST_CASE("a bad argument is refused before anything is enqueued, and can be cor
             CAPTURE(std::string(each.call));
             CAPTURE(std::string(each.message));
             std::optional<error> refusal;
-            const auto outcomes = run_each_nccl(3, {.name = "dp", .mode = mode}, [&](nccl::communicator& comm) {
+            const auto outcomes = run_each_nccl(3, {.name = "dp", .mode = mode}, [&](testing::nccl_owner& comm) {
                 const cuda::stream stream;
                 device_values<float> memory(64, 3.0f);
                 if (comm.rank() == 2) {
@@ -181,19 +179,18 @@ TEST_CASE("a bad argument is refused before anything is enqueued, and can be cor
     }
 }
 
-TEST_CASE("with check_buffers off nobody is asked where a buffer is")
+TEST_CASE("memory of the process is taken where the device can read it")
 {
     const clean_stand_in clean;
-    const std::uint64_t before = stand_in::calls("cudaPointerGetAttributes");
-    const auto outcomes = run_each_nccl(2, {.check_buffers = false}, [](nccl::communicator& comm) {
+    stand_in::set_reads_pageable(true);
+    const auto outcomes = run_each_nccl(2, {}, [](testing::nccl_owner& comm) {
         const cuda::stream stream;
-        std::vector<float> pageable(4, 1.0f); // memory of a device that can read all memory
+        std::vector<float> pageable(4, 1.0f);
         comm.all_reduce(view<const float>(pageable), view<float>(pageable), reduction::sum, stream);
         comm.synchronize(stream);
         if (pageable[3] != 2.0f) throw std::runtime_error("wrong sum");
     }, deadline_s);
     for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
-    CHECK(stand_in::calls("cudaPointerGetAttributes") == before);
 }
 
 TEST_CASE("streams on which the data would be wrong are refused")
@@ -201,7 +198,7 @@ TEST_CASE("streams on which the data would be wrong are refused")
     const clean_stand_in clean;
     const auto refusal = [](blocking_mode mode, cudaStream_t on) {
         std::optional<error> result;
-        run_each_nccl(1, {}, [&](nccl::communicator& owner) {
+        run_each_nccl(1, {}, [&](testing::nccl_owner& owner) {
             nccl::communicator_ref comm(owner.native_handle(), {.mode = mode});
             device_values<float> values(4, 1.0f);
             result = error_of([&] { comm.all_reduce(values.in(), values.out(), reduction::sum, on); });
@@ -227,7 +224,7 @@ TEST_CASE("NCCL_COMM_BLOCKING tells what a borrowed communicator is")
     const clean_stand_in clean;
     const auto per_thread_is_refused = [] {
         bool refused = false;
-        run_each_nccl(1, {}, [&](nccl::communicator& owner) {
+        run_each_nccl(1, {}, [&](testing::nccl_owner& owner) {
             nccl::communicator_ref comm(owner.native_handle());
             refused = error_of([&] { comm.barrier(cudaStreamPerThread); }).has_value();
         }, deadline_s);
@@ -241,15 +238,15 @@ TEST_CASE("NCCL_COMM_BLOCKING tells what a borrowed communicator is")
     unsetenv("NCCL_COMM_BLOCKING");
 }
 
-TEST_CASE("a peer that is late gives a time-out, and an owned communicator ends with it")
+TEST_CASE("a peer that is late gives a time-out, and the communicator goes on when it has come")
 {
     const clean_stand_in clean;
     for (const blocking_mode mode : modes) {
         const held_clock clock;
         std::latch waited(1);
         std::int64_t took_ms = 0;
-        std::optional<error> later;
-        const auto outcomes = run_each_nccl(2, {.timeout_ms = 150, .mode = mode}, [&](nccl::communicator& comm) {
+        std::optional<error> late;
+        const auto outcomes = run_each_nccl(2, {.timeout_ms = 150, .mode = mode}, [&](testing::nccl_owner& comm) {
             const cuda::stream stream;
             device_values<float> values(4, 1.0f);
             if (comm.rank() == 1) {
@@ -257,56 +254,20 @@ TEST_CASE("a peer that is late gives a time-out, and an owned communicator ends 
                 clock.await_questions(0, 2); // it looks again, and waits on
                 clock.advance_ms(1);
                 waited.wait(); // late
-                return;
             }
             comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
-            const auto start = std::chrono::steady_clock::now();
-            clock.i_am(0);
-            const auto late = error_of([&] { comm.synchronize(stream); });
-            took_ms = ms_since(start);
-            waited.count_down();
-            // What hung is gone, so that nothing behind it hangs.
-            stream.synchronize();
-            later = error_of([&] { comm.barrier(stream); });
-            throw late.value();
-        }, deadline_s);
-        check_error(outcomes[0], 0, status::timeout, {},
-            {"synchronize", "did not finish within 150 ms", "a peer is late, dead"});
-        CHECK(took_ms == 150);
-        check_error(later, status::timeout, {"barrier", "did not finish within 150 ms"});
-        CHECK_FALSE(outcomes[1].thrown);
-    }
-}
-
-TEST_CASE("a time-out leaves a borrowed communicator as it is, unless told otherwise")
-{
-    const clean_stand_in clean;
-    for (const abort_policy policy : {abort_policy::if_owned, abort_policy::never, abort_policy::always}) {
-        const held_clock clock;
-        std::latch waited(1);
-        const auto outcomes = run_each_nccl(2, {}, [&](nccl::communicator& owner) {
-            nccl::communicator_ref comm(owner.native_handle(), {.timeout_ms = 100, .abort_on_failure = policy});
-            const cuda::stream stream;
-            device_values<float> values(4, 1.0f);
-            if (comm.rank() == 1) {
-                clock.advance_ms(100, {0});
-                waited.wait();
-            } else {
-                comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+            if (comm.rank() == 0) {
+                const auto start = std::chrono::steady_clock::now();
                 clock.i_am(0);
-                const auto late = error_of([&] { comm.synchronize(stream); });
+                late = error_of([&] { comm.synchronize(stream); });
+                took_ms = ms_since(start);
                 waited.count_down();
-                if (!late || late->code() != status::timeout) throw std::runtime_error("no time-out");
             }
-            if (policy == abort_policy::always) {
-                // Whoever lent it must not end it again.
-                if (comm.rank() == 0) (void)owner.release();
-                return;
-            }
-            if (comm.rank() == 1) comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
             comm.synchronize(stream, 60'000);
             if (!values.all(2.0f)) throw std::runtime_error("wrong sum");
         }, deadline_s);
+        check_error(late, status::timeout, {"synchronize", "did not finish within 150 ms", "a peer is late, dead"});
+        CHECK(took_ms == 150);
         for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
     }
 }
@@ -316,7 +277,7 @@ TEST_CASE("a peer that dies leaves nobody hanging")
     const clean_stand_in clean;
     for (const blocking_mode mode : modes) {
         const held_clock clock;
-        const auto outcomes = run_each_nccl(4, {.timeout_ms = 150, .mode = mode}, [&](nccl::communicator& comm) {
+        const auto outcomes = run_each_nccl(4, {.timeout_ms = 150, .mode = mode}, [&](testing::nccl_owner& comm) {
             const cuda::stream stream;
             device_values<float> values(4, 1.0f);
             if (comm.rank() == 3) clock.advance_ms(150, {0, 1, 2});
@@ -341,7 +302,7 @@ TEST_CASE("a call of a non-blocking communicator that is never enqueued times ou
     std::latch created(2);
     std::jthread time([&] { clock.advance_ms(100, {0, 1}); });
     const auto outcomes
-        = run_each_nccl(2, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](nccl::communicator& comm) {
+        = run_each_nccl(2, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](testing::nccl_owner& comm) {
               created.arrive_and_wait();
               stand_in::nccl::set_launch_delay_ms(-1);
               const cuda::stream stream;
@@ -358,25 +319,25 @@ TEST_CASE("a call of a non-blocking communicator that is never enqueued times ou
 TEST_CASE("an asynchronous error surfaces at the next call, in check and in a wait")
 {
     const clean_stand_in clean;
-    const std::vector<std::function<void(nccl::communicator&, cuda::stream_ref, device_values<float>&)>> ways{
+    const std::vector<std::function<void(testing::nccl_owner&, cuda::stream_ref, device_values<float>&)>> ways{
         [](auto& comm, auto, auto&) { comm.check(); },
         [](auto& comm, auto on, auto&) { comm.barrier(on); },
         [](auto& comm, auto on, auto& values) { comm.all_reduce(values.in(), values.out(), reduction::sum, on); },
         [](auto& comm, auto on, auto&) { comm.synchronize(on); },
-        [](auto& comm, auto, auto&) { (void)comm.split(0, 0); },
     };
     for (const blocking_mode mode : modes) {
         for (const auto& way : ways) {
             std::optional<error> later;
-            const auto outcomes = run_each_nccl(2, {.mode = mode}, [&](nccl::communicator& comm) {
+            const auto outcomes = run_each_nccl(2, {.mode = mode}, [&](testing::nccl_owner& comm) {
                 const cuda::stream stream;
                 device_values<float> values(4, 1.0f);
                 if (comm.rank() == 1) return; // dead
                 comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
                 stand_in::nccl::set_async_error(comm.native_handle(), ncclRemoteError, "socket closed by peer");
                 const auto first = error_of([&] { way(comm, stream, values); });
-                stream.synchronize(); // the collective that could not end was ended
                 later = error_of([&] { comm.check(); });
+                comm.abort("the lender ends it");
+                stream.synchronize(); // the collective that could not end was ended
                 throw first.value();
             }, deadline_s);
             check_error(outcomes[0], 0, status::peer_failure, {},
@@ -385,7 +346,7 @@ TEST_CASE("an asynchronous error surfaces at the next call, in check and in a wa
         }
     }
     // Anything else is the device's, or the system's.
-    const auto outcomes = run_each_nccl(1, {}, [](nccl::communicator& comm) {
+    const auto outcomes = run_each_nccl(1, {}, [](testing::nccl_owner& comm) {
         stand_in::nccl::set_async_error(comm.native_handle(), ncclUnhandledCudaError, "an illegal memory access");
         comm.check();
     }, deadline_s);
@@ -398,7 +359,7 @@ TEST_CASE("what NCCL refuses is named; wrong use of a blocking communicator can 
     std::optional<error> misuse;
     std::optional<error> broken;
     std::optional<error> later;
-    run_each_nccl(1, {.name = "dp", .mode = blocking_mode::blocking}, [&](nccl::communicator& comm) {
+    run_each_nccl(1, {.name = "dp", .mode = blocking_mode::blocking}, [&](testing::nccl_owner& comm) {
         const cuda::stream stream;
         device_values<float> values(4, 1.0f);
         const auto call = [&] { comm.all_reduce(values.in(), values.out(), reduction::sum, stream); };
@@ -423,8 +384,7 @@ TEST_CASE("a non-blocking communicator that NCCL keeps failed after a refusal fa
         CAPTURE(in_group);
         std::optional<error> misuse;
         std::optional<error> later;
-        std::size_t left = 1;
-        run_each_nccl(2, {.name = "dp", .mode = blocking_mode::non_blocking}, [&](nccl::communicator& comm) {
+        run_each_nccl(2, {.name = "dp", .mode = blocking_mode::non_blocking}, [&](testing::nccl_owner& comm) {
             if (comm.rank() == 1) return;
             const cuda::stream stream;
             device_values<float> values(4, 1.0f);
@@ -441,10 +401,8 @@ TEST_CASE("a non-blocking communicator that NCCL keeps failed after a refusal fa
                 misuse = error_of(call);
             }
             later = error_of(call);
-            left = error_of([&] { (void)comm.release(); }) ? 0 : 1; // it has been ended
             stream.synchronize();
         }, deadline_s);
-        CHECK(left == 0);
         if (in_group) check_error(misuse, status::invalid_argument, {"ncclGroupEnd failed: ncclInvalidUsage"});
         else check_error(misuse, status::invalid_argument, {"ncclAllReduce failed", "cannot be used any more"});
         check_error(later, status::device_failure, {"cannot be used any more"});
@@ -452,73 +410,12 @@ TEST_CASE("a non-blocking communicator that NCCL keeps failed after a refusal fa
     }
 }
 
-TEST_CASE("verified calls name who calls something else, and write nothing")
-{
-    const clean_stand_in clean;
-    struct mismatch {
-        const char* majority;
-        const char* minority;
-        call_t good;
-        call_t bad;
-    };
-    const std::vector<mismatch> cases{
-        {"all_reduce of float, count 8, sum", "count 7", sum_8,
-            [](auto& c, auto on, auto& m) {
-                c.all_reduce(m.in().part(0, 7), m.out().part(0, 7), reduction::sum, on);
-            }},
-        {"all_reduce of float, count 8, sum", "max", sum_8,
-            [](auto& c, auto on, auto& m) {
-                c.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::max, on);
-            }},
-        {"all_reduce of float, count 8, sum", "int32", sum_8,
-            [](auto& c, auto on, auto& m) {
-                auto* const data = reinterpret_cast<std::int32_t*>(m.data());
-                c.all_reduce(view<const std::int32_t>(data, 8), view<std::int32_t>(data, 8), reduction::sum, on);
-            }},
-        {"all_reduce of float, count 8, sum", "barrier", sum_8, [](auto& c, auto on, auto&) { c.barrier(on); }},
-        {"all_reduce of float, count 8, sum", "split", sum_8, [](auto& c, auto, auto&) { (void)c.split(0, 0); }},
-        {"broadcast of float, count 8, root 0", "root 1",
-            [](auto& c, auto on, auto& m) { c.broadcast(m.in().part(0, 8), m.out().part(0, 8), 0, on); },
-            [](auto& c, auto on, auto& m) { c.broadcast(m.in().part(0, 8), m.out().part(0, 8), 1, on); }},
-        {"barrier", "all_reduce of float, count 0, sum", [](auto& c, auto on, auto&) { c.barrier(on); },
-            [](auto& c, auto on, auto& m) {
-                c.all_reduce(m.in().part(0, 0), m.out().part(0, 0), reduction::sum, on);
-            }},
-    };
-    for (const blocking_mode mode : modes) {
-        for (const int n : {2, 3, 5}) {
-            for (const mismatch& each : cases) {
-                const int odd_one = n / 2;
-                const auto outcomes = run_each_nccl(
-                    n, {.timeout_ms = 60'000, .name = "dp", .mode = mode, .verify_calls = true},
-                    [&](nccl::communicator& comm) {
-                        const cuda::stream stream;
-                        device_values<float> values(64, 3.0f);
-                        std::optional<error> thrown
-                            = error_of([&] { (comm.rank() == odd_one ? each.bad : each.good)(comm, stream, values); });
-                        stream.synchronize();
-                        if (!values.all(3.0f)) throw std::runtime_error("something was written");
-                        const auto later = error_of([&] { comm.barrier(stream); });
-                        if (!later || later->code() != status::mismatch) throw std::runtime_error("not final");
-                        throw thrown.value();
-                    }, deadline_s);
-                // With two ranks nobody can say who is right.
-                const std::vector<int> culprits = n == 2 ? std::vector<int>{0, 1} : std::vector<int>{odd_one};
-                for (int rank = 0; rank < n; ++rank) {
-                    check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::mismatch, culprits,
-                        {each.majority, "rank " + std::to_string(odd_one) + ": " + each.minority, "'dp'"});
-                }
-            }
-        }
-    }
-}
-
-TEST_CASE("without verified calls a mismatch hangs until the time-out")
+TEST_CASE("a mismatch hangs until the time-out")
 {
     const clean_stand_in clean;
     const held_clock clock;
     std::jthread time([&] { clock.advance_ms(100, {0, 1}); });
-    const auto outcomes = run_each_nccl(2, {.timeout_ms = 100}, [&](nccl::communicator& comm) {
+    const auto outcomes = run_each_nccl(2, {.timeout_ms = 100}, [&](testing::nccl_owner& comm) {
         const cuda::stream stream;
         device_values<float> values(8, 1.0f);
         const auto count = static_cast<std::uint64_t>(8 - comm.rank());
@@ -531,129 +428,20 @@ TEST_CASE("without verified calls a mismatch hangs until the time-out")
     }
 }
 
-TEST_CASE("verified calls: a rank that does not come is a time-out, one with a bad argument is named")
-{
-    const clean_stand_in clean;
-    for (const blocking_mode mode : modes) {
-        const nccl::options settings{.timeout_ms = 150, .mode = mode, .verify_calls = true};
-        std::optional<held_clock> clock(std::in_place);
-        std::latch created(3);
-        std::latch waited(2);
-        ncclComm_t handles[3];
-        auto outcomes = run_each_nccl(3, settings, [&](nccl::communicator& comm) {
-            const cuda::stream stream;
-            device_values<float> values(8, 1.0f);
-            handles[comm.rank()] = comm.native_handle();
-            const std::uint64_t before = stand_in::calls("ncclAllGather");
-            created.arrive_and_wait();
-            if (comm.rank() == 2) {
-                // First a rank waits for its call to be enqueued, then for its peers, by another deadline.
-                while (stand_in::calls("ncclAllGather") < before + 2) std::this_thread::yield();
-                for (const int rank : {0, 1}) {
-                    for (ncclResult_t state = ncclInProgress; state == ncclInProgress; std::this_thread::yield())
-                        ncclCommGetAsyncError(handles[rank], &state);
-                    clock->await_questions(rank, 2);
-                }
-                clock->advance_ms(150);
-                waited.wait();
-                return;
-            }
-            clock->i_am(comm.rank());
-            const auto late = error_of([&] { sum_8(comm, stream, values); });
-            waited.count_down();
-            throw late.value();
-        }, deadline_s);
-        for (int rank = 0; rank < 2; ++rank) {
-            check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {},
-                {"not all ranks came to call 0 of the communicator (all_reduce of float, count 8, sum) within 150 ms"});
-        }
-
-        clock.reset();
-        nccl::options patient = settings;
-        patient.timeout_ms = 60'000;
-        outcomes = run_each_nccl(3, patient, [&](nccl::communicator& comm) {
-            const cuda::stream stream;
-            device_values<float> values(8, 1.0f);
-            if (comm.rank() == 1) comm.broadcast(values.in(), values.out(), 5, stream);
-            else sum_8(comm, stream, values);
-        }, deadline_s);
-        check_error(outcomes[1], 1, status::invalid_argument, {1}, {"root 5 is not a rank"});
-        for (const int rank : {0, 2}) {
-            check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::peer_failure, {1},
-                {"rank 1 gave a bad argument"});
-        }
-    }
-}
-
-TEST_CASE("verified calls are refused where the host must not wait")
-{
-    const clean_stand_in clean;
-    std::optional<error> captured;
-    std::optional<error> grouped;
-    run_each_nccl(1, {.verify_calls = true}, [&](nccl::communicator& comm) {
-        const cuda::stream stream;
-        device_values<float> values(8, 1.0f);
-        cudaGraph_t graph = nullptr;
-        CHECK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
-        captured = error_of([&] { sum_8(comm, stream, values); });
-        CHECK(cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess);
-        cudaGraphDestroy(graph);
-        nccl::group together;
-        grouped = error_of([&] { sum_8(comm, stream, values); });
-        together.end();
-        CHECK_FALSE(error_of([&] { sum_8(comm, stream, values); }));
-        stream.synchronize();
-    }, deadline_s);
-    check_error(captured, status::unsupported, {"all_reduce", "verify_calls", "capture"});
-    check_error(grouped, status::unsupported, {"all_reduce", "verify_calls", "group"});
-}
-
-TEST_CASE("verified calls notice a group that was opened by ncclGroupStart")
-{
-    const clean_stand_in clean;
-    for (const blocking_mode mode : modes) {
-        const auto outcomes = run_each_nccl(2, {.mode = mode, .verify_calls = true}, [](nccl::communicator& comm) {
-            const cuda::stream stream;
-            device_values<float> values(8, 1.0f);
-            const auto verified = [&] {
-                sum_8(comm, stream, values);
-                comm.synchronize(stream);
-            };
-            std::optional<error> refused[2];
-            for (auto& each : refused) { // the first call, and one that could read an older answer
-                ncclGroupStart();
-                each = error_of([&] { sum_8(comm, stream, values); });
-                ncclResult_t state = ncclGroupEnd();
-                while (state == ncclInProgress) ncclCommGetAsyncError(comm.native_handle(), &state);
-                comm.synchronize(stream);
-                if (!each) throw std::runtime_error("not refused");
-                verified();
-            }
-            if (!values.all(4.0f)) throw std::runtime_error("the calls outside of groups");
-            if (std::string(refused[0]->what()) != refused[1]->what()) throw refused[1].value();
-            throw refused[0].value();
-        }, deadline_s);
-        for (int rank = 0; rank < 2; ++rank) {
-            const std::optional<error> failure = outcomes[static_cast<std::size_t>(rank)].failure();
-            check_error(failure, status::unsupported, {"all_reduce", "verify_calls", "ncclGroupStart"});
-        }
-    }
-}
-
 TEST_CASE("waiting for a stream that is being captured is refused, and the capture stays valid")
 {
     const clean_stand_in clean;
     std::optional<error> refused;
-    run_each_nccl(1, {}, [&](nccl::communicator& comm) {
+    run_each_nccl(1, {}, [&](testing::nccl_owner& comm) {
         const cuda::stream stream;
         device_values<float> values(8, 1.0f);
         cudaGraph_t graph = nullptr;
-        CHECK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
+        CHECK(cudaStreamBeginCapture(stream.get().get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
         sum_8(comm, stream, values);
         refused = error_of([&] { comm.synchronize(stream); });
         // Making another communicator is legal meanwhile.
         nccl::communicator_ref other(comm.native_handle());
-        CHECK(cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess);
+        CHECK(cudaStreamEndCapture(stream.get().get(), &graph) == cudaSuccess);
         cudaGraphDestroy(graph);
     }, deadline_s);
     check_error(refused, status::invalid_argument, {"synchronize", "being captured"});
@@ -662,24 +450,24 @@ TEST_CASE("waiting for a stream that is being captured is refused, and the captu
 TEST_CASE("a thread that watches a communicator does not invalidate the capture of another")
 {
     const clean_stand_in clean;
-    const auto outcomes = run_each_nccl(2, {}, [&](nccl::communicator& comm) {
+    const auto outcomes = run_each_nccl(2, {}, [&](testing::nccl_owner& comm) {
         const cuda::stream captured;
         const cuda::stream watched;
         device_values<float> values(8, 1.0f);
         std::latch capturing(1);
         std::latch done(1);
-        stand_in::enqueue(watched.get(), [&] { done.wait(); });
+        stand_in::enqueue(watched.get().get(), [&] { done.wait(); });
         auto other = comm.split(0, 0);
         std::thread watcher([&] {
             capturing.wait();
             CHECK_FALSE(error_of([&] { other->synchronize(watched); }));
         });
-        CHECK(cudaStreamBeginCapture(captured.get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
+        CHECK(cudaStreamBeginCapture(captured.get().get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
         capturing.count_down();
         std::this_thread::sleep_for(std::chrono::milliseconds(20)); // it polls now
         sum_8(comm, captured, values);
         cudaGraph_t graph = nullptr;
-        CHECK(cudaStreamEndCapture(captured.get(), &graph) == cudaSuccess);
+        CHECK(cudaStreamEndCapture(captured.get().get(), &graph) == cudaSuccess);
         done.count_down();
         watcher.join();
         cudaGraphDestroy(graph);
@@ -687,109 +475,56 @@ TEST_CASE("a thread that watches a communicator does not invalidate the capture 
     for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
 }
 
-TEST_CASE("abort ends what waits, from any thread, and says why")
+TEST_CASE("fail ends a wait, from any thread, and says why; then the communicator may be aborted")
 {
     const clean_stand_in clean;
     for (const blocking_mode mode : modes) {
-        const auto outcomes = run_each_nccl(2, {.name = "dp", .mode = mode}, [&](nccl::communicator& comm) {
+        const auto outcomes = run_each_nccl(2, {.name = "dp", .mode = mode}, [&](testing::nccl_owner& comm) {
             if (comm.rank() == 1) return; // never calls
             const cuda::stream stream;
             device_values<float> values(8, 1.0f);
             sum_8(comm, stream, values);
             const auto watchdog = std::async(std::launch::async, [lent = nccl::communicator_ref(comm)] {
                 std::this_thread::sleep_for(std::chrono::milliseconds(50));
-                lent.abort("no progress");
-                lent.abort("a second reason is ignored");
+                lent.fail("no progress");
+                lent.fail("a second reason is ignored");
             });
-            comm.synchronize(stream);
+            const auto ended = error_of([&] { comm.synchronize(stream); });
+            comm.abort("a third one, too");
+            stream.synchronize(); // what hung is gone, so that nothing behind it hangs
+            throw ended.value();
         }, deadline_s);
-        check_error(outcomes[0], 0, status::peer_failure, {0}, {"synchronize", "rank 0 aborted: no progress", "'dp'"});
+        check_error(outcomes[0], 0, status::peer_failure, {0}, {"synchronize", "rank 0 gave up: no progress", "'dp'"});
     }
 }
 
-TEST_CASE("abort reaches a call that is blocked inside NCCL")
+TEST_CASE("after fail and an abort every call throws the reason, and NCCL is not called")
 {
     const clean_stand_in clean;
-    std::latch split_failed(1);
-    const auto outcomes = run_each_nccl(2, {.mode = blocking_mode::blocking}, [&](nccl::communicator& comm) {
-        if (comm.rank() == 1) {
-            split_failed.wait();
-            return;
-        }
-        const auto watchdog = std::async(std::launch::async, [lent = nccl::communicator_ref(comm)] {
-            std::this_thread::sleep_for(std::chrono::milliseconds(20));
-            lent.abort("a peer does not split");
-        });
-        const auto failed = error_of([&] { (void)comm.split(0, 0); });
-        watchdog.wait();
-        split_failed.count_down();
-        CHECK(failed);
-        comm.check();
-    }, deadline_s);
-    check_error(outcomes[0], 0, status::peer_failure, {0}, {"check", "a peer does not split"});
-}
-
-TEST_CASE("after an abort every call throws the reason")
-{
-    const clean_stand_in clean;
-    run_each_nccl(1, {}, [](nccl::communicator& comm) {
+    run_each_nccl(1, {}, [](testing::nccl_owner& comm) {
         const cuda::stream stream;
         device_values<float> values(8, 1.0f);
         nccl::communicator_ref lent = comm;
-        lent.abort("enough");
+        comm.abort("enough");
         const std::vector<std::function<void()>> calls{
-            [&] { comm.all_reduce(values.in(), values.out(), reduction::sum, stream); },
-            [&] { comm.reduce_scatter(values.in(), values.out(), reduction::sum, stream); },
-            [&] { comm.all_gather(values.in(), values.out(), stream); },
-            [&] { comm.all_to_all(values.in(), values.out(), stream); },
-            [&] { comm.broadcast(values.in(), values.out(), 0, stream); },
-            [&] { comm.barrier(stream); },
-            [&] { comm.check(); },
-            [&] { (void)comm.split(0, 0); },
-            [&] { (void)comm.release(); },
+            [&] { lent.all_reduce(values.in(), values.out(), reduction::sum, stream); },
+            [&] { lent.reduce_scatter(values.in(), values.out(), reduction::sum, stream); },
+            [&] { lent.all_gather(values.in(), values.out(), stream); },
+            [&] { lent.all_to_all(values.in(), values.out(), stream); },
+            [&] { lent.broadcast(values.in(), values.out(), 0, stream); },
+            [&] { lent.barrier(stream); },
+            [&] { lent.check(); },
+            [&] { lent.synchronize(stream); },
         };
-        for (const auto& call : calls) check_error(error_of(call), status::peer_failure, {"rank 0 aborted: enough"});
+        for (const auto& call : calls) check_error(error_of(call), status::peer_failure, {"rank 0 gave up: enough"});
         CHECK(values.all(1.0f));
     }, deadline_s);
-}
-
-TEST_CASE("a reference that outlives its owner says so")
-{
-    const clean_stand_in clean;
-    run_each_nccl(1, {}, [](nccl::communicator& comm) {
-        const cuda::stream stream;
-        std::optional<nccl::communicator_ref> lent;
-        {
-            auto part = comm.split(0, 0);
-            lent = *part;
-        }
-        check_error(error_of([&] { lent->barrier(stream); }), status::invalid_argument, {"was destroyed"});
-    }, deadline_s);
-}
-
-TEST_CASE("an owner that an exception passes aborts: it does not wait for peers")
-{
-    const clean_stand_in clean;
-    const std::uint64_t before = stand_in::calls("ncclCommAbort");
-    const std::uint64_t finalized = stand_in::calls("ncclCommFinalize");
-    const auto outcomes = run_each_nccl(2, {}, [](nccl::communicator& comm) {
-        const cuda::stream stream;
-        device_values<float> values(8, 1.0f);
-        if (comm.rank() == 0) {
-            sum_8(comm, stream, values); // never finished: rank 1 does not come
-            throw std::runtime_error("out of memory");
-        }
-        throw std::runtime_error("me too");
-    }, deadline_s);
-    CHECK_THROWS_WITH(std::rethrow_exception(outcomes[0].thrown), "out of memory");
-    CHECK(stand_in::calls("ncclCommAbort") == before + 2);
-    CHECK(stand_in::calls("ncclCommFinalize") == finalized);
 }
 
 TEST_CASE("misuse of a group is refused, and the group can still be ended")
 {
     const clean_stand_in clean;
-    run_each_nccl(1, {}, [](nccl::communicator& comm) {
+    run_each_nccl(1, {}, [](testing::nccl_owner&) {
         {
             nccl::group outer;
             std::optional<nccl::group> inner;
@@ -799,8 +534,6 @@ TEST_CASE("misuse of a group is refused, and the group can still be ended")
             std::thread([&] {
                 check_error(error_of([&] { outer.end(); }), status::invalid_argument, {"another thread opened"});
             }).join();
-            check_error(error_of([&] { (void)comm.split(0, 0); }), status::invalid_argument,
-                {"split", "cannot be part of a group"});
             inner->end();
             check_error(error_of([&] { inner->end(); }), status::invalid_argument, {"ended before"});
             outer.end();
@@ -814,16 +547,16 @@ TEST_CASE("blocking and non-blocking communicators do not share a group")
 {
     const clean_stand_in clean;
     std::optional<error> refused;
-    const auto outcomes = run_each_nccl(2, {.mode = blocking_mode::blocking}, [&](nccl::communicator& comm) {
+    const auto outcomes = run_each_nccl(2, {.mode = blocking_mode::blocking}, [&](testing::nccl_owner& comm) {
         const auto id = [&] {
             static ncclUniqueId shared;
-            if (comm.rank() == 0) shared = nccl::unique_id();
+            if (comm.rank() == 0) shared = testing::new_nccl_id();
             const cuda::stream stream;
             comm.barrier(stream);
             comm.synchronize(stream);
             return shared;
         }();
-        auto other = nccl::communicator::create(
+        auto other = testing::nccl_owner::create(
             id, comm.rank(), 2, comm.device_ordinal(), {.name = "other", .mode = blocking_mode::non_blocking});
         const cuda::stream stream;
         device_values<float> values(8, 1.0f);
@@ -845,7 +578,7 @@ TEST_CASE("an error at the end of a group reaches its caller, or the communicato
     std::optional<error> thrown;
     std::optional<error> later;
     const auto work = [&](bool explicitly, ncclResult_t code) {
-        run_each_nccl(1, {}, [&](nccl::communicator& comm) {
+        run_each_nccl(1, {}, [&](testing::nccl_owner& comm) {
             const cuda::stream stream;
             device_values<float> values(8, 1.0f);
             thrown.reset();
@@ -878,7 +611,7 @@ TEST_CASE("a group of a non-blocking communicator that is never enqueued times o
     std::latch created(2);
     std::jthread time([&] { clock.advance_ms(100, {0, 1}); });
     const auto outcomes
-        = run_each_nccl(2, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](nccl::communicator& comm) {
+        = run_each_nccl(2, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](testing::nccl_owner& comm) {
               const cuda::stream stream;
               device_values<float> values(8, 1.0f);
               comm.barrier(stream);
@@ -899,83 +632,58 @@ TEST_CASE("a group of a non-blocking communicator that is never enqueued times o
 TEST_CASE("what cannot be a communicator is refused")
 {
     const clean_stand_in clean;
-    stand_in::set_device_count(8);
-    const cuda::device_guard current(0);
     const ncclComm_t none = nullptr;
     check_error(error_of([&] { nccl::communicator_ref{none}; }), status::invalid_argument,
-        {"nccl::communicator", "the ncclComm_t is null"});
-    check_error(error_of([&] { (void)nccl::communicator::adopt(none); }), status::invalid_argument, {"null"});
-    const auto id = nccl::unique_id();
-    check_error(error_of([&] { (void)nccl::communicator::create(id, 2, 2, 0); }), status::invalid_argument,
-        {"rank 2 of 2 ranks"});
-    check_error(error_of([&] { (void)nccl::communicator::create(id, -1, 2, 0); }), status::invalid_argument,
-        {"rank -1 of 2 ranks"});
-    check_error(error_of([&] { (void)nccl::communicator::create(id, 0, 1, 99); }), status::device_failure,
-        {"cudaSetDevice"});
-    check_error(error_of([&] { (void)nccl::communicator::create(id, 0, 1, 0, {.timeout_ms = 0}); }),
-        status::invalid_argument, {"timeout_ms is 0"});
-    {
-        const nccl::group open;
-        check_error(error_of([&] { (void)nccl::communicator::create(nccl::unique_id(), 0, 1, 0); }),
-            status::unsupported, {"end the group first"});
-    }
-    stand_in::fail_next("ncclCommInitRankConfig", ncclSystemError);
-    check_error(error_of([&] { (void)nccl::communicator::create(nccl::unique_id(), 0, 1, 0); }),
-        status::device_failure, {"ncclCommInitRankConfig failed: ncclSystemError"});
-    stand_in::fail_next("ncclGetUniqueId", ncclSystemError);
-    check_error(error_of([&] { (void)nccl::unique_id(); }), status::device_failure, {"ncclGetUniqueId failed"});
+        {"nccl::communicator_ref", "the ncclComm_t is null"});
+    run_each_nccl(2, {}, [](testing::nccl_owner& comm) {
+        const auto made = [&](nccl::options settings = {}) {
+            return error_of([&] { const nccl::communicator_ref borrowed(comm.native_handle(), settings); });
+        };
+        check_error(made({.timeout_ms = 0}), status::invalid_argument, {"timeout_ms is 0"});
+        const cuda::stream stream;
+        comm.barrier(stream);
+        comm.synchronize(stream);
+        if (comm.rank() != 0) return;
+        const std::size_t live = stand_in::live_allocations();
+        for (const char* const call : {"cudaMalloc", "cudaStreamCreateWithFlags", "cudaMemsetAsync"}) {
+            stand_in::fail_next(call, cudaErrorECCUncorrectable);
+            check_error(made(), status::device_failure, {call});
+            CHECK(stand_in::live_allocations() == live);
+        }
+    }, deadline_s);
 }
 
-TEST_CASE("a peer that does not come to the start is a time-out of a non-blocking communicator")
+TEST_CASE("a communicator that is not initialised in time is a time-out")
 {
     const clean_stand_in clean;
-    stand_in::set_device_count(8);
-    const testing::watchdog guard("create", deadline_s);
-    for (const blocking_mode mode : {blocking_mode::non_blocking, blocking_mode::unknown}) {
-        const auto start = std::chrono::steady_clock::now();
-        const auto late = error_of([mode] {
-            (void)nccl::communicator::create(nccl::unique_id(), 0, 2, 0, {.timeout_ms = 100, .mode = mode});
-        });
-        check_error(late, status::timeout, {"its initialisation is still in progress after 100 ms"});
-        CHECK(ms_since(start) >= 100);
-    }
+    const cuda::device_guard current(0);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t raw = nullptr;
+    CHECK(ncclCommInitRankConfig(&raw, 2, testing::new_nccl_id(), 0, &config) == ncclInProgress);
+    const auto start = std::chrono::steady_clock::now();
+    check_error(error_of([&] { nccl::communicator_ref(raw, {.timeout_ms = 100}); }), status::timeout,
+        {"its initialisation is still in progress after 100 ms"});
+    CHECK(ms_since(start) >= 100);
+    CHECK(ncclCommAbort(raw) == ncclSuccess);
 }
 
-TEST_CASE("an owner is created blocking where it is told so, or has no deadline to keep")
+TEST_CASE("the memory of barriers goes with the last copy, unless work may hang on it")
 {
     const clean_stand_in clean;
-    const auto may_use_the_legacy_stream = [](const nccl::options& settings) {
-        bool may = false;
-        run_each_nccl(1, settings, [&](nccl::communicator& comm) {
-            may = !error_of([&] { comm.barrier(cudaStreamLegacy); });
+    for (const bool fails : {false, true}) {
+        run_each_nccl(2, {}, [&](testing::nccl_owner& comm) {
+            const cuda::stream stream;
+            const std::uint64_t before = stand_in::calls("cudaFree");
+            {
+                nccl::communicator_ref first(comm.native_handle());
+                const nccl::communicator_ref copy = first;
+                first.barrier(stream);
+                first.synchronize(stream);
+                if (fails) copy.fail("enough");
+            }
+            if (comm.rank() == 0 && fails) CHECK(stand_in::calls("cudaFree") == before);
+            if (!fails) CHECK(stand_in::calls("cudaFree") > before);
         }, deadline_s);
-        return may;
-    };
-    CHECK(may_use_the_legacy_stream({.mode = blocking_mode::blocking}));
-    CHECK(may_use_the_legacy_stream({.timeout_ms = -1}));
-    CHECK_FALSE(may_use_the_legacy_stream({.timeout_ms = -1, .mode = blocking_mode::non_blocking}));
-    CHECK_FALSE(may_use_the_legacy_stream({}));
-}
-
-TEST_CASE("split times out where a peer does not come")
-{
-    const clean_stand_in clean;
-    const held_clock clock;
-    std::latch failed(2);
-    const auto outcomes
-        = run_each_nccl(3, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](nccl::communicator& comm) {
-              clock.i_am(comm.rank());
-              if (comm.rank() == 1) {
-                  clock.advance_ms(100, {0, 2});
-                  failed.wait();
-                  return;
-              }
-              const auto late = error_of([&] { (void)comm.split(0, 0); });
-              failed.count_down();
-              throw late.value();
-          }, deadline_s);
-    for (const int rank : {0, 2}) {
-        check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {},
-            {"split", "ncclCommSplit is still in progress after 100 ms"});
     }
 }

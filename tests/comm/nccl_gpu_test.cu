@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <collprobe/comm/agreed.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/device/cuda/kernels.cuh>
 
@@ -79,7 +80,7 @@ TEST_CASE("NCCL collectives are captured and replayed with fresh data")
     for (const int ranks : rank_counts()) {
         for (const nccl::blocking_mode mode : modes) {
             CAPTURE(ranks);
-            CHECK_NOTHROW((nccl_provider{ranks, {.mode = mode}, devices()}.run([](nccl::communicator& comm) {
+            CHECK_NOTHROW((nccl_provider{ranks, {.mode = mode}, devices()}.run([](testing::nccl_owner& comm) {
                 constexpr std::uint64_t count = 10'000;
                 cu::buffer<float> values(count);
                 cu::buffer<float> sums(count);
@@ -120,7 +121,7 @@ TEST_CASE("NCCL collectives are captured and replayed with fresh data")
 
 TEST_CASE("bad arguments are refused before NCCL and the GPU see them")
 {
-    CHECK_NOTHROW(nccl_provider{.devices = devices()}.run([](nccl::communicator& comm) {
+    CHECK_NOTHROW(nccl_provider{.devices = devices()}.run([](testing::nccl_owner& comm) {
         const cu::stream stream;
         cu::buffer<float> memory(16);
         cu::device::fill(stream, view<float>(memory), 1.0f);
@@ -154,18 +155,22 @@ TEST_CASE("bad arguments are refused before NCCL and the GPU see them")
     }));
 }
 
-TEST_CASE("verified calls agree on GPUs")
+TEST_CASE("compared calls agree on GPUs")
 {
     for (const int ranks : rank_counts()) {
         CAPTURE(ranks);
-        const nccl_provider provider{ranks, {.verify_calls = true}, devices(), 170};
-        CHECK_NOTHROW(conformance::check_type<float>(provider, 2051));
+        CHECK_NOTHROW((nccl_provider{ranks, {}, devices(), 170}.run([](testing::nccl_owner& owner) {
+            agreed comm{nccl::communicator_ref(owner)};
+            conformance::stream_set<cu::device> streams;
+            conformance::check_all_reduce<float>(comm, streams, 2051);
+            conformance::check_movement<float>(comm, streams, 2051);
+        })));
     }
 }
 
-TEST_CASE("an abort ends an owned communicator on a GPU")
+TEST_CASE("an aborted communicator that was told before is not used on a GPU")
 {
-    CHECK_NOTHROW(nccl_provider{.devices = devices()}.run([](nccl::communicator& comm) {
+    CHECK_NOTHROW(nccl_provider{.devices = devices()}.run([](testing::nccl_owner& comm) {
         const cu::stream stream;
         comm.abort("enough");
         const std::optional<error> thrown = error_of([&] { comm.barrier(stream); });

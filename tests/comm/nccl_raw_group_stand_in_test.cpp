@@ -61,7 +61,7 @@ void refuses_in_raw_groups()
     for (const blocking_mode mode : modes) {
         for (const int depth : {1, 2}) {
             std::latch refused(ranks);
-            check_all(run_each_nccl(ranks, {.mode = mode}, [&](nccl::communicator& world) {
+            check_all(run_each_nccl(ranks, {.mode = mode}, [&](testing::nccl_owner& world) {
                 Adapted comm{nccl::communicator_ref(world)};
                 const cuda::stream stream;
                 const device_values<float> values(8, 1.0f);
@@ -102,7 +102,7 @@ TEST_CASE("a probed call in a group of ncclGroupStart is refused, and the group 
 TEST_CASE("NCCL is asked at the calls whose number is a power of two, and warns of no more")
 {
     const clean_stand_in clean;
-    check_all(run_each_nccl(1, {}, [](nccl::communicator& world) {
+    check_all(run_each_nccl(1, {}, [](testing::nccl_owner& world) {
         for (int call = 0; call < 1000; ++call) require(world.enqueues_at_once(), "no group is open");
         require(warnings() == 10, "1, 2, 4 ... 512");
         // One that comes late is seen late, and then at each call until it ends.
@@ -115,23 +115,12 @@ TEST_CASE("NCCL is asked at the calls whose number is a power of two, and warns 
     }, deadline_s));
 }
 
-TEST_CASE("with watch_groups off NCCL is not asked")
-{
-    const clean_stand_in clean;
-    check_all(run_each_nccl(1, {.watch_groups = false}, [](nccl::communicator& world) {
-        ncclGroupStart();
-        require(world.enqueues_at_once(), "watch_groups is off");
-        ncclGroupEnd();
-        require(stand_in::calls("ncclGroupSimulateEnd") == 0, "asked");
-    }, deadline_s));
-}
-
 TEST_CASE("NCCL's warning of the question is not taken for the cause of an error")
 {
     const clean_stand_in clean;
     for (const char* const said :
         {"ncclSimInfo_t argument not initialized via NCCL_SIM_INFO_INITIALIZER", "socket closed"}) {
-        const auto outcomes = run_each_nccl(1, {}, [&](nccl::communicator& world) {
+        const auto outcomes = run_each_nccl(1, {}, [&](testing::nccl_owner& world) {
             stand_in::nccl::set_async_error(world.native_handle(), ncclRemoteError, said);
             world.check();
         }, deadline_s);
@@ -143,24 +132,3 @@ TEST_CASE("NCCL's warning of the question is not taken for the cause of an error
 }
 
 #endif
-
-TEST_CASE("a split in a group of ncclGroupStart is refused, and what the group makes later is aborted")
-{
-    for (const blocking_mode mode : modes) {
-        const clean_stand_in clean;
-        check_all(run_each_nccl(ranks, {.mode = mode}, [](nccl::communicator& world) {
-            ncclGroupStart();
-            const bool joins = world.rank() == 0; // the other has no color, which is refused by nobody
-            const auto refused = error_of([&] {
-                require(!world.split(joins ? 0 : no_color, 0), "made in a group");
-            });
-            require(joins ? refused && refused->code() == status::unsupported
-                            && contains(refused->what(), "ncclGroupStart")
-                          : !refused,
-                "a split that makes something is refused");
-            end_raw_group(world.native_handle());
-            auto part = world.split(0, world.rank());
-            require(part && part->size() == ranks, "a split outside");
-        }, deadline_s));
-    }
-}

@@ -64,7 +64,7 @@ void reduce_every_way(Comm& comm, Foreign (*from_float)(float), float (*to_float
 template <class Foreign>
 void reduce_under_every_wrapper(Foreign (*from_float)(float), float (*to_float)(Foreign))
 {
-    nccl_provider{ranks}.run([&](nccl::communicator& comm) {
+    nccl_provider{ranks}.run([&](testing::nccl_owner& comm) {
         reduce_every_way(comm, from_float, to_float);
         {
             probed probe{nccl::communicator_ref(comm.native_handle())};
@@ -140,7 +140,7 @@ TEST_CASE("a trainer's narrow gradients are reduced under every wrapper")
 
 TEST_CASE("a guarded all-gather takes a trainer's own pointers")
 {
-    nccl_provider{ranks}.run([](nccl::communicator& comm) {
+    nccl_provider{ranks}.run([](testing::nccl_owner& comm) {
         const cuda::stream stream;
         const device_values<__nv_bfloat16> shard(count, __float2bfloat16(static_cast<float>(comm.rank() + 1)));
         device_values<__nv_bfloat16> all(ranks * count, __float2bfloat16(0));
@@ -159,7 +159,7 @@ TEST_CASE("NCCL's reductions are those that it is called with, and one of the pr
         {reduction::sum, reduction::average, reduction::min, reduction::max, reduction::product}) {
         CHECK(foreign_reduction<ncclRedOp_t>::of(nccl::detail::operation(each)) == each);
     }
-    testing::run_each_nccl(1, {}, [](nccl::communicator& comm) {
+    testing::run_each_nccl(1, {}, [](testing::nccl_owner& comm) {
         const cuda::stream stream;
         const device_values<float> values(4, 1.0f);
         for (const int own : {int{ncclNumOps}, int{ncclNumOps} + 1000}) {

@@ -704,13 +704,13 @@ void check_all_types(const Provider& provider, std::uint64_t larger)
     testing::for_all_element_types([&]<class T>(T) { check_type<T>(provider, larger); });
 }
 
-/// Splits, sequences of calls and stress.
+/// Splits (where the communicator has them), sequences of calls and stress.
 template <class Provider>
 void check_calls(const Provider& provider, int steps)
 {
     provider.run([&](auto& comm) {
         stream_set<typename std::remove_reference_t<decltype(comm)>::device> streams;
-        check_split(comm, streams);
+        if constexpr (requires { comm.split(0, 0); }) check_split(comm, streams);
         check_sequence(comm, streams, steps);
         check_stress(comm, streams, 4 * steps);
     });

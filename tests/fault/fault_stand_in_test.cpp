@@ -40,7 +40,7 @@ void require_mostly(const device_vector<float>& found, float value, std::size_t 
 
 TEST_CASE("faults over NCCL hit the elements that were planned, on devices that are not the current one")
 {
-    CHECK_NOTHROW(run_nccl(3, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(3, [](testing::nccl_owner& world) {
         const bool is_hit = world.rank() == 1;
         faulty comm{nccl::communicator_ref(world),
             {{.phase = fault_phase::during, .rank = 1, .call = 0, .elements = 5},
@@ -78,7 +78,7 @@ TEST_CASE("faults over NCCL hit the elements that were planned, on devices that 
 
 TEST_CASE("a captured call has its fault at each replay, between calls that are not captured")
 {
-    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(2, [](testing::nccl_owner& world) {
         faulty comm{nccl::communicator_ref(world),
             {{.phase = fault_phase::during, .rank = 1, .call = 1, .elements = 4}}, {.max_bytes = 1 << 14}};
         const cuda::device_guard here(world.device_ordinal());
@@ -107,7 +107,7 @@ TEST_CASE("a captured call has its fault at each replay, between calls that are 
 
 TEST_CASE("inside a group a fault is refused, and calls without one are not")
 {
-    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(2, [](testing::nccl_owner& world) {
         faulty comm{nccl::communicator_ref(world), {{.call = 1}}};
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> values(count);
@@ -135,7 +135,7 @@ TEST_CASE("an all-gather over NCCL is checked, on any device, captured or not")
 {
     for (const int ranks : {1, 2, 3, 8}) {
         CAPTURE(ranks);
-        CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
+        CHECK_NOTHROW(run_nccl(ranks, [&](testing::nccl_owner& world) {
             faulty comm{nccl::communicator_ref(world), {{.phase = fault_phase::during, .rank = 0, .call = 1},
                                                            {.phase = fault_phase::during, .rank = 0, .call = 3}},
                 {.max_bytes = 1 << 14}};

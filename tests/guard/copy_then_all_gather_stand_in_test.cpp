@@ -61,7 +61,7 @@ struct counted {
 TEST_CASE("one producer and one consumer cost two events, streams that coincide none, and the host never waits")
 {
     // One rank, so that what NCCL's stand-in does by itself is not counted.
-    CHECK_NOTHROW(run_nccl(1, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(1, [](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> shard(slot), full(slot);
         const cuda::stream compute, on, other;
@@ -103,7 +103,7 @@ TEST_CASE("one producer and one consumer cost two events, streams that coincide 
 
 TEST_CASE("the gather waits for a gated producer over NCCL, and reads poison without the guard")
 {
-    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(2, [](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> shard(slot), full(2 * slot), warm(2 * slot);
         const cuda::stream compute, on, consumer;
@@ -131,7 +131,7 @@ TEST_CASE("the gather waits for a gated producer over NCCL, and reads poison wit
 
 TEST_CASE("a destination that is longer than its allocation is refused before the copy")
 {
-    CHECK_NOTHROW(run_nccl(1, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(1, [](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> shard(slot), full(slot);
         const cuda::stream on;
@@ -151,7 +151,7 @@ TEST_CASE("a destination that is longer than its allocation is refused before th
 
 TEST_CASE("a batch is one group, and a call inside somebody's group is refused")
 {
-    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(2, [](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> a(slot), b(slot), full_a(2 * slot), full_b(2 * slot);
         guarded<cuda::device, float> kept(slot);
@@ -176,7 +176,7 @@ TEST_CASE("a batch is one group, and a call inside somebody's group is refused")
 
 TEST_CASE("a captured gather is right at each replay, with fresh data, on buffers used before and after")
 {
-    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(2, [](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> master(slot), full(2 * slot);
         guarded<cuda::device, float> kept(slot), result{view<float>(full)};
@@ -237,7 +237,7 @@ TEST_CASE("an access outside an open capture does not make the capture forget it
 
 TEST_CASE("half of a copy and gather is not captured: it is refused, and the capture stays valid")
 {
-    CHECK_NOTHROW(run_nccl(1, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(1, [](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> shard(slot), full(slot);
         const cuda::stream compute, on, outside;
@@ -271,7 +271,7 @@ TEST_CASE("half of a copy and gather is not captured: it is refused, and the cap
 
 TEST_CASE("a trainer's own handles are enough")
 {
-    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(2, [](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> shard(slot), full(2 * slot);
         const cuda::stream compute, on;

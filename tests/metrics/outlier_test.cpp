@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include <collprobe/detail/middle.hpp>
 #include <collprobe/detail/standard_normal.hpp>
 #include <collprobe/metrics/outlier.hpp>
 

@@ -11,6 +11,7 @@
 #include <new>
 #include <vector>
 
+#include <collprobe/comm/agreed.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
 
 #include "conformance/communicator_conformance.hpp"
@@ -49,7 +50,7 @@ void check_pieces()
 }
 
 /// As `check_barrier` of the suite, over memory that the processes share.
-void check_barrier(mpi::communicator& world)
+void check_barrier(mpi::communicator_ref& world)
 {
     const auto own = static_cast<std::size_t>(world.rank());
     std::atomic<int>* notes = nullptr;
@@ -80,7 +81,7 @@ void check_barrier(mpi::communicator& world)
 }
 
 /// The bits that `local` promises, where any order gives the same.
-void check_arithmetic(mpi::communicator& world)
+void check_arithmetic(mpi::communicator_ref& world)
 {
     const int n = world.size();
     const bool first = world.rank() == 0;
@@ -119,15 +120,15 @@ void check_arithmetic(mpi::communicator& world)
 }
 
 /// Two communicators on two streams, enqueued in another order on odd ranks: neither waits for the other.
-void check_independence(mpi::communicator& world)
+void check_independence(mpi::communicator_ref& world)
 {
-    auto other = world.split(0, world.rank());
+    mpi::communicator_ref other(testing::made_of(world.native_handle(), 0, world.rank()));
     const host::stream stream[2];
     std::vector<int> sums[2] = {{1}, {1}};
     for (int at = 0; at < 50; ++at) {
         const int first = world.rank() % 2;
         for (const int which : {first, 1 - first}) {
-            mpi::communicator_ref& comm = which == 0 ? static_cast<mpi::communicator_ref&>(world) : *other;
+            mpi::communicator_ref& comm = which == 0 ? world : other;
             comm.all_reduce(sums[which], view(sums[which]), reduction::max, stream[which]);
         }
     }
@@ -140,8 +141,8 @@ void check_independence(mpi::communicator& world)
 int main(int argc, char** argv)
 {
     testing::end_after(240);
-    const mpi::environment environment(&argc, &argv);
-    mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.name = "world"});
+    const mpi_session session(&argc, &argv);
+    mpi::communicator_ref world = mpi::communicator_ref(testing::made_of(), {.name = "world"});
     int rank = -1;
     int size = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -152,22 +153,21 @@ int main(int argc, char** argv)
     CHECK(same == MPI_CONGRUENT);
     try {
         const bool brief = argc > 1 && std::strcmp(argv[1], "brief") == 0;
-        if (brief) conformance::check_type<std::uint32_t>(provider<mpi::communicator>{world}, 331);
-        else conformance::check_all_types(provider<mpi::communicator>{world}, 1031);
-        conformance::check_calls(provider<mpi::communicator>{world}, brief ? 5 : 50);
+        if (brief) conformance::check_type<std::uint32_t>(provider<mpi::communicator_ref>{world}, 331);
+        else conformance::check_all_types(provider<mpi::communicator_ref>{world}, 1031);
+        conformance::check_calls(provider<mpi::communicator_ref>{world}, brief ? 5 : 50);
         check_barrier(world);
         check_arithmetic(world);
         check_pieces();
         check_independence(world);
         if (brief) return 0;
 
-        mpi::communicator_ref borrowed(MPI_COMM_WORLD, {.verify_calls = false});
-        conformance::check_type<float>(provider<mpi::communicator_ref>{borrowed}, 331);
-        conformance::check_calls(provider<mpi::communicator_ref>{borrowed}, 10);
-
-        mpi::communicator_ref verified(MPI_COMM_WORLD, {.timeout_ms = 60'000});
-        conformance::check_type<float16>(provider<mpi::communicator_ref>{verified}, 331);
-        conformance::check_calls(provider<mpi::communicator_ref>{verified}, 10);
+        // MPI_COMM_WORLD itself, and with compared calls.
+        mpi::communicator_ref whole(MPI_COMM_WORLD);
+        conformance::check_type<float>(provider<mpi::communicator_ref>{whole}, 331);
+        agreed compared(whole);
+        conformance::check_type<float16>(provider<agreed<mpi::communicator_ref>>{compared}, 331);
+        conformance::check_calls(provider<agreed<mpi::communicator_ref>>{compared}, 10);
     } catch (const std::exception& failure) {
         std::fprintf(stderr, "%s\n", failure.what());
         MPI_Abort(MPI_COMM_WORLD, 1);

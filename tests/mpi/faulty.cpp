@@ -22,7 +22,7 @@ namespace {
 
 /// The calls of all kinds of faults in a phase, against a computation of the whole by each rank for itself.
 template <element T>
-void check_faults(const mpi::communicator& world, collective where, fault_phase phase)
+void check_faults(const mpi::communicator_ref& world, collective where, fault_phase phase)
 {
     const fault_calls all{.where = where, .ranks = world.size(), .count = 77, .calls = 3};
     const int victim = where == collective::broadcast ? 0 : world.size() - 1;
@@ -42,7 +42,7 @@ void check_faults(const mpi::communicator& world, collective where, fault_phase 
     CHECK((comm.injected_total() != 0) == (world.rank() == victim));
 }
 
-void check_gather(const mpi::communicator& world)
+void check_gather(const mpi::communicator_ref& world)
 {
     const int sender = world.size() - 1;
     faulty comm{mpi::communicator_ref(world), {{.phase = fault_phase::during, .rank = sender, .call = 1}}};
@@ -69,8 +69,8 @@ void check_gather(const mpi::communicator& world)
 int main(int argc, char** argv)
 {
     testing::end_after(100);
-    const mpi::environment environment(&argc, &argv);
-    const auto world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 30'000, .name = "world"});
+    const mpi_session session(&argc, &argv);
+    const auto world = mpi::communicator_ref(testing::made_of(), {.timeout_ms = 30'000, .name = "world"});
     for (const fault_phase phase : {fault_phase::before, fault_phase::during, fault_phase::after}) {
         for (const collective where : {collective::all_gather, collective::all_to_all, collective::broadcast}) {
             check_faults<float>(world, where, phase);

@@ -32,7 +32,7 @@ std::vector<float> gradient(int rank, std::uint64_t step, std::size_t count)
 /// Step 1 has a flipped bit in what the last rank receives, step 2 one in what it sends, step 3 nothing.
 void check_audits()
 {
-    const mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 30'000});
+    const mpi::communicator_ref world = mpi::communicator_ref(testing::made_of(), {.timeout_ms = 30'000});
     const int last = world.size() - 1;
     const std::uint64_t exponent = 0x40000000;
     probed comm{faulty{mpi::communicator_ref(world),
@@ -63,7 +63,7 @@ void check_audits()
 template <floating_element T>
 void check_lengths(report_mode mode)
 {
-    const mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 30'000});
+    const mpi::communicator_ref world = mpi::communicator_ref(testing::made_of(), {.timeout_ms = 30'000});
     probed comm{mpi::communicator_ref(world), {.mode = mode, .times = false}};
     const host::stream stream;
     step_record record;
@@ -81,7 +81,7 @@ void check_lengths(report_mode mode)
 
 void check_repair()
 {
-    mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 30'000});
+    mpi::communicator_ref world = mpi::communicator_ref(testing::made_of(), {.timeout_ms = 30'000});
     agreement check(world);
     const host::stream stream;
     const std::vector<float> right = gradient(7, 7, 30'000);
@@ -106,7 +106,7 @@ void check_repair()
 int main(int argc, char** argv)
 {
     testing::end_after(100);
-    const mpi::environment environment(&argc, &argv);
+    const mpi_session session(&argc, &argv);
     check_audits();
     check_repair();
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {

@@ -1,14 +1,17 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// An adaptor that makes several calls of one, over MPI: its pieces may be alike where the ranks' calls are not.
+// An adaptor that makes several calls of one, over MPI: its pieces may be alike where the ranks' calls are not, which
+// `agreed` around it finds.
 // Run with 2 ranks or more.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <collprobe/comm/agreed.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/step/probed.hpp>
@@ -25,25 +28,23 @@ using sums = reproducible<mpi::communicator_ref, contract<reproducibility::corre
 
 // What the communicator says of itself is not hidden by what wraps it.
 template <class C>
-concept says_all = requires(C& comm, const error& why, host::stream_ref stream) {
+concept says_all = requires(C& comm, host::stream_ref stream) {
     comm.check();
     comm.synchronize(stream);
     comm.name();
     comm.timeout_ms();
-    comm.part_of(1, element_type::float32);
-    comm.refuse(why, collective::all_reduce, stream);
+    comm.fail("why");
 };
 static_assert(says_all<mpi::communicator_ref> && says_all<sums> && says_all<probed<sums>>);
 
 /// A communicator of its own, and sums over it by so little memory that large buffers go in pieces.
 struct setting {
-    mpi::communicator world;
+    mpi::communicator_ref world;
     sums comm;
     host::stream stream;
 
-    explicit setting(bool verify_calls, reduction_algorithm algorithm = reduction_algorithm::exchange)
-        : world(mpi::communicator::duplicate(
-            MPI_COMM_WORLD, {.timeout_ms = 30'000, .name = "world", .verify_calls = verify_calls})),
+    explicit setting(reduction_algorithm algorithm = reduction_algorithm::exchange)
+        : world(testing::made_of(), {.timeout_ms = 30'000, .name = "world"}),
           comm(world, {}, {.scratch_bytes = 1 << 12, .algorithm = algorithm})
     {
     }
@@ -75,7 +76,7 @@ struct setting {
 
 void check_unequal_counts(reduction_algorithm algorithm)
 {
-    setting own(true, algorithm);
+    setting own(algorithm);
     const int n = own.world.size();
     own.check_sum(63);
     own.check_sum(5000);
@@ -85,54 +86,27 @@ void check_unequal_counts(reduction_algorithm algorithm)
     const std::size_t count = own.is_last() ? 61 : 63;
     const std::vector<float> values(count, 1.0f);
     std::vector<float> result(count, -1.0f);
-    const auto thrown = own.failure_of([&] { own.comm.all_reduce(values, view(result), reduction::sum, own.stream); });
+    agreed compared(std::move(own.comm));
+    const auto thrown = own.failure_of([&] { compared.all_reduce(values, view(result), reduction::sum, own.stream); });
     CHECK(says(thrown, status::mismatch, "rank " + std::to_string(n - 1) + ": "));
     CHECK(says(thrown, status::mismatch, "61"));
     CHECK(thrown->culprits() == culprits);
     CHECK(result == std::vector<float>(count, -1.0f));
-    CHECK(thrown_by([&] { own.world.check(); }));
+    CHECK(thrown_by([&] { compared.barrier(own.stream); }));
 }
 
-/// The calls of the adaptor end: those that follow are of their own again, also next to a rank's that makes none.
-void check_calls_between()
-{
-    setting own(true);
-    own.check_sum(63);
-    std::vector<std::int64_t> counts{1};
-    // Rank 0 has used the adaptor of this handle, the others call the communicator itself.
-    if (own.world.rank() == 0) own.comm.all_reduce(counts, view(counts), reduction::sum, own.stream);
-    else own.world.all_reduce(counts, view(counts), reduction::sum, own.stream);
-    own.stream.synchronize(60'000);
-    CHECK(counts[0] == own.world.size());
-}
-
+/// The refusal is the rank's alone: the peers wait until it makes the call right.
 template <class Call>
 void check_refused(const char* message, Call call)
 {
+    setting own;
+    std::vector<float> result(64, -1.0f);
     const std::vector<float> values(64, 1.0f);
-    for (const bool verified : {true, false}) {
-        setting own(verified);
-        std::vector<float> result(64, -1.0f);
-        const int last = own.world.size() - 1;
-        const std::string told = "rank " + std::to_string(last) + " gave a bad argument";
-        // Behind a call that is right, so the refusal must come in its turn.
-        own.comm.all_reduce(values, view(result), reduction::sum, own.stream);
-        if (!verified) {
-            // Nobody is told: the peers wait until the rank makes the call right.
-            if (own.is_last()) CHECK(says(thrown_by([&] { call(own, result); }), status::invalid_argument, message));
-            own.check_sum(64);
-            continue;
-        }
-        const auto thrown = own.failure_of([&] {
-            if (own.is_last()) call(own, result);
-            else own.comm.all_reduce(values, view(result), reduction::sum, own.stream);
-        });
-        CHECK(own.is_last() ? says(thrown, status::invalid_argument, message)
-                            : says(thrown, status::peer_failure, told));
-        CHECK(own.is_last() || thrown->culprits() == std::vector<int>{last});
-        CHECK(result == std::vector<float>(64, static_cast<float>(last + 1))); // the first call's
-        CHECK(says(thrown_by([&] { own.world.check(); }), status::peer_failure, told));
-    }
+    own.comm.all_reduce(values, view(result), reduction::sum, own.stream);
+    if (own.is_last()) CHECK(says(thrown_by([&] { call(own, result); }), status::invalid_argument, message));
+    own.check_sum(64);
+    CHECK(result == std::vector<float>(64, static_cast<float>(own.world.size())));
+    own.world.check();
 }
 
 void check_bad_arguments()
@@ -153,12 +127,9 @@ void check_bad_arguments()
 int main(int argc, char** argv)
 {
     testing::end_after(100);
-    const mpi::environment environment(&argc, &argv);
-    for (const bool verified : {false, true}) {
-        for (const std::size_t count : {std::size_t{63}, std::size_t{5000}}) setting(verified).check_sum(count);
-    }
+    const mpi_session session(&argc, &argv);
+    for (const std::size_t count : {std::size_t{63}, std::size_t{5000}}) setting().check_sum(count);
     check_unequal_counts(reduction_algorithm::exchange);
     check_unequal_counts(reduction_algorithm::one_shot);
-    check_calls_between();
     check_bad_arguments();
 }

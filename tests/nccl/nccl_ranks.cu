@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/nccl/bootstrap.hpp>
+#include <collprobe/comm/agreed.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/guard.hpp>
 #include <collprobe/quant.hpp>
 #include <collprobe/reduce.hpp>
@@ -28,6 +29,9 @@
 #include "conformance/communicator_conformance.hpp"
 #include "support/errors.hpp"
 #include "support/needs_gpu.hpp"
+
+#include "../../examples/support/job.hpp"
+#include "shared_id.hpp"
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
@@ -85,9 +89,10 @@ std::vector<T> leaf(int number, std::uint64_t count)
     return values;
 }
 
+template <class Comm>
 struct own_rank {
-    using communicator = nccl::communicator;
-    nccl::communicator* comm;
+    using communicator = Comm;
+    Comm* comm;
     template <class Fn>
     void run(Fn fn) const
     {
@@ -95,38 +100,37 @@ struct own_rank {
     }
 };
 
-const bootstrap::job& job()
+const job& own_job()
 {
-    static const bootstrap::job described = bootstrap::job::from_environment();
-    return described;
+    static const job started = started_job();
+    return started;
 }
 
-/// Each has a meeting of its own.
-nccl::communicator make(nccl::options settings, std::string name)
+testing::nccl_owner make(nccl::options settings, std::string name)
 {
     static int made = 0;
-    bootstrap::job one = job();
-    one.key += "_" + std::to_string(made++);
     settings.name = std::move(name);
-    return nccl::communicator::create(nccl::unique_id(one), one.rank, one.size, 0, settings);
+    const ncclUniqueId id = testing::shared_id(own_job().rank, "id" + std::to_string(made++));
+    return testing::nccl_owner::create(id, own_job().rank, own_job().size, 0, settings);
 }
 
 void conform()
 {
     for (const nccl::blocking_mode mode : {nccl::blocking_mode::blocking, nccl::blocking_mode::non_blocking}) {
         auto comm = make({.mode = mode}, mode == nccl::blocking_mode::blocking ? "blocking" : "non-blocking");
-        conformance::check_type<float>(own_rank{&comm}, 1031);
-        conformance::check_type<bfloat16>(own_rank{&comm}, 1031);
-        conformance::check_type<std::int8_t>(own_rank{&comm}, 1031);
-        conformance::check_calls(own_rank{&comm}, 20);
+        conformance::check_type<float>(own_rank<testing::nccl_owner>{&comm}, 1031);
+        conformance::check_type<bfloat16>(own_rank<testing::nccl_owner>{&comm}, 1031);
+        conformance::check_type<std::int8_t>(own_rank<testing::nccl_owner>{&comm}, 1031);
+        conformance::check_calls(own_rank<testing::nccl_owner>{&comm}, 20);
     }
-    auto comm = make({.verify_calls = true}, "verified");
-    conformance::check_type<float16>(own_rank{&comm}, 331);
+    auto comm = make({}, "agreed");
+    agreed compared{nccl::communicator_ref(comm)};
+    conformance::check_type<float16>(own_rank<decltype(compared)>{&compared}, 331);
 }
 
 /// The same twelve leaves, however many ranks share them.
 template <class Contract, element T>
-void check_reproducible(nccl::communicator& comm, reduction_algorithm how, const char* name)
+void check_reproducible(testing::nccl_owner& comm, reduction_algorithm how, const char* name)
 {
     constexpr int leaves_of_all = 12;
     constexpr std::uint64_t count = 10'007;
@@ -293,7 +297,7 @@ void probe()
 /// What the others see when rank 1 does not make its second call: an error within the time-out, which names the call.
 void lose_rank(const char* name, bool ends)
 {
-    auto comm = make({.timeout_ms = 4'000, .abort_on_failure = nccl::abort_policy::always}, name);
+    auto comm = make({.timeout_ms = 4'000}, name);
     const cu::stream stream;
     cu::buffer<float> values = on_device(leaf<float>(comm.rank(), 1000));
     const auto call = [&] {
@@ -311,8 +315,10 @@ void lose_rank(const char* name, bool ends)
     std::printf("%s\n", thrown->what());
     CHECK(thrown->code() == status::timeout || (ends && thrown->code() != status::invalid_argument));
     CHECK(testing::mentions(thrown, name));
+    comm.abort("a rank is gone");
     const std::optional<error> after = testing::error_of(call); // it stays ended
     CHECK(after);
+    CHECK(testing::mentions(after, "gave up: a rank is gone") || ends);
 }
 
 } // namespace
@@ -333,7 +339,7 @@ int main(int count, char** arguments)
         std::printf("%s\n", thrown.what());
         failed = true;
     }
-    std::printf("rank %d of %d, %s: %s\n", job().rank, job().size, chosen->first.c_str(), failed ? "FAILED" : "passed");
+    std::printf("rank %d of %d, %s: %s\n", own_job().rank, own_job().size, chosen->first.c_str(), failed ? "FAILED" : "passed");
     std::fflush(stdout);
     std::_Exit(failed ? 1 : 0); // what a lost rank left is not waited for
 }

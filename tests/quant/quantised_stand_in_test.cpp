@@ -73,7 +73,7 @@ TEST_CASE("replays of quantised calls have the bits of the same calls uncaptured
         {.format = code_format::int4, .feedback = error_feedback::all}};
     for (const quantisation& how : hows) {
         CAPTURE(name(how.format));
-        CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
+        CHECK_NOTHROW(run_nccl(ranks, [&](testing::nccl_owner& world) {
             const cuda::device_guard here(world.device_ordinal());
             quantised_nccl plain(nccl::communicator_ref(world), how, small);
             quantised_nccl comm(nccl::communicator_ref(world), how, small);
@@ -115,7 +115,7 @@ TEST_CASE("replays of quantised calls have the bits of the same calls uncaptured
 
 TEST_CASE("captured calls with feedback that no step has made before are refused, and say what to do")
 {
-    CHECK_NOTHROW(run_nccl(ranks, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(ranks, [](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         quantised_nccl comm(
             nccl::communicator_ref(world), {.format = code_format::int4, .feedback = error_feedback::all}, small);
@@ -132,7 +132,7 @@ TEST_CASE("the probe of a captured step says of each replay what it says of the 
 {
     for (const code_rounding rounding : {code_rounding::nearest, code_rounding::stochastic}) {
         const quantisation how{.format = code_format::int4, .block = 64, .rounding = rounding};
-        CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
+        CHECK_NOTHROW(run_nccl(ranks, [&](testing::nccl_owner& world) {
             const cuda::device_guard here(world.device_ordinal());
             const quantisation_checks checks{.aggregate = true, .messages = true};
             probed plain(quantised_nccl(nccl::communicator_ref(world), how, small), {}, quantisation_probe({}, checks));
@@ -179,7 +179,7 @@ TEST_CASE("a call with checked messages launches as many kernels whatever the nu
     std::vector<std::uint64_t> launches;
     for (const int n : {2, 3, 8}) {
         stand_in::reset();
-        CHECK_NOTHROW(run_nccl(n, [&](nccl::communicator& world) {
+        CHECK_NOTHROW(run_nccl(n, [&](testing::nccl_owner& world) {
             const cuda::device_guard here(world.device_ordinal());
             constexpr std::uint64_t elements = 64 * 8;
             quantised_nccl comm(nccl::communicator_ref(world), {.block = 32}, small);

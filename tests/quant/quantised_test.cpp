@@ -11,6 +11,8 @@
 
 #include <doctest/doctest.h>
 
+#include <collprobe/comm/agreed.hpp>
+
 #include "quant/quantised_ranks.hpp"
 
 using namespace collprobe;
@@ -349,13 +351,14 @@ TEST_CASE("a sum beyond the numbers of its type is not hidden")
     });
 }
 
-TEST_CASE("ranks whose types or counts have messages of equal bytes get an error that says so")
+TEST_CASE("with agreed, ranks whose types or counts have messages of equal bytes get an error that says so")
 {
     for (const int nodes : {0, 2}) {
         for (const bool of_types : {true, false}) {
             CAPTURE(nodes);
             CAPTURE(of_types);
-            const auto call = [&](auto& comm) {
+            const auto call = [&](auto& given) {
+                agreed comm(std::move(given));
                 std::vector<float16> halves(600); // outlive the stream's work, also behind an error
                 std::vector<bfloat16> others(600);
                 const host::stream stream;
@@ -369,7 +372,7 @@ TEST_CASE("ranks whose types or counts have messages of equal bytes get an error
                 = error_of([&] { on_ranks({nodes, nodes == 0 ? 3 : 2}, {}, {}, tiny, call); });
             REQUIRE(failure);
             CHECK(failure->code() == status::mismatch);
-            CHECK(mentions(failure, of_types ? "as part of 600 of half" : "as part of 599"));
+            CHECK(mentions(failure, of_types ? "half" : "count 599"));
         }
     }
 }

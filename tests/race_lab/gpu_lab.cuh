@@ -107,7 +107,7 @@ struct gpu_lab : gpu_streams {
 
 /// NCCL with one rank, whose gather is a copy on its stream: a GPU may not be in a communicator twice.
 struct gpu_nccl_lab : gpu_streams {
-    using communicator = nccl::communicator;
+    using communicator = testing::nccl_owner;
     static constexpr int ranks = 1;
 
     template <class Body>

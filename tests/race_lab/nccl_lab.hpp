@@ -58,7 +58,7 @@ struct stand_in_lab {
 
 /// Ranks of NCCL's stand-in, with a device each. As NCCL's default is not, their communicators are non-blocking.
 struct nccl_lab : stand_in_lab {
-    using communicator = nccl::communicator;
+    using communicator = testing::nccl_owner;
 
     template <class Body>
     static void run(int count, Body body)

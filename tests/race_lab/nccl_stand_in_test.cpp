@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <vector>
 
+#include <collprobe/comm/agreed.hpp>
+
 #include "tests/race_lab/memory_modes.hpp"
 #include "tests/race_lab/nccl_lab.hpp"
 #include "tests/support/held_clock.hpp"
@@ -249,7 +251,7 @@ TEST_CASE("F19 the graph of the next step copies while that of the last still ga
 TEST_CASE("F19 one graph on two streams does not overlap itself")
 {
     const watch over;
-    CHECK_NOTHROW(nccl_lab::run(2, [](nccl::communicator& comm) {
+    CHECK_NOTHROW(nccl_lab::run(2, [](testing::nccl_owner& comm) {
         const bench_t at(comm);
         at.write(at.on, 1, at.shard());
         at.on.synchronize(soon_ms);
@@ -292,7 +294,7 @@ TEST_CASE("F22 an event and a stream of different devices")
 TEST_CASE("F22 a producer on another device is waited for")
 {
     const watch over;
-    CHECK_NOTHROW(nccl_lab::run(2, [](nccl::communicator& comm) {
+    CHECK_NOTHROW(nccl_lab::run(2, [](testing::nccl_owner& comm) {
         const bench_t at(comm);
         const auto far = [&] {
             const cuda::device_guard elsewhere(comm.device_ordinal() + 4);
@@ -314,15 +316,23 @@ TEST_CASE("F24 ranks that call in different orders")
         std::jthread time([&] {
             if (!verified) clock.advance_ms(100, {0, 1, 2});
         });
-        const nccl::options settings{.timeout_ms = 100, .verify_calls = verified};
-        const auto outcomes = testing::run_each_nccl(3, settings, [&](nccl::communicator& comm) {
-            const bench_t at(comm);
-            const bool other_order = comm.rank() == 1;
-            if (other_order) comm.barrier(at.on);
-            copy_then_all_gather(at.shard(), at.full(), comm, at.on, {}, {});
-            if (!other_order) comm.barrier(at.on);
-            clock.i_am(comm.rank());
-            comm.synchronize(at.on);
+        const auto outcomes = testing::run_each_nccl(3, {.timeout_ms = 100}, [&](testing::nccl_owner& owner) {
+            const bench_t at(owner);
+            const auto call = [&](auto& comm) {
+                const bool other_order = comm.rank() == 1;
+                if (other_order) comm.barrier(at.on);
+                copy_then_all_gather(at.shard(), at.full(), comm, at.on, {}, {});
+                if (!other_order) comm.barrier(at.on);
+            };
+            if (verified) {
+                agreed checked{nccl::communicator_ref(owner)};
+                return call(checked);
+            }
+            call(owner);
+            clock.i_am(owner.rank());
+            const std::optional<error> late = testing::error_of([&] { owner.synchronize(at.on); });
+            owner.abort("the calls do not match"); // ends what hangs
+            throw late.value();
         });
         for (const rank_outcome& outcome : outcomes) {
             const std::optional<error> failure = outcome.failure();
@@ -337,7 +347,7 @@ TEST_CASE("F25 a peer that dies between its copy and the gather")
 {
     for (const bool dies : {true, false}) {
         const testing::clean_stand_in clean;
-        const auto outcomes = testing::run_each_nccl(2, {}, [&](nccl::communicator& comm) {
+        const auto outcomes = testing::run_each_nccl(2, {}, [&](testing::nccl_owner& comm) {
             const bench_t at(comm);
             at.write(at.producer, 1, at.shard());
             if (dies && comm.rank() == 1) throw std::runtime_error("died");

@@ -61,7 +61,7 @@ TEST_CASE("sums over NCCL are correctly rounded, by each algorithm, on devices t
                  reduction_algorithm::one_shot, reduction_algorithm::fixed_point}) {
             CAPTURE(ranks);
             CAPTURE(static_cast<int>(how));
-            CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
+            CHECK_NOTHROW(run_nccl(ranks, [&](testing::nccl_owner& world) {
                 reproducible_nccl<reproducibility::order_invariant> comm(
                     world, {}, {.scratch_bytes = 1 << 13, .algorithm = how});
                 const cuda::device_guard here(world.device_ordinal());
@@ -81,7 +81,7 @@ TEST_CASE("sums over NCCL are correctly rounded, by each algorithm, on devices t
 
 TEST_CASE("inside a group a sum is refused, and what NCCL does itself is not")
 {
-    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(2, [](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> values(count);
         const cuda::stream stream;
@@ -109,7 +109,7 @@ TEST_CASE("a captured sum is right at each replay, with fresh data, between call
     for (const auto how : {reduction_algorithm::exchange, reduction_algorithm::one_shot,
              reduction_algorithm::fixed_point}) {
         CAPTURE(static_cast<int>(how));
-        CHECK_NOTHROW(run_nccl(3, [&](nccl::communicator& world) {
+        CHECK_NOTHROW(run_nccl(3, [&](testing::nccl_owner& world) {
             reproducible_nccl<reproducibility::order_invariant> comm(
                 world, {}, {.scratch_bytes = 1 << 13, .algorithm = how});
             const cuda::device_guard here(world.device_ordinal());

@@ -21,7 +21,7 @@ TEST_CASE("damage is found and repaired over NCCL, on devices that are not the c
 {
     for (const int ranks : {1, 3, 8}) {
         CAPTURE(ranks);
-        CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
+        CHECK_NOTHROW(run_nccl(ranks, [&](testing::nccl_owner& world) {
             const bool bad = world.rank() == 1;
             agreement check(world, {.max_buffers = 3, .scratch_bytes = 4096});
             const cuda::device_guard here(world.device_ordinal());
@@ -57,7 +57,7 @@ TEST_CASE("damage is found and repaired over NCCL, on devices that are not the c
 
 TEST_CASE("inside a group and in a capture a comparison is refused")
 {
-    CHECK_NOTHROW(run_nccl(1, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(1, [](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         agreement check(world);
         device_vector<float> data(10);

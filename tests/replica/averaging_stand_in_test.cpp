@@ -48,7 +48,7 @@ TEST_CASE("periodic averages over NCCL are those of the replicas, on devices tha
 {
     for (const int ranks : {1, 2, 4}) {
         CAPTURE(ranks);
-        CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
+        CHECK_NOTHROW(run_nccl(ranks, [&](testing::nccl_owner& world) {
             const cuda::device_guard here(world.device_ordinal());
             device_vector<float> weights(count);
             device_vector<bfloat16> small(count);
@@ -71,7 +71,7 @@ TEST_CASE("dynamic averages over NCCL take the place of the weights, and all ran
 {
     for (const int ranks : {1, 2, 4}) {
         CAPTURE(ranks);
-        CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
+        CHECK_NOTHROW(run_nccl(ranks, [&](testing::nccl_owner& world) {
             const cuda::device_guard here(world.device_ordinal());
             device_vector<float> weights(count);
             device_vector<float> gradient(count);
@@ -120,7 +120,7 @@ TEST_CASE("kernels of averages are loaded at construction, so that none waits fo
 
 TEST_CASE("an average of float weights can be captured, and runs each time its graph does; none waits on the host")
 {
-    CHECK_NOTHROW(run_nccl(2, [&](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(2, [&](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> weights(count);
         const cuda::stream stream;

@@ -374,23 +374,3 @@ TEST_CASE("misaligned buffers and rates that are none are refused by name, and g
     CHECK(refusal(good[0], gradients[0], 0).empty());
     CHECK(refusal(good[0], gradients[0], 0.1).empty());
 }
-
-TEST_CASE("peers hear of a rank whose update was refused, and do not wait for it")
-{
-    const local::group group(2, {.timeout_ms = 20'000});
-    const auto outcomes = testing::run_each(group, [](local::communicator& comm) {
-        std::vector<float> weights(10), gradient(10);
-        const host::stream stream;
-        dynamic_averaging repair(comm, std::vector<replica>{view(weights)}, {}, {.first_interval = 1, .most_interval = 2});
-        for (int step = 0; step < 8; ++step) {
-            repair.begin_step(stream);
-            repair.before_update(std::vector<replica>{view(gradient)}, comm.rank() == 0 && step == 1 ? -1 : 0.1, stream);
-        }
-        stream.synchronize(20'000);
-    });
-    REQUIRE(outcomes[0].failure());
-    CHECK(outcomes[0].failure()->code() == status::invalid_argument);
-    CHECK(std::string(outcomes[0].failure()->call()) == "before_update");
-    REQUIRE(outcomes[1].failure());
-    CHECK(outcomes[1].failure()->code() == status::peer_failure);
-}

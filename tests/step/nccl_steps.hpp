@@ -21,13 +21,13 @@
 /// What the tests of `probed` over NCCL share: ranks, buffers on their devices, records compared.
 namespace collprobe::testing {
 
-/// Runs `body(nccl::communicator&)` for every rank, each a thread with a device of its own, which is
+/// Runs `body(testing::nccl_owner&)` for every rank, each a thread with a device of its own, which is
 /// not the current one. Rethrows what a rank threw.
 template <class Body>
 void run_nccl(int ranks, Body body)
 {
     stand_in::reset();
-    nccl_provider{ranks}.run([&](nccl::communicator& comm) {
+    nccl_provider{ranks}.run([&](testing::nccl_owner& comm) {
         const cuda::device_guard elsewhere((comm.device_ordinal() + 1) % 8);
         body(comm);
     });

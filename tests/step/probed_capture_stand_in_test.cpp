@@ -82,7 +82,7 @@ struct trainer {
     device_vector<std::uint64_t> told{1};
     int rank;
 
-    explicit trainer(const nccl::communicator& world)
+    explicit trainer(const testing::nccl_owner& world)
         : device(world.device_ordinal()), rank(world.rank())
     {
         for (const std::size_t size : sizes) {
@@ -127,7 +127,7 @@ TEST_CASE("replays note times: a rank that launches late is last, and work betwe
     const auto is_late = [](double ns) { return std::fabs(ns - late_ns) <= 2 * tick; };
     const held_clock clock;
     const auto all = std::make_shared<arrivals>(3);
-    run_nccl(3, [&](nccl::communicator& world) {
+    run_nccl(3, [&](testing::nccl_owner& world) {
         const auto enqueue = [](cuda::stream_ref on, std::function<void()> task) {
             cuda::check(stand_in::enqueue(on.get(), std::move(task)), "enqueue");
         };
@@ -167,7 +167,7 @@ TEST_CASE("replays with fresh data give the records of the same steps uncaptured
                 CAPTURE(ranks);
                 CAPTURE(static_cast<int>(mode));
                 CAPTURE(static_cast<int>(direction));
-                run_nccl(ranks, [&](nccl::communicator& world) {
+                run_nccl(ranks, [&](testing::nccl_owner& world) {
                     trainer rank(world);
                     const probe_options options{.mode = mode, .direction = direction, .scratch_bytes = 1 << 14};
                     probed_nccl plain(world, options);
@@ -224,7 +224,7 @@ TEST_CASE("a value that a rank has otherwise in one replay is named there; a num
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         CAPTURE(name(mode));
-        run_nccl(3, [&](nccl::communicator& world) {
+        run_nccl(3, [&](testing::nccl_owner& world) {
             trainer rank(world);
             probed comm(nccl::communicator_ref(world), {.mode = mode});
             captured_step captured;
@@ -269,7 +269,7 @@ TEST_CASE("an audited step in a graph gives the records of the same steps uncapt
             for (const std::vector<fault>& damage_done : damages) {
                 CAPTURE(name(mode));
                 CAPTURE(statistics);
-                run_nccl(3, [&](nccl::communicator& world) {
+                run_nccl(3, [&](testing::nccl_owner& world) {
                     trainer rank(world);
                     audited_extras extras(3);
                     const probe_options options{.mode = mode, .statistics = statistics};
@@ -318,7 +318,7 @@ TEST_CASE("an audited step in a graph gives the records of the same steps uncapt
 
 TEST_CASE("weights of averages in a graph are those of the same steps uncaptured")
 {
-    run_nccl(3, [](nccl::communicator& world) {
+    run_nccl(3, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed plain{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
         probed comm{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
@@ -349,7 +349,7 @@ TEST_CASE("weights of averages in a graph are those of the same steps uncaptured
 
 TEST_CASE("a capture whose number cannot be had takes no captured step")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl comm(world, {.captured_steps = 1});
         rank.stream.synchronize(soon_ms);
@@ -382,7 +382,7 @@ TEST_CASE("a capture whose number cannot be had takes no captured step")
 
 TEST_CASE("a replay that fails on one rank alone makes all forget")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed comm(nccl::communicator_ref(world), {}, failing_part{world.rank() == 1});
         captured_step captured;
@@ -410,7 +410,7 @@ TEST_CASE("a replay that fails on one rank alone makes all forget")
 
 TEST_CASE("a captured step that has more calls than room counts the others")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl comm(world, {.calls = 2});
         captured_step captured;
@@ -430,7 +430,7 @@ TEST_CASE("a captured step that has more calls than room counts the others")
 
 TEST_CASE("a probe moves within a capture and between replays, and its captured steps go with it")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl plain(world);
         probed_nccl first(world, {.captured_steps = 2});
@@ -472,7 +472,7 @@ TEST_CASE("a probe moves within a capture and between replays, and its captured 
 
 TEST_CASE("several replays are under way at once, and the host waits only when all slots are taken")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl comm(world, {.steps_in_flight = 4});
         rank.prepare(0);
@@ -495,7 +495,7 @@ TEST_CASE("several replays are under way at once, and the host waits only when a
 TEST_CASE("uncaptured steps and replays mix on any streams, and their records come in order")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        run_nccl(3, [mode](nccl::communicator& world) {
+        run_nccl(3, [mode](testing::nccl_owner& world) {
             trainer rank(world);
             const cuda::stream other;
             probed_nccl comm(world, {.mode = mode, .direction = direction_mode::exact, .captured_steps = 2});
@@ -544,7 +544,7 @@ TEST_CASE("uncaptured steps and replays mix on any streams, and their records co
 
 TEST_CASE("a captured step may fork to other streams: each bucket on its own, with memory of its own")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         const std::vector<cuda::stream> side(2);
         probed_nccl plain(world, {.direction = direction_mode::exact});
@@ -574,7 +574,7 @@ TEST_CASE("a captured step may fork to other streams: each bucket on its own, wi
 
 TEST_CASE("what a graph cannot hold is refused by name, and the capture can be given up")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl comm(world, {.streams = 1});
         rank.prepare(0);
@@ -639,7 +639,7 @@ TEST_CASE("what a graph cannot hold is refused by name, and the capture can be g
 
 TEST_CASE("an abandoned capture takes along its observed inputs and the calls of an open group")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed comm(nccl::communicator_ref(world), {}, audit());
         rank.prepare(0);
@@ -662,7 +662,7 @@ TEST_CASE("an abandoned capture takes along its observed inputs and the calls of
 
 TEST_CASE("what was asked for the next step is not spent on a captured one, which cannot have it")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed comm(nccl::communicator_ref(world), {.every = 0}, audit({.every = 0}));
         rank.prepare(0);
@@ -690,7 +690,7 @@ TEST_CASE("what was asked for the next step is not spent on a captured one, whic
 
 TEST_CASE("a released step makes room for another capture, after its replays")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl comm(world, {.direction = direction_mode::exact, .steps_in_flight = 8});
         rank.prepare(0);
@@ -717,7 +717,7 @@ TEST_CASE("a released step makes room for another capture, after its replays")
 
 TEST_CASE("a communicator that was aborted launches nothing")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl comm(world);
         rank.prepare(0);
@@ -733,7 +733,7 @@ TEST_CASE("a communicator that was aborted launches nothing")
         };
         comm.replay(captured, 0, rank.stream, launch);
         CHECK(next_record(comm).step == 0);
-        comm.abort("enough");
+        comm.fail("enough");
         check_refused([&] { comm.replay(captured, 1, rank.stream, launch); }, "enough", status::peer_failure);
         CHECK(launched == 1);
         CHECK(comm.pending_steps() == 0);
@@ -743,7 +743,7 @@ TEST_CASE("a communicator that was aborted launches nothing")
 
 TEST_CASE("a captured step is unknown to a communicator that came to live where another was")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         rank.prepare(0);
         std::optional<probed_nccl> comm;
@@ -764,7 +764,7 @@ TEST_CASE("a captured step is unknown to a communicator that came to live where 
 
 TEST_CASE("a launch that throws counts as none, one that launches nothing is reported")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl comm(world);
         rank.prepare(0);
@@ -789,7 +789,7 @@ TEST_CASE("a launch that throws counts as none, one that launches nothing is rep
 
 TEST_CASE("a launch outside a replay reports nothing and disturbs no report")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl comm(world);
         rank.prepare(0);
@@ -858,7 +858,7 @@ TEST_CASE("a launch that throws leaves nothing that writes a later report, wheth
 
 TEST_CASE("a step left open by a capture does not take calls of another capture")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl comm(world);
         rank.prepare(0);
@@ -882,7 +882,7 @@ TEST_CASE("a step left open by a capture does not take calls of another capture"
 
 TEST_CASE("polling disturbs nobody's capture")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl comm(world);
         rank.prepare(0);
@@ -901,7 +901,7 @@ TEST_CASE("polling disturbs nobody's capture")
 
 TEST_CASE("buffers outlive the replays that use them")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         rank.prepare(0);
         for (int round = 0; round < 5; ++round) {
@@ -920,7 +920,7 @@ TEST_CASE("buffers outlive the replays that use them")
 
 TEST_CASE("exact alignment every few steps leaves captured steps without the extra message")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         probed_nccl comm(world, {.direction = direction_mode::exact, .exact_every = 2});
         captured_step captured;

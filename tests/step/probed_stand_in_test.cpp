@@ -44,7 +44,7 @@ concept says_all = requires(C& comm, view<const float> data, cuda::stream_ref st
     comm.check_buffer(data, "send", collective::all_reduce, stream);
     comm.synchronize(stream, std::int64_t{1});
     comm.name();
-    comm.abort("why");
+    comm.fail("why");
     comm.device_scope();
     comm.enqueues_at_once();
 };
@@ -82,7 +82,7 @@ struct trainer {
     std::vector<device_vector<float>> send, receive;
     int rank;
 
-    explicit trainer(const nccl::communicator& world) : device(world.device_ordinal()), rank(world.rank())
+    explicit trainer(const testing::nccl_owner& world) : device(world.device_ordinal()), rank(world.rank())
     {
         for (const std::size_t size : sizes) {
             send.emplace_back(size);
@@ -127,7 +127,7 @@ TEST_CASE("the records are those of the same steps on the CPU, bit for bit, on o
                 if (mode == report_mode::summary && ranks > 2) continue;
                 const probe_options options{.mode = mode, .direction = direction, .scratch_bytes = 1 << 14};
                 const auto expected = on_host(ranks, options, 6);
-                run_nccl(ranks, [&](nccl::communicator& world) {
+                run_nccl(ranks, [&](testing::nccl_owner& world) {
                     probed_nccl comm(world, options);
                     trainer rank(world);
                     for (std::uint64_t step = 0; step < 6; ++step) {
@@ -149,7 +149,7 @@ TEST_CASE("the records are those of the same steps on the CPU, bit for bit, on o
 TEST_CASE("a probed call adds two launches and one record, a step one copy to the host, and nothing waits or allocates")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        run_nccl(1, [mode](nccl::communicator& world) {
+        run_nccl(1, [mode](testing::nccl_owner& world) {
             trainer rank(world);
             probed_nccl comm(world, {.mode = mode});
             rank.prepare(0);
@@ -192,7 +192,7 @@ TEST_CASE("a probed call adds two launches and one record, a step one copy to th
 
 TEST_CASE("values are told while the stream is held up, and nothing waits or allocates")
 {
-    CHECK_NOTHROW(run_nccl(1, [](nccl::communicator& world) {
+    CHECK_NOTHROW(run_nccl(1, [](testing::nccl_owner& world) {
         const cuda::device_guard here(world.device_ordinal());
         probed_nccl comm(world, {.steps_in_flight = 4});
         device_vector<float> data(1000);
@@ -223,7 +223,7 @@ TEST_CASE("values are told while the stream is held up, and nothing waits or all
 
 TEST_CASE("the current device stays what it was")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         rank.prepare(0);
         const int elsewhere = (world.device_ordinal() + 3) % 8;
@@ -246,7 +246,7 @@ TEST_CASE("the current device stays what it was")
 
 TEST_CASE("steps on more streams than foreseen allocate once and then no more")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         rank.prepare(0);
         probed_nccl comm(world, {.streams = 1});
@@ -257,7 +257,7 @@ TEST_CASE("steps on more streams than foreseen allocate once and then no more")
         }
         for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
     });
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         rank.prepare(0);
         probed_nccl comm(world, {.streams = 1});
@@ -291,7 +291,7 @@ void mixed_calls(Comm& comm, trainer& rank, bool spread)
 TEST_CASE("calls in a group have the records of the same calls made one by one")
 {
     for (const int ranks : {1, 2, 3}) {
-        run_nccl(ranks, [&](nccl::communicator& world) {
+        run_nccl(ranks, [&](testing::nccl_owner& world) {
             measured_nccl one_by_one(world, {}, audit(), weight_probe({.every = 1}));
             measured_nccl together_made(world, {}, audit(), weight_probe({.every = 1}));
             trainer rank(world);
@@ -401,7 +401,7 @@ void check_lists(Comm& comm, stream_ref_of<Comm> stream, bool in_group)
 TEST_CASE("tensors are reduced, scattered and gathered in one group of any communicator, each by its name")
 {
     for (const int ranks : {1, 3}) {
-        run_nccl(ranks, [](nccl::communicator& world) {
+        run_nccl(ranks, [](testing::nccl_owner& world) {
             const cuda::device_guard device(world.device_ordinal());
             const cuda::stream stream;
             probed_nccl comm(world);
@@ -420,7 +420,7 @@ TEST_CASE("the calls of a group that failed are not in the step")
     stand_in::reset();
     nccl::options blocking;
     blocking.mode = nccl::blocking_mode::blocking; // NCCL gives up others
-    const auto outcomes = run_each_nccl(2, 8, blocking, [](nccl::communicator& world) {
+    const auto outcomes = run_each_nccl(2, 8, blocking, [](testing::nccl_owner& world) {
         audited_nccl comm(world, {}, audit());
         trainer rank(world);
         rank.prepare(0);
@@ -455,7 +455,7 @@ TEST_CASE("the calls of a group that failed are not in the step")
 
 TEST_CASE("the calls of a group that its destructor ends are in the step")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         audited_nccl comm(world, {}, audit());
         trainer rank(world);
         rank.prepare(0);
@@ -473,7 +473,7 @@ TEST_CASE("the calls of a group that its destructor ends are in the step")
 
 TEST_CASE("while a thread has a group open with calls of a probe, other threads do not use it")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         audited_nccl comm(world, {}, audit());
         trainer rank(world);
         rank.prepare(0);
@@ -492,7 +492,7 @@ TEST_CASE("while a thread has a group open with calls of a probe, other threads 
 
 TEST_CASE("in a group of ncclGroupStart, and with exact direction in any group, probed calls are refused")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         rank.prepare(0);
         probed_nccl comm(world);
@@ -517,7 +517,7 @@ TEST_CASE("in a group of ncclGroupStart, and with exact direction in any group, 
 
 TEST_CASE("a buffer or stream that the communicator refuses is not read before")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         rank.prepare(0);
         probed_nccl comm(world);
@@ -552,7 +552,7 @@ TEST_CASE("a buffer or stream that the communicator refuses is not read before")
 TEST_CASE("what passes from a step to the next on another stream waits for the last work with it")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        run_nccl(2, [mode](nccl::communicator& world) {
+        run_nccl(2, [mode](testing::nccl_owner& world) {
             trainer rank(world);
             rank.prepare(0);
             probed_nccl comm(world, {.mode = mode, .steps_in_flight = 8, .streams = 1});
@@ -568,7 +568,7 @@ TEST_CASE("what passes from a step to the next on another stream waits for the l
 
 TEST_CASE("a CUDA call that fails surfaces at the probed call, and the next step works")
 {
-    run_nccl(1, [](nccl::communicator& world) {
+    run_nccl(1, [](testing::nccl_owner& world) {
         trainer rank(world);
         rank.prepare(0);
         probed_nccl comm(world);
@@ -597,7 +597,7 @@ TEST_CASE("a CUDA call that fails surfaces at the probed call, and the next step
 
 TEST_CASE("probed communicators stack, and keep what the wrapped one says of itself")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         rank.prepare(0);
         probed_nccl inner(world);
@@ -617,7 +617,7 @@ TEST_CASE("probed communicators stack, and keep what the wrapped one says of its
 
 TEST_CASE("buffers outlive the work on them, whatever streams it is on")
 {
-    run_nccl(2, [](nccl::communicator& world) {
+    run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
         rank.prepare(0);
         for (int round = 0; round < 5; ++round) {
@@ -636,7 +636,7 @@ TEST_CASE("work that a dead peer holds up is given up after the communicator's t
         const held_clock clock;
         std::atomic<bool> has_given_up{false};
         for (const rank_outcome& outcome : run_each_nccl(2, {.timeout_ms = 300},
-                 [&](nccl::communicator& world) {
+                 [&](testing::nccl_owner& world) {
                      trainer rank(world);
                      rank.prepare(0);
                      if (!dead_peer || world.rank() == 0) {
@@ -674,7 +674,7 @@ TEST_CASE("a step that an abort cut off has no record, also if an older one had 
             CAPTURE(steps_before);
             stand_in::reset();
             const auto outcomes = run_each_nccl(
-                2, {.abort_on_failure = nccl::abort_policy::never}, [&](nccl::communicator& world) {
+                2, {}, [&](testing::nccl_owner& world) {
                     trainer rank(world);
                     rank.prepare(0);
                     probed_nccl comm(world, {.mode = mode, .steps_in_flight = 2});
@@ -702,7 +702,7 @@ TEST_CASE_TEMPLATE("a host that waits for the oldest step hears that the communi
 {
     stand_in::reset();
     const auto outcomes = run_each_nccl(
-        2, {.abort_on_failure = nccl::abort_policy::never}, [](nccl::communicator& world) {
+        2, {}, [](testing::nccl_owner& world) {
             trainer rank(world);
             rank.prepare(0);
             if (world.rank() == 1) return; // dies
@@ -727,7 +727,7 @@ TEST_CASE("a call on a borrowed stream makes no context but that of the communic
     stand_in::reset();
     stand_in::set_device_count(8);
     const watchdog guard("a call on a borrowed stream", 60);
-    auto world = nccl::communicator::create(nccl::unique_id(), 0, 1, 3, {});
+    auto world = testing::nccl_owner::create(testing::new_nccl_id(), 0, 1, 3, {});
     trainer rank(world);
     rank.prepare(0);
     probed_sums comm{reproducible(nccl::communicator_ref(world))};

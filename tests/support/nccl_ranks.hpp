@@ -10,12 +10,13 @@
 
 #include <collprobe/comm/nccl/communicator.hpp>
 
+#include "tests/support/nccl_owner.hpp"
 #include "tests/support/run_ranks.hpp"
 
 /// Ranks as threads with an owned NCCL communicator each, over NCCL or its stand-in.
 namespace collprobe::testing {
 
-/// Runs `fn(nccl::communicator&)` for each of `ranks` ranks, on one of `devices` devices each, and returns
+/// Runs `fn(nccl_owner&)` for each of `ranks` ranks, on one of `devices` devices each, and returns
 /// how each ended. A rank that throws tells its peers nothing, as in real life.
 template <class Fn>
 std::vector<rank_outcome> run_each_nccl(
@@ -23,13 +24,13 @@ std::vector<rank_outcome> run_each_nccl(
 {
     const watchdog guard("run_each_nccl", deadline_s);
     std::vector<rank_outcome> outcomes(static_cast<std::size_t>(ranks));
-    const ncclUniqueId id = nccl::unique_id();
+    const ncclUniqueId id = new_nccl_id();
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
         threads.emplace_back([&, rank] {
             try {
                 const collprobe::cuda::device_guard current(rank % devices);
-                auto comm = nccl::communicator::create(id, rank, ranks, rank % devices, settings);
+                auto comm = nccl_owner::create(id, rank, ranks, rank % devices, settings);
                 fn(comm);
             } catch (...) {
                 outcomes[static_cast<std::size_t>(rank)].thrown = std::current_exception();
@@ -42,21 +43,21 @@ std::vector<rank_outcome> run_each_nccl(
 
 /// Provides the conformance suite with such ranks.
 struct nccl_provider {
-    using communicator = nccl::communicator;
+    using communicator = nccl_owner;
     int ranks = 1;
     nccl::options settings = {};
     int devices = 8;
     int deadline_s = 120;
 
     int size() const { return ranks; }
-    /// Runs `fn(communicator&)` on every rank; rethrows what a rank threw, after aborting the others.
+    /// Runs `fn(communicator&)` on every rank; rethrows what a rank threw, after the others have failed, too.
     template <class Fn>
     void run(Fn fn) const
     {
         std::mutex together;
         std::vector<nccl::communicator_ref> all;
         std::exception_ptr first;
-        const auto outcomes = run_each_nccl(ranks, devices, settings, [&](nccl::communicator& comm) {
+        const auto outcomes = run_each_nccl(ranks, devices, settings, [&](nccl_owner& comm) {
             {
                 const std::lock_guard lock(together);
                 all.push_back(comm);
@@ -66,7 +67,7 @@ struct nccl_provider {
             } catch (...) {
                 const std::lock_guard lock(together);
                 if (!first) first = std::current_exception();
-                for (const auto& each : all) each.abort("a rank threw");
+                for (const auto& each : all) each.fail("a rank threw");
                 throw;
             }
         }, deadline_s);

@@ -290,6 +290,27 @@ class OfAllTypes(nn.Module):
         return self.linear(x).mean() + self.phases.abs().mean()
 
 
+def broadcast_views(rank, count):
+    values = [torch.zeros(3, dtype=torch.complex64) for _ in range(8)]
+    for _ in range(300):  # gloo's threads drop the views, for which they need the interpreter's lock
+        dist._broadcast_coalesced(dist.group.WORLD, [torch.view_as_real(each) for each in values], 8, 0)
+    mine, got = torch.full((4,), float(rank)), [torch.zeros(4) for _ in range(count)]
+    dist.reduce(mine.clone(), 0)
+    dist.gather(mine, got if rank == 0 else None)
+    dist.scatter(mine, [torch.full((4,), 7.0 + each) for each in range(count)] if rank == 0 else None)
+    if rank == 0:
+        dist.send(mine, 1)
+    elif rank == 1:
+        dist.recv(mine, 0)
+        assert mine[0] == 7, mine
+        dist.send(mine, 2)
+    else:
+        dist.recv(mine)  # from any rank
+        assert mine[0] == 7, mine
+    dist.barrier()
+    return [each[0].item() for each in got] if rank == 0 else None
+
+
 def of_all_types(rank, count):
     def body():
         torch.manual_seed(0)
@@ -426,6 +447,9 @@ class ProbedGroup(unittest.TestCase):
         told = ranks.run(4, ended_by_optimizers)
         self.assertTrue(any(each.startswith("step 0: rank 2, 'lr': has 0.2") for each in told[0]), told)
         self.assertEqual(told[1:], [[], [], []])  # rank 0 warns
+
+    def test_calls_that_are_not_looked_at_let_go_of_the_interpreter(self):
+        self.assertEqual(ranks.run(3, broadcast_views)[0], [0.0, 1.0, 2.0])
 
     def test_values_of_all_types_are_compared(self):
         told = ranks.run(3, of_all_types)[0]

@@ -3,6 +3,7 @@
 """The process group "probed": the calls of a group go to the groups of its backends, and are shown on their way."""
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections import Counter
@@ -234,6 +235,12 @@ class ProbedGroup(dist.ProcessGroup):
             for group in (self, self._inner):
                 group._set_default_backend(kind)
                 group._register_backend(torch.device(device), kind, made[backend])
+        # PyTorch runs its own method of a group that is written in Python with the interpreter's lock in hand. A thread
+        # of gloo needs that lock to drop a tensor, with the queue of gloo locked: each would wait for the other. The
+        # methods of the wrapped group let go of it. (Gloo queues no send and no receive.) There is no frame of Python,
+        # which TorchDynamo would trace.
+        for method in ("alltoall", "barrier", "broadcast", "gather", "reduce", "scatter"):
+            setattr(self, method, functools.partial(getattr(self._inner, method)))
         self.observer = Observer(rank, ranks, name, store, timeout, session)
         self._coalescing: Optional[List[Tuple[List[Optional[Call]], Sequence[torch.Tensor], str]]] = None
 

@@ -11,9 +11,9 @@
 
 #include <collprobe/collprobe.cuh>
 #include <collprobe/guard.hpp>
-#include <collprobe/comm/nccl/bootstrap.hpp>
 #include <collprobe/order/stream_order.hpp>
 
+#include "../../support/job.hpp"
 #include "zero_step.hpp"
 
 namespace {
@@ -78,16 +78,15 @@ int run()
         std::fprintf(stderr, "check_foreign_streams: no GPU here: %s\n", cudaGetErrorString(code));
         return 77; // "skipped", to test drivers
     }
-    const auto job = collprobe::bootstrap::job::from_environment();
-    must(cudaSetDevice((job.local_rank >= 0 ? job.local_rank : job.rank) % gpus));
-    const ncclUniqueId id = collprobe::nccl::unique_id(job);
+    const job own = started_job();
+    must(cudaSetDevice(own.local_rank % gpus));
 
-    zero_rank self{.rank = job.rank, .comm = nullptr, .compute = nullptr, .traffic = nullptr, .slot = 0, .masters = {},
+    zero_rank self{.rank = own.rank, .comm = nullptr, .compute = nullptr, .traffic = nullptr, .slot = 0, .masters = {},
         .parameters = {}};
-    must(ncclCommInitRank(&self.comm, job.size, id, job.rank));
+    must(ncclCommInitRank(&self.comm, own.size, id_of(own), own.rank));
     must(cudaStreamCreateWithFlags(&self.compute, cudaStreamNonBlocking));
     must(cudaStreamCreateWithFlags(&self.traffic, cudaStreamNonBlocking));
-    const int status = train(self, job.size);
+    const int status = train(self, own.size);
     must(cudaStreamDestroy(self.traffic));
     must(cudaStreamDestroy(self.compute));
     must(ncclCommDestroy(self.comm));

@@ -128,12 +128,12 @@ int run(const inspect_all_reduce::options& given, Ranks&& ranks)
 int run_over_mpi([[maybe_unused]] const inspect_all_reduce::options& given)
 {
 #ifdef COLLPROBE_EXAMPLE_MPI
-    const mpi::environment mpi;
+    const mpi_session mpi;
     inspect_all_reduce::mpi_ranks ranks;
     try {
         return run(given, ranks);
     } catch (const std::exception& problem) {
-        trainer::explain("inspect_all_reduce", problem); // said now: the environment ends the job
+        trainer::explain("inspect_all_reduce", problem); // said now: the session ends the job
         throw;
     }
 #else

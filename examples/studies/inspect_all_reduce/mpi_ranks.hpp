@@ -6,6 +6,8 @@
 
 #include <collprobe/comm/mpi/communicator.hpp>
 
+#include "../../support/mpi_session.hpp"
+
 namespace inspect_all_reduce {
 
 /// The ranks that mpirun has started, of which this process is one.
@@ -28,12 +30,11 @@ public:
     template <class Fn>
     void run(Fn fn)
     {
-        collprobe::mpi::communicator_ref rank(world_);
-        fn(rank);
+        fn(world_);
     }
 
 private:
-    collprobe::mpi::communicator world_ = collprobe::mpi::communicator::duplicate(MPI_COMM_WORLD);
+    collprobe::mpi::communicator_ref world_{mpi_session::duplicate()};
 };
 
 } // namespace inspect_all_reduce

@@ -5,7 +5,7 @@
 // one for the traffic between ranks, gradients reduced bucket by bucket while backward runs.
 //
 // nccl_trainer_probed.cu is nccl_trainer.cu with probes: `diff` shows what that takes. Either runs on the
-// GPUs of a job, `COLLPROBE_PATH=$PWD/ranks torchrun --no-python --nproc-per-node 8 nccl_trainer [steps]` (or mpirun), and
+// GPUs of a job, `NCCL_COMM_ID=127.0.0.1:29600 torchrun --no-python --nproc-per-node 8 nccl_trainer [steps]` (or mpirun), and
 // alone on one.
 
 #include "trainer_support.cuh"

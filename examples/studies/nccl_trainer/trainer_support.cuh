@@ -3,7 +3,7 @@
 #pragma once
 
 // What a trainer has anyway: error checks, data, a model of plain kernels, and a way to start its
-// ranks (collprobe's, which needs neither MPI nor Python). Nothing here knows of probes.
+// ranks. Nothing here knows of probes.
 
 #include <cmath>
 #include <cstdint>
@@ -14,8 +14,7 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#include <collprobe/comm/nccl/bootstrap.hpp>
-
+#include "../../support/job.hpp"
 #include "checks.cuh"
 
 constexpr int pixels = 64;
@@ -66,14 +65,14 @@ struct ranks {
     ncclUniqueId id;
 };
 
-/// From the variables that torchrun, mpirun or srun set, and COLLPROBE_PATH or NCCL_COMM_ID; one rank alone without them. Makes the rank's
-/// GPU current.
+/// From the variables that torchrun, mpirun or srun set, and NCCL_COMM_ID; one rank alone without them. Makes the rank's GPU
+/// current.
 inline ranks start_ranks()
 {
     const int devices = count_gpus();
-    const auto job = collprobe::bootstrap::job::from_environment();
-    CUDA_CHECK(cudaSetDevice((job.local_rank >= 0 ? job.local_rank : job.rank) % devices));
-    return {job.rank, job.size, collprobe::nccl::unique_id(job)};
+    const job own = started_job();
+    CUDA_CHECK(cudaSetDevice(own.local_rank % devices));
+    return {own.rank, own.size, id_of(own)};
 }
 
 // Parameters and gradients of a layer are one run: weights as [input][output], then the biases.

@@ -106,14 +106,14 @@ int run(const options& given, Ranks&& ranks)
 int run_over_mpi([[maybe_unused]] const options& given)
 {
 #ifdef COLLPROBE_EXAMPLE_MPI
-    const collprobe::mpi::environment mpi;
+    const mpi_session mpi;
     mpi_ranks ranks;
     try {
         return run(given, ranks);
     } catch (const usage_error& problem) { // all ranks have found it
         return ranks.speaks() ? trainer::explain("world_size", problem) : 2;
     } catch (const std::exception& problem) {
-        trainer::explain("world_size", problem); // said now: the environment ends the job
+        trainer::explain("world_size", problem); // said now: the session ends the job
         throw;
     }
 #else

@@ -4,6 +4,8 @@
 
 #include <collprobe/comm/mpi/communicator.hpp>
 
+#include "../../support/mpi_session.hpp"
+
 namespace world_size {
 
 /// The ranks that mpirun has started, of which this process is one.
@@ -16,14 +18,16 @@ public:
     template <class Fn>
     void run(int ranks, Fn fn)
     {
-        auto part = world_.split(world_.rank() < ranks ? 0 : collprobe::no_color, world_.rank());
-        if (!part) return;
-        collprobe::mpi::communicator_ref rank(*part);
+        MPI_Comm part = MPI_COMM_NULL;
+        MPI_Comm_split(world_.native_handle(), world_.rank() < ranks ? 0 : MPI_UNDEFINED, world_.rank(), &part);
+        if (part == MPI_COMM_NULL) return;
+        collprobe::mpi::communicator_ref rank(part);
         fn(rank);
+        MPI_Comm_free(&part);
     }
 
 private:
-    collprobe::mpi::communicator world_ = collprobe::mpi::communicator::duplicate(MPI_COMM_WORLD);
+    collprobe::mpi::communicator_ref world_{mpi_session::duplicate()};
 };
 
 } // namespace world_size

@@ -43,15 +43,6 @@ public:
     {
         throw error(code, message, origin(), std::move(culprits));
     }
-    /// The same, but first tells the peers, which may be waiting in the collective `instead_of`.
-    [[noreturn]] void refuse(collective instead_of, stream_ref_of<Comm> on, const std::string& message,
-        status code = status::invalid_argument) const
-    {
-        const error why(code, message, origin());
-        comm_->refuse(why, instead_of, on);
-        throw why;
-    }
-
     void require(bool condition, const char* message) const
     {
         if (!condition) fail(status::invalid_argument, message);
@@ -79,22 +70,6 @@ private:
     const Comm* comm_;
     const char* call_;
     call_site where_;
-};
-
-/// During its life the communicator treats calls as parts of one call of `count` elements. Without it, ranks with
-/// different counts or types would not be noticed if their messages had equal sizes.
-template <communicator Comm>
-class parts_of_one {
-public:
-    parts_of_one(Comm& comm, std::uint64_t count, element_type type) noexcept : comm_(comm)
-    {
-        comm_.part_of(count, type);
-    }
-    parts_of_one(const parts_of_one&) = delete;
-    ~parts_of_one() { comm_.part_of(0, {}); }
-
-private:
-    Comm& comm_;
 };
 
 } // namespace collprobe::detail

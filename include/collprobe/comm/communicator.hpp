@@ -261,13 +261,8 @@ public:
     {
         on.synchronize(timeout_ms, where);
     }
-    /// Ends the communicator, on all ranks that it can reach.
-    void abort(const std::string& /*reason*/) const {}
-    /// Tells the peers that this rank does not make `call`.
-    void refuse(const error& /*why*/, collective /*call*/, stream_ref) const {}
-    /// Says that the next calls are parts of one call of `count` elements; 0: of none. Ranks that disagree on it get
-    /// `mismatch` if the communicator compares counts.
-    void part_of(std::uint64_t /*count*/, element_type) noexcept {}
+    /// Makes later calls throw `peer_failure` with the reason, on this rank and on those that it can reach.
+    void fail(const std::string& /*reason*/) const {}
     /// Whether a collective called now is on its stream when it returns. Code with work behind a call must ask.
     bool enqueues_at_once() const noexcept { return true; }
     /// An object until whose `end(where)` collectives may be collected.
@@ -332,8 +327,7 @@ class adaptor : public collectives<Self, typename Comm::device> {
 public:
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Takes the communicator over. To wrap an owning communicator, pass a `communicator_ref` or move the owner in.
-    /// Use braces: `probed comm(reproducible(world));` declares a function.
+    /// Takes the communicator over. Use braces: `probed comm(reproducible(world));` declares a function.
     explicit adaptor(Comm comm) : comm_(std::move(comm)) {}
 
     template <element T>
@@ -360,17 +354,19 @@ public:
     {
         comm_.synchronize(on, timeout_ms, where);
     }
-    void abort(const std::string& reason) const { comm_.abort(reason); }
-    void refuse(const error& why, collective call, stream_ref on) const { comm_.refuse(why, call, on); }
-    void part_of(std::uint64_t count, element_type type) noexcept { comm_.part_of(count, type); }
+    void fail(const std::string& reason) const { comm_.fail(reason); }
     bool enqueues_at_once() const { return comm_.enqueues_at_once(); }
     quantised_calls* quantisation_calls() noexcept { return comm_.quantisation_calls(); }
     void next_step(stream_ref on, call_site where = call_site::current()) { comm_.next_step(on, where); }
     auto& innermost() noexcept { return comm_.innermost(); }
     template <element T>
     static constexpr bool reduces = Comm::template reduces<T>;
-    /// A part of the wrapped communicator, not wrapped.
-    auto split(int color, int key, call_site where = call_site::current()) { return comm_.split(color, key, where); }
+    /// A part of the wrapped communicator, not wrapped, if it can be split.
+    auto split(int color, int key, call_site where = call_site::current())
+        requires requires(Comm& comm) { comm.split(color, key, where); }
+    {
+        return comm_.split(color, key, where);
+    }
     /// The wrapped communicator.
     Comm& base() noexcept { return comm_; }
     const Comm& base() const noexcept { return comm_; }

@@ -12,6 +12,18 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+namespace detail {
+
+template <class Comm>
+consteval auto part_of_world()
+{
+    if constexpr (requires(Comm& world) { world.split(0, 0, call_site()); }) {
+        return std::type_identity<std::remove_cvref_t<decltype(*std::declval<Comm&>().split(0, 0, call_site()))>>();
+    } else return std::type_identity<Comm>();
+}
+
+} // namespace detail
+
 /// The ranks of a world in nodes of equally many neighbours: rank r is local rank r % ranks_per_node() of node
 /// r / ranks_per_node(). Each rank has two communicators. One goes across the nodes, to the ranks with the same local
 /// rank (the rank in it is the node). The other is within the node (the rank in it is the local rank). Many algorithms
@@ -21,13 +33,12 @@ namespace collprobe::inline COLLPROBE_ABI {
 template <communicator Comm>
 class node_groups {
 public:
-    /// The communicator type that `split` of the world returns.
-    using part = std::remove_cvref_t<decltype(*std::declval<Comm&>().split(0, 0, call_site()))>;
+    /// What `split` of the world returns, or the world's own type if it cannot be split.
+    using part = typename decltype(detail::part_of_world<Comm>())::type;
     using device = typename part::device;
 
     /// Nodes of `ranks_per_node` neighbours.
-    /// Collective: two splits, for which the calling thread waits. The world is not used after that, but a communicator
-    /// that must outlive its parts (NCCL's) must outlive this object.
+    /// Collective: two splits, for which the calling thread waits. The world is not used after that.
     /// \throws error `invalid_argument` on all ranks if `ranks_per_node` does not divide `size()`; `mismatch` on ranks
     ///   that notice different values of it; any exception of `split`.
     node_groups(Comm& world, int ranks_per_node, call_site where = call_site::current())
@@ -38,12 +49,13 @@ public:
         const std::string mismatch
             = "ranks_per_node is " + std::to_string(ranks_per_node) + " here, and another on some ranks";
         // A rank that has not noticed the mismatch must not wait for this rank.
-        within_.abort(mismatch);
-        across_.abort(mismatch);
+        within_.fail(mismatch);
+        across_.fail(mismatch);
         detail::caller(world, "node_groups", where).fail(status::mismatch, mismatch);
     }
 
-    /// The same from communicators that exist: the caller's node, and the ranks with the caller's local rank.
+    /// The same from communicators that exist, such as those of ncclCommSplit or MPI_Comm_split: the caller's node, and
+    /// the ranks with the caller's local rank.
     /// \throws error `invalid_argument` on a rank whose communicators do not fit the world's numbers.
     node_groups(const Comm& world, part within, part across, call_site where = call_site::current())
         : within_(std::move(within)), across_(std::move(across))

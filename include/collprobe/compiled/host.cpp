@@ -13,7 +13,6 @@
 #include <collprobe/audit/detail/weight_probe.ipp>
 #include <collprobe/comm/detail/rendezvous.ipp>
 #include <collprobe/comm/detail/call.ipp>
-#include <collprobe/comm/local/detail/check.ipp>
 #include <collprobe/comm/local/detail/communicator.ipp>
 #include <collprobe/comm/local/detail/group.ipp>
 #include <collprobe/comm/local/detail/moves.ipp>

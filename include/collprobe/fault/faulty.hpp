@@ -99,7 +99,7 @@ public:
         const bool sends = call.sends(rank());
         if (!comm_.enqueues_at_once()) {
             detail::caller(comm_, call.what, call.where)
-                .refuse(call.what, stream, detail::inside_a_group, status::unsupported);
+                .fail(status::unsupported, detail::inside_a_group);
         }
         const auto scope = comm_.device_scope();
         now.target = {call.what, call.type, sends ? call.send_count : 0, call.receive_count, size()};
@@ -230,7 +230,7 @@ private:
             if (!detail::plan_fault(faults_[which], which, now.call, victim, now.target, one)) continue;
             if (!Comm::has_collective(collective::broadcast)) {
                 detail::caller(comm_, now.target.where, now.made.where)
-                    .refuse(now.target.where, now.stream, "duplicate_shard needs a broadcast", status::unsupported);
+                    .fail(status::unsupported, "duplicate_shard needs a broadcast");
             }
             const view<T> guest(reinterpret_cast<T*>(room(memory_->guest, now)), now.sent().count());
             comm_.innermost().broadcast(now.sent(), guest, one.source, now.stream, now.made.where);
@@ -305,7 +305,7 @@ private:
     {
         if (bytes <= max_bytes_) return;
         detail::caller(comm_, now.target.where, now.made.where)
-            .refuse(now.target.where, now.stream,
+            .fail(status::invalid_argument,
                 "a fault needs a copy of " + std::to_string(bytes) + " bytes, above max_bytes, "
                     + std::to_string(max_bytes_));
     }

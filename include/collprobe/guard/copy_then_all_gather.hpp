@@ -43,13 +43,8 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
     for (const stream_ref& consumer : consumers) marks = marks || !(consumer == on);
 
     const auto scope = comm.device_scope();
-    try {
-        await_producers(who, on, producers);
-        for (std::size_t i = 0; i < count; ++i) plan_of(i).order(on);
-    } catch (const error& why) {
-        comm.refuse(why, collective::all_gather, on);
-        throw;
-    }
+    await_producers(who, on, producers);
+    for (std::size_t i = 0; i < count; ++i) plan_of(i).order(on);
 
     typename Comm::device::event done;
     const auto enqueue = [&] {
@@ -97,7 +92,7 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
 /// Cost: 2 events for a producer and a consumer; `copy` and `convert` read and write the shard once more.
 /// \throws error `invalid_argument`, which names the argument: shapes, overlaps (with both ranges), a stale generation,
 ///   an impossible path, a producer outside the capture; `unsupported` inside a group; those of the communicator.
-///   Only waits are enqueued then. If the communicator supports it, the peers are notified.
+///   Only waits are enqueued then.
 template <class Source, class Destination, communicator Comm>
 gather_handle<typename Comm::device> copy_then_all_gather(Source&& source, Destination&& destination, Comm& comm,
     stream_ref_of<Comm> on, stream_list<stream_ref_of<Comm>> producers, stream_list<stream_ref_of<Comm>> consumers,
@@ -136,7 +131,7 @@ gather_handle<typename Comm::device> copy_then_all_gather(const Items& items, Co
         for (std::size_t j = 0; j < i; ++j) {
             if (one.independent_of(plan_of(j))) continue;
             detail::caller(comm, "copy_then_all_gather", where)
-                .refuse(collective::all_gather, on,
+                .fail(status::invalid_argument,
                     "tensors " + std::to_string(j) + " and " + std::to_string(i)
                         + " use the same memory, and one of them writes it");
         }

@@ -186,7 +186,7 @@ private:
         comm_.check_buffer(send, "send", call.what, stream, where);
         comm_.check_buffer(receive, "receive", call.what, stream, where);
         const std::string flaw = detail::flaw_of_arguments(call, rank(), size());
-        if (!flaw.empty()) who.refuse(call.what, stream, flaw);
+        if (!flaw.empty()) who.fail(status::invalid_argument, flaw);
         order_hooks::access(stream, name(call.what), send, receive, where);
         const order_hooks::silent inner_work;
         const auto scope = comm_.device_scope();
@@ -196,8 +196,6 @@ private:
             .block = within_.block,
             .levels = two_level ? 2u : 1u};
         const std::uint32_t number = call_++;
-        const detail::parts_of_one<Comm> parts(comm_, call.send_count, call.type);
-        [[maybe_unused]] const detail::parts_in_nodes<Groups> parts_in_nodes(nodes_, call.send_count, call.type);
         detail::enqueue_marked(done, stream, [&, this] {
             const detail::quantised_call how{within_, across_, number,
                 std::exchange(calls_.errors_to, nullptr), std::exchange(calls_.digests_to, nullptr), where};

@@ -166,7 +166,6 @@ private:
         reduction_outcome outcome{.level = detail::strongest<T>(in, terms), .algorithm = how, .in = in, .terms = terms,
             .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
 
-        const detail::parts_of_one<Comm> parts(comm_, call.send_count, call.type);
         detail::enqueue_marked(done, stream, [&, this] {
             if constexpr (keeps_fixed_point) {
                 if (how == reduction_algorithm::fixed_point) {
@@ -208,10 +207,8 @@ private:
     {
         const caller who(comm_, call.what, call.where);
         const std::uint64_t leaves = call.leaves;
-        // An unsupported request fails on all ranks. Other errors may be on one rank, while its peers wait.
         const auto refuse = [&](const std::string& message, status code = status::invalid_argument) {
-            if (code == status::unsupported) who.fail(code, message);
-            who.refuse(call.what, stream, message, code);
+            who.fail(code, message);
         };
         who.require_immediate();
         if (leaves == 0) refuse("leaves must be at least 1");
@@ -251,15 +248,11 @@ private:
         if (options_.scratch_bytes < least_memory(leaves)) refuse(too_little_memory(leaves));
     }
 
-    /// Lets the wrapped communicator refuse a bad buffer, because it can notify the peers. If it does not refuse, this
-    /// object does.
     template <class T>
     void check_argument(
         view<T> buffer, const char* argument, const collective_call& call, stream_ref stream, const caller& who)
     {
         comm_.check_buffer(buffer, argument, call.what, stream, call.where);
-        if (buffer.readable()) return;
-        comm_.template make<std::remove_const_t<T>>(call, stream);
         who.require_readable(buffer, argument);
     }
 

@@ -187,7 +187,7 @@ private:
         if constexpr (detail::can_capture<stream_ref>) {
             if (wrong.empty() && stream.capturing(who.where())) wrong = "the stream is capturing";
         }
-        if (!wrong.empty()) who.refuse(collective::all_reduce, stream, wrong);
+        if (!wrong.empty()) who.fail(status::invalid_argument, wrong);
     }
 
     Comm* comm_;

@@ -73,8 +73,7 @@ struct averaging_measure {
 /// communicator of their own. The host waits only in `begin_step`, `least_interval` steps after an average, for the
 /// decision.
 /// Errors: as `periodic_averaging`; `invalid_argument` for intervals that are 0 or out of order, gradients that do not
-/// match the weights, or a bad rate (if the communicator can, it notifies the peers); `timeout` if a decision does not
-/// arrive.
+/// match the weights, or a bad rate; `timeout` if a decision does not arrive.
 /// Cost: an average, messages of 32 and 8 bytes, and memory and a copy of `weights` and `state`.
 template <communicator Comm>
 class dynamic_averaging {
@@ -212,7 +211,7 @@ private:
             if (!wrong.empty()) wrong = "gradients[" + std::to_string(i) + "]" + wrong;
         }
         if (wrong.empty()) return;
-        detail::caller(comm_, "before_update", where).refuse(collective::all_reduce, memory_->communication, wrong);
+        detail::caller(comm_, "before_update", where).fail(status::invalid_argument, wrong);
     }
 
     std::uint64_t samples_of(const replica& buffer) const noexcept { return (buffer.count + stride_ - 1) / stride_; }

@@ -686,13 +686,8 @@ private:
                 .result_count = made.receive_count};
             call.has_codes = detail::travels_as_codes(comm_.quantisation_calls(), call);
             const caller who(comm_, call.call, where);
-            if (!input.readable() || !result.readable()) {
-                // The wrapped communicator should refuse, because it can notify the peers. If it accepts, this object
-                // refuses.
-                make();
-                who.require_readable(input, "send");
-                who.require_readable(result, "receive");
-            }
+            who.require_readable(input, "send");
+            who.require_readable(result, "receive");
             const bool in_group = joins_group(who);
             comm_.check_buffer(input, "send", call.call, stream, where);
             comm_.check_buffer(result, "receive", call.call, stream, where);

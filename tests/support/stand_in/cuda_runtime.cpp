@@ -475,6 +475,13 @@ std::size_t allocated_bytes(int on)
 
 void describe_kernels_by(describe_function describe) { kernel_table::instance().describe.store(describe); }
 
+namespace {
+std::atomic<attribute_function> give_attribute{nullptr};
+std::atomic<bool> reads_pageable{false};
+} // namespace
+
+void give_attributes_by(attribute_function give) { give_attribute.store(give); }
+
 } // namespace collprobe::stand_in::detail
 
 // --- What tests see ---
@@ -482,6 +489,8 @@ void describe_kernels_by(describe_function describe) { kernel_table::instance().
 namespace collprobe::stand_in {
 
 void set_device_count(int count) { runtime::instance().count.store(std::min(count, most_devices)); }
+
+void set_reads_pageable(bool reads) { detail::reads_pageable.store(reads); }
 
 void break_device(int ordinal, cudaError_t code) { device(ordinal).broken.store(code); }
 
@@ -497,6 +506,7 @@ std::uint64_t loads_behind_work() { return kernel_table::instance().behind_work.
 void reset()
 {
     kernel_table::instance().behind_work.store(0, std::memory_order_relaxed);
+    detail::reads_pageable.store(false);
     detail::reset_scripts();
     for (fake_device& each : runtime::instance().devices) each.broken.store(0);
     this_threads_error = cudaSuccess;
@@ -825,6 +835,15 @@ cudaError_t CUDARTAPI cudaHostGetDevicePointer(void** on_device, void* on_host, 
 {
     STAND_IN_CALL(cudaHostGetDevicePointer);
     *on_device = on_host;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int ordinal)
+{
+    STAND_IN_CALL(cudaDeviceGetAttribute);
+    if (ordinal < 0 || ordinal >= device_count()) return finish(cudaErrorInvalidDevice);
+    if (what == cudaDevAttrPageableMemoryAccess) *value = reads_pageable.load() ? 1 : 0;
+    else if (const attribute_function give = give_attribute.load(); give == nullptr || !give(*value, what))
+        return finish(cudaErrorInvalidValue);
     return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory)

@@ -317,6 +317,25 @@ int clock_kilohertz()
     return kilohertz;
 }
 
+bool attribute(int& value, cudaDeviceAttr what)
+{
+    switch (what) {
+    case cudaDevAttrComputeCapabilityMajor: value = 9; break;
+    case cudaDevAttrComputeCapabilityMinor: value = 0; break;
+    case cudaDevAttrMultiProcessorCount: value = multiprocessors; break;
+    case cudaDevAttrWarpSize: value = 32; break;
+    case cudaDevAttrClockRate: value = clock_kilohertz(); break;
+    case cudaDevAttrMaxThreadsPerBlock: value = block_threads; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: value = blocks_per_multiprocessor * block_threads; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: value = 48 * 1024; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: value = optin_shared_bytes; break;
+    case cudaDevAttrUnifiedAddressing: value = 1; break;
+    case cudaDevAttrConcurrentKernels: value = 1; break;
+    default: return false; // nothing is guessed
+    }
+    return true;
+}
+
 cudaError_t describe(cudaFuncAttributes& attributes, const void* function)
 {
     const std::shared_ptr<registered_kernel> kernel = find_registered(function);
@@ -384,6 +403,7 @@ void** __cudaRegisterFatBinary(void* wrapper)
     }
     static const bool once = [] {
         describe_kernels_by(&describe);
+        give_attributes_by(&attribute);
         (void)programs::instance();
         return settings::given().report.empty() || std::atexit(&write_report) == 0;
     }();
@@ -522,26 +542,6 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties, int or
     properties->unifiedAddressing = 1;
     properties->canMapHostMemory = 1;
     properties->concurrentKernels = 1;
-    return cudaSuccess;
-}
-cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int ordinal)
-{
-    STAND_IN_CALL(cudaDeviceGetAttribute);
-    if (ordinal < 0 || ordinal >= device_count()) return finish(cudaErrorInvalidDevice);
-    switch (what) {
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMultiProcessorCount: *value = multiprocessors; break;
-    case cudaDevAttrWarpSize: *value = 32; break;
-    case cudaDevAttrClockRate: *value = clock_kilohertz(); break;
-    case cudaDevAttrMaxThreadsPerBlock: *value = block_threads; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = blocks_per_multiprocessor * block_threads; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 * 1024; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = optin_shared_bytes; break;
-    case cudaDevAttrUnifiedAddressing: *value = 1; break;
-    case cudaDevAttrConcurrentKernels: *value = 1; break;
-    default: return finish(cudaErrorInvalidValue); // nothing is guessed
-    }
     return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaMemGetInfo(size_t* free, size_t* total)

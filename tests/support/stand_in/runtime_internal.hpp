@@ -37,6 +37,10 @@ std::size_t allocated_bytes(int device);
 using describe_function = cudaError_t (*)(cudaFuncAttributes&, const void* kernel);
 void describe_kernels_by(describe_function describe);
 
+/// The attributes of a device that runs kernels; false for another.
+using attribute_function = bool (*)(int& value, cudaDeviceAttr what);
+void give_attributes_by(attribute_function give);
+
 } // namespace collprobe::stand_in::detail
 
 // Counts the call and gives out a scripted failure, or that of a broken device.

@@ -29,6 +29,9 @@ namespace collprobe::stand_in {
 /// How many devices there are; 2 unless set. Set it before a device is used.
 void set_device_count(int count);
 
+/// Whether devices can read any memory of the process, until `reset`.
+void set_reads_pageable(bool reads);
+
 /// The next call of `function` ("cudaMalloc") that is not scripted yet returns `code` and does nothing
 /// else, after `skip` more calls that work. Several scripts of a function are used in the order given.
 /// Kernel launches are "cudaLaunchKernel". Any number, so that other stand-ins can use this as well.

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -9,25 +10,19 @@
 
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
 #include <collprobe/detail/function_ref.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The call that other calls are parts of, as one number for messages between ranks: 0 for none.
-struct whole_call {
-    static constexpr int type_bits = 8;
+/// The place of a call as a value for messages between ranks: its name, or, with `lines`, its file and line.
+struct call_place {
+    std::array<char, 24> text{}; ///< of the name or the file's name as much as fits, and a zero
+    std::uint32_t hash = 0; ///< of all of it
+    std::uint32_t line = 0;
 
-    std::uint64_t bits = 0;
-
-    constexpr whole_call() = default;
-    constexpr explicit whole_call(std::uint64_t number) noexcept : bits(number) {}
-    constexpr whole_call(std::uint64_t count, element_type type) noexcept
-        : bits(count == 0 ? 0 : count << type_bits | static_cast<std::uint64_t>(type))
-    {
-    }
-    constexpr std::uint64_t count() const noexcept { return bits >> type_bits; }
-    constexpr element_type type() const noexcept { return static_cast<element_type>(bits & ((1u << type_bits) - 1)); }
-    friend bool operator==(const whole_call&, const whole_call&) = default;
+    static call_place of(const call_site& where, bool lines) noexcept;
+    friend bool operator==(const call_place&, const call_place&) = default;
 };
 
 /// The properties that must be equal on all ranks of one collective. A member that a call does not use keeps its
@@ -38,7 +33,9 @@ struct call_description {
     reduction operation = reduction::sum;
     int root = -1;
     std::uint64_t count = 0;
-    whole_call whole{}; ///< that this call is a part of
+    std::uint64_t leaves = 1;
+    std::uint64_t number = 0; ///< of the rank's calls before
+    call_place place{};
 
     /// The size of `count` elements, in bytes.
     std::uint64_t bytes() const noexcept { return count * static_cast<std::uint64_t>(bytes_of(type)); }

@@ -34,6 +34,25 @@ COLLPROBE_COLD_INLINE std::string message_of(const std::exception_ptr& cause)
     }
 }
 
+COLLPROBE_INLINE call_place call_place::of(const call_site& where, bool lines) noexcept
+{
+    call_place place;
+    const char* text = where.name;
+    if (*text == '\0' && lines) {
+        text = where.file;
+        place.line = where.line;
+        // Without folders, which may differ between machines.
+        for (const char* at = where.file; *at != '\0'; ++at) {
+            if (*at == '/') text = at + 1;
+        }
+    }
+    for (std::size_t at = 0; text[at] != '\0'; ++at) {
+        if (at + 1 < place.text.size()) place.text[at] = text[at];
+        place.hash = (place.hash ^ static_cast<unsigned char>(text[at])) * 0x01000193u; // as FNV-1a
+    }
+    return place;
+}
+
 COLLPROBE_COLD_INLINE std::string describe(const call_description& what, const call_description* reference)
 {
     if (reference != nullptr && reference->call != what.call) reference = nullptr;
@@ -43,19 +62,27 @@ COLLPROBE_COLD_INLINE std::string describe(const call_description& what, const c
         text += part;
     };
     if (reference == nullptr) add(name(what.call));
-    if (!what.has_data()) return text;
-    if (reference == nullptr) text += std::string(" of ") + name(what.type);
-    else if (reference->type != what.type) add(name(what.type));
-    if (reference == nullptr || reference->count != what.count) add("count " + std::to_string(what.count));
-    if (reference == nullptr ? what.whole != whole_call() : reference->whole != what.whole) {
-        add("as part of " + std::to_string(what.whole.count()));
-        if (what.whole.count() != 0) text += std::string(" of ") + name(what.whole.type());
+    if (what.has_data()) {
+        if (reference == nullptr) text += std::string(" of ") + name(what.type);
+        else if (reference->type != what.type) add(name(what.type));
+        if (reference == nullptr || reference->count != what.count) add("count " + std::to_string(what.count));
+        if (reference == nullptr ? what.leaves != 1 : reference->leaves != what.leaves) {
+            add("leaves " + std::to_string(what.leaves));
+        }
+        if (what.reduces() && (reference == nullptr || reference->operation != what.operation)) {
+            add(name(what.operation));
+        }
+        if (what.root >= 0 && (reference == nullptr || reference->root != what.root)) {
+            add("root " + std::to_string(what.root));
+        }
     }
-    if (what.reduces() && (reference == nullptr || reference->operation != what.operation)) {
-        add(name(what.operation));
+    if (reference == nullptr ? what.place != call_place() : reference->place != what.place) {
+        const std::string place = what.place.text.data();
+        if (what.place.line != 0) add(place + ":" + std::to_string(what.place.line));
+        else add(place.empty() ? "without a name" : "named '" + place + "'");
     }
-    if (what.root >= 0 && (reference == nullptr || reference->root != what.root)) {
-        add("root " + std::to_string(what.root));
+    if (reference != nullptr && reference->number != what.number) {
+        add("after " + std::to_string(what.number) + " calls, not " + std::to_string(reference->number));
     }
     return text;
 }

@@ -2,44 +2,48 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/detail/call.hpp>
 #include <collprobe/core/collective.hpp>
-#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
 #include <collprobe/order/hooks.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A communicator that moves the data itself. Its `make` begins with `checked`.
+/// A communicator that moves the data itself. Its `make` begins with `require_right` and `report`.
 template <class Self, class Device>
 class checked_collectives : public collectives<Self, Device> {
 public:
     using typename collectives<Self, Device>::stream_ref;
 
-    void part_of(std::uint64_t count, element_type type) noexcept { whole_ = whole_call(count, type); }
-
 protected:
-    /// Refuses wrong arguments, reports the call to the checker of stream order, and returns the description that the
-    /// ranks must agree on. What the caller does for the call is then silent towards the checker.
-    /// `check`: an object with `fail(message)`, which throws and tells the peers, and `places(call)`, which fails if
-    /// memory cannot be used. `deferrable`: whether an open group may delay the call.
-    template <class Check>
-    call_description checked(
-        const Check& check, const collective_call& call, stream_ref on, bool deferrable = false) const
+    /// Throws the error of a bad argument of this rank, which is its culprit. Nothing is enqueued.
+    [[noreturn]] void refuse(
+        const char* call, call_site where, const std::string& message, status code = status::invalid_argument) const
     {
         const Self& self = static_cast<const Self&>(*this);
-        const int rank = self.rank();
-        const int size = self.size();
-        if (const std::string flaw = flaw_of_arguments(call, rank, size); !flaw.empty()) check.fail(flaw);
-        check.places(call);
-        order_hooks::call(on, rank, call, deferrable);
-        return {call.what, call.type, call.operation, call.root, agreed_count(call, size), whole_};
+        throw error(code, message,
+            {.call = call, .rank = self.rank(), .size = self.size(), .communicator = self.name(), .where = where},
+            {self.rank()});
     }
-
-    whole_call whole_;
+    /// Refuses arguments that no communicator takes.
+    void require_right(const collective_call& call) const
+    {
+        const Self& self = static_cast<const Self&>(*this);
+        const std::string flaw = flaw_of_arguments(call, self.rank(), self.size());
+        if (!flaw.empty()) refuse(collprobe::name(call.what), call.where, flaw);
+    }
+    /// Reports the call to the checker of stream order, and returns the description that the ranks must agree on. What
+    /// the caller does for the call is then silent towards the checker. `deferrable`: whether an open group may delay
+    /// the call.
+    call_description report(const collective_call& call, stream_ref on, bool deferrable = false) const
+    {
+        const Self& self = static_cast<const Self&>(*this);
+        order_hooks::call(on, self.rank(), call, deferrable);
+        return {call.what, call.type, call.operation, call.root, agreed_count(call, self.size())};
+    }
 };
 
 } // namespace collprobe::detail

@@ -9,19 +9,14 @@
 #include <vector>
 
 #include <collprobe/comm/detail/call.hpp>
+#include <collprobe/comm/detail/call_order.hpp>
+#include <collprobe/comm/detail/failure.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/function_ref.hpp>
 
 /// The meeting of the ranks of one process: it knows which rank called what, which ranks are missing, and which
 /// failed. Nothing here touches the data of a collective.
 namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// Why a communicator can no longer be used.
-struct rendezvous_failure {
-    status code = status::peer_failure;
-    std::string message;
-    std::vector<int> culprits;
-};
 
 /// A place where all ranks meet, again and again. In a round every rank calls `arrive`. The last rank to arrive
 /// resolves the round, and opens the gate for all ranks or closes it for ever. A rank that passed the gate calls
@@ -74,17 +69,13 @@ public:
     rendezvous(int ranks, std::string name, std::int64_t timeout_ms);
     rendezvous(const rendezvous&) = delete;
     rendezvous& operator=(const rendezvous&) = delete;
-    ~rendezvous() { delete failure_.load(std::memory_order_acquire); }
 
     int size() const noexcept { return static_cast<int>(ranks_.size()); }
     const std::string& name() const noexcept { return name_; }
     std::int64_t timeout_ms() const noexcept { return timeout_ms_; }
 
     /// The number of the collective that `rank` calls now, from 0.
-    std::uint64_t next_call(int rank) noexcept
-    {
-        return at(rank).calls.fetch_add(1, std::memory_order_relaxed);
-    }
+    std::uint64_t next_call(int rank) noexcept { return at(rank).order.take(); }
 
     /// Waits for the rank's own turn and for all ranks, and checks that all made the same call. When it returns, the
     /// data may be moved. Then `leave` must follow, and nothing may block before it.
@@ -100,23 +91,14 @@ public:
     void leave_on_host(std::uint64_t call) noexcept { host_.leave(call); }
 
     /// Makes the communicator unusable on all ranks. Returns false if it was unusable before.
-    bool fail(rendezvous_failure cause) noexcept;
-    /// The failure, or null. It lives as long as the rendezvous.
-    const rendezvous_failure* failure() const noexcept { return failure_.load(std::memory_order_acquire); }
-
+    bool fail(failure cause) noexcept;
     /// \throws error the failure, as `rank` reports it from a call; returns if there is none.
     void require_usable(int rank, collective call, call_site where) const;
     error_origin origin(int rank, collective call, call_site where) const;
 
 private:
-    // Bits of rank_state::turn below the count of finished calls.
-    static constexpr std::uint32_t awaited = 1;
-    static constexpr std::uint32_t hopeless = 2;
-    static constexpr std::uint32_t one_turn = 4;
-
     struct alignas(64) rank_state {
-        std::atomic<std::uint64_t> calls{0};
-        std::atomic<std::uint32_t> turn{0};
+        call_order order;
         posted_call posted;
     };
     rank_state& at(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -137,7 +119,7 @@ private:
     std::vector<rank_state> ranks_;
     meeting work_;
     meeting host_;
-    std::atomic<rendezvous_failure*> failure_{nullptr};
+    first_failure failure_;
 };
 
 } // namespace collprobe::detail

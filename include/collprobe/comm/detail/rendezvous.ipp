@@ -97,11 +97,7 @@ COLLPROBE_INLINE void rendezvous::enter(int rank, std::uint64_t call, const post
 COLLPROBE_INLINE void rendezvous::leave(int rank, std::uint64_t call) noexcept
 {
     work_.leave(call);
-    std::atomic<std::uint32_t>& turn = at(rank).turn;
-    std::uint32_t seen = turn.load(std::memory_order_relaxed);
-    while (!turn.compare_exchange_weak(
-        seen, (seen & ~awaited) + one_turn, std::memory_order_release, std::memory_order_relaxed)) {}
-    if ((seen & awaited) != 0) wake_all(turn);
+    at(rank).order.pass();
 }
 
 COLLPROBE_INLINE void rendezvous::enter_on_host(
@@ -110,28 +106,18 @@ COLLPROBE_INLINE void rendezvous::enter_on_host(
     meet(host_, rank, call, what, where, resolve);
 }
 
-COLLPROBE_INLINE bool rendezvous::fail(rendezvous_failure cause) noexcept
+COLLPROBE_INLINE bool rendezvous::fail(failure cause) noexcept
 {
-    rendezvous_failure* const record = new rendezvous_failure(std::move(cause));
-    rendezvous_failure* none = nullptr;
-    if (!failure_.compare_exchange_strong(none, record, std::memory_order_acq_rel)) {
-        delete record;
-        return false;
-    }
+    if (!failure_.set(std::move(cause))) return false;
     work_.close();
     host_.close();
-    for (rank_state& rank : ranks_) {
-        rank.turn.fetch_or(hopeless, std::memory_order_release);
-        wake_all(rank.turn);
-    }
+    for (rank_state& rank : ranks_) rank.order.close();
     return true;
 }
 
 COLLPROBE_INLINE void rendezvous::require_usable(int rank, collective call, call_site where) const
 {
-    if (const rendezvous_failure* const cause = failure()) {
-        throw error(cause->code, cause->message, origin(rank, call, where), cause->culprits);
-    }
+    failure_.require_none([&, this] { return origin(rank, call, where); });
 }
 
 COLLPROBE_INLINE error_origin rendezvous::origin(int rank, collective call, call_site where) const
@@ -142,27 +128,16 @@ COLLPROBE_INLINE error_origin rendezvous::origin(int rank, collective call, call
 
 COLLPROBE_INLINE void rendezvous::await_turn(int rank, std::uint64_t call, collective what, call_site where)
 {
-    std::atomic<std::uint32_t>& turn = at(rank).turn;
-    const std::uint32_t wanted = static_cast<std::uint32_t>(call) * one_turn;
-    std::uint32_t seen = turn.load(std::memory_order_acquire);
-    if ((seen & ~(awaited | hopeless)) == wanted) return;
-    const deadline until = deadline::in_ms(timeout_ms_);
-    for (; (seen & ~(awaited | hopeless)) != wanted; seen = turn.load(std::memory_order_acquire)) {
-        if ((seen & hopeless) != 0) require_usable(rank, what, where);
-        if (until.passed()) {
-            fail({status::timeout,
-                list_ranks({rank}) + " reached " + describe_call(what, call)
-                    + ", but an earlier call of the same rank, on another stream, did not finish within "
-                    + std::to_string(timeout_ms_) + " ms",
-                {rank}});
-            require_usable(rank, what, where);
-        }
-        if ((seen & awaited) == 0
-            && !turn.compare_exchange_strong(seen, seen | awaited, std::memory_order_relaxed)) {
-            continue;
-        }
-        wait_while(turn, seen | awaited, until);
+    const call_order::turn turn = at(rank).order.await(call, deadline::in_ms(timeout_ms_));
+    if (turn == call_order::turn::own) return;
+    if (turn == call_order::turn::late) {
+        fail({status::timeout,
+            list_ranks({rank}) + " reached " + describe_call(what, call)
+                + ", but an earlier call of the same rank, on another stream, did not finish within "
+                + std::to_string(timeout_ms_) + " ms",
+            {rank}});
     }
+    require_usable(rank, what, where);
 }
 
 COLLPROBE_INLINE void rendezvous::check_agreement(std::uint64_t call)

@@ -11,7 +11,6 @@
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/detail/checked_collectives.hpp>
-#include <collprobe/comm/local/detail/check.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/order.hpp>
 #include <collprobe/core/error.hpp>
@@ -55,8 +54,10 @@ public:
     template <element T>
     void make(const collective_call& call, stream_ref on) const
     {
-        const argument_check check(state_->meet, rank_, call.what, call.where);
-        const auto what = this->checked(check, call, on);
+        state_->meet.require_usable(rank_, call.what, call.where);
+        this->require_right(call);
+        static_cast<const Self&>(*this).require_fit(on, call);
+        const auto what = this->report(call, on);
         const order_hooks::silent inner_work;
         static_cast<const Self&>(*this).enqueue(
             on, posted_call{what, call.send, call.receive}, Self::template mover_of<T>(call.what), call.where);
@@ -66,12 +67,12 @@ public:
     /// `no_color`. It has the parent's order and time-out, its own failures, and a name like "local/split3.color1"
     /// for the fourth split of "local".
     /// Stream behaviour: blocks the calling thread until all ranks call. No stream takes part.
-    /// \throws error `invalid_argument` for a color below -1, which fails the communicator; `timeout` naming the
-    ///   ranks that did not call; or the communicator's failure.
+    /// \throws error `invalid_argument` for a color below -1; `timeout` naming the ranks that did not call; or the
+    ///   communicator's failure.
     std::optional<Self> split(int color, int key, call_site where = call_site::current()) const
     {
-        const argument_check check(state_->meet, rank_, collective::split, where);
-        if (color < no_color) check.fail("color " + std::to_string(color) + " is below no_color");
+        state_->meet.require_usable(rank_, collective::split, where);
+        if (color < no_color) this->refuse("split", where, "color " + std::to_string(color) + " is below no_color");
         auto [child, child_rank] = state_->template split<State>(rank_, color, key, where);
         if (!child) return std::nullopt;
         Self part(static_cast<const Self&>(*this)); // this rank is in the part
@@ -82,21 +83,13 @@ public:
 
     /// Fails the communicator on all ranks: they get `peer_failure` with the reason and this rank as the culprit.
     /// Calls in which all ranks have already met still complete. No effect on a communicator that has failed.
-    void abort(const std::string& reason) const
+    void fail(const std::string& reason) const
     {
         state_->meet.fail({status::peer_failure,
-            collprobe::detail::list_ranks({rank_}) + " aborted: " + reason, {rank_}});
-    }
-    /// Reports a bad argument of this rank in a `call` on a stream: fails the communicator. For adaptors with their
-    /// own rules, before they throw `why`.
-    void refuse(const error& why, collective, stream_ref) const
-    {
-        state_->meet.fail({status::peer_failure,
-            collprobe::detail::list_ranks({rank_}) + " gave a bad argument: " + why.what(), {rank_}});
+            collprobe::detail::list_ranks({rank_}) + " gave up: " + reason, {rank_}});
     }
 
 protected:
-    using argument_check = collprobe::detail::argument_check;
     using posted_call = collprobe::detail::posted_call;
     using state_ref = ref<State>;
 

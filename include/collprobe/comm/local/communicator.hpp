@@ -15,9 +15,9 @@
 
 /// Ranks as threads of one process, with real collectives between them, on the CPU.
 ///
-/// Errors. Every error is a `collprobe::error`. The first one is final: every later call on every rank throws it, and
-/// work that waits in a stream fails with it. No rank is left waiting.
-/// - `invalid_argument`: thrown by the call with the bad argument, on its rank; the other ranks get `peer_failure`.
+/// Errors. comm/README.md has the rules of all communicators. The ranks meet before each collective, so no rank waits
+/// longer than the time-out. These errors are final: every later call on every rank throws the first, and work that
+/// waits in a stream fails with it.
 /// - `mismatch`, on all ranks: the ranks gave different calls, types, counts, operations or roots. The culprits are
 ///   the ranks outside the largest group that agrees. If two groups are the largest (always so with two ranks that
 ///   differ), the error names all ranks.
@@ -58,6 +58,9 @@ private:
     friend base;
     using state_type = detail::group_state;
     using mover = void (*)(const detail::group_state&, int rank);
+
+    /// Any stream and any memory of the process will do.
+    static void require_fit(stream_ref, const collective_call&) noexcept {}
 
     communicator(state_ref state, int rank) noexcept : base(std::move(state), rank) {}
 

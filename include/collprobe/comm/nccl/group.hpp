@@ -4,14 +4,46 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
+#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <collprobe/comm/nccl/detail/handle.hpp>
 #include <collprobe/core/error.hpp>
+#include <collprobe/detail/ref.hpp>
+#include <collprobe/device/cuda/device.hpp>
 #include <collprobe/order/hooks.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::nccl {
+
+namespace detail {
+
+/// Keeps the current device: NCCL makes its own device current when a group fails. As with `cuda::device_guard`, no
+/// context is created.
+class device_keeper {
+public:
+    device_keeper() noexcept { note(cudaGetDevice(&before_), before_); }
+    device_keeper(const device_keeper&) = delete;
+    ~device_keeper()
+    {
+        int now = -1;
+        note(cudaGetDevice(&now), now);
+        if (before_ < 0 || now == before_ || !cuda::detail::has_context(before_)) return;
+        if (const cudaError_t code = cudaSetDevice(before_); code != cudaSuccess) cuda::detail::forget(code);
+    }
+
+private:
+    static void note(cudaError_t code, int& device) noexcept
+    {
+        if (code == cudaSuccess) return;
+        cuda::detail::forget(code);
+        device = -1;
+    }
+    int before_ = -1;
+};
+
+} // namespace detail
 
 /// Several collectives as one, of one or more communicators: `ncclGroupStart` and, at the end, `ncclGroupEnd`. Groups
 /// nest; the outermost one counts. A group belongs to the thread that opened it and is closed on that thread.
@@ -23,9 +55,8 @@ namespace collprobe::inline COLLPROBE_ABI::nccl {
 /// do not change a send buffer before it; the checker of stream order cannot see such errors. If the collectives are
 /// on several streams, all start after the earlier work on all these streams, and later work on each of them waits
 /// for all (NCCL user guide, streams and groups).
-/// Errors: if a communicator fails or is aborted while a group has calls of it, the end enqueues no call of any
-/// communicator, ends the failed one and throws its failure. NCCL would crash if it were ended before; so its hanging
-/// work hangs until then. The other communicators stay usable if they are blocking; NCCL ends non-blocking ones.
+/// Errors: an error of NCCL at the end is final for the communicators with calls in the group, except a wrong argument,
+/// which leaves blocking ones usable. Do not end an `ncclComm_t` while a group has calls of it: NCCL would crash.
 /// Cost: NCCL's, one launch for all collectives.
 class [[nodiscard]] group {
 public:
@@ -52,8 +83,7 @@ public:
         }
     }
 
-    /// Whether the calling thread has a group open. For groups that a program opens by
-    /// `ncclGroupStart` itself see `options::watch_groups`.
+    /// Whether the calling thread has a group open, apart from groups that a program opens by `ncclGroupStart` itself.
     static bool is_open() noexcept { return detail::open_group::here().depth > 0; }
 
     /// If the group is the outermost, enqueues its calls and waits until they are enqueued (for non-blocking
@@ -100,69 +130,45 @@ private:
     void finish(call_site where, bool final)
     {
         depth_ = 0;
-        // Taken out, because code that reports an error may open another group; put back so that its memory is used
-        // again.
-        auto members = std::move(open_->members);
-        open_->members.clear();
         if (--open_->depth > 0) {
-            open_->members = std::move(members);
             require(ncclGroupEnd(), "ncclGroupEnd", where);
             return;
         }
-        struct put_back {
-            detail::open_group& open;
-            std::vector<detail::ref<detail::handle>>& members;
-            ~put_back()
+        // Taken out, because code that reports an error may open another group; put back so that its memory is used
+        // again.
+        struct taken_out {
+            explicit taken_out(detail::open_group& from) : open(from), members(std::move(from.members))
+            {
+                open.members.clear();
+            }
+            taken_out(const taken_out&) = delete;
+            ~taken_out()
             {
                 members.clear();
                 open.members = std::move(members);
             }
-        } const at_exit{*open_, members};
-        // `handle::abort` must know that calls of these communicators are under way in `ncclGroupEnd`.
-        const detail::handle* failed = nullptr;
-        for (const auto& member : members) {
-            if (member->enter_group_end() && failed == nullptr) failed = member.get();
-        }
-        struct leave {
-            const std::vector<detail::ref<detail::handle>>& members;
-            ~leave()
-            {
-                for (const auto& member : members) member->leave_group_end();
-            }
-        } const leave_at_exit{members};
+            detail::open_group& open;
+            std::vector<detail::ref<detail::handle>> members;
+        } const all(*open_);
 
-        if (failed != nullptr) spoil();
         const detail::device_keeper current;
         const ncclResult_t result = ncclGroupEnd();
         if (result == ncclInProgress) {
-            for (const auto& member : members) member->await("the group", call, where);
+            for (const auto& member : all.members) member->await("the group", call, where);
             return;
         }
         if (result == ncclSuccess) return;
         // The caller of `end` can correct a wrong argument; after the destructor no caller can.
-        if (final || detail::status_of(result) != status::invalid_argument) {
-            const std::string why = failed != nullptr
-                ? "communicator '" + failed->settings().name + "' in it has failed"
-                : std::string("ncclGroupEnd gave ") + detail::name(result) + ", " + ncclGetErrorString(result);
-            for (const auto& member : members) {
-                member->fail(
-                    {detail::status_of(result), "a group with calls of the communicator failed: " + why, {}});
+        const bool stays = final || detail::status_of(result) != status::invalid_argument;
+        const std::string why = "a group with calls of the communicator failed";
+        for (const auto& member : all.members) {
+            if (!stays) (void)member->stays_failed(why);
+            else {
+                member->fail({detail::status_of(result),
+                    why + ": ncclGroupEnd gave " + detail::name(result) + ", " + ncclGetErrorString(result), {}});
             }
         }
-        else {
-            for (const auto& member : members) {
-                if (member.get() != failed) (void)member->stays_failed("a group with calls of the communicator failed");
-            }
-        }
-        if (failed != nullptr) failed->require_usable(call, where);
         require(result, "ncclGroupEnd", where);
-    }
-
-    /// Remembers the error of this call: the open group fails at its end, and enqueues nothing.
-    static void spoil() noexcept
-    {
-        const ncclComm_t none = nullptr;
-        (void)ncclAllReduce(nullptr, nullptr, 0, ncclUint8, ncclSum, none, nullptr);
     }
 
     detail::open_group* open_;

@@ -259,10 +259,9 @@ private:
         return "[" + hexadecimal(first) + ", " + hexadecimal(first + memory.size_bytes()) + ")";
     }
 
-    /// Throws. If the communicator supports it, also notifies the peers, which may already wait in this call.
     [[noreturn]] void refuse(const std::string& message) const
     {
-        caller(comm_, call, where_).refuse(collective::all_gather, on_, message);
+        caller(comm_, call, where_).fail(status::invalid_argument, message);
     }
 
     const Comm& comm_;

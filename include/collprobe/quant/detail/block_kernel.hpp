@@ -8,6 +8,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/quant/detail/block.hpp>
 #include <collprobe/quant/detail/dither.hpp>
+#include <collprobe/quant/detail/wire.hpp>
 #include <collprobe/simd/dispatch.hpp>
 #include <collprobe/simd/vector.hpp>
 

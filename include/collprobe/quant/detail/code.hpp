@@ -53,6 +53,8 @@ struct codec {
     {
         return format == code_format::int4 ? block / 2 : block;
     }
+    /// The elements of the blocks that hold `count` elements.
+    constexpr std::uint32_t whole(std::uint32_t count) const noexcept { return (count + block - 1) / block * block; }
     COLLPROBE_HD constexpr bool is_finite(float element) const noexcept
     {
         return magnitude_bits(element) < overflow;

@@ -145,7 +145,7 @@ struct encode_reducer {
             }
             widen_run(source + at.element, static_cast<int>(at.count), x, path);
             if (how.rotate && at.count != 0) {
-                for (; to.count % how.block != 0; ++to.count) x[to.count] = 0;
+                for (; to.count < how.whole(at.count); ++to.count) x[to.count] = 0;
                 rotate_blocks(how, x, to.count, false);
             }
             encoder.encode(path, x, key, wire, to, into);
@@ -159,7 +159,6 @@ struct encode_reducer {
     {
         return including(before, from);
     }
-
 };
 
 /// Adds the decoded elements of some messages, in the order of the messages, divides the sums, and writes
@@ -192,7 +191,7 @@ struct combine_reducer {
         const std::uint64_t key = encoder.noise.key();
         float sums[largest_block];
         for_each_run(cut, first, count, [&, this](std::uint64_t number, const block_cursor& cursor, const auto& at) {
-            const std::uint32_t whole = (at.count + how.block - 1) / how.block * how.block;
+            const std::uint32_t whole = how.whole(at.count);
             for (std::uint32_t i = 0; i < whole; i += how.block)
                 add_up(path, in, number + i / how.block, sums + i, into);
             if (result != nullptr) {
@@ -243,14 +242,14 @@ private:
     /// The sums of block `b`, divided.
     void add_up(isa path, const wire_layout& in, std::uint64_t b, float* sums, partial& into) const noexcept
     {
+        const block_terms of{
+            messages + b * how.code_bytes(), messages + in.scales_at() + b * scale_bytes, message_stride, terms};
         std::uint32_t largest = 0; // scale
         for (std::uint32_t term = 0; probed && term < terms; ++term) {
-            const std::uint32_t bits = magnitude_bits(read_block_scale(in, messages + term * message_stride, b));
+            const std::uint32_t bits = magnitude_bits(of.scale(term));
             if (bits < 0x7f800000u && bits > largest) largest = bits;
         }
         const float factor = range_factor(largest);
-        const block_terms of{
-            messages + b * how.code_bytes(), messages + in.scales_at() + b * scale_bytes, message_stride, terms};
         const auto squares = sum_terms(path, how, of, static_cast<float>(divisor), probed, factor, sums);
         if (probed) note_spread(squares.of_terms, squares.of_sums, factor, encoder.energy(), into);
     }
@@ -285,7 +284,7 @@ struct decode_reducer {
             } else {
                 decode_blocks(path, how, wire, message, at.block, at.count, x);
                 if (how.rotate) {
-                    rotate_blocks(how, x, (at.count + how.block - 1) / how.block * how.block, true);
+                    rotate_blocks(how, x, how.whole(at.count), true);
                     for (std::uint32_t i = 0; i < at.count; ++i) x[i] = clamped(x[i], largest_float_of<T>);
                 }
                 round_run(x, static_cast<int>(at.count), to, path);
@@ -298,7 +297,6 @@ struct decode_reducer {
     {
         return before == nullptr ? from : *before + from;
     }
-
 };
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -44,21 +44,6 @@ struct add_digests {
     }
 };
 
-/// `parts_of_one` for the communicators of a node and across nodes.
-template <class Groups>
-struct parts_in_nodes {
-    parts_of_one<typename Groups::part> within;
-    parts_of_one<typename Groups::part> across;
-    parts_in_nodes(Groups* nodes, std::uint64_t count, element_type type)
-        : within(nodes->within_node(), count, type), across(nodes->across_nodes(), count, type)
-    {
-    }
-};
-template <>
-struct parts_in_nodes<void> {
-    parts_in_nodes(void*, std::uint64_t, element_type) noexcept {}
-};
-
 /// The bytes of all ranks' messages of `blocks` blocks each, at most.
 inline std::uint64_t bytes_of_messages(const codec& how, std::uint64_t ranks, std::uint64_t blocks) noexcept
 {

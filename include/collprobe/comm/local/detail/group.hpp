@@ -17,7 +17,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI::local::detail {
 
-using collprobe::detail::rendezvous_failure;
 using collprobe::detail::make_ref;
 using collprobe::detail::posted_call;
 using collprobe::detail::ref;

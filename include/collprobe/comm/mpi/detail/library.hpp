@@ -48,37 +48,24 @@ inline status status_of(int code) noexcept
     return status::peer_failure;
 }
 
-/// Whether MPI can be called: initialised, and not finalised.
-inline bool usable() noexcept
+/// \throws error `invalid_argument` unless MPI is initialised and not finalised; `unsupported` unless it can be called
+///   from any thread, because a stream calls it from its own.
+inline void require_threads(const error_origin& origin)
 {
     int initialized = 0;
     int finalized = 0;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
-    return initialized != 0 && finalized == 0;
-}
-
-/// \throws error `invalid_argument` unless MPI can be called. `call_first`: what initialises it.
-inline void require_usable(const error_origin& origin, const std::string& call_first)
-{
-    if (usable()) return;
-    int finalized = 0;
-    MPI_Finalized(&finalized);
-    throw error(status::invalid_argument,
-        finalized != 0 ? "MPI is finalized already" : "MPI is not initialized: call " + call_first + " first", origin);
-}
-
-/// \throws error as `require_usable`; `unsupported` unless MPI can be called from any thread, because a stream calls it
-///   from its own.
-inline void require_threads(const error_origin& origin)
-{
-    require_usable(origin, "MPI_Init_thread, or make an mpi::environment");
+    if (finalized != 0) throw error(status::invalid_argument, "MPI is finalized already", origin);
+    if (initialized == 0) {
+        throw error(status::invalid_argument, "MPI is not initialized: call MPI_Init_thread first", origin);
+    }
     int level = MPI_THREAD_SINGLE;
     MPI_Query_thread(&level);
     if (level >= MPI_THREAD_MULTIPLE) return;
     throw error(status::unsupported,
         "MPI was initialized for calls from one thread at a time, but each stream calls it from a thread of its own: "
-        "ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or make an mpi::environment instead of calling MPI_Init",
+        "ask MPI_Init_thread for MPI_THREAD_MULTIPLE",
         origin);
 }
 

@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include <collprobe/comm/nccl/detail/handle.hpp>
-#include <collprobe/comm/nccl/detail/verify.hpp>
+#include <collprobe/comm/nccl/options.hpp>
 #include <collprobe/comm/nccl/types.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
@@ -17,9 +17,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 
-/// Refuses bad arguments of one rank's call before NCCL sees them. Nothing is enqueued then, and the communicator
-/// stays usable: the peers wait until the rank makes the right call, or until they are aborted. (With `verify_calls`
-/// they are told instead.) Makes the communicator's device current while it lives.
+/// Refuses what NCCL or the device could not use, before NCCL sees it. Nothing is enqueued then, and the communicator
+/// stays usable. Makes the communicator's device current while it lives.
 class argument_check {
 public:
     /// \throws error the communicator's failure; `invalid_argument` or `unsupported` for a stream that cannot be
@@ -30,12 +29,6 @@ public:
         stream();
     }
 
-    [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const
-    {
-        const error bad(code, message, comm_.origin(collprobe::name(call_), where_), {comm_.rank()});
-        comm_.tell_refusal(call_, on_, where_);
-        throw bad;
-    }
     /// Requires that the device can read and write the buffers, and that each lies in one allocation; and that NCCL
     /// has the reduction.
     void places(const collective_call& call) const
@@ -56,6 +49,10 @@ public:
     }
 
 private:
+    [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const
+    {
+        throw error(code, message, comm_.origin(collprobe::name(call_), where_), {comm_.rank()});
+    }
     static int usable(const handle& comm, collective call, call_site where)
     {
         comm.require_usable(collprobe::name(call), where);
@@ -88,11 +85,15 @@ private:
 
     void place(const void* data, std::uint64_t count, std::uint64_t element_bytes, const char* argument) const
     {
-        if (count == 0 || !comm_.settings().check_buffers) return;
+        if (count == 0) return;
         cudaPointerAttributes found{};
         cuda::check(cudaPointerGetAttributes(&found, data), "cudaPointerGetAttributes", comm_.device(), on_.get(),
             where_);
         if (found.type == cudaMemoryTypeUnregistered) {
+            int reads_all = 0; // on machines whose GPU reads any memory of the process
+            cuda::check(cudaDeviceGetAttribute(&reads_all, cudaDevAttrPageableMemoryAccess, comm_.device()),
+                "cudaDeviceGetAttribute", comm_.device(), on_.get(), where_);
+            if (reads_all != 0) return;
             fail(std::string(argument) + " is host memory that the device cannot read (neither pinned nor managed)");
         }
         if (found.type == cudaMemoryTypeDevice && found.device != comm_.device()) {

@@ -16,23 +16,23 @@ class call_order {
 public:
     /// The number of the next call, from 0.
     std::uint64_t take() noexcept { return taken_.fetch_add(1, std::memory_order_relaxed); }
-    /// How many numbers were taken: the number of the call that comes after all of them.
-    std::uint64_t taken() const noexcept { return taken_.load(std::memory_order_relaxed); }
 
-    /// Returns true when all calls before `call` have passed, false if the order was closed before.
-    bool await(std::uint64_t call) noexcept
+    enum class turn : std::uint8_t { own, closed, late };
+    /// Waits until all calls before `call` have passed, the order is closed, or the time is over.
+    turn await(std::uint64_t call, deadline until) noexcept
     {
         const std::uint32_t wanted = static_cast<std::uint32_t>(call) * one_turn;
         std::uint32_t seen = turn_.load(std::memory_order_acquire);
         for (; (seen & ~flags) != wanted; seen = turn_.load(std::memory_order_acquire)) {
-            if ((seen & closed) != 0) return false;
+            if ((seen & closed) != 0) return turn::closed;
+            if (until.passed()) return turn::late;
             if ((seen & awaited) == 0
                 && !turn_.compare_exchange_strong(seen, seen | awaited, std::memory_order_relaxed)) {
                 continue;
             }
-            wait_while(turn_, seen | awaited, deadline::never());
+            wait_while(turn_, seen | awaited, until);
         }
-        return true;
+        return turn::own;
     }
     /// The call whose turn it is has ended.
     void pass() noexcept

@@ -1,0 +1,319 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <functional>
+#include <latch>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/agreed.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/step/probed.hpp>
+
+#include "conformance/communicator_conformance.hpp"
+#include "support/checks.hpp"
+#include "support/count_allocations.hpp"
+#include "support/held_clock.hpp"
+#include "support/rank_memory.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+using testing::check_error;
+using testing::error_of;
+using testing::rank_memory;
+using testing::rank_outcome;
+using testing::run_each;
+
+namespace {
+
+using local_agreed = agreed<local::communicator>;
+using call_t = std::function<void(local_agreed&, host::stream_ref, rank_memory&)>;
+
+const call_t sum_8 = [](auto& c, auto on, auto& m) {
+    c.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::sum, on);
+};
+const call_t sum_7 = [](auto& c, auto on, auto& m) {
+    c.all_reduce(m.in().part(0, 7), m.out().part(0, 7), reduction::sum, on);
+};
+
+/// Ranks that make a right call, and then what `call(comm, stream, memory)` makes.
+template <class Call>
+std::vector<rank_outcome> after_a_right_call(int ranks, Call call, agreed_options options = {})
+{
+    return run_each(local::group(ranks, {.timeout_ms = 60'000, .name = "dp"}), [&](local::communicator& world) {
+        local_agreed comm(world, options);
+        rank_memory memory(64), kept(64);
+        const host::stream stream;
+        sum_8(comm, stream, kept);
+        const auto thrown = error_of([&] { call(comm, stream, memory); });
+        stream.synchronize();
+        if (!thrown) return;
+        if (!memory.untouched()) throw std::runtime_error("something was written");
+        const auto later = error_of([&] { comm.barrier(stream); });
+        if (!later || later->code() != thrown->code()) throw std::runtime_error("not final");
+        throw *thrown;
+    });
+}
+
+/// Provides the conformance suite with such ranks.
+struct agreed_provider {
+    testing::local_provider base;
+    int size() const { return base.size(); }
+    template <class Fn>
+    void run(Fn fn) const
+    {
+        base.run([&](local::communicator& world) {
+            agreed comm(world);
+            fn(comm);
+        });
+    }
+};
+
+} // namespace
+
+TEST_CASE("an agreed communicator conforms")
+{
+    for (const int ranks : {1, 3}) {
+        CHECK_NOTHROW(conformance::check_types(agreed_provider{{ranks}}, 67));
+        CHECK_NOTHROW(conformance::check_calls(agreed_provider{{ranks}}, 50));
+    }
+}
+
+TEST_CASE("the ranks are told who calls something else, and nothing is written")
+{
+    struct mismatch {
+        const char* majority;
+        const char* minority;
+        call_t good;
+        call_t bad;
+    };
+    const std::vector<mismatch> cases{
+        {"all_reduce of float, count 8, sum", "count 7", sum_8, sum_7},
+        {"all_reduce of float, count 8, sum", "max", sum_8,
+            [](auto& c, auto on, auto& m) {
+                c.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::max, on);
+            }},
+        {"all_reduce of float, count 8, sum", "int32", sum_8,
+            [](auto& c, auto on, auto& m) {
+                auto* const data = reinterpret_cast<std::int32_t*>(m.receive.data());
+                c.all_reduce(view<std::int32_t>(data, 8), reduction::sum, on);
+            }},
+        {"all_reduce of float, count 8, sum", "barrier", sum_8, [](auto& c, auto on, auto&) { c.barrier(on); }},
+        {"all_gather of float, count 4", "all_to_all of float, count 4",
+            [](auto& c, auto on, auto& m) {
+                c.all_gather(m.in().part(0, 4), m.out().part(0, 4 * static_cast<unsigned>(c.size())), on);
+            },
+            [](auto& c, auto on, auto& m) {
+                const std::uint64_t all = 4 * static_cast<unsigned>(c.size());
+                c.all_to_all(m.in().part(0, all), m.out().part(0, all), on);
+            }},
+        {"broadcast of float, count 8, root 0", "root 1",
+            [](auto& c, auto on, auto& m) { c.broadcast(m.in().part(0, 8), m.out().part(0, 8), 0, on); },
+            [](auto& c, auto on, auto& m) { c.broadcast(m.in().part(0, 8), m.out().part(0, 8), 1, on); }},
+        {"barrier", "all_reduce of float, count 0, sum", [](auto& c, auto on, auto&) { c.barrier(on); },
+            [](auto& c, auto on, auto& m) {
+                c.all_reduce(m.in().part(0, 0), m.out().part(0, 0), reduction::sum, on);
+            }},
+    };
+    for (const int n : {2, 3, 5}) {
+        for (const mismatch& each : cases) {
+            const int odd_one = n / 2;
+            const auto outcomes = after_a_right_call(n, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
+                (comm.rank() == odd_one ? each.bad : each.good)(comm, on, m);
+            });
+            // With two ranks nobody can say who is right.
+            const std::vector<int> culprits = n == 2 ? std::vector<int>{0, 1} : std::vector<int>{odd_one};
+            for (int rank = 0; rank < n; ++rank) {
+                check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::mismatch, culprits,
+                    {"the ranks disagree in call 1 of the communicator: ", each.majority,
+                        "rank " + std::to_string(odd_one) + ": " + each.minority, "'dp'"});
+            }
+        }
+    }
+}
+
+TEST_CASE("the message compresses ranks and lists the differences")
+{
+    const auto outcomes = after_a_right_call(4, [](local_agreed& comm, host::stream_ref on, rank_memory& m) {
+        (comm.rank() == 2 ? sum_7 : sum_8)(comm, on, m);
+    });
+    check_error(outcomes[3], 3, status::mismatch, {2},
+        {"all_reduce: mismatch: the ranks disagree in call 1 of the communicator: "
+         "ranks 0-1, 3: all_reduce of float, count 8, sum; rank 2: count 7 (reported by rank 3 of 4"});
+}
+
+TEST_CASE("names are compared, lines only where they are asked for")
+{
+    const auto call = [](local_agreed& comm, host::stream_ref on, rank_memory& m, call_site where) {
+        comm.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::sum, on, where);
+    };
+    // The names differ behind what a message has room for.
+    const auto named = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
+        call(comm, on, m,
+            call_site::named(comm.rank() == 1 ? "blocks.11.attention.query.weight" : "blocks.11.attention.query.bias"));
+    });
+    check_error(named[0], 0, status::mismatch, {1},
+        {"ranks 0, 2: all_reduce of float, count 8, sum, named 'blocks.11.attention.que'; rank 1: named 'blocks.11."});
+    const auto unnamed = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
+        call(comm, on, m, comm.rank() == 1 ? call_site::current() : call_site::named("wte"));
+    });
+    check_error(unnamed[0], 0, status::mismatch, {1}, {"named 'wte'; rank 1: without a name"});
+
+    const auto from_two_lines = [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
+        if (comm.rank() == 1) call(comm, on, m, call_site::current());
+        else call(comm, on, m, call_site::current());
+    };
+    CHECK_NOTHROW(testing::check_all(after_a_right_call(3, from_two_lines)));
+    const auto lines = after_a_right_call(3, from_two_lines, {.lines = true});
+    check_error(lines[2], 2, status::mismatch, {1}, {"sum, agreed_test.cpp:", "; rank 1: agreed_test.cpp:"});
+    // Folders do not count, the files' names do.
+    for (const bool other_file : {false, true}) {
+        const auto files = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
+            call(comm, on, m, {comm.rank() != 1 ? "/here/a.cpp" : other_file ? "/there/b.cpp" : "/there/a.cpp", "", 7});
+        }, {.lines = true});
+        CHECK(files[0].failure().has_value() == other_file);
+        if (other_file) CHECK(testing::contains(files[0].failure()->what(), "a.cpp:7; rank 1: b.cpp:7"));
+    }
+}
+
+TEST_CASE("ranks that have made different numbers of calls are told")
+{
+    const auto outcomes = run_each(local::group(3), [](local::communicator& world) {
+        std::optional<local_agreed> comm(std::in_place, world);
+        rank_memory memory(8);
+        const host::stream stream;
+        for (int call = 0; call < 2; ++call) sum_8(*comm, stream, memory);
+        if (world.rank() == 1) comm.emplace(world); // forgets both
+        sum_8(*comm, stream, memory);
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+        check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::mismatch, {1},
+            {"ranks 0, 2: all_reduce of float, count 8, sum; rank 1: after 0 calls, not 2"});
+    }
+}
+
+TEST_CASE("a rank that does not come is a time-out")
+{
+    const auto outcomes = run_each(local::group(3, {.timeout_ms = 150}), [](local::communicator& world) {
+        local_agreed comm(world);
+        rank_memory memory(8);
+        const host::stream stream;
+        sum_8(comm, stream, memory);
+        if (world.rank() == 1) return;
+        const auto late = error_of([&] { sum_8(comm, stream, memory); });
+        const auto later = error_of([&] { comm.barrier(stream); });
+        if (!later || later->code() != status::timeout) throw std::runtime_error("not final");
+        throw late.value();
+    });
+    for (const int rank : {0, 2}) {
+        check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {1},
+            {"rank 1 never came to call 1 of the communicator within 150 ms (all_reduce of float, count 8, sum)"});
+    }
+}
+
+TEST_CASE("a bad argument throws on its rank, and the peers wait for the right call, or are told of another")
+{
+    for (const bool right : {true, false}) {
+        std::optional<error> refused;
+        const auto outcomes = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
+            if (comm.rank() == 1) {
+                refused = error_of([&] { comm.all_reduce(m.in().part(0, 7), m.out().part(0, 8), reduction::sum, on); });
+            }
+            (right || comm.rank() != 1 ? sum_8 : sum_7)(comm, on, m);
+        });
+        check_error(refused, status::invalid_argument, {"send.count() is 7, receive.count() is 8"});
+        CHECK(refused->culprits() == std::vector<int>{1});
+        for (int rank = 0; rank < 3; ++rank) {
+            const rank_outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+            if (right) CHECK_FALSE(outcome.thrown);
+            else check_error(outcome, rank, status::mismatch, {1}, {"call 1 of the communicator", "rank 1: count 7"});
+        }
+    }
+}
+
+TEST_CASE("around other adaptors the caller's calls are compared, not their parts")
+{
+    using exact = reproducible<local::communicator, contract<reproducibility::correctly_rounded>>;
+    const auto run = [](bool outermost, std::uint64_t other_count, std::uint64_t other_leaves = 1) {
+        return run_each(local::group(3, {.timeout_ms = 60'000}), [&](local::communicator& world) {
+            const auto work = [&](auto comm) {
+                rank_memory memory(64);
+                const host::stream stream;
+                const bool is_other = comm.rank() == 1;
+                const std::uint64_t count = is_other ? other_count : 10, leaves = is_other ? other_leaves : 1;
+                comm.all_reduce(memory.in().part(0, count * leaves), memory.out().part(0, count), reduction::sum,
+                    stream, {.leaves = leaves});
+                stream.synchronize(20'000);
+            };
+            exact sums(world, {}, {.algorithm = reduction_algorithm::exchange});
+            if (outermost) work(agreed(std::move(sums)));
+            else work(std::move(sums));
+        });
+    };
+    // Padded to pieces of the same size: without the comparison the wrong sum is not noticed.
+    testing::check_all(run(false, 11));
+    testing::check_all(run(true, 10));
+    for (const rank_outcome& outcome : run(true, 11)) {
+        check_error(outcome, status::mismatch, {1}, {"all_reduce of float, count 10, sum; rank 1: count 11"});
+    }
+    for (const rank_outcome& outcome : run(true, 10, 2)) {
+        check_error(outcome, status::mismatch, {1}, {"all_reduce of float, count 10, sum; rank 1: leaves 2"});
+    }
+
+    for (const bool right : {true, false}) {
+        const auto outcomes = run_each(local::group(2, {.timeout_ms = 60'000}), [&](local::communicator& world) {
+            agreed comm{probed(world)};
+            rank_memory memory(64);
+            const host::stream stream;
+            const std::uint64_t count = right || comm.rank() == 0 ? 64 : 63;
+            comm.all_reduce(memory.in().part(0, count), memory.out().part(0, count), reduction::sum, stream);
+            comm.base().end_step(0, stream);
+            stream.synchronize(20'000);
+            step_record record;
+            if (!comm.base().poll(record) || record.ranks != 2) throw std::runtime_error("no record");
+        });
+        for (const rank_outcome& outcome : outcomes) {
+            if (right) CHECK_FALSE(outcome.thrown);
+            else check_error(outcome, status::mismatch, {0, 1}, {"rank 0: all_reduce of float, count 64, sum; rank 1: count 63"});
+        }
+    }
+}
+
+TEST_CASE("12,000 right calls are made in silence, and after the first nothing is allocated")
+{
+    constexpr int calls = 12'000;
+    std::latch before_warm(3), warm(3), done(3);
+    long allocated = 0;
+    testing::check_all(run_each(local::group(3, {.timeout_ms = 60'000}), [&](local::communicator& world) {
+        local_agreed comm(world, {.lines = true});
+        std::vector<double> values(6, 1.0), all(18);
+        const host::stream stream;
+        const auto some = [&](int from, int to) {
+            for (int call = from; call < to; ++call) {
+                const std::uint64_t count = static_cast<std::uint64_t>(call % 6);
+                switch (call % 4) {
+                case 0: comm.all_reduce(view(values).part(0, count), reduction::max, stream); break;
+                case 1: comm.broadcast(view(values).part(0, count), call % 3, stream, call_site::named("values")); break;
+                case 2: comm.all_gather(view<const double>(values).part(0, count), view(all).part(0, 3 * count), stream); break;
+                case 3: comm.barrier(stream); break;
+                }
+            }
+            stream.synchronize(20'000);
+        };
+        before_warm.arrive_and_wait();
+        some(0, 100);
+        warm.arrive_and_wait();
+        if (comm.rank() == 0) allocated = -allocations.load();
+        some(100, calls);
+        done.arrive_and_wait();
+        if (comm.rank() == 0) allocated += allocations.load();
+        if (values[5] != 1.0 || all[11] != 1.0) throw std::runtime_error("wrong values");
+    }));
+    CHECK(allocated == 0);
+}
