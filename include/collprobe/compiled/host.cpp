@@ -11,11 +11,6 @@
 #include <collprobe/audit/detail/merge_ranks.ipp>
 #include <collprobe/audit/detail/step_audit.ipp>
 #include <collprobe/audit/detail/weight_probe.ipp>
-#include <collprobe/comm/detail/rendezvous.ipp>
-#include <collprobe/comm/detail/call.ipp>
-#include <collprobe/comm/local/detail/communicator.ipp>
-#include <collprobe/comm/local/detail/group.ipp>
-#include <collprobe/comm/local/detail/moves.ipp>
 #include <collprobe/core/detail/collective.ipp>
 #include <collprobe/core/detail/error.ipp>
 #include <collprobe/device/host/detail/stream.ipp>
