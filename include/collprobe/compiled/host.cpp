@@ -7,23 +7,6 @@
 #define COLLPROBE_COMPILED 1
 #endif
 
-#include <collprobe/audit/detail/audit.ipp>
-#include <collprobe/audit/detail/merge_ranks.ipp>
-#include <collprobe/audit/detail/step_audit.ipp>
-#include <collprobe/audit/detail/weight_probe.ipp>
-#include <collprobe/core/detail/collective.ipp>
-#include <collprobe/core/detail/error.ipp>
-#include <collprobe/device/host/detail/stream.ipp>
-#include <collprobe/metrics/detail/average_weights.ipp>
-#include <collprobe/metrics/detail/call_period.ipp>
-#include <collprobe/metrics/detail/direction.ipp>
-#include <collprobe/metrics/detail/dispersion.ipp>
-#include <collprobe/metrics/detail/exchangeability.ipp>
-#include <collprobe/metrics/detail/lateness.ipp>
-#include <collprobe/metrics/detail/order_sensitivity.ipp>
-#include <collprobe/metrics/detail/outlier.ipp>
-#include <collprobe/quant/detail/quantisation_probe.ipp>
-#include <collprobe/replica/detail/receipt.ipp>
 #include <collprobe/report/detail/alarm.ipp>
 #include <collprobe/report/detail/axis.ipp>
 #include <collprobe/report/detail/compare.ipp>
@@ -46,9 +29,3 @@
 #include <collprobe/report/detail/table.ipp>
 #include <collprobe/report/detail/trace.ipp>
 #include <collprobe/report/detail/words.ipp>
-#include <collprobe/scan/detail/tensor_part.ipp>
-#include <collprobe/step/detail/call_roster.ipp>
-#include <collprobe/step/detail/call_series.ipp>
-#include <collprobe/step/detail/judge.ipp>
-#include <collprobe/step/detail/merged_steps.ipp>
-#include <collprobe/step/detail/summary.ipp>
