@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <collprobe/audit/conservation_bound.hpp>
@@ -12,6 +13,9 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/detail/reduce_blocks.hpp>
+#include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/step/merged_steps.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -41,14 +45,29 @@ struct merge_options {
 class merge_ranks {
 public:
     /// \throws error `invalid_argument` for less than 1 rank, or options out of range.
-    explicit merge_ranks(int ranks, const merge_options& options = {}, call_site where = call_site::current());
+    COLLPROBE_COLD_INLINE explicit merge_ranks(
+        int ranks, const merge_options& options = {}, call_site where = call_site::current())
+        : options_(checked(ranks, options, where)),
+          steps_(ranks, options.false_alarms_per_step, options.times, options.lateness_floor_ns),
+          audit_(ranks),
+          terms_(detail::terms_of(options.order, ranks)),
+          findings_(static_cast<std::size_t>(ranks))
+    {
+    }
 
     int ranks() const noexcept { return steps_.ranks(); }
     const merge_options& options() const noexcept { return options_; }
 
     /// Fills `out`. If that is the same object each time, its memory is reused.
     /// \throws error `invalid_argument` unless there is a block for each call and rank; then nothing changes.
-    void judge(const merged_step& step, step_record& out, call_site where = call_site::current());
+    COLLPROBE_COLD_INLINE void judge(const merged_step& step, step_record& out, call_site where = call_site::current())
+    {
+        detail::require(step.blocks.size() == step.calls.size() * findings_.size(), "merge_ranks::judge",
+            "a step has one block for each call and rank", where);
+        steps_.judge(step, out);
+        audit_calls(step, out);
+        detail::place_suspects(steps_.calls(), out);
+    }
 
     /// Forgets all steps, as after a restart from a checkpoint.
     void forget() { steps_.forget(); }
@@ -68,8 +87,76 @@ private:
     std::vector<double> sum_of_results_;
 };
 
-} // namespace collprobe
+namespace detail {
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/audit/detail/merge_ranks.ipp>
-#endif
+/// Adds in the order in which `local` and most communicators do.
+inline void add_numbers(const double* numbers, bool is_first, std::vector<double>& into) noexcept
+{
+    for (std::size_t i = 0; i < into.size() && is_first; ++i) into[i] = numbers[i];
+    for (std::size_t i = 0; i < into.size() && !is_first; ++i) into[i] += numbers[i];
+}
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE const merge_options& merge_ranks::checked(
+    int ranks, const merge_options& options, call_site where)
+{
+    const auto check = [&where](bool condition, const char* message) {
+        detail::require(condition, "merge_ranks", message, where);
+    };
+    check(ranks >= 1, "a communicator has at least 1 rank");
+    check(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
+            && options.false_alarms_per_step < 1,
+        "false_alarms_per_step must lie between 0 and 1");
+    check(is_finite(options.lateness_floor_ns) && options.lateness_floor_ns >= 0 && options.lateness_floor_ns < 0x1p53,
+        "lateness_floor_ns must be 0 to 2^53");
+    check(is_finite(options.sigmas) && options.sigmas > 0, "sigmas must be finite and above 0");
+    return options;
+}
+
+COLLPROBE_COLD_INLINE void merge_ranks::audit_calls(const merged_step& step, step_record& out)
+{
+    audit_.begin(out);
+    for (std::size_t c = 0; c < step.calls.size(); ++c) {
+        if (!detail::is_audited(out.calls[c]) || !steps_.has_results(c)) continue;
+        const bool is_replicated = steps_.calls()[c].is_replicated();
+        for (std::size_t r = 0; r < findings_.size(); ++r) {
+            const rank_block& block = steps_.block_of(step, c, static_cast<int>(r));
+            const auto& of = rank_call_layout::measurement(block.bytes);
+            findings_[r] = {is_replicated ? of.entry.result.digest : 0, {}};
+        }
+        with_floating_type(step.calls[c].type, [&]<class T>(T) { check_sum<T>(step, c); });
+        audit_.judge_results(findings_, static_cast<std::uint32_t>(step.calls[c].bins), static_cast<int>(c), out);
+    }
+    audit_.end(options_.sigmas, out);
+}
+
+/// Not inlined: see `gradual_underflow`.
+template <floating_element T>
+[[gnu::noinline]] void merge_ranks::check_sum(const merged_step& step, std::size_t c)
+{
+    const merged_call& call = step.calls[c];
+    if (!options_.sums || call.bins == 0 || !steps_.calls()[c].is_gradient()) return;
+    const detail::gradual_underflow as_ieee_has_it;
+    const rank_call_layout layout{call.bins};
+    const bool is_part = call.call == collective::reduce_scatter;
+    sum_of_inputs_.resize(layout.sketch_numbers());
+    sum_of_results_.resize(layout.sketch_numbers());
+    for (int r = 0; r < ranks(); ++r) {
+        const rank_block& block = steps_.block_of(step, c, r);
+        if (to_bits(block.scale) != to_bits(1.0)) return; // the products are rounded, too
+        detail::add_numbers(layout.input_sketch(block.bytes), r == 0, sum_of_inputs_);
+        if (is_part) detail::add_numbers(layout.result_sketch(block.bytes), r == 0, sum_of_results_);
+    }
+    auto judge = detail::judge_conservation<T>(sum_of_inputs_.data(), sum_of_results_.data(),
+        static_cast<std::uint32_t>(call.bins), (call.count + call.bins - 1) / call.bins, call.operation,
+        options_.order, ranks(), options_.sigmas, terms_);
+    for (int r = 0; r < ranks(); ++r) {
+        detail::conservation_result& to = findings_[static_cast<std::size_t>(r)].sum;
+        if (!is_part) judge.result = layout.result_sketch(steps_.block_of(step, c, r).bytes);
+        if (is_part && r > 0) to = findings_[0].sum; // the verdict is about all parts together
+        else to = judge.finish(detail::reduce_blocks(judge, call.bins));
+    }
+}
+
+} // namespace collprobe

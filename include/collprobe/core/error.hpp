@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/config.hpp>
@@ -68,7 +69,14 @@ struct error_origin {
 /// names call, rank, communicator and the caller's line.
 class error : public std::runtime_error {
 public:
-    error(status code, const std::string& message, error_origin origin, std::vector<int> culprits = {});
+    COLLPROBE_COLD_INLINE error(
+        status code, const std::string& message, error_origin origin, std::vector<int> culprits = {})
+        : std::runtime_error(describe(code, message, origin)),
+          code_(code),
+          origin_(std::move(origin)),
+          culprits_(std::move(culprits))
+    {
+    }
 
     status code() const noexcept { return code_; }
     /// The rank that reports the error; -1 if no communicator is involved.
@@ -90,15 +98,34 @@ private:
 namespace detail {
 
 /// Throws `invalid_argument`, from a function without a communicator.
-[[noreturn]] void refuse(const char* call, const std::string& message, const call_site& where);
+[[noreturn]] COLLPROBE_COLD_INLINE void refuse(const char* call, const std::string& message, const call_site& where)
+{
+    throw error(status::invalid_argument, message, {.call = call, .where = where});
+}
+
 inline void require(bool condition, const char* call, const char* message, const call_site& where)
 {
     if (!condition) refuse(call, message, where);
 }
 
 } // namespace detail
-} // namespace collprobe
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/core/detail/error.ipp>
-#endif
+COLLPROBE_COLD_INLINE std::string error::describe(
+    status code, const std::string& message, const error_origin& origin)
+{
+    std::string text = "collprobe: ";
+    if (origin.call[0] != '\0') text += std::string(origin.call) + ": ";
+    text += std::string(name(code)) + ": " + message;
+    if (origin.rank >= 0) {
+        text += " (reported by rank " + std::to_string(origin.rank);
+        if (origin.size > 0) text += " of " + std::to_string(origin.size);
+        if (!origin.communicator.empty()) text += " of communicator '" + origin.communicator + "'";
+        text += ")";
+    }
+    if (origin.where.line == 0) return text;
+    if (origin.where.name[0] != '\0') text += std::string(" ['") + origin.where.name + "']";
+    text += std::string(" [") + origin.where.file + ":" + std::to_string(origin.where.line) + "]";
+    return text;
+}
+
+} // namespace collprobe

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/config.hpp>
@@ -11,6 +13,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/detail/middle.hpp>
 
 /// Which rank came late to a collective, from the time that each rank spent in it. No clocks are compared.
@@ -20,18 +23,6 @@
 /// All times are durations in nanoseconds. A time that is not finite, negative, or 2^53 (104 days) or more counts as
 /// absent. The result for whole nanoseconds is exact.
 namespace collprobe::inline COLLPROBE_ABI {
-
-/// The arrivals at one call, from the time of each rank in it.
-///
-/// `times_in_call[r]` runs on rank r from its entry to the end of the call; `times_before[r]` from the end of its
-/// previous probed call to that entry (or the view is empty).
-/// Equal times are ordered by a hash of `serial` and rank: give each call another serial, the same on all ranks.
-/// Precondition: `waits_for_all`, with at least one element.
-/// Errors: `status::invalid_argument` if the sizes differ. Cost: O(n), no allocation.
-/// Source: `spread`, t_r - min t and min t are TraceLens's "skew in start time", "wait time" and "comm latency";
-/// DeepSpeed's straggler effect is the sum of t_r - min t over the calls (deepspeedai/DeepSpeed#3579).
-call_lateness lateness(view<const double> times_in_call, view<const double> times_before = {},
-    std::uint64_t serial = 0, const call_site& where = call_site::current());
 
 /// A rank's lateness as evidence over a run takes it, with a margin of twice the floor: up to the floor it is none, so
 /// that ranks which keep an order within the floor do not look as if they had a memory. Twice: then a rank that is late
@@ -95,8 +86,21 @@ private:
     /// Of the first n numbers of `work_`.
     detail::middle_values middle_of(std::size_t n) const noexcept { return detail::middle_of(view(work_.data(), n)); }
     double median_of(std::size_t n) const noexcept { return detail::median_of(middle_of(n), n); }
+
     /// Robust deviation of an arrival, from past steps; NaN by bits if there are too few.
-    double noise() const noexcept;
+    COLLPROBE_COLD_INLINE double noise() const noexcept
+    {
+        if (noise_step_ < 16) return detail::not_a_number();
+        const auto median = [&, this](const std::vector<double>& of_steps) noexcept {
+            for (std::size_t i = 0; i < held(noise_step_); ++i) work_[i] = of_steps[i];
+            return median_of(held(noise_step_));
+        };
+        // One rank that is always late widens the first, one that is late at times the second, both hardly at once.
+        const double of_ranks = median(noise_of_ranks_);
+        const double of_changes = median(noise_of_changes_);
+        return of_ranks < of_changes ? of_ranks : of_changes;
+    }
+
     void remember_noise() noexcept;
 
     lateness_options options_;
@@ -113,8 +117,202 @@ private:
     mutable std::vector<double> work_; // numbers whose median is asked for
 };
 
-} // namespace collprobe
+namespace detail {
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/metrics/detail/lateness.ipp>
-#endif
+constexpr bool is_duration(double time) noexcept { return is_finite(time) && time >= 0 && time < 0x1p53; }
+
+} // namespace detail
+
+/// The arrivals at one call, from the time of each rank in it.
+///
+/// `times_in_call[r]` runs on rank r from its entry to the end of the call; `times_before[r]` from the end of its
+/// previous probed call to that entry (or the view is empty).
+/// Equal times are ordered by a hash of `serial` and rank: give each call another serial, the same on all ranks.
+/// Precondition: `waits_for_all`, with at least one element.
+/// Errors: `status::invalid_argument` if the sizes differ. Cost: O(n), no allocation.
+/// Source: `spread`, t_r - min t and min t are TraceLens's "skew in start time", "wait time" and "comm latency";
+/// DeepSpeed's straggler effect is the sum of t_r - min t over the calls (deepspeedai/DeepSpeed#3579).
+inline call_lateness lateness(view<const double> times_in_call, view<const double> times_before = {},
+    std::uint64_t serial = 0, const call_site& where = call_site::current())
+{
+    const std::size_t ranks = times_in_call.size();
+    if (times_before.size() != 0 && times_before.size() != ranks) {
+        detail::refuse("lateness", std::to_string(ranks) + " times in the call, but "
+            + std::to_string(times_before.size()) + " before it", where);
+    }
+    const std::uint64_t seed = detail::mix64(serial + 0x9e3779b97f4a7c15u);
+    const auto later = [&, t = times_in_call](std::size_t a, std::size_t b) noexcept { // no two hashes are the same
+        return t[a] < t[b] || (!(t[b] < t[a]) && detail::mix64(seed + a) < detail::mix64(seed + b));
+    };
+    call_lateness result;
+    double longest = 0;
+    std::size_t last = 0;
+    std::size_t next = 0;
+    for (std::size_t r = 0; r < ranks; ++r) {
+        if (!detail::is_duration(times_in_call[r])) continue;
+        if (result.present == 0 || later(r, last)) next = std::exchange(last, r);
+        else if (result.present == 1 || later(r, next)) next = r;
+        if (times_in_call[r] > longest) longest = times_in_call[r];
+        ++result.present;
+    }
+    if (result.present < 2) return result;
+
+    const double least = times_in_call[last];
+    result.last = static_cast<int>(last);
+    result.next = static_cast<int>(next);
+    result.spread = longest - least;
+    result.transport = least;
+    result.gain = times_in_call[next] - least;
+    result.waited = 0;
+    for (const double time : times_in_call)
+        if (detail::is_duration(time)) result.waited += time - least;
+    if (ranks != times_before.size()) return result;
+    if (!detail::is_duration(times_before[last]) || !detail::is_duration(times_before[next])) return result;
+    const double longer = times_before[last] - times_before[next];
+    result.gain_before = longer < 0 ? 0 : longer > result.gain ? result.gain : longer;
+    return result;
+}
+
+COLLPROBE_COLD_INLINE lateness_watch::lateness_watch(
+    int ranks, const lateness_options& options, const call_site& where)
+    : options_(options), window_(static_cast<std::size_t>(options.window))
+{
+    const auto check = [&where](bool holds, const char* rule) {
+        if (!holds) detail::refuse("lateness_watch", rule, where);
+    };
+    check(ranks >= 1, "cannot watch less than 1 rank");
+    check(options.window >= 32 && options.window <= 4096, "window must be 32 to 4096");
+    check(detail::is_duration(options.floor_ns), "floor_ns must be 0 to 2^53");
+    check(is_finite(options.noise_multiple) && options.noise_multiple >= 0, "noise_multiple must not be negative");
+
+    now_ = std::vector<sample>(static_cast<std::size_t>(ranks));
+    samples_ = std::vector<sample>(now_.size() * window_);
+    previous_ = std::vector<double>(now_.size());
+    noise_of_ranks_ = std::vector<double>(window_);
+    noise_of_changes_ = std::vector<double>(window_);
+    work_ = std::vector<double>(now_.size() > window_ ? now_.size() : window_);
+}
+
+inline call_lateness lateness_watch::add(
+    view<const double> times_in_call, view<const double> times_before, const call_site& where)
+{
+    if (times_in_call.size() != now_.size()) {
+        detail::refuse("lateness_watch::add", std::to_string(times_in_call.size()) + " times in the call for "
+            + std::to_string(now_.size()) + " ranks", where);
+    }
+    const call_lateness found = lateness(times_in_call, times_before, call_, where);
+    ++call_;
+    if (step_calls_++ == 0)
+        for (sample& each : now_) each = {};
+    const auto add = [](double& sum, double time) noexcept {
+        sum = is_finite(sum) && detail::is_duration(time) ? sum + time : detail::not_a_number();
+    };
+    for (std::size_t r = 0; r < now_.size(); ++r) {
+        add(now_[r].time, times_in_call[r]);
+        add(now_[r].before, times_before.size() != 0 ? times_before[r] : detail::not_a_number());
+    }
+    if (found.last < 0) return found;
+    sample& last = now_[static_cast<std::size_t>(found.last)];
+    last.gain += found.gain;
+    if (is_finite(found.gain_before)) last.gain_before += found.gain_before;
+    return found;
+}
+
+inline step_lateness lateness_watch::end_step() noexcept
+{
+    step_lateness result;
+    result.calls = std::exchange(step_calls_, 0);
+    if (result.calls == 0) return result;
+    for (std::size_t r = 0; r < now_.size(); ++r) {
+        if (!detail::is_duration(now_[r].time)) now_[r].time = detail::not_a_number();
+        work_[r] = now_[r].time;
+    }
+    const call_lateness together = lateness(view<const double>(work_.data(), now_.size()), {}, step_);
+    result.present = together.present;
+    if (together.present < 2) return result;
+    std::size_t present = 0;
+    for (const sample& each : now_)
+        if (is_finite(each.time)) work_[present++] = each.time;
+    const detail::middle_values middle = middle_of(present);
+    std::size_t known = 0;
+    for (const sample& each : now_)
+        if (is_finite(each.time) && is_finite(each.before)) work_[known++] = each.before;
+    const detail::middle_values middle_before = known < 2 ? detail::middle_values{} : middle_of(known);
+
+    for (std::size_t r = 0; r < now_.size(); ++r) {
+        sample& kept = samples_of(r)[step_ % window_];
+        kept = is_finite(now_[r].time) ? now_[r] : sample{detail::not_a_number(), detail::not_a_number(), 0, 0, 0};
+        if (is_finite(kept.time)) kept.time = detail::median_without(kept.time, middle, present) - kept.time;
+        if (known < 2 || !is_finite(kept.before)) kept.before = detail::not_a_number();
+        else kept.before -= detail::median_without(kept.before, middle_before, known);
+    }
+    result.last = together.last;
+    sample& last = samples_of(static_cast<std::size_t>(together.last))[step_ % window_];
+    last.is_last = 1;
+    result.behind = last.time;
+    result.behind_before = last.before;
+    ++step_;
+
+    if (const double deviation = noise(); is_finite(deviation)) {
+        const double multiple = options_.noise_multiple * deviation;
+        result.noise = deviation;
+        result.floor = multiple > options_.floor_ns ? multiple : options_.floor_ns;
+        result.stands_out = result.behind > result.floor && result.behind > 3 * deviation;
+    }
+    remember_noise();
+    return result;
+}
+
+COLLPROBE_COLD_INLINE void lateness_watch::remember_noise() noexcept
+{
+    std::size_t n = 0; // ranks that are present in this step and in the one before
+    const auto spread = [&, this](bool of_changes) noexcept {
+        n = 0;
+        for (std::size_t r = 0; r < now_.size(); ++r)
+            if (is_finite(now_[r].time) && is_finite(previous_[r]))
+                work_[n++] = of_changes ? now_[r].time - previous_[r] : now_[r].time;
+        if (n < 2) return detail::not_a_number();
+        const double median = median_of(n);
+        for (std::size_t i = 0; i < n; ++i) work_[i] = detail::absolute(work_[i] - median);
+        // The medians over steps are the deviation of Gaussian noise: to 9 % for 3 ranks, 3 % for more.
+        const double count = static_cast<double>(n);
+        const double of_one = n == 2 ? 1.4826 * 1.41421356237309504880 : 1.4826 * count / (count - 1.25);
+        return of_one * (of_changes ? 0.70710678118654752440 : 1) * median_of(n);
+    };
+    const double of_changes = spread(true);
+    if (n >= 2 && step_ > 1) {
+        const std::size_t slot = noise_step_++ % window_;
+        noise_of_changes_[slot] = of_changes;
+        noise_of_ranks_[slot] = n == 2 ? of_changes : spread(false);
+    }
+    for (std::size_t r = 0; r < now_.size(); ++r) previous_[r] = now_[r].time;
+}
+
+inline rank_lateness lateness_watch::of(int rank) const noexcept
+{
+    const view<const sample> samples(samples_.data() + static_cast<std::size_t>(rank) * window_, held(step_));
+    std::size_t known = 0;
+    const auto median = [&, this](double sample::*of) noexcept {
+        known = 0;
+        for (const sample& each : samples)
+            if (is_finite(each.*of)) work_[known++] = each.*of;
+        return known == 0 ? detail::not_a_number() : median_of(known);
+    };
+    rank_lateness result;
+    result.behind = median(&sample::time);
+    if (known == 0) return result;
+    result.steps = static_cast<int>(known);
+    const auto mean = [&](double sample::*of) noexcept {
+        double sum = 0;
+        for (const sample& each : samples) sum += each.*of; // 0 of an absent rank
+        return sum / result.steps;
+    };
+    result.latest = samples[(step_ - 1) % window_].time;
+    result.share_last = mean(&sample::is_last);
+    result.gain = mean(&sample::gain);
+    result.behind_before = median(&sample::before);
+    if (known > 0) result.gain_before = mean(&sample::gain_before);
+    return result;
+}
+
+} // namespace collprobe

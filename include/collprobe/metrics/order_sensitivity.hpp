@@ -13,10 +13,10 @@
 #include <collprobe/core/ulp.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/simd/rounding.hpp>
 #include <collprobe/sum/combine.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/order.hpp>
-#include <collprobe/simd/rounding.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -24,7 +24,24 @@ namespace detail {
 
 /// Orders to try on a sum of n terms: linear, pairwise, and pseudo-random permutations. These depend only on n and on
 /// their index, so all ranks try the same.
-std::vector<summation_order> sample_orders(int terms, int orders);
+COLLPROBE_COLD_INLINE std::vector<summation_order> sample_orders(int terms, int orders)
+{
+    std::vector<summation_order> tried;
+    if (orders > 0) tried.push_back(linear_order(terms));
+    if (orders > 1) tried.push_back(pairwise_order(terms));
+    for (int k = 2; k < orders; ++k) {
+        std::vector<int> permutation(static_cast<std::size_t>(terms));
+        for (int i = 0; i < terms; ++i) permutation[static_cast<std::size_t>(i)] = i;
+        std::uint64_t state = static_cast<std::uint64_t>(k);
+        for (int i = terms - 1; i > 0; --i) {
+            state = mix64(state + 0x9e3779b97f4a7c15u);
+            std::swap(permutation[static_cast<std::size_t>(i)],
+                permutation[static_cast<std::size_t>(state % static_cast<std::uint64_t>(i + 1))]);
+        }
+        tried.push_back(permuted_order(permutation));
+    }
+    return tried;
+}
 
 /// Measures, element by element, how much a sum or an average over ranks depends on the order of its terms if each
 /// addition rounds to their type, and how far a given result is from the exact one.
@@ -162,7 +179,3 @@ struct take_sample {
 } // namespace detail
 
 } // namespace collprobe
-
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/metrics/detail/order_sensitivity.ipp>
-#endif

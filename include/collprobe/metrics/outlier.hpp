@@ -4,21 +4,40 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
+#include <collprobe/core/record/verdict.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/detail/middle.hpp>
+#include <collprobe/detail/words.hpp>
 
 /// Finds ranks whose number in a step is unlike those of the other ranks. metrics/outlier.md has the derivation.
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// The scale of numbers that are not negative, such as losses and norms: the logarithm. 0 counts as the least positive
 /// number. A negative or non-finite number gives NaN by bits.
-double logarithm_of(double number) noexcept;
+COLLPROBE_COLD_INLINE double logarithm_of(double number) noexcept
+{
+    if (!is_finite(number) || number < 0) return detail::not_a_number();
+    return number > 0x1p-1022 ? detail::natural_log(number) : -745;
+}
+
 /// The scale of cosines: Fisher's z, atanh(c). Limited to |c| = 1 - 2^-40, beyond which a cosine is rounding noise. A
 /// non-finite cosine gives NaN by bits.
-double fisher_z(double cosine) noexcept;
+COLLPROBE_COLD_INLINE double fisher_z(double cosine) noexcept
+{
+    if (!is_finite(cosine)) return detail::not_a_number();
+    constexpr double limit = 1 - 0x1p-40;
+    if (cosine > limit) cosine = limit;
+    if (cosine < -limit) cosine = -limit;
+    return 0.5 * detail::natural_log((1 + cosine) / (1 - cosine));
+}
 
 struct outlier_options {
     /// The probability that a step of healthy ranks has any outlier, over all numbers and ranks. In (0, 1).
@@ -65,10 +84,26 @@ public:
 
     const outlier_options& options() const noexcept { return options_; }
     std::size_t series() const noexcept { return series_.size(); }
-    void resize(std::size_t series);
+
+    COLLPROBE_COLD_INLINE void resize(std::size_t series)
+    {
+        series_.resize(series);
+        habits_.resize(series * work_.size());
+    }
+
     /// The series is another one from now on. Precondition: series < series().
-    void forget(std::size_t series) noexcept;
-    void reset() noexcept;
+    COLLPROBE_COLD_INLINE void forget(std::size_t series) noexcept
+    {
+        series_[series] = {};
+        for (std::size_t r = 0; r < work_.size(); ++r) habits_[series * work_.size() + r] = 0;
+    }
+
+    COLLPROBE_COLD_INLINE void reset() noexcept
+    {
+        for (std::size_t s = 0; s < series_.size(); ++s) forget(s);
+        for (number_state& each : numbers_) each = {};
+        for (candidate& each : candidates_) each = {};
+    }
 
     /// Begins a step, which is told by `outlier::since`.
     void begin_step(std::uint64_t step) noexcept { step_ = step; }
@@ -80,7 +115,12 @@ public:
     view<const outlier> judge(std::size_t number);
 
     /// Appends all that it has learnt, as 8-byte words.
-    void save(std::vector<std::uint64_t>& words) const;
+    COLLPROBE_COLD_INLINE void save(std::vector<std::uint64_t>& words) const
+    {
+        words.insert(words.end(), {work_.size(), numbers_.size(), windows_.size(), series_.size()});
+        detail::append_words(words, series_, habits_, numbers_, windows_);
+    }
+
     /// Goes on from such words. False, and nothing changes, for words of other ranks, numbers or windows.
     bool restore(view<const std::uint64_t> words);
 
@@ -108,9 +148,28 @@ private:
         std::uint64_t level_since = 0; ///< 1 more than the step; 0 if it is no new level
     };
 
-    std::size_t filled(const number_state& of) const noexcept;
-    double stated_chance(const number_state& of) const noexcept;
-    void learn(std::size_t number, float out) noexcept;
+    COLLPROBE_COLD_INLINE std::size_t filled(const number_state& of) const noexcept
+    {
+        const std::uint64_t most = static_cast<std::uint64_t>(options_.window);
+        return static_cast<std::size_t>(of.learnt < most ? of.learnt : most);
+    }
+
+    /// Of a value that exceeds the quantile: that it is named.
+    COLLPROBE_COLD_INLINE double stated_chance(const number_state& of) const noexcept
+    {
+        const double steps = static_cast<double>(filled(of));
+        const double exceeding = (static_cast<double>(filled(of) / 4) + 1) / (steps + 1);
+        return options_.false_alarms_per_step / static_cast<double>(numbers_.size()) / exceeding;
+    }
+
+    COLLPROBE_COLD_INLINE void learn(std::size_t number, float out) noexcept
+    {
+        number_state& of = numbers_[number];
+        const std::size_t window = static_cast<std::size_t>(options_.window);
+        windows_[number * window + of.learnt++ % window] = out;
+        if (out > of.farthest) of.farthest = out;
+    }
+
     void learn_from_named(std::size_t number, int rank, float out) noexcept;
     void fit(std::size_t number);
 
@@ -127,8 +186,251 @@ private:
     std::vector<outlier> found_;
 };
 
-} // namespace collprobe
+namespace detail {
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/metrics/detail/outlier.ipp>
-#endif
+inline constexpr std::uint64_t steps_to_settle = 16; ///< of a series, and of a number
+
+inline constexpr std::uint64_t habit_steps = 64; ///< that a rank's usual distance is the mean of
+
+inline constexpr std::uint64_t steps_to_new_level = 8;
+
+inline constexpr double least_limit = 4; ///< in units of the tail
+
+inline constexpr float not_compared = -1e30f;
+
+/// How far out is the value that `chance` of the values exceed which exceed 0, from `count` excesses with mean 1 / (1 -
+/// shape): of a generalised Pareto tail; exact on the average over the samples if it is exponential.
+COLLPROBE_COLD_INLINE double tail_quantile(double chance, int count, double shape) noexcept
+{
+    const double exponential_quantile = count * (exponential(-natural_log(chance) / count) - 1);
+    return shape > 0 ? (exponential(shape * exponential_quantile) - 1) / shape : exponential_quantile;
+}
+
+/// The inverse.
+COLLPROBE_COLD_INLINE double tail_chance(double quantile, int count, double shape) noexcept
+{
+    if (shape > 0) quantile = natural_log(1 + shape * quantile) / shape;
+    return exponential(-count * natural_log(1 + quantile / count));
+}
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE outlier_detector::outlier_detector(
+    int ranks, int numbers, const outlier_options& options, const call_site& where)
+    : ranks_(ranks), options_(options)
+{
+    const auto check = [&where](bool condition, const char* what) {
+        if (!condition) detail::refuse("outlier_detector", what, where);
+    };
+    check(ranks >= 1 && numbers >= 1, "at least one rank and one number are watched");
+    const double rate = options.false_alarms_per_step;
+    check(is_finite(rate) && rate > 0 && rate < 1, "false_alarms_per_step must lie between 0 and 1");
+    check(options.window >= 32 && options.window <= 4096, "window must be 32 to 4096");
+    work_.resize(static_cast<std::size_t>(ranks));
+    without_habit_.resize(work_.size());
+    numbers_.resize(static_cast<std::size_t>(numbers));
+    windows_.resize(numbers_.size() * static_cast<std::size_t>(options.window));
+    candidates_.resize(numbers_.size() * work_.size());
+    sorted_.reserve(static_cast<std::size_t>(options.window));
+    found_.reserve(work_.size());
+}
+
+inline void outlier_detector::add(
+    std::size_t number, std::size_t series, view<const double> values, int call)
+{
+    series_state& of = series_[series];
+    const std::size_t n = work_.size();
+    const bool is_pair = n == 2;
+    float* const habits = habits_.data() + series * n;
+    std::size_t finite = 0;
+    for (std::size_t r = 0; r < n; ++r) {
+        without_habit_[r] = values[r] - habits[r];
+        if (is_finite(values[r])) work_[finite++] = without_habit_[r];
+    }
+    if (finite < 3 && !(is_pair && finite == 2)) return;
+    const detail::middle_values middle = detail::middle_of(view<double>(work_.data(), finite));
+
+    const double magnitude = detail::absolute(middle.at);
+    const double least = 0x1p-22 * (magnitude > 1 ? magnitude : 1); // less is rounding
+    const double usual = of.usual > least ? of.usual : least;
+    // An exponential tail would exceed twice the mean by the mean. As if that had been seen 8 times.
+    const double measured = (of.exceeded * of.excess + 8 * usual) / (of.exceeded + 8);
+    const double excess = measured > least ? measured : least;
+    const bool is_settled = of.steps >= detail::steps_to_settle;
+    const double to_name = is_settled ? 2 * usual + numbers_[number].limit * excess : 1e300;
+    const double weight = 1.0 / static_cast<double>(++of.steps < detail::habit_steps ? of.steps : detail::habit_steps);
+
+    double sum = 0;
+    double excesses = 0;
+    float exceeding = 0;
+    std::size_t named = n; // the rank that was named before, if it is again, else the first one
+    candidate* const candidates = candidates_.data() + number * n;
+    for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
+        if (!is_finite(values[r])) continue;
+        const double distance = without_habit_[r] - detail::median_without(without_habit_[r], middle, finite);
+        const double length = detail::absolute(distance);
+        const bool is_named = length > to_name;
+        sum += is_named ? to_name : length;
+        if (is_named) {
+            if (named == n || static_cast<std::int32_t>(r) == of.named) named = r;
+        } else {
+            habits[r] += static_cast<float>(weight * distance);
+            if (length > 2 * usual) {
+                excesses += length - 2 * usual;
+                ++exceeding;
+            }
+        }
+        const float out = static_cast<float>((length - 2 * usual) / excess);
+        if (is_settled && out > candidates[r].out) {
+            candidates[r] = {distance, values[r] - distance, out, static_cast<float>(usual),
+                static_cast<float>(excess), call, 0};
+        }
+    }
+    const double compared = is_pair ? 1 : static_cast<double>(finite);
+    of.usual += static_cast<float>(weight * (sum / compared - of.usual));
+    if (is_settled) {
+        numbers_[number].compared += compared;
+        const float all = of.exceeded + exceeding;
+        of.exceeded = all < 128 ? all : exceeding < 128 ? 128 : exceeding;
+        if (exceeding > 0) of.excess += (static_cast<float>(excesses) - exceeding * of.excess) / of.exceeded;
+    }
+    if (named == n) {
+        of.named = -1;
+        return;
+    }
+    if (static_cast<std::int32_t>(named) != of.named) {
+        of.named = static_cast<std::int32_t>(named);
+        of.named_steps = 0;
+        of.since = step_;
+    }
+    if (++of.named_steps < detail::steps_to_new_level) return;
+    of.named = -1;
+    for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
+        if (!is_finite(values[r])) continue;
+        const double distance = without_habit_[r] - detail::median_without(without_habit_[r], middle, finite);
+        if (!(detail::absolute(distance) > to_name)) continue;
+        habits[r] += static_cast<float>(distance);
+        if (candidates[r].call == call) candidates[r].level_since = of.since + 1;
+    }
+}
+
+inline view<const outlier> outlier_detector::judge(std::size_t number)
+{
+    number_state& of = numbers_[number];
+    found_.clear();
+    if (!(of.compared > 0)) return {};
+    ++of.steps;
+    const double usually = of.usually_compared;
+    const double stated = options_.false_alarms_per_step;
+    const int excesses = static_cast<int>(filled(of) / 4);
+    // Of more numbers than usual the largest is larger.
+    const double more = usually > 0 && of.compared > usually ? of.compared / usually : 1;
+    const double limit = of.limit + of.scale * detail::natural_log(more);
+    float largest = detail::not_compared; // of those that are not named
+    float largest_named = detail::not_compared;
+    std::size_t strongest = 0;
+    int present = 0;
+    for (std::size_t r = 0; r < work_.size(); ++r) {
+        candidate& one = candidates_[number * work_.size() + r];
+        if (!(one.out > detail::not_compared)) continue;
+        ++present;
+        if (one.out > limit) {
+            const double in_tail = detail::tail_chance((one.out - of.quantile) / of.scale, excesses, of.shape);
+            const double rate = stated * in_tail * more / stated_chance(of);
+            const bool is_beyond = one.out >= 4 * of.farthest && rate < stated;
+            const double seen = 2 * one.usual + of.seen * one.excess;
+            found_.push_back({static_cast<int>(r), one.call, one.distance, one.expected,
+                2 * one.usual + limit * one.excess, seen > 0 ? seen : 0,
+                is_beyond ? rate : stated, static_cast<std::uint32_t>(filled(of)), one.level_since != 0,
+                one.level_since != 0 ? one.level_since - 1 : 0});
+            if (!(is_beyond && rate < 1e-3 * stated) && one.out > of.farthest) of.farthest = one.out;
+            if (one.out > largest_named) {
+                largest_named = one.out;
+                strongest = found_.size() - 1;
+            }
+        } else if (one.out > largest) {
+            largest = one.out;
+        }
+        one.out = detail::not_compared;
+    }
+    if (!found_.empty()) {
+        const bool are_many = static_cast<int>(found_.size()) > detail::blame_limit(present);
+        if (are_many) {
+            found_[0] = found_[strongest];
+            found_.resize(1);
+        }
+        learn_from_named(number, found_[0].rank, largest_named);
+        // Of three ranks, one that is far off draws the other two towards it by half, and is named.
+        if (ranks_ == 2 || (are_many && present > 3)) found_[0].rank = -1;
+    }
+    if (largest > detail::not_compared) {
+        learn(number, largest);
+        of.usually_compared += (of.compared - usually) / static_cast<double>(filled(of));
+    }
+    of.compared = 0;
+    fit(number);
+    return {found_.data(), found_.size()};
+}
+
+COLLPROBE_COLD_INLINE void outlier_detector::learn_from_named(std::size_t number, int rank, float out) noexcept
+{
+    number_state& of = numbers_[number];
+    const bool again = of.named >= 0 && of.steps - of.named_at <= static_cast<std::uint64_t>(options_.window);
+    // Of a pair nothing tells which rank it is: the third time.
+    if (again && (rank != of.named || (ranks_ == 2 && of.named_steps == 2))) {
+        learn(number, of.named_out);
+        learn(number, out);
+        of.named = -1;
+        return;
+    }
+    of.named_out = again && of.named_out > out ? of.named_out : out;
+    of.named_steps = again ? of.named_steps + 1 : 1;
+    of.named = rank;
+    of.named_at = of.steps;
+}
+
+inline void outlier_detector::fit(std::size_t number)
+{
+    number_state& of = numbers_[number];
+    const std::size_t steps = filled(of);
+    if (steps < detail::steps_to_settle) return;
+    const float* const window = windows_.data() + number * static_cast<std::size_t>(options_.window);
+    sorted_.assign(window, window + steps);
+    const std::size_t count = steps / 4;
+    detail::select(view<float>(sorted_.data(), steps), steps - count - 1);
+    of.quantile = of.seen = sorted_[steps - count - 1];
+    double mean = 0;
+    double squares = 0;
+    for (std::size_t i = steps - count; i < steps; ++i) {
+        const double excess = sorted_[i] - of.quantile;
+        mean += excess / static_cast<double>(count);
+        squares += excess * excess / static_cast<double>(count);
+        if (sorted_[i] > of.seen) of.seen = sorted_[i];
+    }
+    // By moments, less half of the deviation of such a shape.
+    const double variance = squares - mean * mean;
+    const double shape = variance > 0
+        ? 0.5 * (1 - mean * mean / variance) - 0.5 / detail::square_root(static_cast<double>(count)) : 0;
+    of.shape = shape > 0 ? shape < 0.5 ? shape : 0.5 : 0;
+    of.scale = mean * (1 - of.shape) + 1e-6;
+    of.limit = of.quantile + of.scale * detail::tail_quantile(stated_chance(of), static_cast<int>(count), of.shape);
+    if (of.limit < of.seen) of.limit = of.seen;
+    if (of.limit < detail::least_limit) of.limit = detail::least_limit;
+}
+
+COLLPROBE_COLD_INLINE bool outlier_detector::restore(view<const std::uint64_t> words)
+{
+    if (words.size() < 4 || words[0] != work_.size() || words[1] != numbers_.size() || words[2] != windows_.size()
+        || words[3] > words.size())
+        return false;
+    outlier_detector restored(ranks_, static_cast<int>(words[1]), options_);
+    restored.resize(static_cast<std::size_t>(words[3]));
+    view<const std::uint64_t> rest = words.part(4, words.size() - 4);
+    const bool fits
+        = detail::take_words(rest, restored.series_, restored.habits_, restored.numbers_, restored.windows_)
+        && rest.size() == 0;
+    if (fits) *this = std::move(restored);
+    return fits;
+}
+
+} // namespace collprobe

@@ -38,7 +38,12 @@ struct receipt_tensor {
     std::vector<receipt_part> parts; ///< in the order of their boxes
 
     /// The state of the whole tensor. Precondition: `find_gaps` finds nothing.
-    detail::digest_state whole() const noexcept;
+    COLLPROBE_COLD_INLINE detail::digest_state whole() const noexcept
+    {
+        detail::digest_state all;
+        for (const receipt_part& each : parts) all.merge(each.state);
+        return all;
+    }
 };
 
 /// Digests of a model's tensors, to be held against those of another program, topology or time. They do not depend on
@@ -140,7 +145,16 @@ namespace detail {
 inline constexpr std::size_t most_casts = 16;
 
 /// In double quotes, on one line: a quote, a backslash and control characters as \xHH. Other bytes stay.
-std::string quoted_name(std::string_view name);
+COLLPROBE_COLD_INLINE std::string quoted_name(std::string_view name)
+{
+    std::string text = "\"";
+    for (const char c : name) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (byte >= 0x20 && byte != 0x7f && c != '"' && c != '\\') text += c;
+        else (text += "\\x") += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+    }
+    return text + '"';
+}
 
 /// The memory of an all-gather of `count` elements from each rank.
 template <class Device, class T>
@@ -206,6 +220,4 @@ receipt gather_receipts(
 
 } // namespace collprobe
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/replica/detail/receipt.ipp>
-#endif
+#include <collprobe/replica/detail/receipt.hpp>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -48,13 +49,66 @@ struct call_description {
 };
 
 /// "rank 7", or "ranks 0-6, 9".
-std::string list_ranks(const std::vector<int>& ranks);
+COLLPROBE_COLD_INLINE std::string list_ranks(const std::vector<int>& ranks)
+{
+    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t first = 0; first < ranks.size();) {
+        std::size_t last = first;
+        while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+        if (first != 0) text += ", ";
+        text += std::to_string(ranks[first]);
+        if (last != first) (text += '-') += std::to_string(ranks[last]);
+        first = last + 1;
+    }
+    return text;
+}
 
 /// The message of an exception.
-std::string message_of(const std::exception_ptr& cause);
+COLLPROBE_COLD_INLINE std::string message_of(const std::exception_ptr& cause)
+{
+    try {
+        std::rethrow_exception(cause);
+    } catch (const std::exception& known) {
+        return known.what();
+    } catch (...) {
+        return "an exception that is no std::exception";
+    }
+}
 
 /// "all_reduce of float, count 8, sum". With a reference of the same call, only the differences from the reference.
-std::string describe(const call_description& what, const call_description* reference = nullptr);
+COLLPROBE_COLD_INLINE std::string describe(const call_description& what, const call_description* reference = nullptr)
+{
+    if (reference != nullptr && reference->call != what.call) reference = nullptr;
+    std::string text;
+    const auto add = [&](const std::string& part) {
+        if (!text.empty()) text += ", ";
+        text += part;
+    };
+    if (reference == nullptr) add(name(what.call));
+    if (what.has_data()) {
+        if (reference == nullptr) text += std::string(" of ") + name(what.type);
+        else if (reference->type != what.type) add(name(what.type));
+        if (reference == nullptr || reference->count != what.count) add("count " + std::to_string(what.count));
+        if (reference == nullptr ? what.leaves != 1 : reference->leaves != what.leaves) {
+            add("leaves " + std::to_string(what.leaves));
+        }
+        if (what.reduces() && (reference == nullptr || reference->operation != what.operation)) {
+            add(name(what.operation));
+        }
+        if (what.root >= 0 && (reference == nullptr || reference->root != what.root)) {
+            add("root " + std::to_string(what.root));
+        }
+    }
+    if (reference == nullptr ? what.place != call_place() : reference->place != what.place) {
+        const std::string place = what.place.text.data();
+        if (what.place.line != 0) add(place + ":" + std::to_string(what.place.line));
+        else add(place.empty() ? "without a name" : "named '" + place + "'");
+    }
+    if (reference != nullptr && reference->number != what.number) {
+        add("after " + std::to_string(what.number) + " calls, not " + std::to_string(reference->number));
+    }
+    return text;
+}
 
 /// The disagreement of the ranks of one collective.
 struct disagreement {
@@ -65,10 +119,68 @@ struct disagreement {
 /// Groups the ranks by their calls. The culprits are the ranks outside the largest group. If two groups are the
 /// largest (always so with two ranks that differ), all ranks are culprits. `description_of(rank)` gives the call of a
 /// rank.
-disagreement compare_calls(int ranks, function_ref<call_description(int)> description_of);
+COLLPROBE_COLD_INLINE disagreement compare_calls(int ranks, function_ref<call_description(int)> description_of)
+{
+    bool agree = true;
+    for (int rank = 1; rank < ranks && agree; ++rank) agree = description_of(rank) == description_of(0);
+    if (agree) return {};
+
+    // A group is named by its lowest rank.
+    std::vector<int> group_of(static_cast<std::size_t>(ranks));
+    std::vector<int> size_of(static_cast<std::size_t>(ranks));
+    int largest = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+        int group = 0;
+        while (group < rank && !(description_of(group) == description_of(rank))) ++group;
+        group_of[static_cast<std::size_t>(rank)] = group;
+        const int size = ++size_of[static_cast<std::size_t>(group)];
+        if (size > largest) largest = size;
+    }
+    int reference = -1;
+    bool tie = false;
+    for (int group = 0; group < ranks; ++group) {
+        if (size_of[static_cast<std::size_t>(group)] != largest) continue;
+        if (reference >= 0) tie = true;
+        else reference = group;
+    }
+    const auto members_of = [&](int group) {
+        std::vector<int> members;
+        for (int rank = 0; rank < ranks; ++rank) {
+            if (group_of[static_cast<std::size_t>(rank)] == group) members.push_back(rank);
+        }
+        return members;
+    };
+    const call_description expected = description_of(reference);
+    disagreement result;
+    result.message = list_ranks(members_of(reference)) + ": " + describe(expected);
+    for (int group = 0; group < ranks; ++group) {
+        if (group == reference || size_of[static_cast<std::size_t>(group)] == 0) continue;
+        result.message
+            += "; " + list_ranks(members_of(group)) + ": " + describe(description_of(group), &expected);
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+        if (tie || group_of[static_cast<std::size_t>(rank)] != reference) result.culprits.push_back(rank);
+    }
+    return result;
+}
+
+inline call_place call_place::of(const call_site& where, bool lines) noexcept
+{
+    call_place place;
+    const char* text = where.name;
+    if (*text == '\0' && lines) {
+        text = where.file;
+        place.line = where.line;
+        // Without folders, which may differ between machines.
+        for (const char* at = where.file; *at != '\0'; ++at) {
+            if (*at == '/') text = at + 1;
+        }
+    }
+    for (std::size_t at = 0; text[at] != '\0'; ++at) {
+        if (at + 1 < place.text.size()) place.text[at] = text[at];
+        place.hash = (place.hash ^ static_cast<unsigned char>(text[at])) * 0x01000193u; // as FNV-1a
+    }
+    return place;
+}
 
 } // namespace collprobe::detail
-
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/comm/detail/call.ipp>
-#endif

@@ -73,8 +73,17 @@ private:
         call_site where;
         mover move;
 
-        void operator()() const;
-        void cancel(const std::exception_ptr& cause) const noexcept;
+        void operator()() const
+        {
+            state->meet.enter(rank, call, own, where);
+            if (move != nullptr) move(*state, rank);
+            state->meet.leave(rank, call);
+        }
+
+        void cancel(const std::exception_ptr& cause) const noexcept
+        {
+            state->could_not_take_part(rank, own.what.call, cause);
+        }
     };
 
     template <class T>
@@ -82,7 +91,18 @@ private:
     {
         return detail::mover_of<T>(call);
     }
-    void enqueue(stream_ref on, const posted_call& own, mover move, call_site where) const;
+
+    void enqueue(stream_ref on, const posted_call& own, mover move, call_site where) const
+    {
+        const std::uint64_t call = state_->meet.next_call(rank_);
+        try {
+            on.enqueue(task{state_, rank_, call, own, where, move});
+        } catch (const std::exception& cause) {
+            // The number is taken, and no task will run with it.
+            state_->could_not_enqueue(rank_, cause.what());
+            throw;
+        }
+    }
 };
 
 /// n ranks of one process that share a communicator.
@@ -93,7 +113,3 @@ static_assert(collprobe::communicator<communicator>);
 } // namespace collprobe::local
 
 #include <collprobe/comm/local/run.hpp>
-
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/comm/local/detail/communicator.ipp>
-#endif

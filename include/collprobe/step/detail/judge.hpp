@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -13,6 +14,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/digest_index.hpp>
 #include <collprobe/detail/function_ref.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/metrics/direction.hpp>
 #include <collprobe/metrics/exchangeability.hpp>
 #include <collprobe/metrics/lateness.hpp>
@@ -30,10 +32,25 @@ inline bool tells_lateness(const probed_call& call) noexcept
 }
 
 /// The extremes of weighted losses, and their number, are those of the losses, whatever the weights.
-void take_extremes(const spread& losses, spread& weighted) noexcept;
+COLLPROBE_COLD_INLINE void take_extremes(const spread& losses, spread& weighted) noexcept
+{
+    if (weighted.finite == 0) return;
+    const spread own = weighted;
+    weighted = losses;
+    weighted.mean = own.mean;
+    weighted.std = own.std;
+    weighted.std_sample = own.std_sample;
+    weighted.cv = own.cv;
+}
 
 /// Gives the suspects of a record the sites of their calls.
-void place_suspects(view<const probed_call> calls, step_record& record);
+COLLPROBE_COLD_INLINE void place_suspects(view<const probed_call> calls, step_record& record)
+{
+    for (suspect& found : record.suspects) {
+        const bool is_placed = found.site.line != 0 || found.site.name[0] != '\0';
+        if (found.call >= 0 && !is_placed) found.site = calls[static_cast<std::size_t>(found.call)].site;
+    }
+}
 
 /// What is known of the lengths of a call's inputs and results, over all ranks.
 struct call_lengths {
@@ -42,8 +59,18 @@ struct call_lengths {
     double squares = 0; ///< of the inputs
     double result = not_a_number(); ///< squares of the one result that all have, or of all parts
 };
+
 /// A suspect if a trainer's norm of the gradient, NaN if none was told, is not `step_record::result_norm`.
-void judge_told_norm(double told, int rank, step_record& out);
+COLLPROBE_COLD_INLINE void judge_told_norm(double told, int rank, step_record& out)
+{
+    // Far above the rounding of a norm in single precision, or in bfloat16 of few digits.
+    constexpr double tolerance = 1.0 / 64;
+    const double known = out.result_norm;
+    if (!is_finite(told) || !is_finite(known)) return;
+    if (absolute(told - known) <= tolerance * (absolute(told) > known ? absolute(told) : known)) return;
+    out.suspects.push_back(
+        {.rank = rank, .what = finding::norm_differs, .statistic = told, .threshold = known});
+}
 
 /// Sets `call_record::excess`, and appends a suspect if it is above 1. Precondition: all inputs are finite.
 void judge_lengths(const call_lengths& of, const probed_call& call, int call_index, step_record& out);
@@ -78,18 +105,39 @@ public:
 
     /// Whether all ranks made the calls of the step that was judged last at the same places. Precondition: `gather`.
     bool has_places() const noexcept { return has_places_; }
+
     /// Puts calls that the step misses before the other findings. Of a judged step. Shapes: as `call_roster::judge`.
-    void judge_missing(view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen,
-        step_record& out);
+    COLLPROBE_COLD_INLINE void judge_missing(
+        view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen,
+        step_record& out)
+    {
+        const auto before = static_cast<std::ptrdiff_t>(out.suspects.size());
+        roster_.judge(calls, has_places, with_integers, unseen, out);
+        std::rotate(out.suspects.begin(), out.suspects.begin() + before, out.suspects.end());
+    }
 
     /// Between two steps there were calls that this object knows nothing of: the time from one to the other is unknown.
     void forget_end() noexcept { has_left_ = false; }
+
     /// The next step's calls are compared with none of earlier steps.
-    void forget_calls();
+    COLLPROBE_COLD_INLINE void forget_calls()
+    {
+        known_calls_.clear();
+        series_ = {};
+    }
+
     /// Forgets all steps, as after a restart.
     void forget();
+
     /// Forgets all steps, and returns true, if `last_lost`, the same on all ranks, is a step that is not known as lost.
-    bool forget_after_loss(std::uint32_t last_lost);
+    COLLPROBE_COLD_INLINE bool forget_after_loss(std::uint32_t last_lost)
+    {
+        if (last_lost <= last_lost_) return false;
+        last_lost_ = last_lost;
+        forget();
+        return true;
+    }
+
     /// Steps up to this one need not be forgotten any more: all ranks have restored what they remember.
     void know_losses_until(std::uint32_t serial) noexcept { last_lost_ = serial; }
     /// By call: the series of the step that was judged last. Precondition: `gather`.
@@ -124,8 +172,12 @@ private:
     static constexpr std::uint64_t elements_for_direction = 64;
 
     static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+
     /// The factor that turns a result into the sum over the ranks.
-    double sum_factor(const probed_call& call) const noexcept;
+    COLLPROBE_COLD_INLINE double sum_factor(const probed_call& call) const noexcept
+    {
+        return call.operation == reduction::average ? ranks_ : 1;
+    }
 
     /// Finds the series of the calls, and forgets what the memory has of series that were there before.
     void find_series(view<const probed_call> calls, bool has_places);
@@ -139,7 +191,7 @@ private:
 
     /// Leaves the norms of the inputs in `lengths_`.
     void describe_call(const gathered_step& step, std::size_t b, const probed_call& call, int holder,
-        call_record& call_index);
+        call_record& described);
 
     void describe_result(const gathered_step& step, std::size_t b, const probed_call& call, int holder,
         call_record& described) const;
@@ -162,10 +214,20 @@ private:
     /// one call, has been so for long.
     void judge_zeros(const gathered_step& step, view<const probed_call> calls, step_record& out);
     static bool is_zero(const statistics& input) noexcept { return input.count != 0 && input.zero == input.count; }
+
     /// Whether the bits say something: enough elements are neither zero nor NaN nor infinite.
-    static bool tells(const statistics& input) noexcept;
+    static bool tells(const statistics& input) noexcept
+    {
+        return input.finite() - input.zero >= telling_elements;
+    }
+
     /// Whether the rank's input has the bits of the last such call; remembers it for the next one.
-    bool is_stale(const statistics& input, int rank, std::size_t slot);
+    bool is_stale(const statistics& input, int rank, std::size_t slot)
+    {
+        const held now = tells(input) ? held{input.count, input.digest} : held{};
+        const held before = std::exchange(previous_[slot * index(ranks_) + index(rank)], now);
+        return now.count != 0 && before.count == now.count && before.digest == now.digest;
+    }
 
     /// Names every rank of a group with the same bits, because the bits do not tell which rank copied from which.
     void judge_copy(std::uint64_t digest, int rank, int call_index, step_record& out);
@@ -173,22 +235,51 @@ private:
     /// Names the ranks whose result differs from that of most ranks; names none if no result has a majority.
     void judge_replicas(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
     bool all_have_same_result(const gathered_step& step, std::size_t b, const probed_call& call) const;
+
     /// Groups the ranks by the result of a call. Returns the group of the majority, or null if there is no majority.
-    const digest_index::group* result_of_most(
-        const gathered_step& step, std::size_t b, const probed_call& call);
+    COLLPROBE_COLD_INLINE const digest_index::group* result_of_most(
+        const gathered_step& step, std::size_t b, const probed_call& call)
+    {
+        holders_.clear();
+        for (int r = 0; r < ranks_; ++r) {
+            const result_record& result = step.entry(r, b).result;
+            if (!has_no_result(call, result)) holders_.add(result.digest, r);
+        }
+        return holders_.majority();
+    }
+
     /// The first rank that has a result; -1: none.
-    int first_with_result(const gathered_step& step, std::size_t b, const probed_call& call) const;
+    int first_with_result(const gathered_step& step, std::size_t b, const probed_call& call) const
+    {
+        for (int r = 0; r < ranks_; ++r)
+            if (!has_no_result(call, step.entry(r, b).result)) return r;
+        return -1;
+    }
 
     /// The lowest rank with the result that most ranks received; -1 if there is no majority.
-    int holder_of_result(const gathered_step& step, std::size_t b, const probed_call& call);
+    COLLPROBE_COLD_INLINE int holder_of_result(const gathered_step& step, std::size_t b, const probed_call& call)
+    {
+        const digest_index::group* const most = result_of_most(step, b, call);
+        return most == nullptr ? -1 : most->first_rank;
+    }
+
     static bool differs_from(
-        int holder, const gathered_step& step, std::size_t b, const probed_call& call, int rank);
+        int holder, const gathered_step& step, std::size_t b, const probed_call& call, int rank)
+    {
+        if (!call.is_replicated() || !call.has_result) return false;
+        return holder < 0 || step.entry(rank, b).result.digest != step.entry(holder, b).result.digest;
+    }
 
     /// The squares of the result that all have, or of all parts; NaN as below, and if an element is not finite.
     double squares_of_result(const gathered_step& step, std::size_t b, const probed_call& call, int holder) const;
+
     /// |sum over ranks of this call|^2, from the result; NaN if the result was not read, or differs between the ranks
     /// without a majority.
-    double sum_norm_squared_of(const gathered_step& step, std::size_t b, const probed_call& call, int holder) const;
+    COLLPROBE_COLD_INLINE double sum_norm_squared_of(
+        const gathered_step& step, std::size_t b, const probed_call& call, int holder) const
+    {
+        return sum_factor(call) * sum_factor(call) * squares_of_result(step, b, call, holder);
+    }
 
     /// Whether the dots show that the result, equal on all ranks, is not the sum. For a correct sum S the dots g_r . S
     /// add up to |S|^2. Damage is not seen if S . (S - sum g_r) is within |S|^2 / 64. Rounding is allowed for in
@@ -203,9 +294,24 @@ private:
     /// matrix only the leave-one-out cosines exist. A rank of huge norm spoils those of all others.
     bool take_cosines(view<const double> gram, bool norms_are_suspect, const step_record& out);
     void name_outliers(judged_number number, finding what, step_record& out);
+
     /// The scale of arrivals, on which their tails are no heavier than exponential, and the way back of any scale.
-    double lateness_scale(double nanoseconds) const noexcept;
-    double unscaled_number(judged_number number, double value) const noexcept;
+    COLLPROBE_COLD_INLINE double lateness_scale(double nanoseconds) const noexcept
+    {
+        if (!is_finite(nanoseconds)) return not_a_number();
+        const double length = natural_log(1 + absolute(nanoseconds) / lateness_unit());
+        return nanoseconds < 0 ? -length : length;
+    }
+
+    COLLPROBE_COLD_INLINE double unscaled_number(judged_number number, double value) const noexcept
+    {
+        if (number == number_of_loss && !losses_are_positive_) return value;
+        if (number == number_of_cosine) return 1 - 2 / (exponential(2 * value) + 1);
+        if (number != number_of_lateness) return exponential(value);
+        const double length = lateness_unit() * (exponential(absolute(value)) - 1);
+        return value < 0 ? -length : length;
+    }
+
     double lateness_unit() const noexcept
     {
         return lateness_floor_ > 1000 ? lateness_floor_ : 1000;
@@ -219,14 +325,44 @@ private:
         finding what;
         side_shares shares;
     };
-    static evident_number evident_at(std::size_t index) noexcept;
+
+    COLLPROBE_COLD_INLINE static evident_number evident_at(std::size_t index) noexcept
+    {
+        // The shares add up to 1: those of the calls, of which there may be any number, to 1/4.
+        switch (index) {
+        case of_loss: return {finding::loss, {0.125, 0.0625, 0.03125, 0.03125}};
+        case of_norm: return {finding::gradient_norm, {0.125, 0.0625, 0.03125, 0.03125}};
+        case of_cosine: return {finding::cosine, {0.03125, 0.0625, 0.03125, 0}};
+        case of_nonfinite: return {finding::non_finite, {0.0625, 0, 0, 0}};
+        case of_lateness: return {finding::late, {0.0625, 0, 0, 0}};
+        default: return {finding::gradient_norm, {}};
+        }
+    }
+
     /// Of the series that is the `number`-th of the run, from 1 on.
-    static evident_number evident_of_series(std::uint64_t number) noexcept;
-    void watch_whole_steps();
+    COLLPROBE_COLD_INLINE static evident_number evident_of_series(std::uint64_t number) noexcept
+    {
+        const double share = 0.25 * weight_of_start(number);
+        return {finding::gradient_norm, {share, share, 0, 0}};
+    }
+
+    COLLPROBE_COLD_INLINE void watch_whole_steps()
+    {
+        while (evidence_->metrics() < of_first_call) {
+            const evident_number next = evident_at(evidence_->metrics());
+            evidence_->add(next.what, next.shares);
+        }
+    }
+
     /// Of what is known of the whole step; then names the ranks, and completes the record.
     void judge_evidence(view<const probed_call> calls, step_record& out);
 
-    static double total(view<const double> values) noexcept;
+    static double total(view<const double> values) noexcept
+    {
+        double sum = 0;
+        for (const double value : values) sum += value;
+        return sum;
+    }
 
     struct held {
         std::uint64_t count = 0;
@@ -305,6 +441,4 @@ private:
 
 } // namespace collprobe::detail
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/step/detail/judge.ipp>
-#endif
+#include <collprobe/step/detail/judge_rules.hpp>

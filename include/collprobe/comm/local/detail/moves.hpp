@@ -72,10 +72,33 @@ void move_reduce_scatter(const group_state& state, int rank)
             copy(values, receive + at, static_cast<std::uint64_t>(length));
         });
 }
+
 // Calls without a reduction move bytes.
-void move_all_gather(const group_state& state, int rank);
-void move_all_to_all(const group_state& state, int rank);
-void move_broadcast(const group_state& state, int rank);
+inline void move_all_gather(const group_state& state, int rank)
+{
+    const std::uint64_t bytes = state.meet.posted(rank).what.bytes();
+    if (bytes == 0) return; // no arithmetic on a null pointer
+    for (int from = 0; from < state.meet.size(); ++from) {
+        copy(sent<std::byte>(state, from), received<std::byte>(state, rank) + static_cast<std::uint64_t>(from) * bytes,
+            bytes);
+    }
+}
+
+inline void move_all_to_all(const group_state& state, int rank)
+{
+    const std::uint64_t bytes = state.meet.posted(rank).what.bytes();
+    if (bytes == 0) return;
+    for (int from = 0; from < state.meet.size(); ++from) {
+        copy(sent<std::byte>(state, from) + static_cast<std::uint64_t>(rank) * bytes,
+            received<std::byte>(state, rank) + static_cast<std::uint64_t>(from) * bytes, bytes);
+    }
+}
+
+inline void move_broadcast(const group_state& state, int rank)
+{
+    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
+    copy(sent<std::byte>(state, what.root), received<std::byte>(state, rank), what.bytes());
+}
 
 /// The function of these that does `call`; null if the call moves no data.
 template <class T>
@@ -94,7 +117,3 @@ constexpr auto mover_of(collective call) noexcept -> void (*)(const group_state&
 }
 
 } // namespace collprobe::local::detail
-
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/comm/local/detail/moves.ipp>
-#endif

@@ -11,6 +11,7 @@
 #include <collprobe/replica/receipt.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
+
 namespace detail {
 
 inline bool same_bits(const digest_state& a, const digest_state& b) noexcept
@@ -255,30 +256,12 @@ COLLPROBE_COLD_INLINE std::string ranks_text(const std::vector<int>& ranks)
     return text.empty() ? "-" : text;
 }
 
-COLLPROBE_COLD_INLINE std::string quoted_name(std::string_view name)
-{
-    std::string text = "\"";
-    for (const char c : name) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (byte >= 0x20 && byte != 0x7f && c != '"' && c != '\\') text += c;
-        else (text += "\\x") += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
-    }
-    return text + '"';
-}
-
 constexpr const char* rounding_name(cast_rounding rounding) noexcept
 {
     return rounding == cast_rounding::nearest_even ? "nearest_even" : "toward_zero";
 }
 
 } // namespace detail
-
-COLLPROBE_COLD_INLINE detail::digest_state receipt_tensor::whole() const noexcept
-{
-    detail::digest_state all;
-    for (const receipt_part& each : parts) all.merge(each.state);
-    return all;
-}
 
 namespace detail {
 
@@ -425,34 +408,5 @@ COLLPROBE_COLD_INLINE std::string describe(const receipt_finding& finding)
 
 } // namespace collprobe
 
-#include <collprobe/replica/detail/receipt_text.ipp>
-#include <collprobe/replica/detail/verify_receipt.ipp>
-
-namespace collprobe::inline COLLPROBE_ABI {
-
-COLLPROBE_COLD_INLINE std::vector<receipt_finding> verify(
-    const receipt& expected, const receipt& found, view<const receipt> older, call_site where)
-{
-    const std::vector<receipt_finding> gaps = find_gaps(expected);
-    if (!gaps.empty()) detail::refuse("verify", "the expected receipt: " + describe(gaps[0]), where);
-    detail::receipt_verifier verifier(expected, older);
-    if (expected.step != found.step && expected.step != receipt::no_step && found.step != receipt::no_step) {
-        receipt_finding finding;
-        finding.problem = receipt_problem::other_step;
-        finding.expected_step = expected.step;
-        finding.found_step = found.step;
-        verifier.findings.push_back(finding);
-    }
-    for (const receipt_tensor& each : expected.tensors()) {
-        const receipt_tensor* const other = found.find(each.name);
-        if (other != nullptr) verifier.compare(each, *other);
-        else verifier.findings.push_back(detail::about(receipt_problem::missing, each));
-    }
-    for (const receipt_tensor& each : found.tensors()) {
-        if (expected.find(each.name) == nullptr)
-            verifier.findings.push_back(detail::about(receipt_problem::unexpected, each));
-    }
-    return std::move(verifier.findings);
-}
-
-} // namespace collprobe
+#include <collprobe/replica/detail/receipt_text.hpp>
+#include <collprobe/replica/detail/verify_receipt.hpp>

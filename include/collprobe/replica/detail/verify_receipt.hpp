@@ -376,3 +376,32 @@ private:
 };
 
 } // namespace collprobe::detail
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+COLLPROBE_COLD_INLINE std::vector<receipt_finding> verify(
+    const receipt& expected, const receipt& found, view<const receipt> older, call_site where)
+{
+    const std::vector<receipt_finding> gaps = find_gaps(expected);
+    if (!gaps.empty()) detail::refuse("verify", "the expected receipt: " + describe(gaps[0]), where);
+    detail::receipt_verifier verifier(expected, older);
+    if (expected.step != found.step && expected.step != receipt::no_step && found.step != receipt::no_step) {
+        receipt_finding finding;
+        finding.problem = receipt_problem::other_step;
+        finding.expected_step = expected.step;
+        finding.found_step = found.step;
+        verifier.findings.push_back(finding);
+    }
+    for (const receipt_tensor& each : expected.tensors()) {
+        const receipt_tensor* const other = found.find(each.name);
+        if (other != nullptr) verifier.compare(each, *other);
+        else verifier.findings.push_back(detail::about(receipt_problem::missing, each));
+    }
+    for (const receipt_tensor& each : found.tensors()) {
+        if (expected.find(each.name) == nullptr)
+            verifier.findings.push_back(detail::about(receipt_problem::unexpected, each));
+    }
+    return std::move(verifier.findings);
+}
+
+} // namespace collprobe

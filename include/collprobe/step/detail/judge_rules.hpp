@@ -32,6 +32,7 @@ struct rounding_errors {
         return roundings * relative < 0.5 ? 1 / (1 - roundings * relative) : exponential(roundings * relative);
     }
 };
+
 COLLPROBE_COLD_INLINE rounding_errors rounding_errors_of(element_type type) noexcept
 {
     int digits = element_traits<double>::digits; // sums of integers are taken in double here
@@ -107,25 +108,6 @@ COLLPROBE_COLD_INLINE void judge_overflow(std::uint64_t elements, std::uint64_t 
         .index = first});
 }
 
-COLLPROBE_COLD_INLINE void take_extremes(const spread& losses, spread& weighted) noexcept
-{
-    if (weighted.finite == 0) return;
-    const spread own = weighted;
-    weighted = losses;
-    weighted.mean = own.mean;
-    weighted.std = own.std;
-    weighted.std_sample = own.std_sample;
-    weighted.cv = own.cv;
-}
-
-COLLPROBE_COLD_INLINE void place_suspects(view<const probed_call> calls, step_record& record)
-{
-    for (suspect& found : record.suspects) {
-        const bool is_placed = found.site.line != 0 || found.site.name[0] != '\0';
-        if (found.call >= 0 && !is_placed) found.site = calls[static_cast<std::size_t>(found.call)].site;
-    }
-}
-
 COLLPROBE_COLD_INLINE step_judge::step_judge(
     int ranks, double false_alarms_per_step, report_mode mode, bool times, double lateness_floor_ns,
     const std::optional<exchangeability_options>& evidence)
@@ -153,33 +135,6 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
     if (!evidence || mode != report_mode::gather) return;
     evidence_.emplace(ranks, *evidence);
     watch_whole_steps();
-}
-
-COLLPROBE_COLD_INLINE step_judge::evident_number step_judge::evident_at(std::size_t index) noexcept
-{
-    // The shares add up to 1: those of the calls, of which there may be any number, to 1/4.
-    switch (index) {
-    case of_loss: return {finding::loss, {0.125, 0.0625, 0.03125, 0.03125}};
-    case of_norm: return {finding::gradient_norm, {0.125, 0.0625, 0.03125, 0.03125}};
-    case of_cosine: return {finding::cosine, {0.03125, 0.0625, 0.03125, 0}};
-    case of_nonfinite: return {finding::non_finite, {0.0625, 0, 0, 0}};
-    case of_lateness: return {finding::late, {0.0625, 0, 0, 0}};
-    default: return {finding::gradient_norm, {}};
-    }
-}
-
-COLLPROBE_COLD_INLINE step_judge::evident_number step_judge::evident_of_series(std::uint64_t number) noexcept
-{
-    const double share = 0.25 * weight_of_start(number);
-    return {finding::gradient_norm, {share, share, 0, 0}};
-}
-
-COLLPROBE_COLD_INLINE void step_judge::watch_whole_steps()
-{
-    while (evidence_->metrics() < of_first_call) {
-        const evident_number next = evident_at(evidence_->metrics());
-        evidence_->add(next.what, next.shares);
-    }
 }
 
 COLLPROBE_COLD_INLINE std::vector<std::uint64_t> step_judge::evidence_state() const
@@ -266,7 +221,7 @@ COLLPROBE_COLD_INLINE void step_judge::find_series(view<const probed_call> calls
     }
 }
 
-COLLPROBE_INLINE void step_judge::judge(
+inline void step_judge::judge(
     const gathered_step& step, view<const probed_call> calls, view<const expected_value> expected,
     view<const double> gram, step_record& out)
 {
@@ -425,11 +380,6 @@ COLLPROBE_COLD_INLINE void step_judge::align_over_steps(
     out.predicted_cosine = noise_.predicted_cosine();
 }
 
-COLLPROBE_COLD_INLINE double step_judge::sum_factor(const probed_call& call) const noexcept
-{
-    return call.operation == reduction::average ? ranks_ : 1;
-}
-
 COLLPROBE_COLD_INLINE void step_judge::require_same_step(
     const gathered_step& step, function_ref<error_origin()> origin)
 {
@@ -446,12 +396,6 @@ COLLPROBE_COLD_INLINE void step_judge::require_same_step(
     }
     message += most != nullptr ? " unlike the others" : " with no majority";
     throw error(status::mismatch, message, origin(), std::move(culprits));
-}
-
-COLLPROBE_COLD_INLINE void step_judge::forget_calls()
-{
-    known_calls_.clear();
-    series_ = {};
 }
 
 COLLPROBE_COLD_INLINE void step_judge::forget()
@@ -479,22 +423,6 @@ COLLPROBE_COLD_INLINE void step_judge::forget()
     noise_ = smoothed_noise_scale();
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_missing(view<const probed_call> calls, bool has_places,
-    bool with_integers, std::uint64_t unseen, step_record& out)
-{
-    const auto before = static_cast<std::ptrdiff_t>(out.suspects.size());
-    roster_.judge(calls, has_places, with_integers, unseen, out);
-    std::rotate(out.suspects.begin(), out.suspects.begin() + before, out.suspects.end());
-}
-
-COLLPROBE_COLD_INLINE bool step_judge::forget_after_loss(std::uint32_t last_lost)
-{
-    if (last_lost <= last_lost_) return false;
-    last_lost_ = last_lost;
-    forget();
-    return true;
-}
-
 COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, step_record& out)
 {
     out.losses.resize(index(ranks_));
@@ -513,17 +441,6 @@ COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, s
     out.loss = dispersion(out.losses);
     out.loss_weighted = dispersion(out.losses, weights_);
     take_extremes(out.loss, out.loss_weighted);
-}
-
-COLLPROBE_COLD_INLINE void judge_told_norm(double told, int rank, step_record& out)
-{
-    // Far above the rounding of a norm in single precision, or in bfloat16 of few digits.
-    constexpr double tolerance = 1.0 / 64;
-    const double known = out.result_norm;
-    if (!is_finite(told) || !is_finite(known)) return;
-    if (absolute(told - known) <= tolerance * (absolute(told) > known ? absolute(told) : known)) return;
-    out.suspects.push_back(
-        {.rank = rank, .what = finding::norm_differs, .statistic = told, .threshold = known});
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_places(
@@ -661,7 +578,7 @@ COLLPROBE_COLD_INLINE void step_judge::remember_since(
     of.since = known->since;
 }
 
-COLLPROBE_INLINE void step_judge::measure_lateness(
+inline void step_judge::measure_lateness(
     const gathered_step& step, view<const probed_call> calls, step_record& out)
 {
     if (!step.layout().times) return;
@@ -692,7 +609,7 @@ COLLPROBE_INLINE void step_judge::measure_lateness(
     for (int r = 0; r < ranks_; ++r) out.lateness_by_rank[index(r)] = lateness_.of(r);
 }
 
-COLLPROBE_INLINE void step_judge::describe_call(
+inline void step_judge::describe_call(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, call_record& described)
 {
     described.call = call.call;
@@ -725,7 +642,7 @@ COLLPROBE_INLINE void step_judge::describe_call(
     }
 }
 
-COLLPROBE_INLINE void step_judge::describe_result(
+inline void step_judge::describe_result(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, call_record& described) const
 {
     described.has_result_digest = call.has_result && holder >= 0;
@@ -751,7 +668,7 @@ COLLPROBE_INLINE void step_judge::describe_result(
     described.result_digest = mix64(described.result_digest);
 }
 
-COLLPROBE_INLINE void step_judge::judge_call(
+inline void step_judge::judge_call(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out)
 {
     const int call_index = static_cast<int>(b);
@@ -845,22 +762,6 @@ COLLPROBE_COLD_INLINE void step_judge::judge_numbers(bool has_directions, view<c
     }
 }
 
-COLLPROBE_COLD_INLINE double step_judge::lateness_scale(double nanoseconds) const noexcept
-{
-    if (!is_finite(nanoseconds)) return not_a_number();
-    const double length = natural_log(1 + absolute(nanoseconds) / lateness_unit());
-    return nanoseconds < 0 ? -length : length;
-}
-
-COLLPROBE_COLD_INLINE double step_judge::unscaled_number(judged_number number, double value) const noexcept
-{
-    if (number == number_of_loss && !losses_are_positive_) return value;
-    if (number == number_of_cosine) return 1 - 2 / (exponential(2 * value) + 1);
-    if (number != number_of_lateness) return exponential(value);
-    const double length = lateness_unit() * (exponential(absolute(value)) - 1);
-    return value < 0 ? -length : length;
-}
-
 COLLPROBE_COLD_INLINE void step_judge::name_outliers(judged_number number, finding what, step_record& out)
 {
     for (const outlier& found : detector_.judge(number)) {
@@ -881,7 +782,7 @@ COLLPROBE_COLD_INLINE void step_judge::name_outliers(judged_number number, findi
     }
 }
 
-COLLPROBE_INLINE void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
+inline void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
 {
     const int call_index = static_cast<int>(b);
     holders_.clear();
@@ -899,19 +800,7 @@ COLLPROBE_INLINE void step_judge::judge_copies(const gathered_step& step, std::s
     }
 }
 
-COLLPROBE_INLINE bool step_judge::tells(const statistics& input) noexcept
-{
-    return input.finite() - input.zero >= telling_elements;
-}
-
-COLLPROBE_INLINE bool step_judge::is_stale(const statistics& input, int rank, std::size_t slot)
-{
-    const held now = tells(input) ? held{input.count, input.digest} : held{};
-    const held before = std::exchange(previous_[slot * index(ranks_) + index(rank)], now);
-    return now.count != 0 && before.count == now.count && before.digest == now.digest;
-}
-
-COLLPROBE_INLINE void step_judge::judge_repeats(
+inline void step_judge::judge_repeats(
     const gathered_step& step, std::size_t b, step_record& out)
 {
     const std::size_t before = out.suspects.size();
@@ -1005,7 +894,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_replicas(
     }
 }
 
-COLLPROBE_INLINE bool step_judge::all_have_same_result(
+inline bool step_judge::all_have_same_result(
     const gathered_step& step, std::size_t b, const probed_call& call) const
 {
     const int first = first_with_result(step, b, call);
@@ -1019,40 +908,7 @@ COLLPROBE_INLINE bool step_judge::all_have_same_result(
     return all;
 }
 
-COLLPROBE_INLINE int step_judge::first_with_result(
-    const gathered_step& step, std::size_t b, const probed_call& call) const
-{
-    for (int r = 0; r < ranks_; ++r)
-        if (!has_no_result(call, step.entry(r, b).result)) return r;
-    return -1;
-}
-
-COLLPROBE_COLD_INLINE const digest_index::group* step_judge::result_of_most(
-    const gathered_step& step, std::size_t b, const probed_call& call)
-{
-    holders_.clear();
-    for (int r = 0; r < ranks_; ++r) {
-        const result_record& result = step.entry(r, b).result;
-        if (!has_no_result(call, result)) holders_.add(result.digest, r);
-    }
-    return holders_.majority();
-}
-
-COLLPROBE_COLD_INLINE int step_judge::holder_of_result(
-    const gathered_step& step, std::size_t b, const probed_call& call)
-{
-    const digest_index::group* const most = result_of_most(step, b, call);
-    return most == nullptr ? -1 : most->first_rank;
-}
-
-COLLPROBE_INLINE bool step_judge::differs_from(
-    int holder, const gathered_step& step, std::size_t b, const probed_call& call, int rank)
-{
-    if (!call.is_replicated() || !call.has_result) return false;
-    return holder < 0 || step.entry(rank, b).result.digest != step.entry(holder, b).result.digest;
-}
-
-COLLPROBE_INLINE double step_judge::squares_of_result(
+inline double step_judge::squares_of_result(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder) const
 {
     if (!call.has_result || holder < 0) return not_a_number();
@@ -1066,13 +922,7 @@ COLLPROBE_INLINE double step_judge::squares_of_result(
     return total;
 }
 
-COLLPROBE_COLD_INLINE double step_judge::sum_norm_squared_of(
-    const gathered_step& step, std::size_t b, const probed_call& call, int holder) const
-{
-    return sum_factor(call) * sum_factor(call) * squares_of_result(step, b, call, holder);
-}
-
-COLLPROBE_INLINE void step_judge::judge_lengths_of(
+inline void step_judge::judge_lengths_of(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out)
 {
     const call_record& described = out.calls[b];
@@ -1089,7 +939,7 @@ COLLPROBE_INLINE void step_judge::judge_lengths_of(
     judge_lengths(of, call, static_cast<int>(b), out);
 }
 
-COLLPROBE_INLINE bool step_judge::is_no_sum(
+inline bool step_judge::is_no_sum(
     const gathered_step& step, std::size_t b, const probed_call& call, double sum_norm_squared) const
 {
     if (call.call != collective::all_reduce || !is_finite(sum_norm_squared)) return false;
@@ -1134,13 +984,6 @@ COLLPROBE_COLD_INLINE bool step_judge::take_cosines(
         values_[i] = fisher_z(cosine);
     }
     return true;
-}
-
-COLLPROBE_INLINE double step_judge::total(view<const double> values) noexcept
-{
-    double sum = 0;
-    for (const double value : values) sum += value;
-    return sum;
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail
