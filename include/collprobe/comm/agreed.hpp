@@ -64,9 +64,7 @@ public:
         if (failure_) who.fail(failure_->code, failure_->message, failure_->culprits);
         if (call.sends(rank())) comm_.check_buffer(call.sent<T>(), "send", call.what, on, call.where);
         comm_.check_buffer(call.received<T>(), "receive", call.what, on, call.where);
-        // Several leaves are of `reproducible` alone, which checks them.
-        const std::string flaw = call.leaves == 1 ? detail::flaw_of_arguments(call, rank(), size()) : std::string();
-        if (!flaw.empty()) who.fail(status::invalid_argument, flaw, {rank()});
+        if (call.leaves == 1) who.require_right(call); // several leaves are of `reproducible` alone, which checks them
         who.require_immediate();
         if constexpr (detail::can_capture<stream_ref>) {
             if (on.capturing(call.where)) {
@@ -80,23 +78,12 @@ public:
 private:
     using caller = detail::caller<Comm>;
 
-    /// A rank's call, as a message.
-    struct signature {
-        std::uint64_t number;
-        std::uint64_t count;
-        std::uint64_t leaves;
-        detail::call_place place;
-        std::int32_t root;
-        collective what;
-        element_type type;
-        reduction operation;
-        std::uint8_t unused;
-    };
+    using message = detail::call_description;
     struct memory {
         explicit memory(std::uint64_t ranks)
-            : own(sizeof(signature)), all(ranks * sizeof(signature)), host_own(1), host_all(ranks)
+            : own(sizeof(message)), all(ranks * sizeof(message)), host_own(1), host_all(ranks)
         {
-            for (signature& none : host_all) none.number = no_call;
+            for (message& none : host_all) none.number = no_call;
             device::copy(on, view<const unsigned char>(bytes_of(host_all)), view<unsigned char>(all));
         }
         /// Returns true also if the work has failed.
@@ -113,45 +100,40 @@ private:
         }
 
         typename device::template buffer<unsigned char> own, all;
-        typename device::template host_buffer<signature> host_own, host_all;
+        typename device::template host_buffer<message> host_own, host_all;
         typename device::stream on; // the last member: its work uses the others
     };
-    static_assert(sizeof(signature) == 64);
+    static_assert(sizeof(message) == 64);
     static constexpr std::uint64_t no_call = ~std::uint64_t{0};
 
     template <class Memory>
     static view<unsigned char> bytes_of(Memory& all) noexcept
     {
-        return {reinterpret_cast<unsigned char*>(all.data()), all.size() * sizeof(signature)};
+        return {reinterpret_cast<unsigned char*>(all.data()), all.size() * sizeof(message)};
     }
 
     void compare(const collective_call& call, const caller& who)
     {
         const auto scope = comm_.device_scope();
         memory& mine = *memory_;
-        const detail::call_description what{call.what, call.type, call.operation, call.root,
-            detail::agreed_count(call, size()), call.leaves, calls_,
-            detail::call_place::of(call.where, options_.lines)};
-        mine.host_own[0] = {calls_++, what.count, what.leaves, what.place, what.root, what.call, what.type,
-            what.operation, 0};
+        message what = message::of(call, size());
+        what.number = calls_++;
+        what.place = detail::call_place::of(call.where, options_.lines);
+        mine.host_own[0] = what;
         const view<unsigned char> own(mine.own), all(mine.all);
         device::copy(mine.on, view<const unsigned char>(bytes_of(mine.host_own)), own, call.where);
         comm_.innermost().all_gather(own, all, mine.on, call.where);
         device::copy(mine.on, view<const unsigned char>(all), bytes_of(mine.host_all), call.where);
         wait(call, what, who);
-        const auto called = [&](int rank) {
-            const signature& of = mine.host_all[static_cast<std::uint64_t>(rank)];
-            return detail::call_description{
-                of.what, of.type, of.operation, of.root, of.count, of.leaves, of.number, of.place};
-        };
+        const auto called = [&](int rank) { return mine.host_all[static_cast<std::uint64_t>(rank)]; };
         // A rank receives its own message, too, unless NCCL has postponed the all-gather.
         if (called(rank()) != what) who.fail(status::unsupported, detail::inside_a_group);
-        detail::disagreement found = detail::compare_calls(size(), called);
+        detail::call_mismatch found = detail::compare_calls(size(), called);
         if (found.culprits.empty()) return;
         fail_for_good(who, {status::mismatch, "the ranks disagree in " + name_of(what) + ": " + found.message,
                                std::move(found.culprits)});
     }
-    void wait(const collective_call& call, const detail::call_description& what, const caller& who)
+    void wait(const collective_call& call, const message& what, const caller& who)
     {
         const std::int64_t timeout_ms = comm_.timeout_ms();
         // Ranks that meet on streams of the host find the late ones themselves, at the same time: these may come first.
@@ -169,7 +151,7 @@ private:
             fail_for_good(who, {status::timeout, message, late});
         }
     }
-    static std::string name_of(const detail::call_description& what)
+    static std::string name_of(const message& what)
     {
         return "call " + std::to_string(what.number) + " of the communicator";
     }

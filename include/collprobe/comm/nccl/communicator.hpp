@@ -9,8 +9,9 @@
 
 #include <nccl.h>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/detail/checked_collectives.hpp>
+#include <collprobe/comm/detail/call.hpp>
 #include <collprobe/comm/group_follower.hpp>
 #include <collprobe/comm/nccl/detail/call.hpp>
 #include <collprobe/comm/nccl/detail/check.hpp>
@@ -23,6 +24,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/device/cuda/device.hpp>
+#include <collprobe/order/hooks.hpp>
 
 /// NCCL's communicators, borrowed from a trainer. NCCL 2.19 or newer; any C++ compiler, no nvcc. comm/README.md has the
 /// rules of errors, comm/nccl/README.md the details and the calls that may block for ever.
@@ -48,7 +50,7 @@ namespace collprobe::inline COLLPROBE_ABI::nccl {
 /// A count of 0 calls nothing. Arithmetic and the order of additions are NCCL's.
 /// Cost: a call takes about a microsecond of the host beyond NCCL's own, most of it for the check of its buffers. The
 /// README has the bytes that each collective sends.
-class communicator_ref : public collprobe::detail::checked_collectives<communicator_ref, cuda::device> {
+class communicator_ref : public collectives<communicator_ref, cuda::device> {
 public:
     /// Waits until the `ncclComm_t` is initialised (if that is under way), reads its rank, size and device, and takes
     /// the memory that barriers need. Make it once, not for each call.
@@ -138,23 +140,22 @@ private:
     /// NCCL takes the type as a number.
     void make_of_any_type(const collective_call& call, stream_ref on) const
     {
-        const call_site where = call.where;
-        const detail::argument_check check(*handle_, call.what, on, where);
-        require_right(call);
+        const char* const name = collprobe::name(call.what);
+        const detail::argument_check check(*handle_, call.what, on, call.where);
+        collprobe::detail::caller(*this, call.what, call.where).require_right(call);
         check.places(call);
         // In a group NCCL may enqueue a call of several ranks later. (It enqueues a call of one rank at once.)
-        const auto what = report(call, on, size() > 1);
+        order_hooks::call(on, rank(), call, size() > 1);
         const order_hooks::silent inner_work;
-        const bool is_barrier = what.call == collective::barrier;
-        if (is_barrier ? size() == 1 : what.count == 0) {
-            (void)handle_->check(collprobe::name(what.call), where);
+        const bool is_barrier = call.what == collective::barrier;
+        if (is_barrier ? size() == 1 : call.receive_count == 0) {
+            (void)handle_->check(name, call.where);
             return;
         }
-        handle_->enqueue(detail::function_of(what.call), collprobe::name(what.call), where, [&, this](ncclComm_t comm) {
+        handle_->enqueue(detail::function_of(call.what), name, call.where, [&, this](ncclComm_t comm) {
             if (is_barrier)
                 return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
-            return detail::make_call(
-                what, call.sends(rank()) ? call.send : call.receive, call.receive, size(), comm, on.get());
+            return detail::make_call(call, rank(), size(), comm, on.get());
         });
     }
 
