@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/local/calls.hpp>
+#include <collprobe/comm/local/group.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/run.hpp>
 #include <collprobe/core/error.hpp>

@@ -19,8 +19,8 @@ inline constexpr const char* inside_a_group
     = "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued until it ends: "
       "end the group first";
 
-/// One call of one rank, for the errors of communicators, algorithms and adaptors. They name the call, the rank, the communicator
-/// and the caller's line. Made where the call begins; refers to the communicator.
+/// One call of one rank, for the errors of communicators, algorithms and adaptors. They name the call, the rank, the
+/// communicator and the caller's line. Made where the call begins; refers to the communicator.
 template <class Comm>
 class caller {
 public:

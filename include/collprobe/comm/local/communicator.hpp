@@ -7,7 +7,7 @@
 #include <utility>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/local/calls.hpp>
+#include <collprobe/comm/local/group.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/detail/moves.hpp>
 #include <collprobe/core/error.hpp>

@@ -99,7 +99,11 @@ public:
     void check_buffer(view<T> buffer, const char* argument, collective call, stream_ref on,
         call_site where = call_site::current()) const
     {
-        detail::argument_check(*handle_, call, on, where).buffer(buffer, argument);
+        const caller who(*this, call, where);
+        const auto current = usable_device(who, on);
+        const std::string flaw = collprobe::detail::flaw_of_buffer(buffer);
+        if (!flaw.empty()) who.refuse(argument + flaw);
+        detail::require_memory(who, *handle_, on, buffer.data(), buffer.count(), sizeof(T), argument);
     }
 
     /// \throws error see the top of this file.
@@ -137,22 +141,40 @@ public:
     }
 
 private:
+    using caller = collprobe::detail::caller<communicator_ref>;
+
+    /// Makes the rank's GPU current while the result lives.
+    /// \throws error the failure, if there is one; for a stream that cannot be used.
+    cuda::device_guard usable_device(const caller& who, stream_ref on) const
+    {
+        handle_->require_usable(who.call(), who.where());
+        cuda::device_guard current(handle_->device(), who.where());
+        detail::require_stream(who, *handle_, on);
+        return current;
+    }
     /// NCCL takes the type as a number.
     void make_of_any_type(const collective_call& call, stream_ref on) const
     {
-        const char* const name = collprobe::name(call.what);
-        const detail::argument_check check(*handle_, call.what, on, call.where);
-        collprobe::detail::caller(*this, call.what, call.where).require_right(call);
-        check.places(call);
+        const caller who(*this, call.what, call.where);
+        const auto current = usable_device(who, on);
+        who.require_right(call);
+        if (call.reduces() && !detail::can_reduce(call.type)) {
+            who.refuse(
+                std::string("NCCL before 2.24 does not reduce ") + collprobe::name(call.type), status::unsupported);
+        }
+        const std::uint64_t bytes = call.element_bytes();
+        if (call.sends(rank()))
+            detail::require_memory(who, *handle_, on, call.send, call.send_count, bytes, "send");
+        detail::require_memory(who, *handle_, on, call.receive, call.receive_count, bytes, "receive");
         // In a group NCCL may enqueue a call of several ranks later. (It enqueues a call of one rank at once.)
         order_hooks::call(on, rank(), call, size() > 1);
         const order_hooks::silent inner_work;
         const bool is_barrier = call.what == collective::barrier;
         if (is_barrier ? size() == 1 : call.receive_count == 0) {
-            (void)handle_->check(name, call.where);
+            (void)handle_->check(who.call(), call.where);
             return;
         }
-        handle_->enqueue(detail::function_of(call.what), name, call.where, [&, this](ncclComm_t comm) {
+        handle_->enqueue(detail::function_of(call.what), who.call(), call.where, [&, this](ncclComm_t comm) {
             if (is_barrier)
                 return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
             return detail::make_call(call, rank(), size(), comm, on.get());

@@ -95,7 +95,8 @@ void reduce_scatter(const transfer& part, const T* send, T* receive)
         // MPI's in-place means something else: it would write over the other parts.
         into = part.memory.room_for<T>(part.count);
     }
-    require(MPI_Reduce_scatter_block(send, into, count, value_type<T>(), operation_of<T>(part.call.operation), part.comm),
+    const MPI_Op operation = operation_of<T>(part.call.operation);
+    require(MPI_Reduce_scatter_block(send, into, count, value_type<T>(), operation, part.comm),
         "MPI_Reduce_scatter_block");
     if (into != receive) std::memcpy(receive, into, part.count * sizeof(T));
     collprobe::detail::complete(part.call.operation, receive, count, part.size);
@@ -107,7 +108,8 @@ void all_gather(const transfer& part, const T* send, T* receive)
     const bool in_place = send == receive + static_cast<std::uint64_t>(part.rank) * part.count;
     const int count = static_cast<int>(part.count);
     const MPI_Datatype type = bits_type<T>();
-    require(MPI_Allgather(in_place ? MPI_IN_PLACE : send, count, type, receive, count, type, part.comm), "MPI_Allgather");
+    require(MPI_Allgather(in_place ? MPI_IN_PLACE : send, count, type, receive, count, type, part.comm),
+        "MPI_Allgather");
 }
 
 template <element T>

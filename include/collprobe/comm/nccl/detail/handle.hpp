@@ -30,9 +30,9 @@ using collprobe::detail::ref;
 
 /// Bytes that are zero, for barriers, which must not allocate because they may be captured. No work ever writes
 /// anything but zeros to them.
-struct zero_bytes : collprobe::detail::leakable {
+struct barrier_memory : collprobe::detail::leakable {
     /// Precondition: `device` is current.
-    zero_bytes(int device, call_site where) : memory(64, where)
+    barrier_memory(int device, call_site where) : memory(64, where)
     {
         const cuda::stream stream(where);
         cuda::check(cudaMemsetAsync(memory.data(), 0, memory.size(), stream.get()), "cudaMemsetAsync", device,
@@ -87,7 +87,7 @@ public:
                 "the ncclComm_t is not initialised: is the group that creates it still open?", unknown);
         }
         const cuda::device_guard current(device_, where);
-        if (size_ > 1) zero_ = new zero_bytes(device_, where);
+        if (size_ > 1) zero_ = new barrier_memory(device_, where);
     }
     handle(const handle&) = delete;
     ~handle()
@@ -267,7 +267,7 @@ private:
     int size_ = 0;
     int device_ = -1; // until `open`
     bool hangs_ = false; // whether a wait has ended in vain
-    zero_bytes* zero_ = nullptr;
+    barrier_memory* zero_ = nullptr;
     collprobe::detail::first_failure failure_;
     group_watch watch_;
 };
