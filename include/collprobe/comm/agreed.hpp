@@ -78,12 +78,12 @@ public:
 private:
     using caller = detail::caller<Comm>;
 
-    using message = detail::call_description;
+    using signature = detail::call_description; ///< of a rank's call, which is a message as it is
     struct memory {
         explicit memory(std::uint64_t ranks)
-            : own(sizeof(message)), all(ranks * sizeof(message)), host_own(1), host_all(ranks)
+            : own(sizeof(signature)), all(ranks * sizeof(signature)), host_own(1), host_all(ranks)
         {
-            for (message& none : host_all) none.number = no_call;
+            for (signature& none : host_all) none.number = no_call;
             device::copy(on, view<const unsigned char>(bytes_of(host_all)), view<unsigned char>(all));
         }
         /// Returns true also if the work has failed.
@@ -100,23 +100,23 @@ private:
         }
 
         typename device::template buffer<unsigned char> own, all;
-        typename device::template host_buffer<message> host_own, host_all;
+        typename device::template host_buffer<signature> host_own, host_all;
         typename device::stream on; // the last member: its work uses the others
     };
-    static_assert(sizeof(message) == 64);
+    static_assert(sizeof(signature) == 64);
     static constexpr std::uint64_t no_call = ~std::uint64_t{0};
 
     template <class Memory>
     static view<unsigned char> bytes_of(Memory& all) noexcept
     {
-        return {reinterpret_cast<unsigned char*>(all.data()), all.size() * sizeof(message)};
+        return {reinterpret_cast<unsigned char*>(all.data()), all.size() * sizeof(signature)};
     }
 
     void compare(const collective_call& call, const caller& who)
     {
         const auto scope = comm_.device_scope();
         memory& mine = *memory_;
-        message what = message::of(call, size());
+        signature what = signature::of(call, size());
         what.number = calls_++;
         what.place = detail::call_place::of(call.where, options_.lines);
         mine.host_own[0] = what;
@@ -125,7 +125,7 @@ private:
         comm_.innermost().all_gather(own, all, mine.on, call.where);
         device::copy(mine.on, view<const unsigned char>(all), bytes_of(mine.host_all), call.where);
         wait(call, what, who);
-        const auto called = [&](int rank) { return mine.host_all[static_cast<std::uint64_t>(rank)]; };
+        const auto called = [&](int peer) { return mine.host_all[static_cast<std::uint64_t>(peer)]; };
         // A rank receives its own message, too, unless NCCL has postponed the all-gather.
         if (called(rank()) != what) who.fail(status::unsupported, detail::inside_a_group);
         detail::call_mismatch found = detail::compare_calls(size(), called);
@@ -133,7 +133,7 @@ private:
         fail_for_good(who, {status::mismatch, "the ranks disagree in " + name_of(what) + ": " + found.message,
                                std::move(found.culprits)});
     }
-    void wait(const collective_call& call, const message& what, const caller& who)
+    void wait(const collective_call& call, const signature& what, const caller& who)
     {
         const std::int64_t timeout_ms = comm_.timeout_ms();
         // Ranks that meet on streams of the host find the late ones themselves, at the same time: these may come first.
@@ -151,7 +151,7 @@ private:
             fail_for_good(who, {status::timeout, message, late});
         }
     }
-    static std::string name_of(const message& what)
+    static std::string name_of(const signature& what)
     {
         return "call " + std::to_string(what.number) + " of the communicator";
     }

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/local/group.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/detail/moves.hpp>
+#include <collprobe/comm/local/group.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/device/host/device.hpp>
 

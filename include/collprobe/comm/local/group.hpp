@@ -48,7 +48,6 @@ public:
     const std::string& name() const noexcept { return state_->meet.name(); }
     /// `options::timeout_ms` of the group.
     std::int64_t timeout_ms() const noexcept { return state_->meet.timeout_ms(); }
-    reduction_order order() const noexcept { return state_->order; }
 
     /// \throws error `invalid_argument`; the communicator's failure.
     template <element T>
