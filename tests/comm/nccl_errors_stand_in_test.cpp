@@ -436,12 +436,12 @@ TEST_CASE("waiting for a stream that is being captured is refused, and the captu
         const cuda::stream stream;
         device_values<float> values(8, 1.0f);
         cudaGraph_t graph = nullptr;
-        CHECK(cudaStreamBeginCapture(stream.get().get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
+        CHECK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
         sum_8(comm, stream, values);
         refused = error_of([&] { comm.synchronize(stream); });
         // Making another communicator is legal meanwhile.
         nccl::communicator_ref other(comm.native_handle());
-        CHECK(cudaStreamEndCapture(stream.get().get(), &graph) == cudaSuccess);
+        CHECK(cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess);
         cudaGraphDestroy(graph);
     }, deadline_s);
     check_error(refused, status::invalid_argument, {"synchronize", "being captured"});
@@ -456,18 +456,18 @@ TEST_CASE("a thread that watches a communicator does not invalidate the capture 
         device_values<float> values(8, 1.0f);
         std::latch capturing(1);
         std::latch done(1);
-        stand_in::enqueue(watched.get().get(), [&] { done.wait(); });
+        stand_in::enqueue(watched.get(), [&] { done.wait(); });
         auto other = comm.split(0, 0);
         std::thread watcher([&] {
             capturing.wait();
             CHECK_FALSE(error_of([&] { other->synchronize(watched); }));
         });
-        CHECK(cudaStreamBeginCapture(captured.get().get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
+        CHECK(cudaStreamBeginCapture(captured.get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
         capturing.count_down();
         std::this_thread::sleep_for(std::chrono::milliseconds(20)); // it polls now
         sum_8(comm, captured, values);
         cudaGraph_t graph = nullptr;
-        CHECK(cudaStreamEndCapture(captured.get().get(), &graph) == cudaSuccess);
+        CHECK(cudaStreamEndCapture(captured.get(), &graph) == cudaSuccess);
         done.count_down();
         watcher.join();
         cudaGraphDestroy(graph);
