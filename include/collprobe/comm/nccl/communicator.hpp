@@ -56,9 +56,8 @@ public:
     /// the memory that barriers need. Make it once, not for each call.
     /// \throws error `invalid_argument` for a null handle or a time-out of 0; NCCL's errors; `timeout`.
     explicit communicator_ref(ncclComm_t borrowed, options settings = {}, call_site where = call_site::current())
-        : handle_(collprobe::detail::make_ref<detail::handle>(borrowed, std::move(settings)))
+        : handle_(collprobe::detail::make_ref<detail::handle>(borrowed, std::move(settings), where))
     {
-        handle_->open(where);
     }
     communicator_ref(std::nullptr_t, options = {}, call_site = call_site::current()) = delete;
     // A move copies: the object that is moved from is the same rank still.

@@ -61,17 +61,14 @@ struct open_group {
 /// thread at a time makes calls; `fail` may come from any thread.
 class handle : public collprobe::detail::ref_counted {
 public:
-    handle(ncclComm_t comm, options settings) : comm_(comm), settings_(std::move(settings))
+    /// Waits until the `ncclComm_t` is initialised and reads its properties.
+    /// \throws error as `communicator_ref`'s constructor.
+    handle(ncclComm_t comm, options settings, call_site where) : comm_(comm), settings_(std::move(settings))
     {
         if (const char* const set = std::getenv("NCCL_COMM_BLOCKING")) {
             if (set[0] == '0' && set[1] == '\0') settings_.mode = blocking_mode::non_blocking;
             if (set[0] == '1' && set[1] == '\0') settings_.mode = blocking_mode::blocking;
         }
-    }
-    /// Waits until the `ncclComm_t` is initialised and reads its properties. The first call, made once.
-    /// \throws error as `communicator_ref`'s constructor.
-    void open(call_site where)
-    {
         constexpr const char* call = "nccl::communicator_ref";
         const error_origin unknown{.call = call, .communicator = settings_.name, .where = where};
         if (comm_ == nullptr) throw error(status::invalid_argument, "the ncclComm_t is null", unknown);
@@ -265,7 +262,7 @@ private:
     options settings_;
     int rank_ = -1;
     int size_ = 0;
-    int device_ = -1; // until `open`
+    int device_ = -1; // until it is read
     bool hangs_ = false; // whether a wait has ended in vain
     barrier_memory* zero_ = nullptr;
     collprobe::detail::first_failure failure_;
