@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -672,6 +673,7 @@ TEST_CASE("the memory of barriers goes with the last copy, unless work may hang 
 {
     const clean_stand_in clean;
     for (const bool fails : {false, true}) {
+        std::barrier both_counted(2); // the end of a communicator frees memory of its own
         run_each_nccl(2, {}, [&](testing::nccl_owner& comm) {
             const cuda::stream stream;
             const std::uint64_t before = stand_in::calls("cudaFree");
@@ -684,6 +686,7 @@ TEST_CASE("the memory of barriers goes with the last copy, unless work may hang 
             }
             if (comm.rank() == 0 && fails) CHECK(stand_in::calls("cudaFree") == before);
             if (!fails) CHECK(stand_in::calls("cudaFree") > before);
+            both_counted.arrive_and_wait();
         }, deadline_s);
     }
 }
