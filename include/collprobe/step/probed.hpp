@@ -16,7 +16,6 @@
 
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/gram.hpp>
 #include <collprobe/comm/group_follower.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
@@ -29,6 +28,7 @@
 #include <collprobe/metrics/order_sensitivity.hpp>
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/buffers.hpp>
+#include <collprobe/step/detail/gram.hpp>
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/measure_orders.hpp>
 #include <collprobe/step/detail/message.hpp>
