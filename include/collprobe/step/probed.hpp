@@ -289,12 +289,13 @@ public:
         }
         captured_work& work = *capture_;
         work.block.unread_calls = std::exchange(unread_calls_, 0);
+        work.tools.lanes.join(stream, where);
         exchange(work.tools,
             detail::write_observed_header{begin_header(open, {}), seen, work.tickets.data()}, stream, where);
         const view<unsigned char> used = report_of(open).used(open.has_gram);
         device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
-            detail::publish_report{work.tickets.data(), open.report.data(),
-                static_cast<std::uint64_t>(used.data() - open.report.data())});
+            detail::publish_report{work.tickets.data(), work.report.data(),
+                static_cast<std::uint64_t>(used.data() - work.report.data())});
         close_step();
         return captured_step(work.serial);
     }
@@ -465,7 +466,8 @@ private:
         need(options.mode == report_mode::summary, can_reduce, "the mode summary needs a communicator with all_reduce");
         need(options.direction == direction_mode::exact, can_exchange,
             "exact direction needs a communicator with all_reduce and all_to_all");
-        who.require_range("calls", options.calls, 1, most_calls);
+        who.require_range("largest_step", options.largest_step, 1, most_calls);
+        who.require_range("calls", options.calls, 1, options.largest_step);
         who.require_range("steps_in_flight", options.steps_in_flight, 2, 250); // `step_header::last_lost` tells of 255
         who.require_range("unread_steps", options.unread_steps, 1);
         who.require_range("every", options.every, 0);
@@ -773,10 +775,9 @@ private:
         open_->call_count = first;
         is_rewritten_ = true;
         if constexpr (has_parts) {
-            const std::uint64_t kept = form_.layout.bytes(first);
             try {
                 open_tools().lanes.join(stream, call_site::current());
-                device::zero(stream, view<unsigned char>(open_->message).part(kept, form_.layout.bytes(end) - kept));
+                open_->zero_entries(first, end, stream, call_site::current());
             } catch (...) { // the first error tells more
             }
         }
@@ -796,8 +797,11 @@ private:
         // Of an observed call it must be known which ranks have a result.
         call.has_result = takes_statistics && options_.results
             && (call.is_observed || !is_read_by_part(open.due, call.call));
-        if (open.call_count < open.calls.size()) return true;
-        if (capture_ == nullptr && open.call_count < most_calls) return true;
+        if (open.call_count < open.room()) return true;
+        if (capture_ == nullptr) {
+            if (open.call_count < static_cast<std::uint64_t>(options_.largest_step)) return true;
+            if (open.unprobed_calls == 0) refuse_endless_step(open, who);
+        }
         ++open.unprobed_calls;
         return false;
     }
@@ -816,7 +820,9 @@ private:
         const caller& who)
     {
         const int on = enter_lane(stream, who);
-        if (open_->call_count == open_->calls.size()) grow(stream, open_tools().lanes[on], who.where());
+        if (open_->call_count == open_->room()) {
+            open_->add_piece(static_cast<std::uint64_t>(options_.largest_step), who.where());
+        }
         return {open_->call_count, on, stream, call.is_gradient() ? surviving : nullptr, result.data(), result.count(),
             &probed::template probe_result<T>};
     }
@@ -836,7 +842,8 @@ private:
         if constexpr (floating_element<T>) {
             if (!call.has_input) return;
             if (call.is_gradient()) add_to_gram(*open_, input, half.stream, call.site);
-            sample(call, input, 0, form_.layout.input_sample(open_->message.data(), half.index), half.stream);
+            const auto at = open_->at(half.index);
+            sample(call, input, 0, form_.layout.input_sample(at.message, at.index), half.stream);
         }
     }
     template <element T>
@@ -852,8 +859,9 @@ private:
         if constexpr (floating_element<T>) {
             if (!call.has_result) return;
             const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
+            const auto at = open_->at(half.index);
             sample(call, result, part * static_cast<std::uint64_t>(rank()),
-                form_.layout.result_sample(open_->message.data(), half.index), half.stream);
+                form_.layout.result_sample(at.message, at.index), half.stream);
         }
     }
     /// The sketches that parts want of a buffer. The step's read makes the first.
@@ -892,29 +900,13 @@ private:
         }
     }
 
-    /// Doubles the room of the open step, behind its work on all streams.
-    void grow(stream_ref stream, lane& on, call_site where)
+    [[noreturn]] void refuse_endless_step(block& open, const caller& who)
     {
-        in_flight_step& slot = memory_->ring[static_cast<std::size_t>(ended_ % memory_->ring.size())];
-        block& open = slot.own;
-        const std::uint64_t room = open.calls.size() < most_calls / 2 ? 2 * open.calls.size() : most_calls;
-        block larger(form_, room);
-        const typename device::stream fresh;
-        larger.initialise(fresh, where);
-        fresh.synchronize(where);
-        auto host = typename device::template host_buffer<unsigned char>(detail::step_report::room_bytes(form_, room));
-        slot.outgrown.reserve(slot.outgrown.size() + 1);
-        detail::enqueue_marked(on.done, stream, [&, this] {
-            memory_->tools.lanes.join(stream, where);
-            if (form_.mode == report_mode::summary) memory_->grow_references(room, stream, where);
-            larger.take_over(open, form_, stream, where);
-            if (form_.room_for_gram) memory_->tools.gram_done.record(stream);
-            slot.outgrown.push_back(std::move(open));
-            open = std::move(larger);
-            slot.host = std::move(host);
-            slot.clear_host();
-        });
-        is_rewritten_ = true;
+        ++open.unprobed_calls;
+        who.fail(status::invalid_argument,
+            std::string("call ") + std::to_string(open.call_count + 1) + " of one step: "
+                + (ended_ == 0 ? "no step has ended yet" : "no step has ended since the first of them")
+                + ". Call end_step, or raise probe_options::largest_step; calls after this one are made and not looked at");
     }
 
     /// Calls `use(part, call, entry)` for each part that looks at the step.
@@ -922,7 +914,8 @@ private:
     void for_each_part_of(const half_probed& half, const detail::probed_call& call, const Use& use)
     {
         tools& with = open_tools();
-        unsigned char* const entries = form_.layout.parts_of(open_->message.data(), half.index);
+        const auto at = open_->at(half.index);
+        unsigned char* const entries = form_.layout.parts_of(at.message, at.index);
         for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
             if (!is_due<I>(open_->due)) return;
             using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
@@ -990,7 +983,7 @@ private:
         if (capture_ != nullptr ? every != 1 : ended_ % every != 0) return;
         if constexpr (can_exchange) {
             tools& with = open_tools();
-            const view<double> gram = report_of(open).gram();
+            const view<double> gram(open.gram);
             if (with.gram_done.recorded()) stream.wait(with.gram_done, where);
             if (!open.has_gram) {
                 device::fill(stream, gram, 0.0, where);
@@ -1015,10 +1008,15 @@ private:
         block& open = open_step(stream, who);
         tell_numbers(open);
         in_flight_step& to = memory_->ring[next_in_ring(where)];
+        if (to.disturbed) await(to.done, where);
+        to.make_room(detail::step_report::room_bytes(form_, open.room()));
         detail::enqueue_marked(memory_->reported, stream, [&, this] {
             // Reports run one after the other on all streams: each uses the references that the previous one left.
             if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
             await_disturbance(to, stream, where);
+            memory_->tools.lanes.join(stream, where);
+            open.join_pieces(form_, stream, to.outgrown, where);
+            memory_->make_room(to, form_, stream, where);
             exchange(memory_->tools, header_of(open), stream, where);
             device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
                 host_report(to, open).used(open.has_gram), where);
@@ -1035,31 +1033,30 @@ private:
     {
         const block& open = *open_;
         auto& ranks = comm_.innermost();
-        with.lanes.join(stream, where);
         for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
             using part_type = std::remove_cvref_t<decltype(part)>;
             auto& memory = std::get<I>(with.part_memory);
             const part_step<std::remove_reference_t<decltype(ranks)>, typename part_type::entry,
                 std::remove_reference_t<decltype(memory)>>
-                step(ranks, stream, where, open.message.data(), form_.layout, offset, open.call_count, memory);
+                step(ranks, stream, where, open.message(), form_.layout, offset, open.call_count, memory);
             if constexpr (requires { part.end_step(step); }) {
                 if (is_due<I>(open.due)) part.end_step(step);
             }
         });
         device::for_each(stream, open.call_count + 1, write_header);
         const detail::message_layout layout = layout_of(open);
-        detail::told_value* const values = layout.values(open.message.data(), open.call_count);
+        detail::told_value* const values = layout.values(open.message(), open.call_count);
         if (open.value_count != 0) {
             device::for_each(stream, open.value_count,
                 detail::write_values{values, open.values.data(), open.read_values.data()});
         }
         const detail::step_report report = report_of(open);
-        const view<unsigned char> own(open.message.data(), layout.bytes(open.call_count));
+        const view<unsigned char> own(open.message(), layout.bytes(open.call_count));
         if (options_.mode == report_mode::gather) {
             ranks.all_gather(view<const unsigned char>(own), report.messages(), stream, where);
         } else {
             device::for_each(stream, open.call_count + 1,
-                detail::pack_summary{open.message.data(), open.gradients.data(), open.call_count, rank(), size(),
+                detail::pack_summary{open.message(), open.gradients.data(), open.call_count, rank(), size(),
                     with.reference(), report.summary(), layout});
             if (open.value_count != 0) {
                 device::for_each(
@@ -1068,7 +1065,7 @@ private:
             for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t words) {
                 using part_type = std::remove_cvref_t<decltype(part)>;
                 if constexpr (detail::has_summary<part_type>) {
-                    device::for_each(stream, open.call_count, detail::pack_part<part_type>{open.message.data(),
+                    device::for_each(stream, open.call_count, detail::pack_part<part_type>{open.message(),
                         form_.layout, offset, report.part_words() + words, form_.part_words});
                 }
             });
@@ -1080,7 +1077,8 @@ private:
                 stream, open.call_count + 1, detail::advance_reference{report.summary(), with.reference()});
         }
         if constexpr (can_exchange) {
-            if (open.has_gram) ranks.all_reduce(report.gram(), reduction::sum, stream, where);
+            if (open.has_gram)
+                ranks.all_reduce(view<const double>(open.gram), report.gram(), reduction::sum, stream, where);
         }
         if constexpr (has_parts) {
             device::zero(stream, own, where);
@@ -1090,7 +1088,8 @@ private:
 
     detail::step_report report_of(const block& seen) const noexcept
     {
-        return {seen.report.data(), form_.with_values(seen.value_count), seen.call_count};
+        unsigned char* const to = capture_ != nullptr ? capture_->report.data() : memory_->report.data();
+        return {to, form_.with_values(seen.value_count), seen.call_count};
     }
     detail::step_report host_report(const in_flight_step& of, const block& seen) const noexcept
     {
@@ -1214,7 +1213,7 @@ private:
     std::uint32_t next_serial() const noexcept { return static_cast<std::uint32_t>(ended_ + 1); }
     detail::write_header begin_header(const block& open, const detail::step_header& value) const noexcept
     {
-        return {open.message.data(), value, form_.layout, open.places.data(), options_.statistics && !options_.results};
+        return {open.message(), value, form_.layout, open.places.data(), options_.statistics && !options_.results};
     }
     std::uint32_t lost_ago() const noexcept
     {
@@ -1332,7 +1331,7 @@ private:
     std::vector<observed> observed_; ///< inputs whose results are to come
     std::vector<std::pair<detail::expected_value, detail::told_value>> told_; ///< numbers of the host, in this step
     std::uint64_t unread_calls_ = 0; ///< since the last step ended
-    bool is_rewritten_ = false; ///< a stream has copied or cleared entries of the open step: others must wait for it
+    bool is_rewritten_ = false; ///< a stream has cleared entries of the open step: others must wait for it
     std::uint64_t requested_ = 0; ///< bits as in `step_buffers::due`
     std::exception_ptr late_failure_; ///< of a probe when a group had ended, until it is thrown
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged before it is thrown
