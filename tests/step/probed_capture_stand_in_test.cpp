@@ -114,7 +114,7 @@ struct trainer {
             if (comm.enqueues_at_once()) comm.expect_equal("step", view<const std::uint64_t>(told), stream);
         }
     }
-    device_observation seen_on_device() const { return {loss.data(), weight.data()}; }
+    step_observation seen_on_device() const { return {loss.data(), weight.data()}; }
 };
 
 using probed_nccl = probed<nccl::communicator_ref>;

@@ -726,7 +726,7 @@ TEST_CASE("numbers that only the device knows are read at the end of the step, a
             reduce();
             comm.end_step(3, {.loss = own_loss}, stream);
             reduce();
-            comm.end_step(4, device_observation{}, stream);
+            comm.end_step(4, step_observation{}, stream);
             reduce();
             comm.end_step(5, {}, stream); // the host's numbers, as is what else both could mean
             reduce();

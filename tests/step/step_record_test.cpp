@@ -245,7 +245,7 @@ TEST_CASE("a rank without a weight above 0 has no part in the weighted loss, in 
                 probed probe{world, {.mode = mode}};
                 const double loss = 1.0 + world.rank();
                 const double told = world.rank() == 3 ? weight : 10;
-                probe.end_step(0, device_observation{.loss = &loss, .weight = &told}, stream);
+                probe.end_step(0, step_observation{.loss = &loss, .weight = &told}, stream);
                 step_record record;
                 REQUIRE(probe.wait(record));
                 CHECK(record.loss_weighted.mean == doctest::Approx(2));

@@ -232,6 +232,8 @@ public:
 
     /// Ends a step, which consists of the calls probed since the previous step ended. Collective.
     /// `step` is a number that the caller chooses, equal on all ranks.
+    /// Preconditions: work that computes what `seen` points to is before this call on `stream`; the memory stays valid
+    /// until `stream` has read it.
     /// Stream behaviour: enqueued on `stream`, behind the probed work of every stream used in the step.
     /// \throws error `invalid_argument` on a capturing stream, and for a weight that is negative or not finite.
     void end_step(std::uint64_t step, stream_ref stream, call_site where = call_site::current())
@@ -241,27 +243,33 @@ public:
     void end_step(std::uint64_t step, const step_observation& seen, stream_ref stream,
         call_site where = call_site::current())
     {
-        caller(comm_, "end_step", where).require(is_finite(seen.weight) && !(seen.weight < 0),
-            "the weight, a number of samples or tokens, is negative or not finite");
-        end_immediate(step, stream, where, [&, this](const block& open) {
-            return begin_header(open,
-                {step, detail::mean_loss(seen.loss, seen.weight, seen.loss_is_sum, seen.loss_scale), seen.weight,
-                    seen.gradient_norm, lost_ago(), next_serial()});
+        const caller who(comm_, "end_step", where);
+        require_weight(seen, who);
+        require_immediate(who);
+        require_observed(who);
+        const auto scope = comm_.device_scope();
+        who.require(!is_capturing(stream, where),
+            "the stream is capturing: a step in a graph ends with end_captured_step");
+        block& open = open_step(stream, who);
+        tell_numbers(open);
+        in_flight_step& to = memory_->ring[next_in_ring(where)];
+        if (to.disturbed) await(to.done, where);
+        to.make_room(detail::step_report::room_bytes(form_, open.room()));
+        detail::enqueue_marked(memory_->reported, stream, [&, this] {
+            if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
+            await_disturbance(to, stream, where);
+            memory_->tools.lanes.join(stream, where);
+            open.join_pieces(form_, stream, to.outgrown, where);
+            memory_->make_room(to, form_, stream, where);
+            const detail::step_header header{.step = step, .lost_ago = lost_ago(), .serial = next_serial()};
+            exchange(memory_->tools, {begin_header(open, header), seen}, stream, where);
+            device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
+                host_report(to, open).used(open.has_gram), where);
         });
-    }
-
-    /// Ends a step whose observation is in memory that the device reads, so that the host need not know the numbers:
-    /// `end_step(step, {.loss = pointer}, stream)`.
-    /// Precondition: the work that computes the numbers is before this call on `stream`. The memory must stay valid
-    /// until `stream` has read it.
-    // This is a template, so that an argument in braces becomes a step_observation wherever possible.
-    template <std::same_as<device_observation> Seen = device_observation>
-    void end_step(std::uint64_t step, const Seen& seen, stream_ref stream, call_site where = call_site::current())
-    {
-        end_immediate(step, stream, where, [&, this](const block& open) {
-            return detail::write_observed_header{
-                begin_header(open, {.step = step, .lost_ago = lost_ago(), .serial = next_serial()}), seen, nullptr};
-        });
+        to.done = memory_->reported;
+        to.own.unread_calls = std::exchange(unread_calls_, 0);
+        await_report(to, step, nullptr, where);
+        close_step();
     }
 
     /// Ends a step whose calls were captured. The graph then contains the step's probes, collectives and report.
@@ -270,12 +278,14 @@ public:
     /// points to stays valid: the device reads it at the end of each replay. The graph is launched by `replay` only; a
     /// direct launch makes no report, may overwrite the report of a replay under way, and is not waited for.
     /// The graph uses this object's buffers, so it must not be launched after the object or the step is gone.
-    /// \throws error `invalid_argument` unless `stream` is capturing.
+    /// \throws error `invalid_argument` unless `stream` is capturing, and for a weight as in `end_step`; `unsupported` for
+    ///   a loss or norm that is a value: it would be the same in each replay.
     captured_step end_captured_step(
-        const device_observation& seen, stream_ref stream, call_site where = call_site::current())
+        const step_observation& seen, stream_ref stream, call_site where = call_site::current())
         requires detail::can_capture<stream_ref>
     {
         const caller who(comm_, "end_captured_step", where);
+        require_weight(seen, who);
         require_immediate(who);
         require_observed(who);
         const auto scope = comm_.device_scope();
@@ -287,11 +297,14 @@ public:
             who.fail(status::unsupported,
                 "a number of the host would be the same in each replay: give expect_equal a buffer");
         }
+        if (detail::is_given(seen.loss) || detail::is_given(seen.gradient_norm)) {
+            who.fail(status::unsupported,
+                "a loss or norm of the host would be the same in each replay: give the address of one");
+        }
         captured_work& work = *capture_;
         work.block.unread_calls = std::exchange(unread_calls_, 0);
         work.tools.lanes.join(stream, where);
-        exchange(work.tools,
-            detail::write_observed_header{begin_header(open, {}), seen, work.tickets.data()}, stream, where);
+        exchange(work.tools, {begin_header(open, {}), seen, work.tickets.data()}, stream, where);
         const view<unsigned char> used = report_of(open).used(open.has_gram);
         device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
             detail::publish_report{work.tickets.data(), work.report.data(),
@@ -526,6 +539,11 @@ private:
         require_no_launch(who);
         who.require_immediate();
         require_no_group(who);
+    }
+    static void require_weight(const step_observation& seen, const caller& who)
+    {
+        who.require(seen.weight.is_read() || (is_finite(seen.weight.value()) && !(seen.weight.value() < 0)),
+            "the weight, a number of samples or tokens, is negative or not finite");
     }
     void require_observed(const caller& who) const
     {
@@ -995,41 +1013,9 @@ private:
         }
     }
 
-    /// Ends a step that is not captured; `header_of` returns the body that writes the step's header.
-    template <class HeaderOf>
-    void end_immediate(std::uint64_t step, stream_ref stream, call_site where, HeaderOf header_of)
-    {
-        const caller who(comm_, "end_step", where);
-        require_immediate(who);
-        require_observed(who);
-        const auto scope = comm_.device_scope();
-        who.require(!is_capturing(stream, where),
-            "the stream is capturing: a step in a graph ends with end_captured_step");
-        block& open = open_step(stream, who);
-        tell_numbers(open);
-        in_flight_step& to = memory_->ring[next_in_ring(where)];
-        if (to.disturbed) await(to.done, where);
-        to.make_room(detail::step_report::room_bytes(form_, open.room()));
-        detail::enqueue_marked(memory_->reported, stream, [&, this] {
-            // Reports run one after the other on all streams: each uses the references that the previous one left.
-            if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
-            await_disturbance(to, stream, where);
-            memory_->tools.lanes.join(stream, where);
-            open.join_pieces(form_, stream, to.outgrown, where);
-            memory_->make_room(to, form_, stream, where);
-            exchange(memory_->tools, header_of(open), stream, where);
-            device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
-                host_report(to, open).used(open.has_gram), where);
-        });
-        to.done = memory_->reported;
-        to.own.unread_calls = std::exchange(unread_calls_, 0);
-        await_report(to, step, nullptr, where);
-        close_step();
-    }
-
     /// Completes the open step's message and lets the ranks exchange their messages.
-    template <class WriteHeader>
-    void exchange(tools& with, const WriteHeader& write_header, stream_ref stream, call_site where)
+    void exchange(
+        tools& with, const detail::write_observed_header& write_header, stream_ref stream, call_site where)
     {
         const block& open = *open_;
         auto& ranks = comm_.innermost();

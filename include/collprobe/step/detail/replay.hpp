@@ -39,11 +39,11 @@ struct write_tickets {
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept { *to = value; }
 };
 
-/// `write_header` with numbers that the device reads; in a graph it consumes the ticket.
+/// `write_header` with what the rank has observed; in a graph it consumes the ticket.
 struct write_observed_header {
     write_header write; ///< its value has step, serial and `lost_ago`; these are not read in a graph
-    device_observation seen;
-    replay_tickets* tickets; ///< null outside a graph
+    step_observation seen = {};
+    replay_tickets* tickets = nullptr; ///< null outside a graph
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
@@ -54,11 +54,10 @@ struct write_observed_header {
             number = tickets->current = tickets->next;
             tickets->next = {};
         }
-        const double weight = seen.weight.read(1);
+        const double weight = seen.weight.read();
         write_header complete = write;
-        complete.value = {number.step,
-            mean_loss(seen.loss.read(not_given()), weight, seen.loss_is_sum, seen.loss_scale), weight,
-            seen.gradient_norm.read(not_given()), number.lost_ago, number.serial};
+        complete.value = {number.step, mean_loss(seen.loss.read(), weight, seen.loss_is_sum, seen.loss_scale), weight,
+            seen.gradient_norm.read(), number.lost_ago, number.serial};
         complete(index);
     }
 };
