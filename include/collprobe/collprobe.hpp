@@ -18,7 +18,7 @@
 #include <collprobe/report/table.hpp>
 #include <collprobe/step/probed.hpp>
 
-#if COLLPROBE_LIBRARY
+#if defined(COLLPROBE_COMPILED) && !COLLPROBE_STREAM_ORDER
 #define COLLPROBE_INSTANCE extern template
-#include <collprobe/compiled/host_instances.ipp>
+#include <collprobe/compiled/host_instances.hpp>
 #endif

@@ -9,4 +9,4 @@
 #include <collprobe/collprobe.hpp>
 
 #define COLLPROBE_INSTANCE template
-#include <collprobe/compiled/host_instances.ipp>
+#include <collprobe/compiled/host_instances.hpp>
