@@ -253,16 +253,17 @@ public:
         block& open = open_step(stream, who);
         tell_numbers(open);
         in_flight_step& to = memory_->ring[next_in_ring(where)];
-        if (to.disturbed) await(to.done, where);
-        to.make_room(detail::step_report::room_bytes(form_, open.room()));
+        const std::uint64_t report_bytes = detail::step_report::room_bytes(form_, open.room());
+        if (to.disturbed && to.host.size() < report_bytes) await(to.done, where);
+        to.make_room(report_bytes);
         detail::enqueue_marked(memory_->reported, stream, [&, this] {
             if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
             await_disturbance(to, stream, where);
             memory_->tools.lanes.join(stream, where);
             open.join_pieces(form_, stream, to.outgrown, where);
             memory_->make_room(to, form_, stream, where);
-            const detail::step_header header{.step = step, .lost_ago = lost_ago(), .serial = next_serial()};
-            exchange(memory_->tools, {begin_header(open, header), seen}, stream, where);
+            const detail::replay_ticket numbers{step, next_serial(), lost_ago(), nullptr};
+            exchange(memory_->tools, header_of(open, seen, numbers, nullptr), stream, where);
             device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
                 host_report(to, open).used(open.has_gram), where);
         });
@@ -278,8 +279,8 @@ public:
     /// points to stays valid: the device reads it at the end of each replay. The graph is launched by `replay` only; a
     /// direct launch makes no report, may overwrite the report of a replay under way, and is not waited for.
     /// The graph uses this object's buffers, so it must not be launched after the object or the step is gone.
-    /// \throws error `invalid_argument` unless `stream` is capturing, and for a weight as in `end_step`; `unsupported` for
-    ///   a loss or norm that is a value: it would be the same in each replay.
+    /// \throws error `invalid_argument` unless `stream` is capturing, and for a weight as in `end_step`; `unsupported`
+    ///   for a loss or norm that is a value: it would be the same in each replay.
     captured_step end_captured_step(
         const step_observation& seen, stream_ref stream, call_site where = call_site::current())
         requires detail::can_capture<stream_ref>
@@ -304,7 +305,7 @@ public:
         captured_work& work = *capture_;
         work.block.unread_calls = std::exchange(unread_calls_, 0);
         work.tools.lanes.join(stream, where);
-        exchange(work.tools, {begin_header(open, {}), seen, work.tickets.data()}, stream, where);
+        exchange(work.tools, header_of(open, seen, {}, work.tickets.data()), stream, where);
         const view<unsigned char> used = report_of(open).used(open.has_gram);
         device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
             detail::publish_report{work.tickets.data(), work.report.data(),
@@ -924,7 +925,7 @@ private:
         who.fail(status::invalid_argument,
             std::string("call ") + std::to_string(open.call_count + 1) + " of one step: "
                 + (ended_ == 0 ? "no step has ended yet" : "no step has ended since the first of them")
-                + ". Call end_step, or raise probe_options::largest_step; calls after this one are made and not looked at");
+                + ". Call end_step, or raise probe_options::largest_step; later calls are made and not looked at");
     }
 
     /// Calls `use(part, call, entry)` for each part that looks at the step.
@@ -1014,8 +1015,7 @@ private:
     }
 
     /// Completes the open step's message and lets the ranks exchange their messages.
-    void exchange(
-        tools& with, const detail::write_observed_header& write_header, stream_ref stream, call_site where)
+    void exchange(tools& with, const detail::write_header& write_header, stream_ref stream, call_site where)
     {
         const block& open = *open_;
         auto& ranks = comm_.innermost();
@@ -1197,9 +1197,11 @@ private:
 
     /// `step_header::serial` of the step that ends now.
     std::uint32_t next_serial() const noexcept { return static_cast<std::uint32_t>(ended_ + 1); }
-    detail::write_header begin_header(const block& open, const detail::step_header& value) const noexcept
+    detail::write_header header_of(const block& open, const step_observation& seen,
+        const detail::replay_ticket& known, detail::replay_tickets* tickets) const noexcept
     {
-        return {open.message(), value, form_.layout, open.places.data(), options_.statistics && !options_.results};
+        return {open.message(), form_.layout, open.places.data(), options_.statistics && !options_.results, seen, known,
+            tickets};
     }
     std::uint32_t lost_ago() const noexcept
     {

@@ -149,11 +149,10 @@ struct step_buffers {
     void zero_entries(std::uint64_t first, std::uint64_t end, stream_ref stream, call_site where)
     {
         for (const piece& each : pieces) {
-            const std::uint64_t from = first > each.first ? first - each.first : 0;
-            const std::uint64_t to = end - each.first < each.room ? end - each.first : each.room;
-            if (end <= each.first || from >= to) continue;
-            Device::zero(stream,
-                view<unsigned char>(each.message).part(layout.bytes(from), layout.bytes(to) - layout.bytes(from)), where);
+            if (end <= each.first || first >= each.first + each.room) continue;
+            const std::uint64_t from = layout.bytes(first > each.first ? first - each.first : 0);
+            const std::uint64_t to = layout.bytes(end - each.first < each.room ? end - each.first : each.room);
+            Device::zero(stream, view<unsigned char>(each.message).part(from, to - from), where);
         }
     }
     /// The step's message. Precondition: one piece.
