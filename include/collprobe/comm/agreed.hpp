@@ -139,8 +139,8 @@ private:
         comm_.innermost().all_gather(own, all, mine.on, call.where);
         device::copy(mine.on, view<const unsigned char>(all), bytes_of(mine.host_all), call.where);
         wait(call, what, who);
-        const auto called = [&](int rank) {
-            const signature& of = mine.host_all[static_cast<std::uint64_t>(rank)];
+        const auto called = [&](int peer) {
+            const signature& of = mine.host_all[static_cast<std::uint64_t>(peer)];
             return detail::call_description{
                 of.what, of.type, of.operation, of.root, of.count, of.leaves, of.number, of.place};
         };

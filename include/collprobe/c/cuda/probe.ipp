@@ -68,7 +68,6 @@ struct exchanging_device {
     /// A stream for the time in which memory is prepared.
     struct stream : cuda::stream {
         stream() : cuda::stream(call_site{}) {}
-        operator stream_ref() const { return cuda::stream_ref(*this); }
     };
 
     class event {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,9 +25,10 @@ namespace detail {
 template <class Of, class... Elements>
 void start_over(Of& of, std::vector<Elements> Of::*... kept)
 {
-    std::tuple<std::vector<Elements>...> memory(std::move(of.*kept)...);
-    of = Of();
-    std::apply([&](auto&... each) { ((each.clear(), of.*kept = std::move(each)), ...); }, memory);
+    Of fresh;
+    ((of.*kept).clear(), ...);
+    ((fresh.*kept).swap(of.*kept), ...);
+    of = std::move(fresh);
 }
 
 } // namespace detail
