@@ -53,7 +53,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// floating-point buffer that is misaligned, or null with a count above 0. `unsupported` inside a group of
 /// `ncclGroupStart` itself, whose end nothing tells; and, with `exact` direction, of gradients in any group.
 /// Cost of a call: two launches, an event record, one read of the input and one of the result. Cost of a step: a
-/// message to every rank of `184 * calls + 40` bytes (`summary`: a reduction of `104 * calls + 192`) and a copy to the
+/// message to every rank of `128 * calls + 40` bytes (`summary`: a reduction of `104 * calls + 192`) and a copy to the
 /// host. README.md has the costs of options.
 template <communicator Comm, class... Parts>
 class probed : public adaptor<probed<Comm, Parts...>, Comm>, private group_follower {
