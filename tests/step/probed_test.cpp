@@ -1145,7 +1145,7 @@ TEST_CASE("a step that never ends is refused once, by the call that is one too m
             probed comm{local::communicator(world), {.mode = mode, .calls = 3, .largest_step = 40}};
             std::vector<float> values(16, 1.0f);
             step_record record;
-            for (const std::uint64_t step : {0, 1}) {
+            for (const std::uint64_t step : {0u, 1u}) {
                 for (int i = 0; i < 40; ++i) comm.all_reduce(view(values), reduction::average, stream);
                 std::string refused;
                 try {

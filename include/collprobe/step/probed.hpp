@@ -458,8 +458,7 @@ private:
     using in_flight_step = detail::step_in_flight<device, Parts...>;
     using step_memory = detail::step_memory<device, Parts...>;
     static constexpr bool has_parts = sizeof...(Parts) != 0;
-    using reader = detail::reading_part<Parts...>;
-    static_assert((detail::sketches_as<Parts, reader> && ...), "parts with different sketches: one kind is read");
+    static constexpr bool has_sketches = (detail::has_sketches<Parts> || ...);
     static constexpr int most_calls = 1 << 20;
     static constexpr bool can_reduce = Comm::has_collective(collective::all_reduce);
     static constexpr bool can_exchange = can_reduce && Comm::has_collective(collective::all_to_all);
@@ -852,13 +851,18 @@ private:
     template <element T>
     void probe_input(const half_probed& half, const detail::probed_call& call, view<const T> input)
     {
-        const auto sketches = let_parts_look<T>(half, call,
+        [[maybe_unused]] const auto sketches = let_parts_look(half, call,
             [&](auto& part, const auto& seen, auto* entry) { return part.template before<T>(seen, input, entry); });
-        auto* const to = call.has_input ? &open_->entry(half.index).input : nullptr;
-        reader::template read_input<device, T>(
-            half.stream, input, to, sketches.first, lane_of(half).workspace, open_->input_times(half.index));
-        make_others(half, input, sketches);
         if constexpr (floating_element<T>) {
+            auto* const to = call.has_input ? &open_->entry(half.index).input : nullptr;
+            const reduction_times times = open_->input_times(half.index);
+            auto& scratch = lane_of(half).workspace;
+            if constexpr (has_sketches) {
+                detail::read_input<device, T>(half.stream, input, to, sketches.first, scratch, times);
+                sketches.make_others(half.stream, input);
+            } else if (to != nullptr) {
+                device::reduce(half.stream, statistics_reducer<T>(input), input.count(), to, scratch, times);
+            }
             if (!call.has_input) return;
             if (call.is_gradient()) add_to_gram(*open_, input, half.stream, call.site);
             const auto at = open_->at(half.index);
@@ -869,13 +873,20 @@ private:
     void probe_result(const half_probed& half, const detail::probed_call& call)
     {
         const view<const T> result(static_cast<const T*>(half.result), half.result_count);
-        const auto sketches = let_parts_look<T>(half, call,
+        [[maybe_unused]] const auto sketches = let_parts_look(half, call,
             [&](auto& part, const auto& seen, auto* entry) { return part.template after<T>(seen, result, entry); });
-        auto* const to = call.has_result ? &open_->entry(half.index).result : nullptr;
-        reader::template read_result<device, T>(half.stream, result, static_cast<const T*>(half.surviving), to,
-            sketches.first, lane_of(half).workspace, open_->result_times(half.index));
-        make_others(half, result, sketches);
         if constexpr (floating_element<T>) {
+            auto* const to = call.has_result ? &open_->entry(half.index).result : nullptr;
+            const auto* const input = static_cast<const T*>(half.surviving);
+            const reduction_times times = open_->result_times(half.index);
+            auto& scratch = lane_of(half).workspace;
+            if constexpr (has_sketches) {
+                detail::read_result<device, T>(half.stream, result, input, to, sketches.first, scratch, times);
+                sketches.make_others(half.stream, result);
+            } else if (to != nullptr) {
+                device::reduce(
+                    half.stream, detail::result_reducer<T>(result, input), result.count(), to, scratch, times);
+            }
             if (!call.has_result) return;
             const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
             const auto at = open_->at(half.index);
@@ -884,20 +895,26 @@ private:
         }
     }
     /// The sketches that parts want of a buffer. The step's read makes the first.
-    template <element T>
     struct wanted_sketches {
-        typename reader::sketch first;
-        typename reader::sketch others[sizeof...(Parts) + 1];
+        detail::sketch_target first;
+        detail::sketch_target others[sizeof...(Parts) + 1];
         std::size_t other_count = 0;
+
+        template <class T>
+        void make_others(stream_ref stream, view<const T> data) const
+        {
+            for (std::size_t i = 0; i < other_count; ++i)
+                detail::make_sketch<device, T>(stream, data, first, others[i]);
+        }
     };
     /// Calls `look(part, call, entry)` for each part, and returns the sketches that they want.
-    template <element T, class Look>
-    auto let_parts_look(const half_probed& half, const detail::probed_call& call, const Look& look)
+    template <class Look>
+    wanted_sketches let_parts_look(const half_probed& half, const detail::probed_call& call, const Look& look)
     {
         if (is_rewritten_) open_tools().lanes.join(half.stream, call.site);
-        wanted_sketches<T> sketches;
+        wanted_sketches sketches;
         for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
-            if constexpr (detail::has_sketch<decltype(part)>) {
+            if constexpr (detail::has_sketches<decltype(part)>) {
                 const auto wanted = look(part, seen, entry);
                 if (wanted.empty()) return;
                 if (sketches.first.empty()) sketches.first = wanted;
@@ -908,17 +925,6 @@ private:
         });
         return sketches;
     }
-    template <element T>
-    void make_others(
-        const half_probed& half, std::type_identity_t<view<const T>> data, const wanted_sketches<T>& sketches)
-    {
-        if constexpr (detail::derives_sketches<reader, device, T>) {
-            for (std::size_t i = 0; i < sketches.other_count; ++i) {
-                reader::template derive<device, T>(half.stream, data, sketches.first, sketches.others[i]);
-            }
-        }
-    }
-
     [[noreturn]] void refuse_endless_step(block& open, const caller& who)
     {
         ++open.unprobed_calls;
