@@ -1343,3 +1343,8 @@ template <communicator Comm, step_part... Parts>
 probed(Comm, probe_options, Parts...) -> probed<Comm, Parts...>;
 
 } // namespace collprobe
+
+#if defined(COLLPROBE_COMPILED) && !COLLPROBE_STREAM_ORDER
+#define COLLPROBE_INSTANCE extern template
+#include <collprobe/compiled/host_instances.hpp>
+#endif
