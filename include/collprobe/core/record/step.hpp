@@ -256,7 +256,7 @@ struct step_record {
     /// A rank could not judge an earlier step, as after an error, so that it remembered other things than the others.
     /// From this step on all ranks remember nothing of earlier steps.
     bool forgot = false;
-    std::uint64_t unprobed_calls = 0; ///< calls for which a captured step had no room: forwarded, not measured
+    std::uint64_t unprobed_calls = 0; ///< calls for which the step had no room: forwarded, not measured
     /// Calls that nothing in this step reads: statistics are of floating point and may be taken each k-th step, and no
     /// part looked. Where steps without any record lie before this one, also the calls of those.
     std::uint64_t unread_calls = 0;

@@ -406,7 +406,7 @@ COLLPROBE_COLD_INLINE void html_page::write_facts(std::string& out, const record
         row("calls made", found_.calls(), "");
         row("calls looked at", found_.calls() - unprobed - unread, "");
         row("calls not looked at: no room", unprobed,
-            unprobed == 0 ? "" : "a captured step cannot grow: raise probe_options::calls");
+            unprobed == 0 ? "" : "there was no room: raise probe_options::calls of a captured step, or largest_step");
         row("calls not looked at: not read", unread,
             unread == 0 ? "" : "they carry integers, which are not read, or the step takes no statistics");
         row("records dropped", at.dropped,
