@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <collprobe/core/view.hpp>
+#include <collprobe/metrics/exchangeability.hpp>
+#include <collprobe/metrics/lateness.hpp>
+#include <collprobe/step/checks/judged_step.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// The ranks that are unlike the others over the run, by numbers of the whole step and by the norms of its calls.
+class evidence_check {
+public:
+    evidence_check(int ranks, const exchangeability_options& options) : watch_(ranks, options), values_(at_rank(ranks))
+    {
+        watch_whole_steps();
+    }
+
+    void forget()
+    {
+        watch_.reset();
+        watch_whole_steps();
+    }
+    void make_room(std::size_t slots)
+    {
+        while (watch_.metrics() < of_first_call + slots) watch_.add(finding::gradient_norm, {});
+    }
+    std::size_t slots() const noexcept { return watch_.metrics() - of_first_call; }
+    /// The slot has another series now, the `number`-th of the run, from 1 on.
+    COLLPROBE_COLD_INLINE void replace(std::size_t slot, std::uint64_t number)
+    {
+        const double share = 0.25 * weight_of_start(number);
+        watch_.replace(of_first_call + slot, finding::gradient_norm, {share, share, 0, 0});
+    }
+    std::vector<std::uint64_t> state() const { return watch_.state(); }
+    /// Another check of the same options with the evidence of such a state.
+    /// \throws error `invalid_argument` for a state that is none, or that of another check.
+    COLLPROBE_COLD_INLINE evidence_check restored(view<const std::uint64_t> state, const call_site& where) const
+    {
+        evidence_check known(static_cast<int>(values_.size()), watch_.options());
+        known.watch_.restore(state, where);
+        bool is_such = known.watch_.metrics() >= of_first_call;
+        for (std::size_t i = 0; is_such && i < of_first_call; ++i)
+            is_such = known.watch_.metric_of(i) == whole[i].what && known.watch_.shares_of(i) == whole[i].shares;
+        if (!is_such) refuse("restore_evidence", "the state is not that of a probe, or it is damaged", where);
+        return known;
+    }
+
+    void begin_step(std::uint64_t step) { watch_.begin_step(step); }
+    /// `norms`: logarithms by rank, of one call; NaN by bits where a rank is left out.
+    void add_norms(view<const double> norms, std::size_t slot, int call)
+    {
+        watch_.judge(of_first_call + slot, norms, 0, call);
+    }
+    /// Behind all calls: judges what is known of the whole step, then names the ranks, and completes the record.
+    COLLPROBE_COLD_INLINE void judge(const judged_step& step)
+    {
+        step_record& out = step.out;
+        judge_number(of_loss, out.losses, step.marks.left_out);
+        judge_number(of_norm, out.gradient_norms, step.marks.left_out);
+        if (!out.gradient_norms.empty())
+            judge_number(of_cosine, out.cosine.leave_one_out, step.marks.without_direction);
+        judge_nonfinite(step);
+        if (!out.lateness_by_rank.empty() && is_finite(out.lateness.floor)) {
+            const double floor = out.lateness.floor;
+            for (std::size_t r = 0; r < values_.size(); ++r)
+                values_[r] = lateness_beyond(floor, out.lateness_by_rank[r].latest);
+            watch_.judge(of_lateness, values_, 2 * floor);
+        }
+        out.silent_evidence = watch_.silent();
+        out.evidence_by_rank.resize(values_.size());
+        for (int r = 0; r < step.ranks(); ++r) out.evidence_by_rank[at_rank(r)] = watch_.of(r);
+        const double odds_needed = 1 / watch_.options().false_alarms_per_run;
+        const double steps_needed = watch_.options().steps_between_alarms;
+        for (const exchangeability_watch::named_rank& named : watch_.named()) {
+            const bool by_odds = named.evidence.odds >= odds_needed;
+            out.suspects.push_back({.rank = named.rank,
+                .call = named.evidence.call,
+                .what = finding::unlike,
+                .statistic = by_odds ? named.evidence.odds : named.evidence.recurrence,
+                .threshold = by_odds ? odds_needed : steps_needed,
+                .exact = false,
+                .false_alarms_per_step = by_odds ? watch_.options().false_alarms_per_run : 1 / steps_needed,
+                .evidence = named.evidence});
+        }
+    }
+
+private:
+    /// The numbers of the whole step, in this order; behind them the norms of the calls, by slot.
+    enum evident : std::size_t { of_loss, of_norm, of_cosine, of_nonfinite, of_lateness, of_first_call };
+    struct evident_number {
+        finding what;
+        side_shares shares;
+    };
+    /// The shares add up to 1, with 1/4 for those of the calls, of which there may be any number.
+    static constexpr evident_number whole[of_first_call] = {
+        {finding::loss, {0.125, 0.0625, 0.03125, 0.03125}},
+        {finding::gradient_norm, {0.125, 0.0625, 0.03125, 0.03125}},
+        {finding::cosine, {0.03125, 0.0625, 0.03125, 0}},
+        {finding::non_finite, {0.0625, 0, 0, 0}},
+        {finding::late, {0.0625, 0, 0, 0}},
+    };
+
+    COLLPROBE_COLD_INLINE void watch_whole_steps()
+    {
+        while (watch_.metrics() < of_first_call) {
+            const evident_number& next = whole[watch_.metrics()];
+            watch_.add(next.what, next.shares);
+        }
+    }
+    void judge_number(evident metric, const std::vector<double>& numbers, const std::vector<bool>& is_out)
+    {
+        if (numbers.empty()) return;
+        for (std::size_t r = 0; r < values_.size(); ++r) values_[r] = is_out[r] ? not_a_number() : numbers[r];
+        watch_.judge(metric, values_);
+    }
+    void judge_nonfinite(const judged_step& step)
+    {
+        double elements = 0;
+        for (double& value : values_) value = 0;
+        for (std::size_t b = 0; b < step.calls.size(); ++b) {
+            if (!step.calls[b].has_input) continue;
+            elements += static_cast<double>(step.calls[b].count);
+            for (std::size_t r = 0; r < values_.size(); ++r)
+                values_[r] += static_cast<double>(step.out.calls[b].inputs[r].nonfinite());
+        }
+        if (elements > 0) watch_.judge(of_nonfinite, values_);
+    }
+
+    exchangeability_watch watch_;
+    std::vector<double> values_;
+};
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -1,0 +1,275 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <collprobe/detail/digest_index.hpp>
+#include <collprobe/step/checks/judged_step.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Ranks with NaN or infinity in a loss or an input.
+class nonfinite_check {
+public:
+    explicit nonfinite_check(int ranks) : has_some_(at_rank(ranks)) {}
+
+    void forget() noexcept { has_spread_ = false; }
+
+    /// Names the ranks, and leaves out those that have them, or have no input of an observed call.
+    void judge_call(const judged_step& step, std::size_t call) const
+    {
+        for (int r = 0; r < step.ranks(); ++r) {
+            const statistics& input = step.input(r, call);
+            step.marks.left_out_of_call[at_rank(r)] = has_no_input(step.calls[call], input);
+            if (input.nonfinite() == 0) continue;
+            step.marks.leave_out(r);
+            step.marks.left_out_of_call[at_rank(r)] = true;
+            step.out.suspects.push_back({.rank = r,
+                .call = static_cast<int>(call),
+                .what = finding::non_finite,
+                .statistic = static_cast<double>(input.nonfinite()),
+                .index = input.first_nonfinite});
+        }
+    }
+    /// Behind all calls. Where most ranks have them in a step and had them in the one before, the weights have them, and
+    /// one suspect without a rank says so.
+    COLLPROBE_COLD_INLINE void judge_spread(step_record& out)
+    {
+        has_some_.assign(has_some_.size(), false);
+        for (const suspect& found : out.suspects)
+            if (found.what == finding::non_finite) has_some_[at_rank(found.rank)] = true;
+        std::size_t having = 0;
+        for (const bool has : has_some_) having += has ? 1 : 0;
+        const bool had_spread = std::exchange(has_spread_, 2 * having > has_some_.size());
+        if (!has_spread_) return;
+        if (!had_spread) {
+            since_ = out.step;
+            return;
+        }
+        std::erase_if(out.suspects, [](const suspect& found) { return found.what == finding::non_finite; });
+        out.suspects.insert(out.suspects.begin(), {.what = finding::non_finite,
+            .statistic = static_cast<double>(having),
+            .number = {.is_new_level = true, .since = since_}});
+    }
+
+private:
+    std::vector<bool> has_some_; // by rank, in this step
+    bool has_spread_ = false; // most ranks had them in the last step
+    std::uint64_t since_ = 0;
+};
+
+/// Ranks that hold the bits of another rank, or of the step before.
+class copies_check {
+public:
+    explicit copies_check(int ranks) : ranks_(ranks), holders_(ranks) {}
+
+    void make_room(std::size_t slots) { previous_.resize(slots * at_rank(ranks_)); }
+    /// Forgets the series that had this slot.
+    void forget(std::size_t slot) noexcept
+    {
+        for (int r = 0; r < ranks_; ++r) previous_[slot * at_rank(ranks_) + at_rank(r)] = {};
+    }
+    void forget() { previous_.clear(); }
+
+    /// Names every rank of a group with the same bits, because the bits do not tell which rank copied from which.
+    void judge_copies(const judged_step& step, std::size_t call)
+    {
+        holders_.clear();
+        int telling = 0;
+        for (int r = 0; r < ranks_; ++r) {
+            if (!tells(step.input(r, call))) continue;
+            holders_.add(step.input(r, call).digest, r);
+            ++telling;
+        }
+        if (holders_.distinct() == telling) return;
+        for (int r = 0; r < ranks_; ++r) {
+            if (!tells(step.input(r, call))) continue;
+            const int other = holders_.find(step.input(r, call).digest).other_than(r);
+            if (other < 0) continue;
+            step.marks.without_direction[at_rank(r)] = true;
+            if (other < r) {
+                step.marks.leave_out(r);
+                step.marks.left_out_of_call[at_rank(r)] = true;
+            }
+            step.out.suspects.push_back({.rank = r,
+                .other_rank = other,
+                .call = static_cast<int>(call),
+                .what = finding::duplicate,
+                .statistic = 1});
+        }
+    }
+
+    /// Names the ranks whose gradient, or shard of an all-gather, is that of the last such call. What most ranks repeat
+    /// is the program's doing: a frozen layer, or a benchmark with the same data in each step.
+    void judge_repeats(const judged_step& step, std::size_t call)
+    {
+        const std::size_t before = step.out.suspects.size();
+        held* const slot = previous_.data() + step.series[call].slot * at_rank(ranks_);
+        for (int r = 0; r < ranks_; ++r) {
+            const statistics& input = step.input(r, call);
+            const held now = tells(input) ? held{input.count, input.digest} : held{};
+            const held last = std::exchange(slot[at_rank(r)], now);
+            if (now.count == 0 || last.count != now.count || last.digest != now.digest) continue;
+            step.out.suspects.push_back(
+                {.rank = r, .call = static_cast<int>(call), .what = finding::stale, .statistic = 1});
+        }
+        const std::size_t repeating = step.out.suspects.size() - before;
+        step.out.calls[call].repeating_ranks = static_cast<int>(repeating);
+        if (2 * repeating > at_rank(ranks_)) step.out.suspects.resize(before);
+    }
+
+private:
+    struct held {
+        std::uint64_t count = 0;
+        std::uint64_t digest = 0;
+    };
+
+    /// Equal bits prove a copy only if there are enough data: buffers with fewer elements than this that are neither
+    /// zero nor NaN nor infinite may agree by chance.
+    static constexpr std::uint64_t telling_elements = 16;
+    static bool tells(const statistics& input) noexcept { return input.finite() - input.zero >= telling_elements; }
+
+    int ranks_;
+    digest_index holders_;
+    std::vector<held> previous_; // [slot][rank]
+};
+
+/// Ranks whose whole gradient, or input of a call, is zero while that of others is not.
+class zeros_check {
+public:
+    explicit zeros_check(int ranks) : ranks_(ranks), is_zero_(at_rank(ranks)), sends_(at_rank(ranks)) {}
+
+    void make_room(std::size_t slots) { runs_.resize((1 + slots) * at_rank(ranks_)); }
+    /// Forgets the series that had this slot.
+    void forget(std::size_t slot) noexcept
+    {
+        for (int r = 0; r < ranks_; ++r) runs_[(1 + slot) * at_rank(ranks_) + at_rank(r)] = {};
+    }
+    void forget()
+    {
+        runs_.clear();
+        under_way_ = 0;
+        longest_[0] = longest_[1] = 0;
+    }
+    /// What is saved: the steps of the longest runs that have ended, of the whole gradient and of calls.
+    const std::uint64_t (&longest() const noexcept)[2] { return longest_; }
+    void restore(std::uint64_t of_gradient, std::uint64_t of_call)
+    {
+        forget();
+        longest_[0] = of_gradient;
+        longest_[1] = of_call;
+    }
+
+    void begin_step()
+    {
+        is_zero_.assign(is_zero_.size(), true);
+        sends_.assign(sends_.size(), false);
+        has_zeros_ = false;
+    }
+    /// Takes in a gradient of the step.
+    void add(const statistics& input, int rank) noexcept
+    {
+        const bool zero = detail::is_zero(input);
+        has_zeros_ = has_zeros_ || zero;
+        if (input.count == 0) return;
+        sends_[at_rank(rank)] = true;
+        is_zero_[at_rank(rank)] = is_zero_[at_rank(rank)] && zero;
+    }
+    /// Of a step whose gradients have elements: notes the ranks whose whole gradient is zero; then names those whose
+    /// gradient, or input of one call, has been so for long. Ranks without data are left out.
+    void judge(const judged_step& step)
+    {
+        if (has_zeros_ || under_way_ != 0) judge_runs(step);
+        for (int r = 0; r < ranks_; ++r)
+            if (!sends_[at_rank(r)]) step.marks.leave_out(r);
+    }
+
+private:
+    /// Steps in a row in which a rank had zeros, and others not.
+    struct run {
+        static constexpr std::uint32_t least_told = 16;
+
+        std::uint64_t since = 0;
+        std::uint32_t steps = 0; // without those in which its weight was 0
+        bool is_under_way = false;
+        bool is_told = false;
+
+        /// One more step. Whether it is to be told now.
+        bool follow(std::uint64_t step, bool is_zero, bool is_excused, std::uint64_t& longest) noexcept
+        {
+            if (!is_zero) {
+                longest = steps > longest ? steps : longest;
+                *this = {};
+                return false;
+            }
+            if (!is_under_way) since = step;
+            is_under_way = true;
+            if (is_excused) return false;
+            ++steps;
+            return !is_told && steps >= least_told && steps >= 2 * longest;
+        }
+    };
+
+    COLLPROBE_COLD_INLINE void judge_runs(const judged_step& step)
+    {
+        int having = 0;
+        int sending = 0;
+        for (int r = 0; r < ranks_; ++r) {
+            is_zero_[at_rank(r)] = is_zero_[at_rank(r)] && sends_[at_rank(r)];
+            having += is_zero_[at_rank(r)] ? 1 : 0;
+            sending += sends_[at_rank(r)] ? 1 : 0;
+        }
+        if (having == sending) return; // as in a step without a backward pass
+        for (int r = 0; r < ranks_; ++r) {
+            const bool has_no_weight = step.messages.header(r).weight == 0;
+            follow(step, r, 0, is_zero_[at_rank(r)], 2 * having > sending, -1);
+            if (!is_zero_[at_rank(r)]) continue;
+            step.marks.leave_out(r);
+            step.out.zero_ranks.push_back({r, has_no_weight, runs_[at_rank(r)].since});
+        }
+        for (std::size_t b = 0; b < step.calls.size(); ++b) {
+            if (!step.calls[b].is_gradient() || step.calls[b].count == 0) continue;
+            int zeros = 0;
+            const int senders = ranks_ - step.out.calls[b].without_input;
+            for (int r = 0; r < ranks_; ++r) zeros += detail::is_zero(step.input(r, b)) ? 1 : 0;
+            if (zeros == senders) continue; // a frozen layer
+            for (int r = 0; r < ranks_; ++r) {
+                if (is_zero_[at_rank(r)]) continue; // said of the whole gradient
+                follow(step, r, (1 + step.series[b].slot) * at_rank(ranks_), detail::is_zero(step.input(r, b)),
+                    2 * zeros > senders, static_cast<int>(b));
+            }
+        }
+    }
+    /// `are_most`: what most ranks do is the program's doing.
+    COLLPROBE_COLD_INLINE void follow(
+        const judged_step& step, int rank, std::size_t first, bool is_zero, bool are_most, int call)
+    {
+        const bool is_excused = step.messages.header(rank).weight == 0;
+        run& of = runs_[first + at_rank(rank)];
+        under_way_ -= of.is_under_way ? 1 : 0;
+        const bool is_due = of.follow(step.out.step, is_zero, is_excused, longest_[call < 0 ? 0 : 1]);
+        under_way_ += of.is_under_way ? 1 : 0;
+        if (!is_due || are_most) return;
+        of.is_told = true;
+        step.out.suspects.push_back({.rank = rank,
+            .call = call,
+            .what = finding::zeros,
+            .statistic = static_cast<double>(of.steps),
+            .threshold = run::least_told,
+            .number = {.steps = of.steps, .since = of.since}});
+    }
+
+    int ranks_;
+    std::vector<bool> is_zero_; // by rank: its whole gradient
+    std::vector<bool> sends_; // by rank: elements of any gradient
+    bool has_zeros_ = false;
+    std::vector<run> runs_; // [0: the whole gradient, 1 + slot][rank]
+    std::size_t under_way_ = 0;
+    std::uint64_t longest_[2] = {0, 0};
+};
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail

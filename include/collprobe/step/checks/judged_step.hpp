@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/step/detail/message.hpp>
+
+/// A step's checks are classes of their own, each with what it remembers of earlier steps. `step_judge` runs them in
+/// order. Every rank runs the same arithmetic on the same messages, so all ranks get the same record.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+constexpr std::size_t at_rank(int rank) noexcept { return static_cast<std::size_t>(rank); }
+
+/// The ranks that later checks of a step leave out.
+struct rank_marks {
+    explicit rank_marks(int ranks)
+        : left_out(at_rank(ranks)), without_direction(at_rank(ranks)), left_out_of_call(at_rank(ranks))
+    {
+    }
+
+    void begin_step()
+    {
+        left_out.assign(left_out.size(), false);
+        without_direction.assign(without_direction.size(), false);
+    }
+    /// Leaves the rank's numbers out of all comparisons of the step.
+    void leave_out(int rank) noexcept { left_out[at_rank(rank)] = without_direction[at_rank(rank)] = true; }
+
+    std::vector<bool> left_out; ///< it has NaN or no data, makes another call, or has the data of a lower rank
+    std::vector<bool> without_direction; ///< it is left out, or has a twin, of which alone its cosine tells
+    std::vector<bool> left_out_of_call; ///< of the call that is judged
+};
+
+/// A step that is judged: what its checks read, and the record that they complete.
+struct judged_step {
+    const gathered_step& messages;
+    view<const probed_call> calls;
+    view<const series_place> series; ///< of the calls
+    rank_marks& marks;
+    step_record& out;
+
+    int ranks() const noexcept { return messages.ranks(); }
+    const call_entry& entry(int rank, std::size_t call) const noexcept { return messages.entry(rank, call); }
+    const statistics& input(int rank, std::size_t call) const noexcept { return entry(rank, call).input; }
+    const result_record& result(int rank, std::size_t call) const noexcept { return entry(rank, call).result; }
+    bool has_no_result(int rank, std::size_t call) const noexcept
+    {
+        return detail::has_no_result(calls[call], result(rank, call));
+    }
+};
+
+inline bool is_zero(const statistics& input) noexcept { return input.count != 0 && input.zero == input.count; }
+
+inline double total(view<const double> values) noexcept
+{
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return sum;
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail

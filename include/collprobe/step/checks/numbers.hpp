@@ -1,0 +1,253 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/device/clock.hpp>
+#include <collprobe/metrics/direction.hpp>
+#include <collprobe/metrics/lateness.hpp>
+#include <collprobe/metrics/outlier.hpp>
+#include <collprobe/step/checks/judged_step.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Whether the times of a call, where they are measured, tell who came late to it.
+inline bool tells_lateness(const probed_call& call) noexcept
+{
+    return call.has_input && call.has_result && call.count != 0 && waits_for_all(call.call);
+}
+
+/// Who came late to the calls of a step. It finds nobody by itself: numbers and evidence judge.
+class arrivals_measure {
+public:
+    arrivals_measure(int ranks, double floor_ns)
+        : watch_(ranks, {.floor_ns = floor_ns}),
+          in_call_(at_rank(ranks)),
+          before_(at_rank(ranks)),
+          left_(at_rank(ranks))
+    {
+    }
+
+    /// Between two steps there were calls that this object knows nothing of: the time from one to the other is unknown.
+    void forget_end() noexcept { has_left_ = false; }
+    void forget()
+    {
+        forget_end();
+        watch_.reset();
+    }
+
+    /// Precondition: the messages have times.
+    void measure(const judged_step& step)
+    {
+        bool is_first = true; // the calls of a step may overlap, as in a group; steps do not
+        for (std::size_t b = 0; b < step.calls.size(); ++b) {
+            // Ranks without it wait for nobody.
+            if (!step.calls[b].has_result || step.out.calls[b].is_on_some_ranks()) continue;
+            for (int r = 0; r < step.ranks(); ++r) measure_rank(step.messages.times(r, b), at_rank(r), is_first);
+            has_left_ = true;
+            is_first = false;
+            if (tells_lateness(step.calls[b])) step.out.calls[b].lateness = watch_.add(in_call_, before_);
+        }
+        step.out.lateness = watch_.end_step();
+        if (step.out.lateness.present < 2) return;
+        step.out.lateness_by_rank.resize(at_rank(step.ranks()));
+        for (int r = 0; r < step.ranks(); ++r) step.out.lateness_by_rank[at_rank(r)] = watch_.of(r);
+    }
+
+private:
+    void measure_rank(const call_times& noted, std::size_t rank, bool is_first)
+    {
+        clock_stamp& end = left_[rank];
+        before_[rank] = has_left_ ? nanoseconds_between(end, noted.entered) : not_a_number();
+        in_call_[rank] = nanoseconds_between(noted.entered, noted.left);
+        if (!is_first && before_[rank] < 0) { // no moment counts twice
+            before_[rank] = 0;
+            in_call_[rank] = nanoseconds_between(end, noted.left);
+            if (in_call_[rank] < 0) in_call_[rank] = 0;
+        }
+        if (is_first || in_call_[rank] > 0) end = noted.left;
+    }
+
+    lateness_watch watch_;
+    std::vector<double> in_call_; // ns by rank
+    std::vector<double> before_;
+    std::vector<clock_stamp> left_; // by rank: when the last of its calls ended
+    bool has_left_ = false; // there was a call before
+};
+
+/// The ranks whose losses, norms and so on are unlike those of the others in one step.
+class numbers_check {
+public:
+    /// `times`: arrivals are judged.
+    numbers_check(int ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
+        : detector_(ranks, static_cast<int>(number_of_lateness) + (times ? 1 : 0),
+              {.false_alarms_per_step = false_alarms_per_step}),
+          values_(at_rank(ranks)),
+          lateness_floor_(lateness_floor_ns)
+    {
+        make_room(0);
+    }
+
+    double false_alarms_per_step() const noexcept { return detector_.options().false_alarms_per_step; }
+    void make_room(std::size_t slots) { detector_.resize(series_of_calls + 2 * slots); }
+    /// Forgets the series that had this slot.
+    void forget(std::size_t slot)
+    {
+        detector_.forget(series_of_calls + 2 * slot);
+        detector_.forget(series_of_calls + 2 * slot + 1);
+    }
+    void forget()
+    {
+        detector_.reset();
+        losses_are_positive_ = true;
+    }
+    void save(std::vector<std::uint64_t>& words) const { detector_.save(words); }
+    /// False if the words are no such state of this many slots; then nothing changes.
+    bool restore(view<const std::uint64_t> words, std::size_t slots, bool losses_are_positive)
+    {
+        outlier_detector known = detector_;
+        if (!known.restore(words) || known.series() != series_of_calls + 2 * slots) return false;
+        detector_ = std::move(known);
+        losses_are_positive_ = losses_are_positive;
+        return true;
+    }
+    bool losses_are_positive() const noexcept { return losses_are_positive_; } ///< so far in the run
+
+    void begin_step(std::uint64_t step) { detector_.begin_step(step); }
+    /// `norms` and `magnitudes`: logarithms by rank, of one call; NaN by bits where a rank is left out.
+    void add_norms(view<const double> norms, std::size_t slot, int call)
+    {
+        detector_.add(number_of_call_norm, series_of_calls + 2 * slot, norms, call);
+    }
+    void add_magnitudes(view<const double> magnitudes, std::size_t slot, int call)
+    {
+        detector_.add(number_of_call_magnitude, series_of_calls + 2 * slot + 1, magnitudes, call);
+    }
+    /// Behind all calls. `elements`: of the whole gradient. `gram`: n x n, or empty.
+    COLLPROBE_COLD_INLINE void judge(const judged_step& step, std::uint64_t elements, view<const double> gram)
+    {
+        step_record& out = step.out;
+        if (losses_are_positive_) {
+            for (const double loss : out.losses)
+                if (is_finite(loss) && loss < 0) losses_are_positive_ = false;
+            if (!losses_are_positive_) detector_.forget(number_of_loss);
+        }
+        judge_number(step, number_of_loss, finding::loss, out.losses,
+            [this](double loss) { return losses_are_positive_ ? logarithm_of(loss) : loss; });
+        const std::size_t before = out.suspects.size();
+        if (!out.gradient_norms.empty()) {
+            judge_number(step, number_of_norm, finding::gradient_norm, out.gradient_norms,
+                [](double norm) { return logarithm_of(norm); });
+        }
+        name_outliers(number_of_call_norm, finding::gradient_norm, out);
+        const bool norms_are_suspect = out.suspects.size() > before;
+        name_outliers(number_of_call_magnitude, finding::largest_magnitude, out);
+        // A rank of huge norm spoils the leave-one-out cosines of all others.
+        const std::vector<double>& cosines = out.cosine.leave_one_out;
+        if (elements >= elements_for_direction && cosines.size() == values_.size()
+            && !(gram.empty() && norms_are_suspect)) {
+            std::size_t rank = 0;
+            judge_number(step, number_of_cosine, finding::cosine, cosines, [&, this](double cosine) {
+                const std::size_t i = rank++;
+                if (step.marks.without_direction[i]) return not_a_number();
+                return fisher_z(gram.empty() || !is_finite(cosine) ? cosine : mean_cosine(gram, i));
+            });
+        }
+        if (!out.lateness_by_rank.empty()) {
+            judge_number(step, number_of_lateness, finding::late, out.lateness_by_rank,
+                [this](const rank_lateness& of) { return lateness_scale(of.latest); });
+        }
+    }
+
+private:
+    /// The numbers that are judged, and their series; behind them for each slot the norm and the largest magnitude of
+    /// a call.
+    enum judged_number : std::size_t {
+        number_of_loss,
+        number_of_norm,
+        number_of_cosine,
+        number_of_call_norm,
+        number_of_call_magnitude,
+        number_of_lateness,
+    };
+    static constexpr std::size_t series_of_lateness = 3; ///< of the others, their numbers'
+    static constexpr std::size_t series_of_calls = 4;
+    /// Gradients with fewer elements have no test of direction: the cosine of a few numbers is far from Gaussian (that
+    /// of one number is 1 or -1).
+    static constexpr std::uint64_t elements_for_direction = 64;
+
+    template <class Numbers, class Scale>
+    void judge_number(
+        const judged_step& step, judged_number number, finding what, const Numbers& numbers, const Scale& scaled)
+    {
+        for (std::size_t r = 0; r < values_.size(); ++r) {
+            const double value = scaled(numbers[r]);
+            values_[r] = step.marks.left_out[r] && number != number_of_lateness ? not_a_number() : value;
+        }
+        detector_.add(number, number == number_of_lateness ? series_of_lateness : number, values_);
+        name_outliers(number, what, step.out);
+    }
+    COLLPROBE_COLD_INLINE void name_outliers(judged_number number, finding what, step_record& out)
+    {
+        for (const outlier& found : detector_.judge(number)) {
+            const double expected = unscaled_number(number, found.expected);
+            const double value = unscaled_number(number, found.expected + found.distance);
+            const double usual = found.expected + (found.distance < 0 ? -found.seen : found.seen);
+            // Nobody waits for less; and of a rank that is early, or is not known, nothing is told.
+            if (what == finding::late && (found.rank < 0 || value - expected < lateness_floor_)) continue;
+            out.suspects.push_back({.rank = found.rank,
+                .call = found.call,
+                .what = what,
+                .statistic = absolute(found.distance),
+                .threshold = found.limit,
+                .exact = false,
+                .false_alarms_per_step = found.false_alarms_per_step,
+                .number = {value, expected, absolute(unscaled_number(number, usual) - expected), found.steps,
+                    found.is_new_level, found.since}});
+        }
+    }
+    /// A rank's mean cosine with the others, in which one bad rank has weight 1 / (n - 1), independent of its norm.
+    COLLPROBE_COLD_INLINE double mean_cosine(view<const double> gram, std::size_t rank) const
+    {
+        const std::size_t n = values_.size();
+        double sum = 0;
+        int others = 0;
+        for (std::size_t j = 0; j < n; ++j) {
+            const double norms = square_root(gram[rank * n + rank]) * square_root(gram[j * n + j]);
+            const double product = rank < j ? gram[rank * n + j] : gram[j * n + rank];
+            if (j == rank || !is_finite(norms) || !is_finite(product) || !(norms > 0)) continue;
+            sum += product / norms;
+            ++others;
+        }
+        return others > 0 ? sum / others : not_a_number();
+    }
+
+    /// The scale of arrivals, on which their tails are no heavier than exponential, and the way back of any scale.
+    COLLPROBE_COLD_INLINE double lateness_scale(double nanoseconds) const noexcept
+    {
+        if (!is_finite(nanoseconds)) return not_a_number();
+        const double length = natural_log(1 + absolute(nanoseconds) / lateness_unit());
+        return nanoseconds < 0 ? -length : length;
+    }
+    COLLPROBE_COLD_INLINE double unscaled_number(judged_number number, double value) const noexcept
+    {
+        if (number == number_of_loss && !losses_are_positive_) return value;
+        if (number == number_of_cosine) return 1 - 2 / (exponential(2 * value) + 1);
+        if (number != number_of_lateness) return exponential(value);
+        const double length = lateness_unit() * (exponential(absolute(value)) - 1);
+        return value < 0 ? -length : length;
+    }
+    double lateness_unit() const noexcept { return lateness_floor_ > 1000 ? lateness_floor_ : 1000; }
+
+    outlier_detector detector_;
+    std::vector<double> values_;
+    double lateness_floor_; // ns
+    bool losses_are_positive_ = true;
+};
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -1,0 +1,436 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/widen.hpp>
+#include <collprobe/detail/digest_index.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/metrics/direction.hpp>
+#include <collprobe/metrics/dispersion.hpp>
+#include <collprobe/step/checks/judged_step.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Half a unit of the last place, relative to the number, the smallest number and the largest one.
+struct rounding_errors {
+    double relative;
+    double underflow;
+    double largest;
+
+    /// The factor by which so many roundings may make a sum larger: (1 + u)^k <= exp(k u) <= 1 / (1 - k u).
+    double growth(double roundings) const noexcept
+    {
+        return roundings * relative < 0.5 ? 1 / (1 - roundings * relative) : exponential(roundings * relative);
+    }
+};
+
+COLLPROBE_COLD_INLINE rounding_errors rounding_errors_of(element_type type) noexcept
+{
+    int digits = element_traits<double>::digits; // sums of integers are taken in double here
+    int least = -1022;
+    double largest = 0x1.fffffffffffffp1023;
+    with_floating_type(type, [&]<class T>(T) {
+        digits = element_traits<T>::digits;
+        if (element_traits<T>::min_subnormal_exponent > least) least = element_traits<T>::min_subnormal_exponent;
+        using bits = typename element_traits<T>::bits_type;
+        largest = widen(bit_cast<T>(static_cast<bits>(element_traits<T>::smallest_nonfinite - 1)));
+    });
+    return {power_of_two(-digits), power_of_two(least), largest};
+}
+
+/// How far two sums of the same squares may be apart. In double the relative error is at most the longest chain of
+/// additions, times 2^-53; elements of 8 and 16 bits are first added up in float, at most 32 in a row (scan/norm.hpp).
+constexpr double squares_tolerance(element_type type) noexcept { return bytes_of(type) < 4 ? 0x1p-17 : 0x1p-32; }
+
+/// What is known of the lengths of a call's inputs and results, over all ranks.
+struct call_lengths {
+    double norms = 0; ///< sum of the norms of the inputs
+    double norms_error = 0; ///< of `norms`, at most
+    double squares = 0; ///< of the inputs
+    double result = not_a_number(); ///< squares of the one result that all have, or of all parts
+};
+
+/// Sets `call_record::excess`, and appends a suspect if it is above 1. Precondition: all inputs are finite.
+COLLPROBE_COLD_INLINE void judge_lengths(
+    const call_lengths& of, const probed_call& call, int call_index, step_record& out)
+{
+    if (call.has_codes || call.has_leaves || call.has_unknown_scale) return;
+    // What was sent is finite, and what came is not.
+    const bool is_damaged = call.is_move() && out.calls[static_cast<std::size_t>(call_index)].result_nonfinite != 0;
+    if (!is_damaged && !is_finite(of.result)) return;
+    // Squares near the end of a double's range have lost digits; 0 is 0.
+    if (!is_damaged && of.result > 0 && of.result < 0x1p-900) return;
+    suspect found{.call = call_index, .what = finding::shard_differs, .by_length = true};
+    double& excess = out.calls[static_cast<std::size_t>(call_index)].excess;
+    if (call.is_move()) {
+        const double larger = is_damaged || of.squares > of.result ? of.squares : of.result;
+        if (!is_damaged && (!is_finite(of.squares) || (of.squares > 0 && of.squares < 0x1p-900))) return;
+        found.statistic = is_damaged ? 1 : larger > 0 ? absolute(of.result - of.squares) / larger : 0;
+        found.threshold = squares_tolerance(call.type);
+    } else {
+        // Each of n - 1 additions, a factor before and one behind them rounds, or falls below the normal range.
+        const double roundings = out.ranks + 1;
+        const double factor = call.operation == reduction::average ? out.ranks : 1;
+        const rounding_errors by = rounding_errors_of(call.type);
+        found.what = finding::sum_differs;
+        found.statistic = factor * square_root(of.result);
+        found.threshold = (of.norms + of.norms_error) * by.growth(roundings) * (1 + squares_tolerance(call.type))
+            + roundings * factor * by.underflow * square_root(static_cast<double>(call.count));
+        if (!is_finite(found.threshold)) return;
+    }
+    excess = found.threshold > 0 ? found.statistic / found.threshold : found.statistic > 0 ? 0x1p1000 : 0;
+    if (excess > 1 && !call.is_observed) out.suspects.push_back(found);
+}
+
+/// The largest number of the type in units of the largest magnitude that a sum or average can have.
+COLLPROBE_COLD_INLINE double headroom_of(const probed_call& call, const std::vector<statistics>& inputs) noexcept
+{
+    constexpr double down = 0x1p-64; // doubles do not overflow
+    double sum = 0;
+    for (const statistics& each : inputs) sum += each.absolute_maximum * down;
+    if (call.operation == reduction::average) sum /= static_cast<double>(inputs.size());
+    return sum > 0 ? rounding_errors_of(call.type).largest * down / sum : not_a_number();
+}
+
+/// Appends the suspect of a reduction of finite inputs whose result has so many elements that are not finite, the first
+/// one at `first`. `rank`: whose part it is; -1: all have it.
+COLLPROBE_COLD_INLINE void judge_overflow(std::uint64_t elements, std::uint64_t first, int rank,
+    const probed_call& call, int call_index, step_record& out)
+{
+    const double headroom = out.calls[static_cast<std::size_t>(call_index)].headroom;
+    const double terms = call.operation == reduction::average ? out.ranks : 1; // the sum may come before the factor
+    double room = is_finite(headroom) ? headroom / terms / rounding_errors_of(call.type).growth(out.ranks + 1) : 0;
+    if (call.operation == reduction::min || call.operation == reduction::max) room = 0x1p1000;
+    if (call.is_observed) room = 0; // the caller may have scaled the result
+    out.suspects.push_back({.rank = rank,
+        .call = call_index,
+        .what = finding::overflow,
+        .statistic = static_cast<double>(elements),
+        .threshold = room > 1 ? room : 0,
+        .index = first});
+}
+
+/// The results of a step's calls: whether those agree that must, and whether a result can be that of its inputs.
+class results_check {
+public:
+    explicit results_check(int ranks)
+        : holders_(ranks), norms_(at_rank(ranks)), squares_(at_rank(ranks))
+    {
+    }
+
+    /// The lowest rank with the result that most ranks received; -1 if there is no majority. Notes whether all agree.
+    int find_holder(const judged_step& step, std::size_t call)
+    {
+        const int first = first_with_result(step, call);
+        bool& agree = step.out.calls[call].results_agree = true;
+        if (!step.calls[call].has_result || !step.calls[call].is_replicated() || first < 0) return first;
+        const std::uint64_t digest = step.result(first, call).digest;
+        for (int r = first + 1; r < step.ranks(); ++r)
+            agree = agree && (step.result(r, call).digest == digest || step.has_no_result(r, call));
+        if (agree) return first;
+        const digest_index::group* const most = result_of_most(step, call);
+        return most == nullptr ? -1 : most->first_rank;
+    }
+
+    /// Fills the record of the call. `holder`: as found above.
+    void describe(const judged_step& step, std::size_t b, int holder)
+    {
+        const probed_call& call = step.calls[b];
+        call_record& described = step.out.calls[b];
+        described.call = call.call;
+        described.type = call.type;
+        described.count = call.count;
+        described.result_count = call.result_count;
+        described.site = call.site;
+        described.is_observed = call.is_observed;
+        describe_result(step, b, holder);
+        if (!call.has_input) return;
+        described.inputs.reserve(at_rank(step.ranks()));
+        for (int r = 0; r < step.ranks(); ++r) {
+            const statistics& input = step.input(r, b);
+            described.inputs.push_back(input);
+            described.nonfinite += input.nonfinite();
+            const bool has_none = has_no_input(call, input);
+            described.without_input += has_none ? 1 : 0;
+            norms_[at_rank(r)] = has_none ? not_a_number() : input.l2();
+            squares_[at_rank(r)] = input.sum_of_squares;
+        }
+        described.gradient_norm = dispersion(norms_);
+        if (!call.is_gradient()) return;
+        if (!call.has_codes && described.nonfinite == 0) described.headroom = headroom_of(call, described.inputs);
+        if (!call.has_result) return;
+        const double factor = sum_factor(step, b);
+        align_from_sums(squares_, factor * factor * squares_of_result(step, b, holder), direction_);
+        described.pooled_cosine = direction_.pooled;
+    }
+    /// By rank, of the inputs of the call that was described last; NaN by bits without an input.
+    view<const double> norms() const noexcept { return norms_; }
+
+    /// Reductions of finite inputs with results that are not. Of a described call, as all below.
+    void judge_overflow(const judged_step& step, std::size_t b, int holder) const
+    {
+        const probed_call& call = step.calls[b];
+        const bool overflows = step.out.calls[b].result_nonfinite != 0 && step.out.calls[b].nonfinite == 0;
+        for (int r = 0; overflows && call.has_input && !call.is_move() && r < step.ranks(); ++r) {
+            const result_record& result = step.result(r, b);
+            if (result.nonfinite == 0 || (call.is_replicated() && r != holder)) continue;
+            detail::judge_overflow(result.nonfinite, result.first_nonfinite, call.is_replicated() ? -1 : r, call,
+                static_cast<int>(b), step.out);
+        }
+    }
+    /// Results that differ: names the ranks whose result is not that of most ranks; none if no result has a majority.
+    COLLPROBE_COLD_INLINE void judge_replicas(const judged_step& step, std::size_t b)
+    {
+        const digest_index::group* const most = result_of_most(step, b);
+        suspect found{.call = static_cast<int>(b), .what = finding::result_differs};
+        if (most == nullptr) {
+            found.statistic = static_cast<double>(holders_.distinct());
+            step.out.suspects.push_back(found);
+            return;
+        }
+        found.statistic = 1;
+        for (int r = 0; r < step.ranks(); ++r) {
+            if (step.result(r, b).digest == most->digest || step.has_no_result(r, b)) continue;
+            found.rank = r;
+            step.out.suspects.push_back(found);
+        }
+    }
+    void judge_lengths(const judged_step& step, std::size_t b, int holder) const
+    {
+        const probed_call& call = step.calls[b];
+        const call_record& described = step.out.calls[b];
+        if (!call.has_input || described.nonfinite != 0 || !(call.is_move() || call.is_gradient())) return;
+        call_lengths of;
+        std::uint64_t sent = 0;
+        for (const statistics& each : described.inputs) {
+            sent += each.count;
+            of.squares += each.sum_of_squares;
+        }
+        of.norms = total(norms_);
+        if (call.call == collective::broadcast && sent != call.count) return; // nobody read what the root sent
+        of.result = squares_of_result(step, b, holder);
+        detail::judge_lengths(of, call, static_cast<int>(b), step.out);
+    }
+
+    /// The factor that turns a result into the sum over the ranks.
+    static double sum_factor(const judged_step& step, std::size_t call) noexcept
+    {
+        return step.calls[call].operation == reduction::average ? step.ranks() : 1;
+    }
+    /// The squares of the result that all have, or of all parts. NaN if it was not read, or differs between the ranks
+    /// without a majority, and if an element is not finite.
+    static double squares_of_result(const judged_step& step, std::size_t b, int holder)
+    {
+        const probed_call& call = step.calls[b];
+        if (!call.has_result || holder < 0) return not_a_number();
+        double squares = 0;
+        for (int r = 0; r < step.ranks(); ++r) {
+            const int from = call.is_replicated() ? holder : r;
+            if (step.has_no_result(from, b) || step.result(from, b).nonfinite != 0) return not_a_number();
+            squares += step.result(from, b).sum_of_squares;
+            if (call.is_replicated()) break;
+        }
+        return squares;
+    }
+
+private:
+    static void describe_result(const judged_step& step, std::size_t b, int holder)
+    {
+        const probed_call& call = step.calls[b];
+        call_record& described = step.out.calls[b];
+        if (!call.has_result) return;
+        described.has_result_digest = holder >= 0;
+        for (int r = 0; call.is_observed && r < step.ranks(); ++r)
+            described.without_result += step.has_no_result(r, b) ? 1 : 0;
+        if (step.messages.layout().times) {
+            described.intervals.reserve(at_rank(step.ranks()));
+            for (int r = 0; r < step.ranks(); ++r)
+                described.intervals.push_back({step.messages.times(r, b).entered, step.messages.times(r, b).left});
+        }
+        if (holder < 0) return;
+        described.result_norm = square_root(squares_of_result(step, b, holder));
+        if (call.is_replicated()) {
+            described.result_nonfinite = step.result(holder, b).nonfinite;
+            described.result_digest = step.result(holder, b).digest;
+            return;
+        }
+        for (int r = 0; r < step.ranks(); ++r) {
+            described.result_nonfinite += step.result(r, b).nonfinite;
+            described.result_digest
+                = mix64(described.result_digest + 0x9e3779b97f4a7c15u) ^ step.result(r, b).digest;
+        }
+        described.result_digest = mix64(described.result_digest);
+    }
+    /// Groups the ranks by the result of a call. Null if there is no majority.
+    COLLPROBE_COLD_INLINE const digest_index::group* result_of_most(const judged_step& step, std::size_t call)
+    {
+        holders_.clear();
+        for (int r = 0; r < step.ranks(); ++r)
+            if (!step.has_no_result(r, call)) holders_.add(step.result(r, call).digest, r);
+        return holders_.majority();
+    }
+    /// -1: none.
+    static int first_with_result(const judged_step& step, std::size_t call)
+    {
+        for (int r = 0; r < step.ranks(); ++r)
+            if (!step.has_no_result(r, call)) return r;
+        return -1;
+    }
+
+    digest_index holders_;
+    std::vector<double> norms_;
+    std::vector<double> squares_;
+    direction direction_;
+};
+
+/// A suspect if a trainer's norm of the gradient, NaN if none was told, is not `step_record::result_norm`.
+COLLPROBE_COLD_INLINE void judge_told_norm(double told, int rank, step_record& out)
+{
+    // Far above the rounding of a norm in single precision, or in bfloat16 of few digits.
+    constexpr double tolerance = 1.0 / 64;
+    const double known = out.result_norm;
+    if (!is_finite(told) || !is_finite(known)) return;
+    if (absolute(told - known) <= tolerance * (absolute(told) > known ? absolute(told) : known)) return;
+    out.suspects.push_back({.rank = rank, .what = finding::norm_differs, .statistic = told, .threshold = known});
+}
+
+/// The whole gradient of a step: the norms and directions of the ranks' gradients, over all calls that sum one.
+class gradient_measure {
+public:
+    explicit gradient_measure(int ranks)
+        : ranks_(ranks), norms_squared_(at_rank(ranks)), dots_(at_rank(ranks)), differs_(at_rank(ranks))
+    {
+    }
+
+    void forget() { noise_ = smoothed_noise_scale(); }
+    void begin_step()
+    {
+        for (double& value : norms_squared_) value = 0;
+        for (double& value : dots_) value = 0;
+        differs_.assign(differs_.size(), false);
+        sum_norm_squared_ = result_squares_ = 0;
+        all_have_dots_ = all_are_sums_ = all_agree_ = true;
+        elements_ = calls_ = 0;
+    }
+    /// Takes in a call that sums gradients. `holder`: `results_check::find_holder`.
+    void add(const judged_step& step, std::size_t b, int holder)
+    {
+        const probed_call& call = step.calls[b];
+        const double factor = results_check::sum_factor(step, b);
+        all_agree_ = all_agree_ && step.out.calls[b].results_agree;
+        for (int r = 0; r < ranks_; ++r) {
+            const call_entry& entry = step.entry(r, b);
+            norms_squared_[at_rank(r)] += entry.input.sum_of_squares;
+            if (call.is_replicated() && call.has_result
+                && (holder < 0 || entry.result.digest != step.result(holder, b).digest)) {
+                differs_[at_rank(r)] = true;
+                continue;
+            }
+            dots_[at_rank(r)] += entry.result.dot * factor;
+            // Decide from the messages, not from this rank's call: another rank may have called in place.
+            all_have_dots_ = all_have_dots_ && call.call == collective::all_reduce && call.has_result
+                && is_finite(entry.result.dot);
+        }
+        ++calls_;
+        elements_ += call.count;
+        const double squares = results_check::squares_of_result(step, b, holder);
+        result_squares_ += squares;
+        all_are_sums_ = all_are_sums_ && !is_no_sum(step, b, factor, factor * factor * squares);
+        sum_norm_squared_ += factor * factor * squares;
+    }
+    /// Elements of all calls that were taken in.
+    std::uint64_t elements() const noexcept { return elements_; }
+
+    /// Behind all calls: completes the record. Shapes: as `align_over_steps`.
+    void describe(const judged_step& step, view<const double> gram)
+    {
+        if (calls_ == 0) return;
+        // The dot with a result that is not the sum says nothing about the rank's gradient.
+        for (int r = 0; r < ranks_; ++r)
+            if (differs_[at_rank(r)] || !all_are_sums_) dots_[at_rank(r)] = not_a_number();
+        step_record& out = step.out;
+        out.result_norm = square_root(result_squares_);
+        const std::size_t before = out.suspects.size();
+        for (int r = 0; r < ranks_; ++r) judge_told_norm(step.messages.header(r).gradient_norm, r, out);
+        if (2 * (out.suspects.size() - before) > at_rank(ranks_)) { // the trainer's doing, not a rank's
+            out.suspects.resize(before + 1);
+            out.suspects[before].rank = -1;
+        }
+        out.gradient_norms.resize(at_rank(ranks_));
+        for (int r = 0; r < ranks_; ++r) out.gradient_norms[at_rank(r)] = square_root(norms_squared_[at_rank(r)]);
+        out.gradient_norm = dispersion(out.gradient_norms);
+        if (all_have_dots_) align_from_sums(norms_squared_, dots_, sum_norm_squared_, out.cosine);
+        else align_from_sums(norms_squared_, sum_norm_squared_, out.cosine);
+        align_over_steps(ranks_, gram, total(norms_squared_), all_agree_ ? sum_norm_squared_ : not_a_number(),
+            out.cosine);
+    }
+
+    /// Completes `out`, which already holds the directions computed from norms. With a Gram matrix (n x n, upper
+    /// triangle), the exact values replace them. In both cases the cosine predicted by the noise scale over many steps is
+    /// added. Without a matrix, `squares` = sum |g_r|^2 and `sum_norm_squared` = |sum g_r|^2 are used instead; the latter
+    /// is NaN if results differ between ranks: then the step adds nothing to the noise scale, in either mode.
+    COLLPROBE_COLD_INLINE void align_over_steps(
+        int ranks, view<const double> gram, double squares, double sum_norm_squared, direction& out)
+    {
+        if (!gram.empty()) {
+            align_from_gram(gram, ranks, out);
+            squares = 0;
+            double products = 0;
+            for (std::size_t i = 0; i < at_rank(ranks); ++i) {
+                squares += gram[i * at_rank(ranks) + i];
+                for (std::size_t j = i + 1; j < at_rank(ranks); ++j) products += gram[i * at_rank(ranks) + j];
+            }
+            sum_norm_squared = squares + 2 * products;
+        }
+        // In units of the step's own squares: a step with large gradients must not outweigh all others. A sum that is
+        // longer than n terms can make it is none of them.
+        if (is_finite(sum_norm_squared) && squares > 0 && sum_norm_squared <= ranks * squares * (1 + 0x1p-8))
+            noise_.update(estimate_noise(ranks, 1, sum_norm_squared / squares));
+        out.predicted_cosine = noise_.predicted_cosine();
+    }
+
+private:
+    /// Whether the dots show that the result, equal on all ranks, is not the sum. For a correct sum S the dots g_r . S
+    /// add up to |S|^2. Damage is not seen if S . (S - sum g_r) is within |S|^2 / 64. Rounding is allowed for in
+    /// addition: with E = sum |g_r|^2, n + 1 roundings of partial sums bounded by E + |S|^2, as if all were in one
+    /// element, and underflow.
+    bool is_no_sum(const judged_step& step, std::size_t b, double factor, double sum_norm_squared) const
+    {
+        const probed_call& call = step.calls[b];
+        if (call.call != collective::all_reduce || !is_finite(sum_norm_squared)) return false;
+        double dots = 0;
+        double squares = 0;
+        for (int r = 0; r < ranks_; ++r) {
+            const call_entry& entry = step.entry(r, b);
+            if (!is_finite(entry.result.dot) || entry.result.digest != step.result(0, b).digest) return false;
+            dots += entry.result.dot * factor;
+            squares += entry.input.sum_of_squares;
+        }
+        const double roundings = ranks_ + 1;
+        const rounding_errors of = rounding_errors_of(call.type);
+        const double error = square_root(roundings)
+            * (of.relative * square_root(squares + sum_norm_squared)
+                + of.underflow * factor * square_root(static_cast<double>(call.count)));
+        return absolute(dots - sum_norm_squared) > sum_norm_squared / 64 + square_root(sum_norm_squared) * error;
+    }
+
+    int ranks_;
+    std::vector<double> norms_squared_;
+    std::vector<double> dots_;
+    std::vector<bool> differs_; // by rank: its result differs from that of most ranks
+    double sum_norm_squared_ = 0;
+    double result_squares_ = 0;
+    bool all_have_dots_ = true;
+    bool all_are_sums_ = true;
+    bool all_agree_ = true;
+    std::uint64_t elements_ = 0;
+    std::uint64_t calls_ = 0;
+    smoothed_noise_scale noise_;
+};
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail
