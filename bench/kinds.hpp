@@ -134,7 +134,7 @@ inline const std::vector<kind>& all()
                 const std::vector<float>& gradient = own.draw(4096);
                 told.weight = tokens[own.rank];
                 own.probe.observe_input(view<const float>(gradient), own.stream);
-                const std::vector<float>& result = own.sum(gradient, is_wrong ? 0.25 : told.weight / 800);
+                const std::vector<float>& result = own.sum(gradient, is_wrong ? 0.25 : tokens[own.rank] / 800);
                 own.probe.observe_result(view<const float>(result), own.stream);
             },
             {averaging::token_weighted}},

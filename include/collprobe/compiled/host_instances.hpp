@@ -40,6 +40,10 @@ COLLPROBE_SCANS_OF(double)
 COLLPROBE_INSTANCE void detail::measure_orders(
     order_meter&, const detail::gathered_step&, view<const detail::probed_call>, step_record&) noexcept;
 
+COLLPROBE_INSTANCE class detail::basic_step_judge<>;
+COLLPROBE_INSTANCE void detail::judge_summary(detail::step_judge&, const detail::summary_parts&, int,
+    view<const detail::probed_call>, view<const detail::value_keys>, view<const detail::expected_value>,
+    view<const double>, step_record&);
 COLLPROBE_INSTANCE struct detail::step_memory<host::device>;
 COLLPROBE_INSTANCE class probed<local::communicator>;
 COLLPROBE_CALLS_OF(float)

@@ -35,8 +35,8 @@ public:
                 .index = input.first_nonfinite});
         }
     }
-    /// Behind all calls. Where most ranks have them in a step and had them in the one before, the weights have them, and
-    /// one suspect without a rank says so.
+    /// Behind all calls. Where most ranks have them in a step and had them in the one before, the weights have them,
+    /// and one suspect without a rank says so.
     COLLPROBE_COLD_INLINE void judge_spread(step_record& out)
     {
         has_some_.assign(has_some_.size(), false);

@@ -371,9 +371,9 @@ public:
     }
 
     /// Completes `out`, which already holds the directions computed from norms. With a Gram matrix (n x n, upper
-    /// triangle), the exact values replace them. In both cases the cosine predicted by the noise scale over many steps is
-    /// added. Without a matrix, `squares` = sum |g_r|^2 and `sum_norm_squared` = |sum g_r|^2 are used instead; the latter
-    /// is NaN if results differ between ranks: then the step adds nothing to the noise scale, in either mode.
+    /// triangle), the exact values replace them. In both cases the cosine predicted by the noise scale over many steps
+    /// is added. Without a matrix, `squares` = sum |g_r|^2 and `sum_norm_squared` = |sum g_r|^2 are used instead; the
+    /// latter is NaN if results differ between ranks: then the step adds nothing to the noise scale, in either mode.
     COLLPROBE_COLD_INLINE void align_over_steps(
         int ranks, view<const double> gram, double squares, double sum_norm_squared, direction& out)
     {

@@ -54,74 +54,36 @@ COLLPROBE_COLD_INLINE void place_suspects(view<const probed_call> calls, step_re
 /// memory of earlier steps. Every rank runs the same arithmetic on the same bytes in the same order of steps.
 /// Allocates only when a step has more calls than any step before it. A judge for `summary` needs no tables and has
 /// none: at 100,000 ranks they would take 200 MB.
-class step_judge {
+/// A template, so that `collprobe::compiled` can hold its one instance, with all checks.
+template <class Unused = void>
+class basic_step_judge {
 public:
     /// `times`: the messages have times. `evidence`: without it no evidence is gathered over the run.
-    COLLPROBE_COLD_INLINE step_judge(int ranks, double false_alarms_per_step,
+    basic_step_judge(int ranks, double false_alarms_per_step,
         report_mode mode = report_mode::gather, bool times = false, double lateness_floor_ns = 0,
         const std::optional<exchangeability_options>& evidence = {})
-        : step_judge(ranks, mode == report_mode::gather ? ranks : 1, false_alarms_per_step, times, lateness_floor_ns)
+        : basic_step_judge(
+              ranks, mode == report_mode::gather ? ranks : 1, false_alarms_per_step, times, lateness_floor_ns)
     {
         if (evidence && mode == report_mode::gather) evidence_.emplace(ranks, *evidence);
     }
 
     /// \throws error `mismatch` unless all ranks report the same step; the culprits are those unlike most.
     /// Precondition, here and for `judge`: the judge was made for `gather`.
-    COLLPROBE_COLD_INLINE void require_same_step(const gathered_step& step, function_ref<error_origin()> origin)
-    {
-        digest_index holders(ranks_);
-        bool differ = false;
-        for (int r = 1; r < ranks_; ++r) differ = differ || step.header(r).step != step.header(0).step;
-        if (!differ) return;
-        for (int r = 0; r < ranks_; ++r) holders.add(step.header(r).step, r);
-        const digest_index::group* const most = holders.majority();
-        std::string message = "the ranks report different steps:";
-        std::vector<int> culprits;
-        for (int r = 0; r < ranks_; ++r) {
-            if (most != nullptr && step.header(r).step == most->digest) continue;
-            culprits.push_back(r);
-            message += " rank " + std::to_string(r) + " step " + std::to_string(step.header(r).step) + ",";
-        }
-        message += most != nullptr ? " unlike the others" : " with no majority";
-        throw error(status::mismatch, message, origin(), std::move(culprits));
-    }
+    void require_same_step(const gathered_step& step, function_ref<error_origin()> origin);
 
     /// Shapes: `gram` is the n x n Gram matrix of the whole gradient (upper triangle), or empty.
     /// `expected`: of the values that the messages have.
     void judge(const gathered_step& messages, view<const probed_call> calls, view<const expected_value> expected,
-        view<const double> gram, step_record& out)
-    {
-        out.begin(messages.header(0).step, ranks_, report_mode::gather, calls.size(), expected.size());
-        out.forgot = forget_after_loss(messages.last_lost());
-        out.false_alarms_per_step = numbers_.false_alarms_per_step();
-        has_places_ = messages.has_places();
-        find_series(calls);
-        const judged_step step{messages, calls, series_, marks_, out};
-        marks_.begin_step();
-        numbers_.begin_step(out.step);
-        if (evidence_) evidence_->begin_step(out.step);
-        zeros_.begin_step();
-        gradient_.begin_step();
-
-        judge_losses(step);
-        if (!has_places_) places_.judge(step);
-        values_.judge(step, expected);
-        for (std::size_t b = 0; b < calls.size(); ++b) judge_call(step, b);
-        if (gradient_.elements() != 0) zeros_.judge(step);
-        if (messages.layout().times) arrivals_.measure(step);
-        gradient_.describe(step, gram);
-        nonfinite_.judge_spread(out);
-        numbers_.judge(step, gradient_.elements(), gram);
-        if (evidence_) evidence_->judge(step);
-    }
+        view<const double> gram, step_record& out);
 
     /// As `values_check::remember_since` and `gradient_measure::align_over_steps`, of steps that are judged elsewhere.
-    COLLPROBE_COLD_INLINE void remember_since(
+    void remember_since(
         std::size_t value, function_ref<std::uint64_t(std::size_t)> place, std::uint64_t step, expectation_record& of)
     {
         values_.remember_since(value, place, step, of);
     }
-    COLLPROBE_COLD_INLINE void align_over_steps(
+    void align_over_steps(
         view<const double> gram, double squares, double sum_norm_squared, direction& out)
     {
         gradient_.align_over_steps(ranks_, gram, squares, sum_norm_squared, out);
@@ -131,45 +93,25 @@ public:
     bool has_places() const noexcept { return has_places_; }
 
     /// Puts calls that the step misses before the other findings. Of a judged step. Shapes: as `call_roster::judge`.
-    COLLPROBE_COLD_INLINE void judge_missing(
+    void judge_missing(
         view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen,
-        step_record& out)
-    {
-        const auto before = static_cast<std::ptrdiff_t>(out.suspects.size());
-        roster_.judge(calls, has_places, with_integers, unseen, out);
-        std::rotate(out.suspects.begin(), out.suspects.begin() + before, out.suspects.end());
-    }
+        step_record& out);
 
     /// Between two steps there were calls that this object knows nothing of: the time from one to the other is unknown.
     void forget_end() noexcept { arrivals_.forget_end(); }
 
     /// The next step's calls are compared with none of earlier steps.
-    COLLPROBE_COLD_INLINE void forget_calls()
+    void forget_calls()
     {
         known_calls_.clear();
         series_ = {};
     }
 
     /// Forgets all steps, as after a restart, so that it does not matter what a rank has seen before.
-    COLLPROBE_COLD_INLINE void forget()
-    {
-        begun_before_ = known_calls_.begun();
-        known_calls_.reset();
-        roster_.clear();
-        series_ = {};
-        number_.clear();
-        copies_.forget();
-        zeros_.forget();
-        nonfinite_.forget();
-        values_.forget();
-        numbers_.forget();
-        arrivals_.forget();
-        gradient_.forget();
-        if (evidence_) evidence_->forget();
-    }
+    void forget();
 
     /// Forgets all steps, and returns true, if `last_lost`, the same on all ranks, is a step that is not known as lost.
-    COLLPROBE_COLD_INLINE bool forget_after_loss(std::uint32_t last_lost)
+    bool forget_after_loss(std::uint32_t last_lost)
     {
         if (last_lost <= last_lost_) return false;
         last_lost_ = last_lost;
@@ -184,71 +126,14 @@ public:
 
     bool has_evidence() const noexcept { return evidence_.has_value(); }
     /// What the run has shown so far, as words; none if it is not gathered.
-    COLLPROBE_COLD_INLINE std::vector<std::uint64_t> evidence_state() const
-    {
-        std::vector<std::uint64_t> words;
-        if (!evidence_) return words;
-        known_calls_.save(words, begun_before_);
-        words.insert(words.begin(), words.size());
-        const std::vector<std::uint64_t> watched = evidence_->state();
-        words.push_back(watched.size());
-        words.insert(words.end(), watched.begin(), watched.end());
-        words.insert(
-            words.end(), {numbers_.losses_are_positive() ? 1u : 0u, zeros_.longest()[0], zeros_.longest()[1]});
-        numbers_.save(words);
-        words.push_back(checksum_of({words.data(), words.size()}));
-        return words;
-    }
+    std::vector<std::uint64_t> evidence_state() const;
     /// Goes on from the evidence of such a judge. Precondition: `has_evidence()`.
     /// \throws error `invalid_argument` for a state that is none, or that of another judge; then nothing changes.
-    COLLPROBE_COLD_INLINE void restore_evidence(view<const std::uint64_t> state, const call_site& where)
-    {
-        const auto check = [&where](bool condition) {
-            if (!condition) refuse("restore_evidence", "the state is not that of a probe, or it is damaged", where);
-        };
-        check(state.size() > 4 && state[0] < state.size() - 4);
-        const std::size_t end = state.size() - 1;
-        check(checksum_of(state.part(0, end)) == state[end]);
-        const std::size_t first = 2 + static_cast<std::size_t>(state[0]);
-        check(state[first - 1] < end - first && end - first - state[first - 1] >= 3);
-        const std::size_t behind = first + static_cast<std::size_t>(state[first - 1]);
-        evidence_check evidence = evidence_->restored(state.part(first, behind - first), where);
-        call_series known;
-        const view<const std::uint64_t> calls = state.part(1, first - 2);
-        check(known.restore(calls) && known.slots() <= evidence.slots());
-        check(numbers_.restore(state.part(behind + 3, end - behind - 3), evidence.slots(), state[behind] != 0));
-
-        roster_.clear();
-        known_calls_.restore(calls);
-        begun_before_ = known_calls_.begun() - known.begun();
-        number_ = known_calls_.numbers();
-        number_.resize(evidence.slots());
-        *evidence_ = std::move(evidence);
-        copies_.forget();
-        copies_.make_room(number_.size());
-        zeros_.restore(state[behind + 1], state[behind + 2]);
-        values_.forget();
-        nonfinite_.forget();
-    }
+    void restore_evidence(view<const std::uint64_t> state, const call_site& where);
 
 private:
-    COLLPROBE_COLD_INLINE step_judge(
-        int ranks, int table_ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
-        : ranks_(ranks),
-          marks_(table_ranks),
-          places_(table_ranks),
-          values_(table_ranks),
-          results_(table_ranks),
-          copies_(table_ranks),
-          zeros_(table_ranks),
-          nonfinite_(table_ranks),
-          arrivals_(times ? table_ranks : 1, lateness_floor_ns),
-          gradient_(table_ranks),
-          numbers_(table_ranks, false_alarms_per_step, times, lateness_floor_ns),
-          weights_(at_rank(table_ranks)),
-          of_call_(at_rank(table_ranks))
-    {
-    }
+    basic_step_judge(
+        int ranks, int table_ranks, double false_alarms_per_step, bool times, double lateness_floor_ns);
 
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
     COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls)
@@ -346,5 +231,150 @@ private:
     std::vector<double> weights_;
     std::vector<double> of_call_;
 };
+
+using step_judge = basic_step_judge<>;
+
+template <class Unused>
+void basic_step_judge<Unused>::require_same_step(const gathered_step& step, function_ref<error_origin()> origin)
+{
+    bool differ = false;
+    for (int r = 1; r < ranks_; ++r) differ = differ || step.header(r).step != step.header(0).step;
+    if (!differ) return;
+    digest_index holders(ranks_);
+    for (int r = 0; r < ranks_; ++r) holders.add(step.header(r).step, r);
+    const digest_index::group* const most = holders.majority();
+    std::string message = "the ranks report different steps:";
+    std::vector<int> culprits;
+    for (int r = 0; r < ranks_; ++r) {
+        if (most != nullptr && step.header(r).step == most->digest) continue;
+        culprits.push_back(r);
+        message += " rank " + std::to_string(r) + " step " + std::to_string(step.header(r).step) + ",";
+    }
+    message += most != nullptr ? " unlike the others" : " with no majority";
+    throw error(status::mismatch, message, origin(), std::move(culprits));
+}
+
+template <class Unused>
+void basic_step_judge<Unused>::judge(const gathered_step& messages, view<const probed_call> calls,
+    view<const expected_value> expected, view<const double> gram, step_record& out)
+{
+    out.begin(messages.header(0).step, ranks_, report_mode::gather, calls.size(), expected.size());
+    out.forgot = forget_after_loss(messages.last_lost());
+    out.false_alarms_per_step = numbers_.false_alarms_per_step();
+    has_places_ = messages.has_places();
+    find_series(calls);
+    const judged_step step{messages, calls, series_, marks_, out};
+    marks_.begin_step();
+    numbers_.begin_step(out.step);
+    if (evidence_) evidence_->begin_step(out.step);
+    zeros_.begin_step();
+    gradient_.begin_step();
+
+    judge_losses(step);
+    if (!has_places_) places_.judge(step);
+    values_.judge(step, expected);
+    for (std::size_t b = 0; b < calls.size(); ++b) judge_call(step, b);
+    if (gradient_.elements() != 0) zeros_.judge(step);
+    if (messages.layout().times) arrivals_.measure(step);
+    gradient_.describe(step, gram);
+    nonfinite_.judge_spread(out);
+    numbers_.judge(step, gradient_.elements(), gram);
+    if (evidence_) evidence_->judge(step);
+}
+
+template <class Unused>
+void basic_step_judge<Unused>::judge_missing(
+    view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen,
+    step_record& out)
+{
+    const auto before = static_cast<std::ptrdiff_t>(out.suspects.size());
+    roster_.judge(calls, has_places, with_integers, unseen, out);
+    std::rotate(out.suspects.begin(), out.suspects.begin() + before, out.suspects.end());
+}
+
+template <class Unused>
+void basic_step_judge<Unused>::forget()
+{
+    begun_before_ = known_calls_.begun();
+    known_calls_.reset();
+    roster_.clear();
+    series_ = {};
+    number_.clear();
+    copies_.forget();
+    zeros_.forget();
+    nonfinite_.forget();
+    values_.forget();
+    numbers_.forget();
+    arrivals_.forget();
+    gradient_.forget();
+    if (evidence_) evidence_->forget();
+}
+
+template <class Unused>
+std::vector<std::uint64_t> basic_step_judge<Unused>::evidence_state() const
+{
+    std::vector<std::uint64_t> words;
+    if (!evidence_) return words;
+    known_calls_.save(words, begun_before_);
+    words.insert(words.begin(), words.size());
+    const std::vector<std::uint64_t> watched = evidence_->state();
+    words.push_back(watched.size());
+    words.insert(words.end(), watched.begin(), watched.end());
+    words.insert(
+        words.end(), {numbers_.losses_are_positive() ? 1u : 0u, zeros_.longest()[0], zeros_.longest()[1]});
+    numbers_.save(words);
+    words.push_back(checksum_of({words.data(), words.size()}));
+    return words;
+}
+
+template <class Unused>
+void basic_step_judge<Unused>::restore_evidence(view<const std::uint64_t> state, const call_site& where)
+{
+    const auto check = [&where](bool condition) {
+        if (!condition) refuse("restore_evidence", "the state is not that of a probe, or it is damaged", where);
+    };
+    check(state.size() > 4 && state[0] < state.size() - 4);
+    const std::size_t end = state.size() - 1;
+    check(checksum_of(state.part(0, end)) == state[end]);
+    const std::size_t first = 2 + static_cast<std::size_t>(state[0]);
+    check(state[first - 1] < end - first && end - first - state[first - 1] >= 3);
+    const std::size_t behind = first + static_cast<std::size_t>(state[first - 1]);
+    evidence_check evidence = evidence_->restored(state.part(first, behind - first), where);
+    call_series known;
+    const view<const std::uint64_t> calls = state.part(1, first - 2);
+    check(known.restore(calls) && known.slots() <= evidence.slots());
+    check(numbers_.restore(state.part(behind + 3, end - behind - 3), evidence.slots(), state[behind] != 0));
+
+    roster_.clear();
+    known_calls_.restore(calls);
+    begun_before_ = known_calls_.begun() - known.begun();
+    number_ = known_calls_.numbers();
+    number_.resize(evidence.slots());
+    *evidence_ = std::move(evidence);
+    copies_.forget();
+    copies_.make_room(number_.size());
+    zeros_.restore(state[behind + 1], state[behind + 2]);
+    values_.forget();
+    nonfinite_.forget();
+}
+
+template <class Unused>
+basic_step_judge<Unused>::basic_step_judge(
+    int ranks, int table_ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
+    : ranks_(ranks),
+      marks_(table_ranks),
+      places_(table_ranks),
+      values_(table_ranks),
+      results_(table_ranks),
+      copies_(table_ranks),
+      zeros_(table_ranks),
+      nonfinite_(table_ranks),
+      arrivals_(times ? table_ranks : 1, lateness_floor_ns),
+      gradient_(table_ranks),
+      numbers_(table_ranks, false_alarms_per_step, times, lateness_floor_ns),
+      weights_(at_rank(table_ranks)),
+      of_call_(at_rank(table_ranks))
+{
+}
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -322,9 +322,10 @@ COLLPROBE_COLD_INLINE void require_same_step(
 }
 
 /// Makes the record of a step from its combined form. Makes exact checks only: to name a statistical outlier takes the
-/// table of all ranks, which this mode does not have.
-COLLPROBE_COLD_INLINE void judge_summary(
-    step_judge& judge, const summary_parts& step, int ranks, view<const probed_call> calls,
+/// table of all ranks, which this mode does not have. A template for the reason of `basic_step_judge`.
+template <class Judge>
+void judge_summary(
+    Judge& judge, const summary_parts& step, int ranks, view<const probed_call> calls,
     view<const value_keys> values, view<const expected_value> expected, view<const double> gram, step_record& out)
 {
     out.begin(step.keys->step, ranks, report_mode::summary, calls.size(), expected.size());
