@@ -10,7 +10,7 @@
 #include <collprobe/fault/faulty.hpp>
 #include <collprobe/replica/agreement.hpp>
 #include <collprobe/replica/majority_repair.hpp>
-#include <collprobe/replica/periodic_averaging.hpp>
+#include <collprobe/replica/replica_averaging.hpp>
 
 #include "tests/support/run_ranks.hpp"
 
@@ -37,9 +37,9 @@ std::vector<outcome> average_with(int ranks, const std::vector<fault>& faults)
         agreement check(comm, {.max_buffers = 2});
         const host::stream stream;
         const std::vector<replica> list{view(own.weights), view(own.more)};
-        periodic_averaging<faulty<local::communicator>> repair(std::move(hit), list, {.interval = 10, .through_adaptors = true});
+        replica_averaging repair(std::move(hit), list, every{.through_adaptors = true});
         repair.average(stream);
-        own.result = majority_repair(check, repair.buffers(), stream);
+        own.result = majority_repair(check, list, stream);
         stream.synchronize();
     });
     return all;

@@ -13,9 +13,11 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/replica.hpp>
 
-/// Shared by the averaging repairs: replaces replicas of floating-point elements by their average over the ranks.
+/// Of `replica_averaging`: replaces replicas of floating-point elements by their average over the ranks.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Element types that are averaged directly. Others are sent as float, and the average is rounded once.
@@ -39,15 +41,27 @@ struct convert_element {
 template <class T>
 concept buffer_and_no_list_of_replicas = !std::is_convertible_v<const T&, view<const replica>>;
 
-/// Elements of scratch memory needed to average a list: none without elements narrower than float.
-inline std::uint64_t scratch_for(const std::vector<replica>& buffers, std::uint64_t most) noexcept
+/// Elements of float scratch memory needed to average a list: none without elements narrower than float. Larger buffers
+/// are averaged in pieces.
+inline std::uint64_t scratch_for(const std::vector<replica>& buffers) noexcept
 {
+    constexpr std::uint64_t most = std::uint64_t{1} << 20;
     std::uint64_t needed = 0;
     for (const replica& each : buffers) {
         if (bytes_of(each.type) < 4 && each.count > needed) needed = each.count;
     }
     return needed < most ? needed : most;
 }
+
+/// Memory for averages in place.
+template <class Device>
+struct averaging_memory {
+    averaging_memory(const std::vector<replica>& buffers, std::size_t) : scratch(scratch_for(buffers)) {}
+    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, done); }
+
+    typename Device::template buffer<float> scratch;
+    typename Device::event done; ///< the last average
+};
 
 /// Bytes that a rank hands to the communicator to average a list.
 inline std::uint64_t averaged_bytes(const std::vector<replica>& buffers) noexcept
@@ -73,14 +87,11 @@ inline std::string unfit_for_averages(const replica& buffer)
 
 /// \throws error `invalid_argument` naming the first buffer that has no average.
 template <communicator Comm>
-void require_averages(
-    const Comm& comm, const std::vector<replica>& buffers, const char* list, const char* call, call_site where)
+void require_averages(const caller<Comm>& who, view<const replica> buffers, const char* list)
 {
     for (std::size_t i = 0; i < buffers.size(); ++i) {
         const std::string wrong = unfit_for_averages(buffers[i]);
-        if (wrong.empty()) continue;
-        caller(comm, call, where)
-            .fail(status::invalid_argument, std::string(list) + "[" + std::to_string(i) + "]" + wrong);
+        if (!wrong.empty()) who.fail(status::invalid_argument, list + ("[" + std::to_string(i) + "]" + wrong));
     }
 }
 
@@ -106,14 +117,6 @@ void average_replica(Comm& comm, const replica& from, const replica& to, view<fl
             }
         }
     });
-}
-
-/// Calls `use` with the communicator for averages: the innermost one, or the given one with its adaptors.
-template <communicator Comm, class Use>
-void with_route(Comm& comm, bool through_adaptors, const Use& use)
-{
-    if (through_adaptors) use(comm);
-    else use(comm.innermost());
 }
 
 } // namespace collprobe::detail

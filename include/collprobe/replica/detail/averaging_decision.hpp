@@ -2,18 +2,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/replica/detail/average_replicas.hpp>
 
-/// The device's part of dynamic averaging: distances on a sample of the coordinates, and the next interval.
+/// Of `when_worth_it`: distances on a sample of the coordinates, and the next interval, computed on the device.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The number of parts of a sum over a buffer.
-inline constexpr std::uint64_t distance_parts = 16;
+inline constexpr std::uint64_t first_interval = 10; ///< steps before the first average: there is no measurement yet
+inline constexpr std::uint64_t least_interval = 2; ///< also the steps until the host asks for the decision
+/// Holds on clean ranks, and also where no noise was measured in the interval.
+inline constexpr std::uint64_t most_interval = 100;
+inline constexpr std::uint64_t sampled_coordinates = 65536; ///< at least, of weights that have so many
+inline constexpr std::uint64_t distance_parts = 16; ///< of a sum over a buffer
 
 /// Squared distance of every `stride`-th element of two buffers, or their squared norm if `other` is null. A body
 /// for `sum_each` with `distance_parts` items.
@@ -49,18 +56,10 @@ struct averaging_sums {
     double ratio; ///< ||g~^m|| / ||thetabar - theta^m||, at most the largest interval
 };
 
-/// The result, equal on all ranks.
-struct averaging_decision {
-    std::uint64_t interval;
-    double variance; ///< sigma^2
-    double ratio; ///< the ratio that the interval is computed from
-};
-
 /// This rank's terms. A body for `for_each` with one index.
 struct add_up_distances {
     const double* distances; ///< `parts` numbers for each of the three sums, in the order of `averaging_sums`
     std::uint64_t parts;
-    double most;
     averaging_sums* sums;
 
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept
@@ -74,6 +73,7 @@ struct add_up_distances {
         // If one of them is not finite the ratio is 0 too, which gives the shortest interval.
         const bool finite = is_finite(all.squared_distance) && is_finite(all.squared_gradient);
         if (finite) {
+            constexpr auto most = static_cast<double>(most_interval);
             all.ratio = all.squared_gradient < most * most * all.squared_distance
                 ? square_root(all.squared_gradient / all.squared_distance)
                 : most;
@@ -82,47 +82,69 @@ struct add_up_distances {
     }
 };
 
+/// sigma^2 from squared distances; 0 where no estimate is possible. `divisor`: their expectation for a sigma^2 of 1.
+COLLPROBE_HD inline double noise_variance(double squared_distances, double divisor) noexcept
+{
+    return divisor > 0 ? squared_distances / divisor : 0;
+}
+
 /// The next interval from the sums over all ranks. A body for `for_each` with one index.
 struct decide_interval {
     const averaging_sums* sums;
-    bool literal;
+    bool published;
     double ranks;
-    double divisor; ///< squared distance per sigma^2, summed over the ranks; 0: no estimate is possible
+    double divisor; ///< as in `noise_variance`, summed over the ranks
     double coordinates; ///< coordinates of the sample, over all ranks
     double reach; ///< the final displacement of a coordinate per unit of a step's gradient
     double gain; ///< the interval for a ratio of 1
-    std::uint64_t least;
-    std::uint64_t most;
-    averaging_decision* decision;
+    std::uint64_t* interval;
 
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept
     {
         const averaging_sums all = *sums;
-        averaging_decision result{most, 0, 0};
+        const double variance = noise_variance(all.squared_distance, divisor);
         const bool finite = is_finite(all.squared_distance) && is_finite(all.squared_gradient)
             && is_finite(all.squared_weights);
+        *interval = most_interval;
         if (!finite) {
-            result.interval = least; // the numbers are unusable: measure again soon
-        } else {
-            if (divisor > 0) result.variance = all.squared_distance / divisor;
-            if (literal) {
-                result.ratio = all.ratio / ranks;
-                result.interval = limited(result.ratio);
-            } else if (result.variance > 0 && reach > 0) {
-                result.ratio = square_root(all.squared_weights / coordinates / result.variance) / reach;
-                result.interval = limited(gain * result.ratio);
-            }
+            *interval = least_interval; // the numbers are unusable: measure again soon
+        } else if (published) {
+            *interval = limited(all.ratio / ranks);
+        } else if (variance > 0 && reach > 0) {
+            *interval = limited(gain * (square_root(all.squared_weights / coordinates / variance) / reach));
         }
-        *decision = result;
     }
 
 private:
-    COLLPROBE_HD std::uint64_t limited(double wanted) const noexcept
+    COLLPROBE_HD static std::uint64_t limited(double wanted) noexcept
     {
-        if (!(wanted < static_cast<double>(most))) return most;
+        if (!(wanted < static_cast<double>(most_interval))) return most_interval;
         const auto rounded = static_cast<std::uint64_t>(wanted + 0.5);
-        return rounded < least ? least : rounded;
+        return rounded < least_interval ? least_interval : rounded;
     }
+};
+
+/// Memory for averages beside a step, and for what is measured of them.
+template <class Device>
+struct measuring_memory : averaging_memory<Device> {
+    measuring_memory(const std::vector<replica>& buffers, std::size_t weights)
+        : averaging_memory<Device>(buffers, weights), distances(3 * weights * distance_parts), sums(1), interval(1),
+          seen_interval(1)
+    {
+        for (const replica& each : buffers) copies.emplace_back(each.size_bytes());
+    }
+    bool finished_by(deadline until) const noexcept
+    {
+        return detail::finished_by(until, placed) && averaging_memory<Device>::finished_by(until);
+    }
+
+    std::vector<typename Device::template buffer<std::uint8_t>> copies; ///< become the averages
+    typename Device::template buffer<double> distances; ///< of the weights, then squares of gradients and averages
+    typename Device::template buffer<averaging_sums> sums;
+    typename Device::template buffer<std::uint64_t> interval;
+    typename Device::template host_buffer<std::uint64_t> seen_interval;
+    typename Device::event placed; ///< the last work on the caller's stream
+    typename Device::stream communication; // destroyed first, with the work that uses the other members
 };
 
 } // namespace collprobe::detail
