@@ -187,8 +187,8 @@ void over_communicator(std::uint64_t injections, std::uint64_t seed, tally& coun
                 for (std::size_t i = 0; i < what.bad.size(); ++i) {
                     if (what.bad[i] == comm.rank()) mine = what.damaged[i];
                 }
-                const agreement_verdict found = check.locate(std::vector{mine.as_replica()}, stream);
-                misses[me] += found.buffers.size() == 1 && what.is_found(found.buffers[0], ranks) ? 0 : 1;
+                const std::vector<disagreement> found = check.locate(std::vector{mine.as_replica()}, stream);
+                misses[me] += found.size() == 1 && what.is_found(found[0], ranks) ? 0 : 1;
                 (void)majority_repair(check, std::vector{mine.as_replica()}, stream);
                 misses[me] += testing::differences_of(what.clean, mine, 0).elements == 0 ? 0 : 1;
             }

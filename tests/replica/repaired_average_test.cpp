@@ -62,9 +62,9 @@ TEST_CASE("an average that was hit on its way to a rank ends with the bits of on
                     CHECK(each.result.repaired);
                     CHECK(each.result.majority);
                     CHECK(each.result.rounds == 1);
-                    REQUIRE(each.result.found.buffers.size() == 1);
-                    CHECK(each.result.found.buffers[0].buffer == static_cast<int>(call));
-                    CHECK(each.result.found.buffers[0].others == std::vector<int>{rank});
+                    REQUIRE(each.result.found.size() == 1);
+                    CHECK(each.result.found[0].buffer == static_cast<int>(call));
+                    CHECK(each.result.found[0].others == std::vector<int>{rank});
                     CHECK(each.weights == clean[0].weights);
                     CHECK(each.more == clean[0].more);
                 }

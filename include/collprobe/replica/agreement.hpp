@@ -30,6 +30,8 @@ struct agreement_options {
     int reference_rank = -1;
 };
 
+struct repair_result;
+
 /// Compares what the ranks hold (results, weights, optimizer state), and finds which ranks differ and where. For a step
 /// that must not wait, `probed::expect_equal` tells later whether all hold the same: README.md.
 ///
@@ -80,21 +82,27 @@ public:
         return compare(buffers, stream, {*comm_, "agreed", where});
     }
 
-    /// Finds which ranks differ, in which elements, and by which bits. The verdict is equal on all ranks. Each damaged
-    /// rank has its own `difference`. A difference is missed only if the digests of its block are equal.
+    /// Finds which ranks differ, in which elements, and by which bits: one `disagreement` for each buffer that differs,
+    /// none if all ranks hold the same. Equal on all ranks. Each damaged rank has its own `difference`. A difference is
+    /// missed only if the digests of its block are equal.
     /// Cost: that of `agreed`. For each buffer that differs: all-gathers of 24 and of 40 bytes; some rounds (two for
     /// one damaged place in 1 GiB), each of one read of the remaining blocks, a broadcast of at most 32 KiB and an
     /// all-reduce of 4 KiB; and a broadcast of the blocks that differ.
-    agreement_verdict locate(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
+    std::vector<disagreement> locate(
+        view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
     {
-        agreement_verdict verdict;
+        std::vector<disagreement> reports;
         for (detail::located_difference& found : find(buffers, stream, "locate", where))
-            verdict.buffers.push_back(std::move(found.report));
-        verdict.agree = verdict.buffers.empty();
-        return verdict;
+            reports.push_back(std::move(found.report));
+        return reports;
     }
 
-    /// For repairs: as `locate`, and returns the blocks to restore.
+private:
+    using caller = detail::caller<Comm>;
+    template <collprobe::communicator C>
+    friend repair_result majority_repair(agreement<C>&, view<const replica>, stream_ref_of<C>, call_site);
+
+    /// As `locate`, with the blocks to restore.
     std::vector<detail::located_difference> find(
         view<const replica> buffers, stream_ref stream, const char* call, call_site where)
     {
@@ -112,8 +120,8 @@ public:
         }
         return all;
     }
-    /// For repairs: sends the blocks found from one of the reference's holders (number `turn`, modulo their count) to
-    /// the other ranks. Returns the number of bytes sent.
+    /// Sends the blocks found from one of the reference's holders (number `turn`, modulo their count) to the other
+    /// ranks. Returns the number of bytes sent.
     std::uint64_t restore(const detail::located_difference& found, int turn, view<const replica> buffers,
         stream_ref stream, call_site where)
     {
@@ -126,9 +134,6 @@ public:
         ranks.compare_with(found.wanted);
         return ranks.restore(found.search, holders[static_cast<std::size_t>(turn) % holders.size()], take);
     }
-
-private:
-    using caller = detail::caller<Comm>;
 
     std::uint64_t room() const noexcept { return static_cast<std::uint64_t>(options_.max_buffers); }
     /// What the last comparison found: of a buffer, or (index `room()`) of its number.

@@ -56,15 +56,11 @@ struct when_worth_it {
 
 /// Averages replicas that drift apart. It bounds the drift without detecting it, and spreads errors to all ranks:
 /// sigma^2 / M of the noise remains. `majority_repair` is exact if most ranks are right.
-///
 /// Each step calls `step` behind the optimiser, and the training ends with `finish`. With `every` an average runs in
-/// place, on the stream of the step. With `when_worth_it` it runs on a copy, beside the next step, which calls
-/// `before_update`: README.md has the call sequence, the reason for the rule, and the effect of a damaged message.
+/// place, on the stream of the step. With `when_worth_it` it runs on a copy, beside the next step (README.md).
 /// Shapes: floating-point buffers of any types, borrowed; the same lists and counts on all ranks. Narrower elements
-/// are sent and added as float, and rounded once. Equal replicas keep their bits if the number of ranks is a power of
-/// two.
-/// Result: all ranks hold the same bits, unless an adaptor changes what a rank receives (`through_adaptors`). In that
-/// case `majority_repair` gives all ranks the bits that most received.
+/// are sent and added as float, and rounded once. Equal replicas keep their bits on 2, 4, 8 ... ranks.
+/// Result: all ranks hold the same bits, unless an adaptor changes what a rank receives (`through_adaptors`).
 /// Preconditions: one thread at a time.
 /// Stream behaviour: enqueued; the host does not allocate, and waits only in `step` of `when_worth_it`, two steps after
 /// an average, for the decision. With `every`, `average` may be captured if no elements are narrower than float.
@@ -85,7 +81,8 @@ public:
     /// one of its own. `state`, the optimiser's, is averaged with the weights.
     replica_averaging(Comm comm, view<const replica> weights, const Schedule& schedule, view<const replica> state = {},
         call_site where = call_site::current())
-        : comm_(std::move(comm)), schedule_(schedule), buffers_(weights.begin(), weights.end()), weights_(weights.size())
+        : comm_(std::move(comm)), schedule_(schedule), buffers_(weights.begin(), weights.end()),
+          weights_(weights.size())
     {
         const detail::caller<Comm> who(comm_, "replica_averaging", where);
         detail::require_averages(who, weights, "weights");
