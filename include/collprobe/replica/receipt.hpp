@@ -86,6 +86,7 @@ public:
     static receipt read(std::string_view text, call_site where = call_site::current());
 
 private:
+    std::size_t place_of(std::string_view name) const noexcept; ///< of a tensor, or where it would be
     receipt_tensor& tensor_for(receipt_tensor description, const call_site& where);
 
     int rank_ = -1;

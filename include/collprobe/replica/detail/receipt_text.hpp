@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <charconv>
+#include <system_error>
+
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/replica/receipt.hpp>
 
@@ -53,24 +56,17 @@ public:
     void end() const { require(left_.empty(), "there is more on the line than there can be"); }
     std::uint64_t decimal()
     {
-        require(!left_.empty() && digit(left_[0], 10) >= 0, "no number where one must be");
         std::uint64_t number = 0;
-        for (; !left_.empty() && digit(left_[0], 10) >= 0; left_.remove_prefix(1)) {
-            const bool fits = !__builtin_mul_overflow(number, std::uint64_t{10}, &number)
-                && !__builtin_add_overflow(number, static_cast<std::uint64_t>(digit(left_[0], 10)), &number);
-            require(fits, "a number of more than 64 bits");
-        }
+        const std::errc result = number_of(10, left_.size(), number);
+        require(result != std::errc::result_out_of_range, "a number of more than 64 bits");
+        require(result == std::errc(), "no number where one must be");
         return number;
     }
     std::uint64_t hexadecimal()
     {
-        expect("0x");
         std::uint64_t number = 0;
-        std::size_t digits = 0;
-        for (; digits < left_.size() && digit(left_[digits], 16) >= 0; ++digits)
-            number = number << 4 | static_cast<std::uint64_t>(digit(left_[digits], 16));
-        require(digits >= 1 && digits <= 16, "no number of 64 bits where one must be");
-        left_.remove_prefix(digits);
+        expect("0x");
+        require(number_of(16, left_.size(), number) == std::errc(), "no number of 64 bits where one must be");
         return number;
     }
     tensor_shape shape()
@@ -91,10 +87,11 @@ public:
         while (!take("\"")) {
             require(!left_.empty(), "a name without an end");
             if (take("\\x")) {
-                const bool two = left_.size() >= 2 && digit(left_[0], 16) >= 0 && digit(left_[1], 16) >= 0;
-                require(two, "not two digits behind \\x");
-                name += static_cast<char>(digit(left_[0], 16) * 16 + digit(left_[1], 16));
-                left_.remove_prefix(2);
+                const std::size_t size = left_.size();
+                std::uint64_t byte = 0;
+                const bool is_byte = number_of(16, 2, byte) == std::errc() && size - left_.size() == 2;
+                require(is_byte, "not two digits behind \\x");
+                name += static_cast<char>(byte);
             } else {
                 require(left_[0] != '\\', "a backslash without an x");
                 name += left_[0];
@@ -139,10 +136,13 @@ public:
     }
 
 private:
-    static int digit(char c, int base) noexcept
+    /// Takes a number of at most `most` digits, without a sign.
+    std::errc number_of(int base, std::size_t most, std::uint64_t& number) noexcept
     {
-        const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : base;
-        return value < base ? value : -1;
+        const char* const begin = left_.data();
+        const auto [end, result] = std::from_chars(begin, begin + std::min(most, left_.size()), number, base);
+        left_.remove_prefix(static_cast<std::size_t>(end - begin));
+        return result;
     }
 
     std::string_view left_;
@@ -175,11 +175,9 @@ COLLPROBE_COLD_INLINE receipt_part read_part(receipt_line& line, const receipt_t
     made.box.first = line.shape();
     line.expect(" ");
     made.box.extent = line.shape();
-    bool inside = made.box.first.dimensions == of.shape.dimensions && made.box.extent.dimensions == of.shape.dimensions;
-    for (int d = 0; inside && d < of.shape.dimensions; ++d) {
-        inside = made.box.first.size[d] < of.shape.size[d] && made.box.extent.size[d] != 0
-            && made.box.extent.size[d] <= of.shape.size[d] - made.box.first.size[d];
-    }
+    const bool inside = made.box.first.dimensions == of.shape.dimensions
+        && made.box.extent.dimensions == of.shape.dimensions && made.box.extent.elements() != 0
+        && intersection(made.box, whole_box(of.shape)) == made.box;
     line.require(inside, "a part that is not within its tensor");
     const std::uint64_t elements = made.box.extent.elements();
     line.expect(" ");

@@ -2,10 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include <collprobe/replica/receipt.hpp>
 
 /// One receipt against another.
-namespace collprobe::inline COLLPROBE_ABI::detail {
+namespace collprobe::inline COLLPROBE_ABI {
+namespace detail {
 
 /// The digest of some bits, and where they belong. `type`: of the bits, that of the tensor or of a cast.
 struct known_content {
@@ -13,7 +16,6 @@ struct known_content {
     std::string_view type;
     const receipt_tensor* tensor;
     tensor_box box;
-    std::size_t place; // of equal contents the first in the receipt is named
 };
 
 /// Which digests of two receipts are of the same type: -1 that of the tensor itself, else a cast.
@@ -77,30 +79,28 @@ COLLPROBE_COLD_INLINE std::optional<digest_state> state_of_region(
 {
     digest_state state;
     std::uint64_t covered = 0;
-    bool whole_parts = true;
-    for_each_cell(of, [&](std::size_t first, std::size_t end) {
-        const receipt_part& part = of.parts[first];
+    for (const box_parts& parts : boxes_of(of)) {
         std::uint64_t common = 0;
-        for (const tensor_box& box : region) common += intersection(box, part.box).extent.elements();
-        if (common == 0) return;
-        whole_parts = whole_parts && end == first + 1 && common == part.box.extent.elements();
+        for (const tensor_box& box : region) common += intersection(box, parts[0].box).extent.elements();
+        if (common == 0) continue;
+        if (parts.count() > 1 || common != parts[0].box.extent.elements()) return {};
         covered += common;
-        state.merge(state_of(part, cast));
-    });
-    if (!whole_parts || covered != elements) return {};
+        state.merge(state_of(parts[0], cast));
+    }
+    if (covered != elements) return {};
     return state;
 }
 
 /// A region that both receipts can tell as a whole: some parts of the one have the same elements as some of the other.
 struct comparable_region {
     part_list expected;
-    std::vector<std::pair<std::size_t, std::size_t>> found; ///< runs of parts with the same box
+    std::vector<box_parts> found;
 
-    /// The first part of each run.
-    part_list first_found(const receipt_tensor& of) const
+    /// One part of each box.
+    part_list first_found() const
     {
         part_list parts;
-        for (const auto& run : found) parts.push_back(&of.parts[run.first]);
+        for (const box_parts& each : found) parts.push_back(&each[0]);
         return parts;
     }
 };
@@ -109,19 +109,18 @@ struct comparable_region {
 COLLPROBE_COLD_INLINE std::vector<comparable_region> find_comparable(
     const receipt_tensor& expected, const receipt_tensor& found)
 {
-    std::vector<std::pair<std::size_t, std::size_t>> cells;
-    for_each_cell(found, [&](std::size_t first, std::size_t end) { cells.emplace_back(first, end); });
+    const std::vector<box_parts> boxes = boxes_of(found);
     const std::size_t own = expected.parts.size();
-    std::vector<std::size_t> group(own + cells.size());
+    std::vector<std::size_t> group(own + boxes.size());
     for (std::size_t i = 0; i < group.size(); ++i) group[i] = i;
     const auto root = [&](std::size_t i) {
         while (group[i] != i) i = group[i] = group[group[i]];
         return i;
     };
     for (std::size_t i = 0; i < own; ++i) {
-        for (std::size_t k = 0; k < cells.size(); ++k) {
-            const tensor_box& other = found.parts[cells[k].first].box;
-            if (intersection(expected.parts[i].box, other).extent.elements() != 0) group[root(i)] = root(own + k);
+        for (std::size_t k = 0; k < boxes.size(); ++k) {
+            const tensor_box common = intersection(expected.parts[i].box, boxes[k][0].box);
+            if (common.extent.elements() != 0) group[root(i)] = root(own + k);
         }
     }
     std::vector<comparable_region> all;
@@ -133,7 +132,7 @@ COLLPROBE_COLD_INLINE std::vector<comparable_region> find_comparable(
             all.emplace_back();
         }
         if (i < own) all[at].expected.push_back(&expected.parts[i]);
-        else all[at].found.push_back(cells[i - own]);
+        else all[at].found.push_back(boxes[i - own]);
     }
     return all;
 }
@@ -146,21 +145,21 @@ public:
             if (tensor.parts.empty()) continue;
             const part_list parts = all_parts(tensor);
             const tensor_box box = box_around(parts);
-            contents_.push_back({tensor.whole().finish(), tensor.type, &tensor, box, contents_.size()});
+            contents_.push_back({tensor.whole().finish(), tensor.type, &tensor, box});
             for (const receipt_part* part : parts) {
                 if (parts.size() > 1)
-                    contents_.push_back({part->content, tensor.type, &tensor, part->box, contents_.size()});
+                    contents_.push_back({part->content, tensor.type, &tensor, part->box});
             }
             for (std::size_t i = 0; i < tensor.casts.size(); ++i) {
                 if (is_stated(tensor, i)) {
                     contents_.push_back({state_of(parts, static_cast<int>(i)).finish(), name(tensor.casts[i].type),
-                        &tensor, box, contents_.size()});
+                        &tensor, box});
                 }
             }
         }
-        std::sort(contents_.begin(), contents_.end(), [](const known_content& a, const known_content& b) {
-            return a.content != b.content ? a.content < b.content : a.place < b.place;
-        });
+        // Of equal contents the first in the receipt is named.
+        std::stable_sort(contents_.begin(), contents_.end(),
+            [](const known_content& a, const known_content& b) { return a.content < b.content; });
     }
 
     void compare(const receipt_tensor& expected, const receipt_tensor& found)
@@ -190,7 +189,7 @@ public:
         std::vector<comparable_region> differ;
         std::size_t parts_that_differ = 0;
         for (comparable_region& region : find_comparable(expected, found)) {
-            const part_list parts = region.first_found(found);
+            const part_list parts = region.first_found();
             if (elements_of(region.expected) != elements_of(parts)) {
                 if (!parts.empty()) add_to_gaps(before, region);
             } else if (!compare_replicas(expected, found, region, types[0])) {
@@ -228,17 +227,16 @@ private:
         }
     }
 
-    /// One part of each run, so that together they have the expected bits; empty if there are none among the first
+    /// One part of each box, so that together they have the expected bits; empty if there are none among the first
     /// 4096 choices.
-    static part_list right_choice(
-        const digest_state& wanted, const receipt_tensor& found, const comparable_region& region, int cast)
+    static part_list right_choice(const digest_state& wanted, const comparable_region& region, int cast)
     {
-        part_list choice = region.first_found(found);
+        part_list choice = region.first_found();
         for (int tries = 0; tries < 4096; ++tries) {
             if (same_bits(wanted, state_of(choice, cast))) return choice;
             std::size_t i = 0; // the next choice, as a counter has the next number
-            for (; i < choice.size() && ++choice[i] == &found.parts[0] + region.found[i].second; ++i)
-                choice[i] = &found.parts[region.found[i].first];
+            for (; i < choice.size() && ++choice[i] == region.found[i].end(); ++i)
+                choice[i] = region.found[i].begin();
             if (i == choice.size()) break;
         }
         return {};
@@ -248,20 +246,19 @@ private:
     bool compare_replicas(const receipt_tensor& expected, const receipt_tensor& found, const comparable_region& region,
         const same_type& type)
     {
-        const part_list right = right_choice(state_of(region.expected, type.expected), found, region, type.found);
+        const part_list right = right_choice(state_of(region.expected, type.expected), region, type.found);
         for (std::size_t at = 0; at < region.found.size(); ++at) {
-            const auto [first, end] = region.found[at];
-            if (end == first + 1) continue;
+            const box_parts& replicas = region.found[at];
+            if (replicas.count() == 1) continue;
             receipt_finding finding = about(receipt_problem::replicas_differ, expected);
-            finding.box = found.parts[first].box;
-            for (std::size_t i = first; i < end; ++i) {
-                const receipt_part& part = found.parts[i];
-                add_ranks(finding, part);
+            finding.box = replicas[0].box;
+            for (const receipt_part& part : replicas) {
+                add_ranks(finding.ranks, part.ranks);
                 if (!right.empty() && right[at] != &part) name_parts(expected, found, {}, {&part}, {type});
             }
             if (right.empty()) findings.push_back(finding);
         }
-        return !right.empty() || (region.found.size() == 1 && region.found[0].second - region.found[0].first > 1);
+        return !right.empty() || (region.found.size() == 1 && region.found[0].count() > 1);
     }
 
     /// What is wrong with a region that differs. Of its parts it is not known which ones are wrong.
@@ -269,8 +266,8 @@ private:
         const std::vector<same_type>& types)
     {
         part_list parts;
-        for (const auto& [first, end] : region.found)
-            for (std::size_t i = first; i < end; ++i) parts.push_back(&found.parts[i]);
+        for (const box_parts& replicas : region.found)
+            for (const receipt_part& each : replicas) parts.push_back(&each);
         if (parts.size() == region.found.size()) {
             name_parts(expected, found, region.expected, parts, types);
         } else {
@@ -288,7 +285,7 @@ private:
     {
         receipt_finding finding = about(receipt_problem::altered, tensor);
         finding.box = box_around(parts);
-        for (const receipt_part* each : parts) add_ranks(finding, *each);
+        for (const receipt_part* each : parts) add_ranks(finding.ranks, each->ranks);
         return finding;
     }
 
@@ -375,9 +372,7 @@ private:
     std::vector<known_content> contents_; ///< of what is expected, by digest
 };
 
-} // namespace collprobe::detail
-
-namespace collprobe::inline COLLPROBE_ABI {
+} // namespace detail
 
 COLLPROBE_COLD_INLINE std::vector<receipt_finding> verify(
     const receipt& expected, const receipt& found, view<const receipt> older, call_site where)
