@@ -41,25 +41,20 @@ public:
     }
     void compare_with(const detail::held_buffer&) const {}
 
-    view<const std::uint8_t> mark(const detail::block_search& search, int reference)
+    view<const std::uint8_t> mark(const detail::block_search& search)
     {
         const std::uint64_t blocks = search.firsts().count();
-        std::vector<std::uint64_t> expected(blocks), mine(blocks);
-        std::vector<std::uint8_t> differs(blocks);
-        marks_.assign(blocks, 0);
-        digest(search, *buffers_[static_cast<std::size_t>(reference)], expected);
+        std::vector<std::uint64_t> maxima(2 * blocks), mine(2 * blocks);
         for (raw_buffer* buffer : buffers_) {
-            if (buffer == buffers_[static_cast<std::size_t>(reference)]) continue;
             digest(search, *buffer, mine);
-            for (std::uint64_t b = 0; b < blocks; ++b) {
-                detail::mark_differences{mine.data(), expected.data(), differs.data()}(b);
-                marks_[b] = marks_[b] > differs[b] ? marks_[b] : differs[b];
-            }
+            for (std::uint64_t i = 0; i < 2 * blocks; ++i) maxima[i] = maxima[i] > mine[i] ? maxima[i] : mine[i];
         }
+        marks_.assign(blocks, 0);
+        for (std::uint64_t b = 0; b < blocks; ++b) marks_[b] = detail::is_equal_pair(maxima.data(), b) ? 0 : 1;
         return marks_;
     }
 
-    view<const detail::found_difference> compare(const detail::block_search& search, int reference)
+    view<const difference> compare(const detail::block_search& search, int reference)
     {
         const raw_buffer& source = *buffers_[static_cast<std::size_t>(reference)];
         detail::with_word(source.type, [&]<class Word>(Word) {
@@ -79,7 +74,7 @@ private:
     static void digest(const detail::block_search& search, raw_buffer& buffer, std::vector<std::uint64_t>& to)
     {
         detail::with_word(buffer.type, [&]<class Word>(Word) {
-            for (std::uint64_t b = 0; b < to.size(); ++b)
+            for (std::uint64_t b = 0; b < to.size() / 2; ++b)
                 detail::digest_blocks<Word>{
                     buffer.data(), buffer.count, {search.firsts().data(), search.length()}, to.data()}(b);
         });
@@ -87,7 +82,7 @@ private:
 
     std::vector<raw_buffer*> buffers_;
     std::vector<std::uint8_t> marks_;
-    std::vector<detail::found_difference> each_;
+    std::vector<difference> each_;
 };
 
 /// One case: the ranks of `bad` have damage of their own.

@@ -124,9 +124,10 @@ TEST_CASE("an average of float weights can be captured, and runs each time its g
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> weights(count);
         const cuda::stream stream;
-        replica_averaging repair(nccl::communicator_ref(world), std::vector<replica>{view<float>(weights)}, every());
+        replica_averaging repair(
+            nccl::communicator_ref(world), std::vector<replica>{view<float>(weights)}, every{.steps = 1});
         captured_graph graph(stream, cudaStreamCaptureModeThreadLocal);
-        repair.average(stream);
+        repair.step(stream);
         cuda::check(graph.end(), "end");
         for (int replay = 0; replay < 3; ++replay) {
             weights.set(values_of<float>(world.rank()), stream);
@@ -135,7 +136,7 @@ TEST_CASE("an average of float weights can be captured, and runs each time its g
             require_average(weights, 2);
         }
         weights.set(values_of<float>(world.rank()), stream);
-        repair.average(stream);
+        repair.step(stream);
         stream.synchronize(soon_ms);
         require_average(weights, 2);
     }));

@@ -37,8 +37,8 @@ std::vector<outcome> average_with(int ranks, const std::vector<fault>& faults)
         agreement check(comm, {.max_buffers = 2});
         const host::stream stream;
         const std::vector<replica> list{view(own.weights), view(own.more)};
-        replica_averaging repair(std::move(hit), list, every{.through_adaptors = true});
-        repair.average(stream);
+        replica_averaging repair(std::move(hit), list, every{.steps = 1, .through_adaptors = true});
+        repair.step(stream);
         own.result = majority_repair(check, list, stream);
         stream.synchronize();
     });

@@ -51,7 +51,7 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Allocates all memory, on the communicator's device: 136 KiB, `scratch_bytes`, 80 bytes a rank, and 56 bytes for
+    /// Allocates all memory, on the communicator's device: 192 KiB, `scratch_bytes`, 96 bytes a rank, and 56 bytes for
     /// each buffer; on a GPU 1 MiB more. `comm` must outlive this object.
     explicit agreement(Comm& comm, agreement_options options = {}, call_site where = call_site::current())
         : comm_(&comm), options_(options)
@@ -63,7 +63,7 @@ public:
             "reference_rank must be a rank of the communicator, or -1");
         const auto scope = comm.device_scope();
         memory_ = detail::in_flight<detail::difference_memory<device>>(
-            comm.timeout_ms(), comm.size(), room(), options.scratch_bytes);
+            comm.timeout_ms(), static_cast<std::uint64_t>(comm.size()), room(), options.scratch_bytes);
     }
     /// A moved-from object can only be destroyed or assigned to.
     agreement(agreement&&) = default;
@@ -85,9 +85,9 @@ public:
     /// Finds which ranks differ, in which elements, and by which bits: one `disagreement` for each buffer that differs,
     /// none if all ranks hold the same. Equal on all ranks. Each damaged rank has its own `difference`. A difference is
     /// missed only if the digests of its block are equal.
-    /// Cost: that of `agreed`. For each buffer that differs: all-gathers of 24 and of 40 bytes; some rounds (two for
-    /// one damaged place in 1 GiB), each of one read of the remaining blocks, a broadcast of at most 32 KiB and an
-    /// all-reduce of 4 KiB; and a broadcast of the blocks that differ.
+    /// Cost: that of `agreed`. For each buffer that differs: all-gathers of 24 and of 48 bytes; some rounds (two for
+    /// one damaged place in 1 GiB), each of one read of the remaining blocks and an all-reduce of at most 64 KiB; and a
+    /// broadcast of the blocks that differ.
     std::vector<disagreement> locate(
         view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
     {
@@ -137,10 +137,7 @@ private:
 
     std::uint64_t room() const noexcept { return static_cast<std::uint64_t>(options_.max_buffers); }
     /// What the last comparison found: of a buffer, or (index `room()`) of its number.
-    bool is_equal(std::uint64_t index) const
-    {
-        return memory_->host_keys[2 * index] == ~memory_->host_keys[2 * index + 1];
-    }
+    bool is_equal(std::uint64_t index) const { return detail::is_equal_pair(memory_->host_keys.data(), index); }
 
     detail::difference_exchange<Comm> about(
         std::uint64_t buffer, view<const replica> buffers, stream_ref stream, call_site where)

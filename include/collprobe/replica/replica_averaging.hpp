@@ -63,7 +63,7 @@ struct when_worth_it {
 /// Result: all ranks hold the same bits, unless an adaptor changes what a rank receives (`through_adaptors`).
 /// Preconditions: one thread at a time.
 /// Stream behaviour: enqueued; the host does not allocate, and waits only in `step` of `when_worth_it`, two steps after
-/// an average, for the decision. With `every`, `average` may be captured if no elements are narrower than float.
+/// an average, for the decision. With `every`, a step may be captured if no elements are narrower than float.
 /// Errors: `invalid_argument` for integers (repair those by majority), null or misaligned buffers, and bad numbers;
 /// `timeout` if a decision does not arrive; those of the communicator.
 /// Cost: an all-reduce of the buffers for each average; narrower elements are sent as 4 bytes, with two more passes.
@@ -105,9 +105,6 @@ public:
         memory_ = detail::in_flight<memory>(comm_.timeout_ms(), buffers_, weights_);
         device::load_kernels();
     }
-    /// A single buffer is not a list. Pass `std::vector<replica> list{view(weights)}`.
-    template <detail::buffer_and_no_list_of_replicas Buffer>
-    replica_averaging(const Comm&, const Buffer&, const Schedule&, view<const replica> = {}) = delete;
     /// Legal while an average is under way. A moved-from object can only be destroyed or assigned to.
     replica_averaging(replica_averaging&&) = default;
     replica_averaging& operator=(replica_averaging&& other) noexcept
@@ -138,32 +135,33 @@ public:
         call_site where = call_site::current())
         requires measures
     {
-        require_update(gradients, rate, where);
+        const detail::caller<Comm> who(comm_, "before_update", where);
+        // `is_finite` looks at the bits: comparisons with NaN are meaningless under -ffast-math.
+        who.require(is_finite(rate) && rate >= 0, "rate must be finite and not negative");
+        who.require(gradients.count() == weights_, "gradients must be as many buffers as the weights");
+        for (std::size_t i = 0; i < weights_; ++i) {
+            if (gradients[i].count != buffers_[i].count)
+                who.fail(status::invalid_argument,
+                    "gradients[" + std::to_string(i) + "] differs from the weights in its count");
+        }
+        detail::require_averages(who, gradients, "gradients");
         if (under_way_) {
-            const auto scope = comm_.device_scope();
+            const double gain = gain_.value();
             place(stream, where);
-            decide(gradients, rate, stream, where);
-            gain_.synchronised(buffers_.size() > weights_);
+            decide(gradients, rate, gain, stream, where);
         }
         gain_.step(rate);
     }
 
-    /// Averages now, in any step, behind the optimiser; or puts the average that is under way in place. Collective.
-    void average(stream_ref stream, call_site where = call_site::current())
-    {
-        if (!under_way_) start(stream, where);
-        if constexpr (measures) {
-            const auto scope = comm_.device_scope();
-            place(stream, where);
-            gain_.synchronised(buffers_.size() > weights_);
-        }
-    }
-
-    /// Ends the training: averages if steps were made since the last average. Then all ranks hold the same bits.
-    /// Collective.
+    /// Ends the training, behind the last `step`: averages if steps were made since the last average. Then all ranks
+    /// hold the same bits. Collective.
     void finish(stream_ref stream, call_site where = call_site::current())
     {
-        if (under_way_ || averaged_ != steps_) average(stream, where);
+        if (!under_way_) {
+            if (averaged_ == steps_) return;
+            start(stream, where);
+        }
+        if constexpr (measures) place(stream, where);
     }
 
     Comm& communicator() noexcept { return comm_; }
@@ -177,20 +175,6 @@ public:
 
 private:
     using memory = std::conditional_t<measures, detail::measuring_memory<device>, detail::averaging_memory<device>>;
-
-    void require_update(view<const replica> gradients, double rate, call_site where) const
-    {
-        std::string wrong;
-        // Test the bits first: comparisons with NaN are meaningless under -ffast-math.
-        if (!is_finite(rate) || rate < 0) wrong = "rate must be finite and not negative";
-        if (gradients.count() != weights_) wrong = "gradients must be as many buffers as the weights";
-        for (std::size_t i = 0; wrong.empty() && i < weights_; ++i) {
-            if (gradients[i].count != buffers_[i].count) wrong = " differs from the weights in its count";
-            else wrong = detail::unfit_for_averages(gradients[i]);
-            if (!wrong.empty()) wrong = "gradients[" + std::to_string(i) + "]" + wrong;
-        }
-        if (!wrong.empty()) detail::caller(comm_, "before_update", where).fail(status::invalid_argument, wrong);
-    }
 
     std::uint64_t samples_of(const replica& buffer) const noexcept { return (buffer.count + stride_ - 1) / stride_; }
     /// Where the average of a buffer is written to.
@@ -248,17 +232,21 @@ private:
     /// Copies the averages over the weights and the state.
     void place(stream_ref stream, call_site where)
     {
+        const auto scope = comm_.device_scope();
         stream.wait(memory_->done, where);
         detail::enqueue_marked(memory_->placed, stream, [&, this] {
             for (std::size_t i = 0; i < buffers_.size(); ++i)
                 device::copy(stream, view<const std::uint8_t>(target_of(i).bytes()), buffers_[i].bytes(), where);
         });
+        gain_.synchronised(buffers_.size() > weights_);
         under_way_ = false;
     }
 
-    void decide(view<const replica> gradients, double rate, stream_ref stream, call_site where)
+    /// `gain`: that of the noise, since the average before.
+    void decide(view<const replica> gradients, double rate, double gain, stream_ref stream, call_site where)
     {
         using namespace detail;
+        const auto scope = comm_.device_scope();
         memory& at = *memory_;
         enqueue_marked(at.placed, stream, [&, this] {
             for (std::size_t i = 0; i < weights_; ++i) measure(gradients[i], nullptr, weights_ + i, stream);
@@ -275,7 +263,7 @@ private:
             const auto sampled = static_cast<double>(samples_);
             device::for_each(own, 1,
                 decide_interval{at.sums.data(), schedule_.rule == interval_rule::published, ranks,
-                    ranks * expected_divergence(1, sampled, comm_.size(), gain_.value()), ranks * sampled,
+                    ranks * expected_divergence(1, sampled, comm_.size(), gain), ranks * sampled,
                     rate / (1 - schedule_.momentum), schedule_.gain, at.interval.data()});
             // The sums are equal on all ranks, but different processors may compute different intervals from them.
             const view<std::uint64_t> interval(at.interval);

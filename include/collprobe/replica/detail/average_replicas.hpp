@@ -36,11 +36,6 @@ struct convert_element {
     }
 };
 
-/// An argument that is a single buffer and not a list. Overloads for it are deleted, because a caller must pass a list:
-/// `std::vector<replica> list{view(weights)}`.
-template <class T>
-concept buffer_and_no_list_of_replicas = !std::is_convertible_v<const T&, view<const replica>>;
-
 /// Elements of float scratch memory needed to average a list: none without elements narrower than float. Larger buffers
 /// are averaged in pieces.
 inline std::uint64_t scratch_for(const std::vector<replica>& buffers) noexcept

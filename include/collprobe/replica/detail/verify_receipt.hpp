@@ -13,6 +13,7 @@ namespace detail {
 /// The digest of some bits, and where they belong. `type`: of the bits, that of the tensor or of a cast.
 struct known_content {
     std::uint64_t content;
+    std::size_t place; // of equal contents the first in the receipt is named
     std::string_view type;
     const receipt_tensor* tensor;
     tensor_box box;
@@ -73,21 +74,21 @@ COLLPROBE_COLD_INLINE tensor_box box_around(const part_list& parts) noexcept
     return box;
 }
 
-/// The state of a region of `elements` elements, given as boxes without common elements, if some parts tile it.
+/// The state of a region, given as parts of another receipt, if some parts of the tensor tile it.
 COLLPROBE_COLD_INLINE std::optional<digest_state> state_of_region(
-    const receipt_tensor& of, const std::vector<tensor_box>& region, std::uint64_t elements, int cast)
+    const receipt_tensor& of, const part_list& region, int cast)
 {
     digest_state state;
     std::uint64_t covered = 0;
     for (const box_parts& parts : boxes_of(of)) {
         std::uint64_t common = 0;
-        for (const tensor_box& box : region) common += intersection(box, parts[0].box).extent.elements();
+        for (const receipt_part* each : region) common += intersection(each->box, parts[0].box).extent.elements();
         if (common == 0) continue;
         if (parts.count() > 1 || common != parts[0].box.extent.elements()) return {};
         covered += common;
         state.merge(state_of(parts[0], cast));
     }
-    if (covered != elements) return {};
+    if (covered != elements_of(region)) return {};
     return state;
 }
 
@@ -143,64 +144,59 @@ public:
     {
         for (const receipt_tensor& tensor : expected.tensors()) {
             if (tensor.parts.empty()) continue;
+            const auto know = [&](std::uint64_t content, std::string_view type, const tensor_box& box) {
+                contents_.push_back({content, contents_.size(), type, &tensor, box});
+            };
             const part_list parts = all_parts(tensor);
             const tensor_box box = box_around(parts);
-            contents_.push_back({tensor.whole().finish(), tensor.type, &tensor, box});
-            for (const receipt_part* part : parts) {
-                if (parts.size() > 1)
-                    contents_.push_back({part->content, tensor.type, &tensor, part->box});
-            }
+            know(tensor.whole().finish(), tensor.type, box);
+            for (const receipt_part* part : parts)
+                if (parts.size() > 1) know(part->content, tensor.type, part->box);
             for (std::size_t i = 0; i < tensor.casts.size(); ++i) {
-                if (is_stated(tensor, i)) {
-                    contents_.push_back({state_of(parts, static_cast<int>(i)).finish(), name(tensor.casts[i].type),
-                        &tensor, box});
-                }
+                if (is_stated(tensor, i))
+                    know(state_of(parts, static_cast<int>(i)).finish(), name(tensor.casts[i].type), box);
             }
         }
-        // Of equal contents the first in the receipt is named.
-        std::stable_sort(contents_.begin(), contents_.end(),
-            [](const known_content& a, const known_content& b) { return a.content < b.content; });
+        std::sort(contents_.begin(), contents_.end(), [](const known_content& a, const known_content& b) {
+            return a.content != b.content ? a.content < b.content : a.place < b.place;
+        });
     }
 
     void compare(const receipt_tensor& expected, const receipt_tensor& found)
     {
-        receipt_finding other = about(receipt_problem::other_shape, expected);
-        if (expected.shape != found.shape) {
-            other.expected = shape_text(expected.shape);
-            other.other = shape_text(found.shape);
-            findings.push_back(other);
-            return;
-        }
-        const std::vector<same_type> types = comparable_types(expected, found);
-        if (types.empty()) {
-            other.problem = receipt_problem::other_type;
-            other.expected = expected.type;
-            other.other = found.type;
-            findings.push_back(other);
+        expected_ = &expected;
+        found_ = &found;
+        types_ = comparable_types(expected, found);
+        if (expected.shape != found.shape || types_.empty()) {
+            const bool other_shape = expected.shape != found.shape;
+            receipt_finding finding
+                = about(other_shape ? receipt_problem::other_shape : receipt_problem::other_type, expected);
+            finding.expected = other_shape ? shape_text(expected.shape) : expected.type;
+            finding.other = other_shape ? shape_text(found.shape) : found.type;
+            findings.push_back(finding);
             return;
         }
         const std::size_t before = findings.size();
-        if (!find_gaps_of(found, findings) && findings.back().problem == receipt_problem::overlap) return;
+        const bool complete = find_gaps_of(found, findings);
+        if (!complete && findings.back().problem == receipt_problem::overlap) return;
         const part_list wanted = all_parts(expected);
         const part_list there = all_parts(found);
-        const bool complete = findings.size() == before;
-        const digest_state all_wanted = state_of(wanted, types[0].expected);
-        if (complete && same_bits(all_wanted, state_of(there, types[0].found))) return; // replicas would add bytes
+        const digest_state all_wanted = state_of(wanted, types_[0].expected);
+        if (complete && same_bits(all_wanted, state_of(there, types_[0].found))) return; // replicas would add bytes
         std::vector<comparable_region> differ;
         std::size_t parts_that_differ = 0;
         for (comparable_region& region : find_comparable(expected, found)) {
             const part_list parts = region.first_found();
             if (elements_of(region.expected) != elements_of(parts)) {
                 if (!parts.empty()) add_to_gaps(before, region);
-            } else if (!compare_replicas(expected, found, region, types[0])) {
+            } else if (!compare_replicas(region)) {
                 parts_that_differ += parts.size();
                 differ.push_back(std::move(region));
             }
         }
         // If every part differs, the tensor may be known as a whole, however it is cut.
-        const bool all_differ = complete && parts_that_differ == there.size();
-        if (all_differ && name_problem(expected, found, wanted, there, types)) return;
-        for (const comparable_region& region : differ) name_region(expected, found, region, types);
+        if (complete && parts_that_differ == there.size() && name_problem(wanted, there)) return;
+        for (const comparable_region& region : differ) name_region(region);
     }
 
     std::vector<receipt_finding> findings;
@@ -229,11 +225,12 @@ private:
 
     /// One part of each box, so that together they have the expected bits; empty if there are none among the first
     /// 4096 choices.
-    static part_list right_choice(const digest_state& wanted, const comparable_region& region, int cast)
+    part_list right_choice(const comparable_region& region) const
     {
+        const digest_state wanted = state_of(region.expected, types_[0].expected);
         part_list choice = region.first_found();
         for (int tries = 0; tries < 4096; ++tries) {
-            if (same_bits(wanted, state_of(choice, cast))) return choice;
+            if (same_bits(wanted, state_of(choice, types_[0].found))) return choice;
             std::size_t i = 0; // the next choice, as a counter has the next number
             for (; i < choice.size() && ++choice[i] == region.found[i].end(); ++i)
                 choice[i] = region.found[i].begin();
@@ -243,18 +240,17 @@ private:
     }
 
     /// Names the replicas that are wrong. Returns false if the region differs, and more is to be said of it.
-    bool compare_replicas(const receipt_tensor& expected, const receipt_tensor& found, const comparable_region& region,
-        const same_type& type)
+    bool compare_replicas(const comparable_region& region)
     {
-        const part_list right = right_choice(state_of(region.expected, type.expected), region, type.found);
+        const part_list right = right_choice(region);
         for (std::size_t at = 0; at < region.found.size(); ++at) {
             const box_parts& replicas = region.found[at];
             if (replicas.count() == 1) continue;
-            receipt_finding finding = about(receipt_problem::replicas_differ, expected);
+            receipt_finding finding = about(receipt_problem::replicas_differ, *expected_);
             finding.box = replicas[0].box;
             for (const receipt_part& part : replicas) {
                 add_ranks(finding.ranks, part.ranks);
-                if (!right.empty() && right[at] != &part) name_parts(expected, found, {}, {&part}, {type});
+                if (!right.empty() && right[at] != &part) name_parts({}, {&part});
             }
             if (right.empty()) findings.push_back(finding);
         }
@@ -262,53 +258,44 @@ private:
     }
 
     /// What is wrong with a region that differs. Of its parts it is not known which ones are wrong.
-    void name_region(const receipt_tensor& expected, const receipt_tensor& found, const comparable_region& region,
-        const std::vector<same_type>& types)
+    void name_region(const comparable_region& region)
     {
         part_list parts;
         for (const box_parts& replicas : region.found)
             for (const receipt_part& each : replicas) parts.push_back(&each);
-        if (parts.size() == region.found.size()) {
-            name_parts(expected, found, region.expected, parts, types);
-        } else {
-            findings.push_back(about_parts(expected, parts)); // with replicas
-        }
+        if (parts.size() == region.found.size()) name_parts(region.expected, parts);
+        else findings.push_back(about_parts(parts)); // with replicas
     }
-
-    void name_parts(const receipt_tensor& expected, const receipt_tensor& found, const part_list& wanted,
-        const part_list& parts, const std::vector<same_type>& types)
+    void name_parts(const part_list& wanted, const part_list& parts)
     {
-        if (!name_problem(expected, found, wanted, parts, types)) findings.push_back(about_parts(expected, parts));
+        if (!name_problem(wanted, parts)) findings.push_back(about_parts(parts));
     }
-
-    static receipt_finding about_parts(const receipt_tensor& tensor, const part_list& parts)
+    receipt_finding about_parts(const part_list& parts) const
     {
-        receipt_finding finding = about(receipt_problem::altered, tensor);
+        receipt_finding finding = about(receipt_problem::altered, *expected_);
         finding.box = box_around(parts);
         for (const receipt_part* each : parts) add_ranks(finding.ranks, each->ranks);
         return finding;
     }
 
     /// Appends a finding if the bits of a region are known. `wanted`: the expected parts of the region, or empty.
-    bool name_problem(const receipt_tensor& expected, const receipt_tensor& found, const part_list& wanted,
-        const part_list& parts, const std::vector<same_type>& types)
+    bool name_problem(const part_list& wanted, const part_list& parts)
     {
-        receipt_finding finding = about_parts(expected, parts);
-        const bool known = is_other_rounding(finding, expected, found, wanted, parts, types) || is_zero(finding, parts)
-            || is_stale(finding, found, parts, types) || is_moved(finding, found, parts, types);
+        receipt_finding finding = about_parts(parts);
+        const bool known = is_other_rounding(finding, wanted, parts) || is_zero(finding, parts)
+            || is_stale(finding, parts) || is_moved(finding, parts);
         if (known) findings.push_back(finding);
         return known;
     }
 
-    static bool is_other_rounding(receipt_finding& finding, const receipt_tensor& expected, const receipt_tensor& found,
-        const part_list& wanted, const part_list& parts, const std::vector<same_type>& types)
+    bool is_other_rounding(receipt_finding& finding, const part_list& wanted, const part_list& parts) const
     {
-        for (std::size_t i = 1; !wanted.empty() && i < types.size(); ++i) {
-            const auto [of_expected, of_found] = types[i];
+        for (std::size_t i = 1; !wanted.empty() && i < types_.size(); ++i) {
+            const auto [of_expected, of_found] = types_[i];
             if (!same_bits(state_of(wanted, of_expected), state_of(parts, of_found))) continue;
             finding.problem = receipt_problem::other_rounding;
-            finding.cast = of_expected >= 0 ? expected.casts[static_cast<std::size_t>(of_expected)]
-                                            : found.casts[static_cast<std::size_t>(of_found)];
+            finding.cast = of_expected >= 0 ? expected_->casts[static_cast<std::size_t>(of_expected)]
+                                            : found_->casts[static_cast<std::size_t>(of_found)];
             return true;
         }
         return false;
@@ -322,19 +309,16 @@ private:
         return true;
     }
 
-    bool is_stale(receipt_finding& finding, const receipt_tensor& found, const part_list& parts,
-        const std::vector<same_type>& types) const
+    bool is_stale(receipt_finding& finding, const part_list& parts) const
     {
-        std::vector<tensor_box> region;
-        for (const receipt_part* each : parts) region.push_back(each->box);
         for (const receipt& old : older_) {
             const receipt_tensor* const tensor = old.find(finding.tensor);
-            if (tensor == nullptr || tensor->shape != found.shape) continue;
-            for (const auto& [of_old, of_found] : comparable_types(*tensor, found)) {
-                const int cast = of_found;
-                const auto is_compared = [cast](const same_type& type) { return type.found == cast; };
-                if (std::none_of(types.begin(), types.end(), is_compared)) continue;
-                const auto before = state_of_region(*tensor, region, elements_of(parts), of_old);
+            if (tensor == nullptr || tensor->shape != found_->shape) continue;
+            for (const auto& [of_old, cast] : comparable_types(*tensor, *found_)) {
+                bool is_compared = false;
+                for (const same_type& type : types_) is_compared = is_compared || type.found == cast;
+                if (!is_compared) continue;
+                const auto before = state_of_region(*tensor, parts, of_old);
                 if (!before || !same_bits(*before, state_of(parts, cast))) continue;
                 finding.problem = receipt_problem::stale;
                 finding.found_step = old.step;
@@ -345,16 +329,15 @@ private:
     }
 
     /// Of casts, digests of contents are known of whole tensors alone.
-    bool is_moved(receipt_finding& finding, const receipt_tensor& found, const part_list& parts,
-        const std::vector<same_type>& types) const
+    bool is_moved(receipt_finding& finding, const part_list& parts) const
     {
-        const bool whole = elements_of(parts) == found.shape.elements();
-        for (const same_type& type : types) {
+        const bool whole = elements_of(parts) == found_->shape.elements();
+        for (const same_type& type : types_) {
             const int cast = type.found;
             if (!whole && (parts.size() > 1 || cast >= 0)) continue;
             const std::uint64_t content = whole ? state_of(parts, cast).finish() : parts[0]->content;
-            const std::string_view of = cast < 0 ? std::string_view(found.type)
-                                                 : name(found.casts[static_cast<std::size_t>(cast)].type);
+            const std::string_view of = cast < 0 ? std::string_view(found_->type)
+                                                 : name(found_->casts[static_cast<std::size_t>(cast)].type);
             auto at = std::lower_bound(contents_.begin(), contents_.end(), content,
                 [](const known_content& a, std::uint64_t wanted) { return a.content < wanted; });
             for (; at != contents_.end() && at->content == content; ++at) {
@@ -370,6 +353,9 @@ private:
 
     view<const receipt> older_;
     std::vector<known_content> contents_; ///< of what is expected, by digest
+    const receipt_tensor* expected_ = nullptr; ///< under comparison
+    const receipt_tensor* found_ = nullptr;
+    std::vector<same_type> types_; ///< of the two
 };
 
 } // namespace detail
