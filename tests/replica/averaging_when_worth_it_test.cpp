@@ -236,7 +236,7 @@ TEST_CASE("after finish all ranks hold the same bits, and bytes are counted")
     for (const rounds_of_a_run& each : all) CHECK(each.weights == all[0].weights);
     CHECK(without[0].weights != without[1].weights); // control
     CHECK(all[0].rounds == without[0].rounds + 1);
-    CHECK(all[0].bytes == all[0].rounds * 300 * 4 + without[0].rounds * 40);
+    CHECK(all[0].bytes == all[0].rounds * 300 * 4 + without[0].rounds * 32);
     // An average that is under way then is put in place, and there is no other.
     const auto started = train_all(3, 300, 10, 0.25, 0.5, {}, true);
     for (const rounds_of_a_run& each : started) CHECK(each.weights == started[0].weights);
@@ -286,7 +286,7 @@ TEST_CASE_TEMPLATE("state is averaged with the weights, of any floating-point ty
         stream.synchronize();
         CHECK(static_cast<float>(weights[9]) == 1.5F);
         CHECK(static_cast<float>(state[3]) == 1.0F);
-        CHECK(repair.bytes() == 14 * (sizeof(T) == 8 ? 8 : 4) + 40);
+        CHECK(repair.bytes() == 14 * (sizeof(T) == 8 ? 8 : 4) + 32);
     });
 }
 

@@ -63,11 +63,11 @@ struct when_worth_it {
 /// Result: all ranks hold the same bits, unless an adaptor changes what a rank receives (`through_adaptors`).
 /// Preconditions: one thread at a time.
 /// Stream behaviour: enqueued; the host does not allocate, and waits only in `step` of `when_worth_it`, two steps after
-/// an average, for the decision. With `every`, a step may be captured if no elements are narrower than float.
+/// an average, for what was measured. With `every`, a step may be captured if no elements are narrower than float.
 /// Errors: `invalid_argument` for integers (repair those by majority), null or misaligned buffers, and bad numbers;
-/// `timeout` if a decision does not arrive; those of the communicator.
+/// `timeout` if what was measured does not arrive; those of the communicator.
 /// Cost: an all-reduce of the buffers for each average; narrower elements are sent as 4 bytes, with two more passes.
-/// With `when_worth_it` also messages of 32 and 8 bytes, and memory and a copy of the buffers.
+/// With `when_worth_it` also a message of 32 bytes, and memory and a copy of the buffers.
 template <communicator Comm, class Schedule>
     requires std::is_same_v<Schedule, every> || std::is_same_v<Schedule, when_worth_it>
 class replica_averaging {
@@ -118,7 +118,14 @@ public:
     bool step(stream_ref stream, call_site where = call_site::current())
     {
         ++steps_;
-        if (undecided_ && steps_ >= averaged_ + detail::least_interval) read_decision(where);
+        if constexpr (measures) {
+            if (undecided_ && steps_ >= averaged_ + detail::least_interval) {
+                const auto scope = comm_.device_scope();
+                memory_->done.synchronize(comm_.timeout_ms(), where);
+                next_ = averaged_ + next_interval(memory_->seen[0]);
+                undecided_ = false;
+            }
+        }
         if (under_way_ || undecided_ || steps_ < next_) return false;
         if constexpr (!measures) next_ += schedule_.steps;
         start(stream, where);
@@ -146,9 +153,10 @@ public:
         }
         detail::require_averages(who, gradients, "gradients");
         if (under_way_) {
-            const double gain = gain_.value();
+            drift_ = gain_.value();
+            rate_ = rate;
             place(stream, where);
-            decide(gradients, rate, gain, stream, where);
+            add_up(gradients, stream, where);
         }
         gain_.step(rate);
     }
@@ -169,8 +177,7 @@ public:
     /// Bytes that this rank handed to all-reduces; a ring sends 2 (n-1)/n of that.
     std::uint64_t bytes() const noexcept
     {
-        return rounds_ * detail::averaged_bytes(buffers_)
-            + decisions_ * (sizeof(detail::averaging_sums) + sizeof(std::uint64_t));
+        return rounds_ * detail::averaged_bytes(buffers_) + decisions_ * sizeof(detail::averaging_sums);
     }
 
 private:
@@ -242,46 +249,44 @@ private:
         under_way_ = false;
     }
 
-    /// `gain`: that of the noise, since the average before.
-    void decide(view<const replica> gradients, double rate, double gain, stream_ref stream, call_site where)
+    /// Adds up over the ranks what the next interval follows from.
+    void add_up(view<const replica> gradients, stream_ref stream, call_site where)
     {
-        using namespace detail;
         const auto scope = comm_.device_scope();
         memory& at = *memory_;
-        enqueue_marked(at.placed, stream, [&, this] {
+        detail::enqueue_marked(at.placed, stream, [&, this] {
             for (std::size_t i = 0; i < weights_; ++i) measure(gradients[i], nullptr, weights_ + i, stream);
         });
         const stream_ref own = at.communication;
         own.wait(at.placed, where);
-        enqueue_marked(at.done, own, [&, this] {
-            device::for_each(
-                own, 1, add_up_distances{at.distances.data(), weights_ * distance_parts, at.sums.data()});
-            auto& route = comm_.innermost();
-            const view<double> sums(&at.sums.data()->squared_distance, 4);
-            route.all_reduce(view<const double>(sums), sums, reduction::sum, own, where);
-            const double ranks = comm_.size();
-            const auto sampled = static_cast<double>(samples_);
+        detail::enqueue_marked(at.done, own, [&, this] {
             device::for_each(own, 1,
-                decide_interval{at.sums.data(), schedule_.rule == interval_rule::published, ranks,
-                    ranks * expected_divergence(1, sampled, comm_.size(), gain), ranks * sampled,
-                    rate / (1 - schedule_.momentum), schedule_.gain, at.interval.data()});
-            // The sums are equal on all ranks, but different processors may compute different intervals from them.
-            const view<std::uint64_t> interval(at.interval);
-            route.all_reduce(view<const std::uint64_t>(interval), interval, reduction::max, own, where);
-            device::copy(own, view<const std::uint64_t>(interval), view<std::uint64_t>(at.seen_interval), where);
+                detail::add_up_distances{at.distances.data(), weights_ * detail::distance_parts, at.sums.data()});
+            const view<double> sums(&at.sums.data()->squared_distance, 4);
+            comm_.innermost().all_reduce(view<const double>(sums), sums, reduction::sum, own, where);
+            device::copy(
+                own, view<const detail::averaging_sums>(at.sums), view<detail::averaging_sums>(at.seen), where);
         });
         ++decisions_;
         undecided_ = true;
     }
 
-    void read_decision(call_site where)
+    std::uint64_t next_interval(const detail::averaging_sums& all) const noexcept
+        requires measures
     {
-        if constexpr (measures) {
-            const auto scope = comm_.device_scope();
-            memory_->done.synchronize(comm_.timeout_ms(), where);
-            next_ = averaged_ + memory_->seen_interval[0];
-            undecided_ = false;
-        }
+        using namespace detail;
+        const bool finite = is_finite(all.squared_distance) && is_finite(all.squared_gradient)
+            && is_finite(all.squared_weights);
+        if (!finite) return least_interval; // measure again soon
+        const double ranks = comm_.size();
+        if (schedule_.rule == interval_rule::published) return limited_interval(all.ratio / ranks);
+        const auto sampled = static_cast<double>(samples_);
+        const double variance
+            = noise_variance(all.squared_distance, ranks * expected_divergence(1, sampled, comm_.size(), drift_));
+        const double reach = rate_ / (1 - schedule_.momentum); // of a step's gradient in the end
+        if (!(variance > 0 && reach > 0)) return most_interval;
+        return limited_interval(
+            schedule_.gain * (square_root(all.squared_weights / (ranks * sampled) / variance) / reach));
     }
 
     Comm comm_;
@@ -297,8 +302,10 @@ private:
     std::uint64_t next_ = 0; ///< steps before the next average
     std::uint64_t rounds_ = 0;
     std::uint64_t decisions_ = 0;
+    double drift_ = 0; ///< at the last average: `noise_gain`, and the learning rate
+    double rate_ = 0;
     bool under_way_ = false; ///< an average is not yet in place
-    bool undecided_ = false; ///< the host has not read the last decision
+    bool undecided_ = false; ///< the host has not read the last sums
 };
 
 } // namespace collprobe

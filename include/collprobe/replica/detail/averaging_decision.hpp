@@ -12,7 +12,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/replica/detail/average_replicas.hpp>
 
-/// Of `when_worth_it`: distances on a sample of the coordinates, and the next interval, computed on the device.
+/// Of `when_worth_it`: distances on a sample of the coordinates, from which the next interval follows.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 inline constexpr std::uint64_t first_interval = 10; ///< steps before the first average: there is no measurement yet
@@ -83,53 +83,23 @@ struct add_up_distances {
 };
 
 /// sigma^2 from squared distances; 0 where no estimate is possible. `divisor`: their expectation for a sigma^2 of 1.
-COLLPROBE_HD inline double noise_variance(double squared_distances, double divisor) noexcept
+constexpr double noise_variance(double squared_distances, double divisor) noexcept
 {
     return divisor > 0 ? squared_distances / divisor : 0;
 }
 
-/// The next interval from the sums over all ranks. A body for `for_each` with one index.
-struct decide_interval {
-    const averaging_sums* sums;
-    bool published;
-    double ranks;
-    double divisor; ///< as in `noise_variance`, summed over the ranks
-    double coordinates; ///< coordinates of the sample, over all ranks
-    double reach; ///< the final displacement of a coordinate per unit of a step's gradient
-    double gain; ///< the interval for a ratio of 1
-    std::uint64_t* interval;
-
-    COLLPROBE_HD void operator()(std::uint64_t) const noexcept
-    {
-        const averaging_sums all = *sums;
-        const double variance = noise_variance(all.squared_distance, divisor);
-        const bool finite = is_finite(all.squared_distance) && is_finite(all.squared_gradient)
-            && is_finite(all.squared_weights);
-        *interval = most_interval;
-        if (!finite) {
-            *interval = least_interval; // the numbers are unusable: measure again soon
-        } else if (published) {
-            *interval = limited(all.ratio / ranks);
-        } else if (variance > 0 && reach > 0) {
-            *interval = limited(gain * (square_root(all.squared_weights / coordinates / variance) / reach));
-        }
-    }
-
-private:
-    COLLPROBE_HD static std::uint64_t limited(double wanted) noexcept
-    {
-        if (!(wanted < static_cast<double>(most_interval))) return most_interval;
-        const auto rounded = static_cast<std::uint64_t>(wanted + 0.5);
-        return rounded < least_interval ? least_interval : rounded;
-    }
-};
+inline std::uint64_t limited_interval(double wanted) noexcept
+{
+    if (!(wanted < static_cast<double>(most_interval))) return most_interval;
+    const auto rounded = static_cast<std::uint64_t>(wanted + 0.5);
+    return rounded < least_interval ? least_interval : rounded;
+}
 
 /// Memory for averages beside a step, and for what is measured of them.
 template <class Device>
 struct measuring_memory : averaging_memory<Device> {
     measuring_memory(const std::vector<replica>& buffers, std::size_t weights)
-        : averaging_memory<Device>(buffers, weights), distances(3 * weights * distance_parts), sums(1), interval(1),
-          seen_interval(1)
+        : averaging_memory<Device>(buffers, weights), distances(3 * weights * distance_parts), sums(1), seen(1)
     {
         for (const replica& each : buffers) copies.emplace_back(each.size_bytes());
     }
@@ -141,8 +111,7 @@ struct measuring_memory : averaging_memory<Device> {
     std::vector<typename Device::template buffer<std::uint8_t>> copies; ///< become the averages
     typename Device::template buffer<double> distances; ///< of the weights, then squares of gradients and averages
     typename Device::template buffer<averaging_sums> sums;
-    typename Device::template buffer<std::uint64_t> interval;
-    typename Device::template host_buffer<std::uint64_t> seen_interval;
+    typename Device::template host_buffer<averaging_sums> seen;
     typename Device::event placed; ///< the last work on the caller's stream
     typename Device::stream communication; // destroyed first, with the work that uses the other members
 };

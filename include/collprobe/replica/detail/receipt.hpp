@@ -112,33 +112,28 @@ COLLPROBE_COLD_INLINE std::vector<tensor_box> boxes_without_part(const receipt_t
         }
         left = std::move(rest);
     }
-    if (left.empty()) return left;
-    tensor_box box = left.front();
-    std::uint64_t elements = 0;
-    for (const tensor_box& each : left) {
-        box = around(box, each);
-        elements += each.extent.elements();
-    }
-    if (elements == box.extent.elements()) return {box};
-    // Boxes that differ in one dimension alone, and touch there, are one.
-    for (int d = of.shape.dimensions - 1; d >= 0; --d) {
-        const auto without = [d](tensor_box other) {
-            other.first.size[d] = other.extent.size[d] = 0;
-            return other;
-        };
-        std::sort(left.begin(), left.end(), [&](const tensor_box& a, const tensor_box& b) {
-            const tensor_box x = without(a), y = without(b);
-            return x == y ? a.first.size[d] < b.first.size[d] : comes_before(x, y);
-        });
-        std::vector<tensor_box> joined;
-        for (const tensor_box& each : left) {
-            tensor_box* const last = joined.empty() ? nullptr : &joined.back();
-            if (last != nullptr && without(*last) == without(each)
-                && last->first.size[d] + last->extent.size[d] == each.first.size[d])
-                last->extent.size[d] += each.extent.size[d];
-            else joined.push_back(each);
+    // Boxes that differ in one dimension alone, and touch there, are one. A pass over the dimensions may make such boxes.
+    for (std::size_t before = left.size() + 1; left.size() < before;) {
+        before = left.size();
+        for (int d = of.shape.dimensions - 1; d >= 0; --d) {
+            const auto without = [d](tensor_box other) {
+                other.first.size[d] = other.extent.size[d] = 0;
+                return other;
+            };
+            std::sort(left.begin(), left.end(), [&](const tensor_box& a, const tensor_box& b) {
+                const tensor_box x = without(a), y = without(b);
+                return x == y ? a.first.size[d] < b.first.size[d] : comes_before(x, y);
+            });
+            std::vector<tensor_box> joined;
+            for (const tensor_box& each : left) {
+                tensor_box* const last = joined.empty() ? nullptr : &joined.back();
+                if (last != nullptr && without(*last) == without(each)
+                    && last->first.size[d] + last->extent.size[d] == each.first.size[d])
+                    last->extent.size[d] += each.extent.size[d];
+                else joined.push_back(each);
+            }
+            left = std::move(joined);
         }
-        left = std::move(joined);
     }
     std::sort(left.begin(), left.end(), comes_before);
     return left;

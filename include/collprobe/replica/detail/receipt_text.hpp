@@ -26,7 +26,8 @@ COLLPROBE_COLD_INLINE std::string sums_text(const digest_state& state)
     return hexadecimal(state.first) + ' ' + hexadecimal(state.second);
 }
 
-/// The fields of one line, from left to right. Every function refuses the line if it goes on with something else.
+/// The fields of one line, from left to right, each behind a space. Every function refuses the line if it goes on with
+/// something else.
 class receipt_line {
 public:
     receipt_line(std::string_view text, std::uint64_t number, const call_site& where) noexcept
@@ -56,34 +57,31 @@ public:
     void end() const { require(left_.empty(), "there is more on the line than there can be"); }
     std::uint64_t decimal()
     {
-        std::uint64_t number = 0;
-        const std::errc result = number_of(10, left_.size(), number);
-        require(result != std::errc::result_out_of_range, "a number of more than 64 bits");
-        require(result == std::errc(), "no number where one must be");
-        return number;
+        expect(" ");
+        return number();
     }
     std::uint64_t hexadecimal()
     {
         std::uint64_t number = 0;
-        expect("0x");
+        expect(" 0x");
         require(number_of(16, left_.size(), number) == std::errc(), "no number of 64 bits where one must be");
         return number;
     }
     tensor_shape shape()
     {
         tensor_shape made;
-        expect("[");
+        expect(" [");
         while (!take("]")) {
             require(made.dimensions < tensor_shape::most_dimensions, "more than 8 dimensions");
             if (made.dimensions != 0) expect(",");
-            made.size[made.dimensions++] = decimal();
+            made.size[made.dimensions++] = number();
         }
         return made;
     }
     std::string quoted()
     {
         std::string name;
-        expect("\"");
+        expect(" \"");
         while (!take("\"")) {
             require(!left_.empty(), "a name without an end");
             if (take("\\x")) {
@@ -102,6 +100,7 @@ public:
     }
     std::string word()
     {
+        expect(" ");
         const std::size_t size = std::min(left_.find(' '), left_.size());
         require(size != 0, "a word is missing");
         const std::string found(left_.substr(0, size));
@@ -112,7 +111,6 @@ public:
     {
         digest_state state;
         state.first = hexadecimal();
-        expect(" ");
         state.second = hexadecimal();
         state.bytes = bytes;
         return state;
@@ -121,10 +119,11 @@ public:
     std::vector<int> ranks(std::uint64_t& room)
     {
         std::vector<int> all;
+        expect(" ");
         if (take("-")) return all;
         do {
-            const std::uint64_t first = decimal();
-            const std::uint64_t last = take("-") ? decimal() : first;
+            const std::uint64_t first = number();
+            const std::uint64_t last = take("-") ? number() : first;
             const bool ascends = all.empty() || static_cast<std::uint64_t>(all.back()) < first;
             require(last < static_cast<std::uint64_t>(receipt::most_ranks), "a rank of 2^20 or more");
             require(ascends && first <= last, "ranks that do not ascend");
@@ -136,6 +135,14 @@ public:
     }
 
 private:
+    std::uint64_t number()
+    {
+        std::uint64_t number = 0;
+        const std::errc result = number_of(10, left_.size(), number);
+        require(result != std::errc::result_out_of_range, "a number of more than 64 bits");
+        require(result == std::errc(), "no number where one must be");
+        return number;
+    }
     /// Takes a number of at most `most` digits, without a sign.
     std::errc number_of(int base, std::size_t most, std::uint64_t& number) noexcept
     {
@@ -155,17 +162,26 @@ COLLPROBE_COLD_INLINE receipt_tensor read_tensor(receipt_line& line)
     receipt_tensor made;
     made.name = line.quoted();
     line.require(!made.name.empty(), "a tensor without a name");
-    line.expect(" ");
     made.type = line.word();
-    line.expect(" ");
     const std::uint64_t bytes = line.decimal();
     line.require(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8, "elements have 1, 2, 4 or 8 bytes");
     made.element_bytes = static_cast<int>(bytes);
     const int named = bytes_of_named(made.type);
     line.require(named == 0 || named == made.element_bytes, "the type's elements have another size");
-    line.expect(" ");
     made.shape = line.shape();
     line.require(is_possible(made.shape, made.element_bytes), "a tensor of 2^63 bytes or more");
+    return made;
+}
+
+COLLPROBE_COLD_INLINE element_cast read_cast(receipt_line& line)
+{
+    element_cast made;
+    const std::string type = line.word();
+    if (type == name(element_type::float16)) made.type = element_type::float16;
+    line.require(type == name(made.type), "a cast to an unknown type");
+    const std::string rounding = line.word();
+    if (rounding == rounding_name(cast_rounding::toward_zero)) made.rounding = cast_rounding::toward_zero;
+    line.require(rounding == rounding_name(made.rounding), "a cast by an unknown rounding");
     return made;
 }
 
@@ -173,23 +189,16 @@ COLLPROBE_COLD_INLINE receipt_part read_part(receipt_line& line, const receipt_t
 {
     receipt_part made;
     made.box.first = line.shape();
-    line.expect(" ");
     made.box.extent = line.shape();
     const bool inside = made.box.first.dimensions == of.shape.dimensions
         && made.box.extent.dimensions == of.shape.dimensions && made.box.extent.elements() != 0
         && intersection(made.box, whole_box(of.shape)) == made.box;
     line.require(inside, "a part that is not within its tensor");
     const std::uint64_t elements = made.box.extent.elements();
-    line.expect(" ");
     made.state = line.sums(elements * static_cast<std::uint64_t>(of.element_bytes));
-    line.expect(" ");
     made.content = line.hexadecimal();
-    line.expect(" ");
     made.ranks = line.ranks(ranks_left);
-    for (std::size_t i = 0; i < of.casts.size(); ++i) {
-        line.expect(" ");
-        made.casts.push_back(line.sums(2 * elements));
-    }
+    for (std::size_t i = 0; i < of.casts.size(); ++i) made.casts.push_back(line.sums(2 * elements));
     return made;
 }
 
@@ -241,41 +250,30 @@ COLLPROBE_COLD_INLINE receipt receipt::read(std::string_view text, call_site whe
             line.require(line.take(detail::receipt_first_line) && line.empty(),
                 "not a receipt of a version that this program knows");
         } else if (number == 2) {
-            line.expect("step ");
-            if (!line.take("-")) made.step = line.decimal();
+            line.expect("step");
+            if (!line.take(" -")) made.step = line.decimal();
             line.end();
-        } else if (line.take("tensor ")) {
+        } else if (line.take("tensor")) {
             close_tensor(line);
             receipt_tensor next = detail::read_tensor(line);
             line.require(made.find(next.name) == nullptr, "a tensor for the second time");
             tensor = &made.tensor_for(std::move(next), where);
-            line.expect(" ");
             digest_of_tensor = line.word();
             line.end();
-        } else if (line.take(" cast ")) {
+        } else if (line.take(" cast")) {
             line.require(tensor != nullptr && tensor->parts.empty(), "a cast where none can be");
-            element_cast cast;
-            const std::string type = line.word();
-            line.require(type == name(element_type::bfloat16) || type == name(element_type::float16),
-                "a cast to an unknown type");
-            if (type == name(element_type::float16)) cast.type = element_type::float16;
-            line.expect(" ");
-            const bool nearest = !line.take(detail::rounding_name(cast_rounding::toward_zero));
-            if (nearest) line.expect(detail::rounding_name(cast_rounding::nearest_even));
-            else cast.rounding = cast_rounding::toward_zero;
-            line.end();
             line.require(tensor->casts.size() < detail::most_casts, "too many casts");
-            tensor->casts.push_back(cast);
-        } else if (line.take(" part ")) {
+            tensor->casts.push_back(detail::read_cast(line));
+            line.end();
+        } else if (line.take(" part")) {
             line.require(tensor != nullptr, "a part without a tensor");
             const receipt_part part = detail::read_part(line, *tensor, ranks_left);
             line.end();
             detail::add_part(*tensor, part);
         } else {
             close_tensor(line);
-            line.expect("end ");
+            line.expect("end");
             line.require(line.decimal() == made.tensors_.size(), "another number of tensors than the file has");
-            line.expect(" ");
             line.require(line.hexadecimal() == detail::digest_of_text(text.substr(0, at)),
                 "the lines above are not as they were written");
             line.end();
