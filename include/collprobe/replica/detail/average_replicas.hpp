@@ -66,26 +66,14 @@ inline std::uint64_t averaged_bytes(const std::vector<replica>& buffers) noexcep
     return bytes;
 }
 
-/// The reason why a buffer has no average, as text to follow the buffer's name; empty if it has one.
-inline std::string unfit_for_averages(const replica& buffer)
-{
-    bool floating = false;
-    std::string wrong;
-    with_floating_type(buffer.type, [&]<class T>(T) {
-        floating = true;
-        const view<T> elements = buffer.as<T>();
-        wrong = flaw_of_buffer(elements);
-    });
-    if (!floating) wrong = std::string(" holds ") + collprobe::name(buffer.type) + ", which is not floating-point";
-    return wrong;
-}
-
 /// \throws error `invalid_argument` naming the first buffer that has no average.
 template <communicator Comm>
 void require_averages(const caller<Comm>& who, view<const replica> buffers, const char* list)
 {
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-        const std::string wrong = unfit_for_averages(buffers[i]);
+        const element_type type = buffers[i].type;
+        std::string wrong = std::string(" holds ") + name(type) + ", which is not floating-point";
+        with_floating_type(type, [&]<class T>(T) { wrong = flaw_of_buffer(buffers[i].as<T>()); });
         if (!wrong.empty()) who.fail(status::invalid_argument, list + ("[" + std::to_string(i) + "]" + wrong));
     }
 }

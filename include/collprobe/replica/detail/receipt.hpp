@@ -112,7 +112,7 @@ COLLPROBE_COLD_INLINE std::vector<tensor_box> boxes_without_part(const receipt_t
         }
         left = std::move(rest);
     }
-    // Boxes that differ in one dimension alone, and touch there, are one. A pass over the dimensions may make such boxes.
+    // Boxes that differ in one dimension alone, and touch there, are one. Joining them may make other such boxes.
     for (std::size_t before = left.size() + 1; left.size() < before;) {
         before = left.size();
         for (int d = of.shape.dimensions - 1; d >= 0; --d) {
