@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <collprobe/replica/detail/averaging_decision.hpp>
-#include <collprobe/replica/detail/noise_gain.hpp>
 
 using collprobe::detail::expected_divergence;
 using collprobe::detail::noise_gain;

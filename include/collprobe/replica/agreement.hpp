@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -126,9 +127,8 @@ private:
         stream_ref stream, call_site where)
     {
         const auto scope = comm_->device_scope();
-        const std::vector<int>& holders = found.report.holders;
-        bool take = false;
-        for (const int rank : found.report.others) take = take || rank == comm_->rank();
+        const std::vector<int>&holders = found.report.holders, &others = found.report.others;
+        const bool take = std::binary_search(others.begin(), others.end(), comm_->rank());
         detail::difference_exchange<Comm> ranks
             = about(static_cast<std::uint64_t>(found.report.buffer), buffers, stream, where);
         ranks.compare_with(found.wanted);

@@ -59,14 +59,13 @@ repair_result majority_repair(agreement<Comm>& check, view<const replica> buffer
             result.majority = result.majority && each.report.has_reference();
         if (!result.majority || result.rounds == most_rounds) return result;
         for (const detail::located_difference& each : found) {
-            const int named = each.report.reference_rank;
             for (const difference& other : each.report.differences) {
                 if (other.same_shape) continue;
                 detail::caller(check.communicator(), "majority_repair", where)
                     .fail(status::mismatch,
                         "buffer " + std::to_string(each.report.buffer) + " of rank " + std::to_string(other.rank)
-                            + " has another count or type than that of "
-                            + (named < 0 ? "most ranks" : "rank " + std::to_string(named)),
+                            + " has another count or type than that of rank "
+                            + std::to_string(each.report.holders.front()),
                         {other.rank});
             }
         }

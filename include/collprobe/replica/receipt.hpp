@@ -180,12 +180,11 @@ std::vector<T> gather_on_host(
 {
     using device = typename Comm::device;
     in_flight<gathered_elements<device, T>> memory(comm.timeout_ms(), count, static_cast<std::uint64_t>(comm.size()));
-    const auto of = [](const auto& buffer) { return view<T>(buffer.data(), buffer.size()); };
     for (std::uint64_t i = 0; i < count; ++i) memory->out[i] = from[i];
     enqueue_marked(memory->done, stream, [&] {
-        device::copy(stream, view<const T>(of(memory->out)), of(memory->mine), where);
-        comm.all_gather(view<const T>(of(memory->mine)), of(memory->all), stream, where);
-        device::copy(stream, view<const T>(of(memory->all)), of(memory->in), where);
+        device::copy(stream, view<const T>(memory->out), view<T>(memory->mine), where);
+        comm.all_gather(view<const T>(memory->mine), view<T>(memory->all), stream, where);
+        device::copy(stream, view<const T>(memory->all), view<T>(memory->in), where);
     });
     comm.synchronize(stream, where);
     return std::vector<T>(memory->in.data(), memory->in.data() + memory->in.size());

@@ -17,7 +17,6 @@
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/average_replicas.hpp>
 #include <collprobe/replica/detail/averaging_decision.hpp>
-#include <collprobe/replica/detail/noise_gain.hpp>
 #include <collprobe/replica/replica.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -38,7 +37,7 @@ enum class interval_rule : std::uint8_t {
     /// with the root of the sum of squared learning rates since the last average, so also with the interval itself.
     published,
     /// H = gain * rms(thetabar) / (sigma * eta / (1 - momentum)). The estimate of sigma is unbiased for float and
-    /// double weights, and low for bfloat16 weights where noise is below their spacing (detail/noise_gain.hpp).
+    /// double weights, and low for bfloat16 weights where noise is below their spacing (detail/averaging_decision.hpp).
     corrected,
 };
 
