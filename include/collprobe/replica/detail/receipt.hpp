@@ -112,27 +112,16 @@ COLLPROBE_COLD_INLINE std::vector<tensor_box> boxes_without_part(const receipt_t
         }
         left = std::move(rest);
     }
-    // Boxes that differ in one dimension alone, and touch there, are one. Joining them may make other such boxes.
+    // Two boxes that fill the smallest box around them are one.
     for (std::size_t before = left.size() + 1; left.size() < before;) {
         before = left.size();
-        for (int d = of.shape.dimensions - 1; d >= 0; --d) {
-            const auto without = [d](tensor_box other) {
-                other.first.size[d] = other.extent.size[d] = 0;
-                return other;
-            };
-            std::sort(left.begin(), left.end(), [&](const tensor_box& a, const tensor_box& b) {
-                const tensor_box x = without(a), y = without(b);
-                return x == y ? a.first.size[d] < b.first.size[d] : comes_before(x, y);
-            });
-            std::vector<tensor_box> joined;
-            for (const tensor_box& each : left) {
-                tensor_box* const last = joined.empty() ? nullptr : &joined.back();
-                if (last != nullptr && without(*last) == without(each)
-                    && last->first.size[d] + last->extent.size[d] == each.first.size[d])
-                    last->extent.size[d] += each.extent.size[d];
-                else joined.push_back(each);
+        for (std::size_t i = 0; i < left.size(); ++i) {
+            for (std::size_t k = i + 1; k < left.size(); ++k) {
+                const tensor_box both = around(left[i], left[k]);
+                if (both.extent.elements() != left[i].extent.elements() + left[k].extent.elements()) continue;
+                left[i] = both;
+                left.erase(left.begin() + static_cast<std::ptrdiff_t>(k--));
             }
-            left = std::move(joined);
         }
     }
     std::sort(left.begin(), left.end(), comes_before);
