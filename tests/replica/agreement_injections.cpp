@@ -26,7 +26,7 @@ namespace {
 /// Ranks whose buffers are all here: what `difference_exchange` does with messages.
 class ranks_in_memory {
 public:
-    explicit ranks_in_memory(std::vector<raw_buffer*> buffers) : buffers_(std::move(buffers)), each_(buffers_.size()) {}
+    explicit ranks_in_memory(std::vector<raw_buffer*> buffers) : buffers_(std::move(buffers)) {}
 
     std::vector<detail::held_buffer> hold() const
     {
@@ -41,7 +41,7 @@ public:
     }
     void compare_with(const detail::held_buffer&) const {}
 
-    view<const std::uint8_t> mark(const detail::block_search& search)
+    std::vector<std::uint8_t> mark(const detail::block_search& search)
     {
         const std::uint64_t blocks = search.firsts().count();
         std::vector<std::uint64_t> maxima(2 * blocks), mine(2 * blocks);
@@ -49,14 +49,15 @@ public:
             digest(search, *buffer, mine);
             for (std::uint64_t i = 0; i < 2 * blocks; ++i) maxima[i] = maxima[i] > mine[i] ? maxima[i] : mine[i];
         }
-        marks_.assign(blocks, 0);
-        for (std::uint64_t b = 0; b < blocks; ++b) marks_[b] = detail::is_equal_pair(maxima.data(), b) ? 0 : 1;
-        return marks_;
+        std::vector<std::uint8_t> differs(blocks);
+        for (std::uint64_t b = 0; b < blocks; ++b) differs[b] = detail::is_equal_pair(maxima.data(), b) ? 0 : 1;
+        return differs;
     }
 
-    view<const difference> compare(const detail::block_search& search, int reference)
+    std::vector<difference> compare(const detail::block_search& search, int reference)
     {
         const raw_buffer& source = *buffers_[static_cast<std::size_t>(reference)];
+        std::vector<difference> each(buffers_.size());
         detail::with_word(source.type, [&]<class Word>(Word) {
             std::vector<Word> expected(search.elements());
             const detail::block_list list{search.firsts().data(), search.length()};
@@ -64,10 +65,10 @@ public:
                 detail::gather_blocks<Word>{source.data(), list, 0, expected.data()}(i);
             for (std::size_t r = 0; r < buffers_.size(); ++r) {
                 const detail::compare_blocks<Word> reducer{buffers_[r]->data(), list, 0, expected.data()};
-                each_[r] = reducer.finish(detail::reduce_blocks(reducer, expected.size()));
+                each[r] = reducer.finish(detail::reduce_blocks(reducer, expected.size()));
             }
         });
-        return each_;
+        return each;
     }
 
 private:
@@ -81,8 +82,6 @@ private:
     }
 
     std::vector<raw_buffer*> buffers_;
-    std::vector<std::uint8_t> marks_;
-    std::vector<difference> each_;
 };
 
 /// One case: the ranks of `bad` have damage of their own.

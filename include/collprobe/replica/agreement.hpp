@@ -113,7 +113,7 @@ private:
         for (std::uint64_t b = 0; b < room(); ++b) {
             if (is_equal(b)) continue;
             detail::difference_exchange<Comm> ranks = about(b, buffers, stream, where);
-            const std::vector<detail::held_buffer> held = ranks.hold(memory_->held[b]);
+            const std::vector<detail::held_buffer> held = ranks.gather(memory_->held[b]);
             detail::located_difference found
                 = detail::locate_difference({held.data(), held.size()}, options_.reference_rank, ranks);
             found.report.buffer = static_cast<int>(b);
@@ -178,18 +178,15 @@ private:
     void require_buffers(view<const replica> buffers, stream_ref stream, const caller& who) const
     {
         who.require_immediate();
-        std::string wrong;
-        if (buffers.count() > room()) wrong = "more buffers than agreement_options::max_buffers";
-        for (std::uint64_t b = 0; wrong.empty() && b < buffers.count(); ++b) {
+        who.require(buffers.count() <= room(), "more buffers than agreement_options::max_buffers");
+        for (std::uint64_t b = 0; b < buffers.count(); ++b) {
             const auto bytes = static_cast<std::uint64_t>(bytes_of(buffers[b].type));
             const std::string flaw = bytes == 0 ? std::string(" is of no element type")
                                                 : detail::flaw_of_buffer(buffers[b].data, buffers[b].count, bytes);
-            if (!flaw.empty()) wrong = "buffer " + std::to_string(b) + flaw;
+            if (!flaw.empty()) who.fail(status::invalid_argument, "buffer " + std::to_string(b) + flaw);
         }
-        if constexpr (detail::can_capture<stream_ref>) {
-            if (wrong.empty() && stream.capturing(who.where())) wrong = "the stream is capturing";
-        }
-        if (!wrong.empty()) who.fail(status::invalid_argument, wrong);
+        if constexpr (detail::can_capture<stream_ref>)
+            who.require(!stream.capturing(who.where()), "the stream is capturing");
     }
 
     Comm* comm_;

@@ -82,22 +82,32 @@ public:
     /// `mine`: this rank's buffer, or null if it has none.
     difference_exchange(
         Comm& comm, difference_memory<device>& memory, const replica* mine, stream_ref on, call_site where)
-        : comm_(comm), memory_(memory), mine_(mine), on_(on), where_(where),
-          each_(static_cast<std::size_t>(comm.size()))
+        : comm_(comm), memory_(memory), mine_(mine), on_(on), where_(where)
     {
     }
 
-    /// Exchanges the ranks' reports of their buffers.
-    std::vector<held_buffer> hold(const held_buffer& own)
+    /// Sends this rank's report to all ranks, and reads theirs.
+    template <class Report>
+    std::vector<Report> gather(const Report& own)
     {
-        std::vector<held_buffer> held(each_.size());
-        ask(own, held);
-        return held;
+        std::vector<Report> reports(static_cast<std::size_t>(comm_.size()));
+        constexpr std::uint64_t words = sizeof(Report) / 8;
+        std::uint64_t* const host = memory_.host_gathered.data();
+        const view<std::uint64_t> told(memory_.told.data(), words);
+        const view<std::uint64_t> all(memory_.gathered.data(), words * reports.size());
+        std::memcpy(host, static_cast<const void*>(&own), sizeof own);
+        enqueue([&, this] {
+            device::copy(on_, view<const std::uint64_t>(host, words), told, where_);
+            comm_.innermost().all_gather(view<const std::uint64_t>(told), all, on_, where_);
+            device::copy(on_, view<const std::uint64_t>(all), view<std::uint64_t>(host, all.count()), where_);
+        });
+        std::memcpy(static_cast<void*>(reports.data()), host, static_cast<std::size_t>(all.size_bytes()));
+        return reports;
     }
     /// Sets the count and type of the reference. Other buffers cannot be compared with it.
     void compare_with(const held_buffer& wanted) noexcept { type_ = wanted.type, count_ = wanted.count; }
 
-    view<const std::uint8_t> mark(const block_search& search)
+    std::vector<std::uint8_t> mark(const block_search& search)
     {
         const std::uint64_t blocks = search.firsts().count();
         const view<std::uint64_t> pairs(memory_.pairs.data(), 2 * blocks);
@@ -116,12 +126,12 @@ public:
             device::copy(on_, view<const std::uint64_t>(pairs),
                 view<std::uint64_t>(memory_.host_pairs.data(), pairs.count()), where_);
         });
-        marks_.resize(static_cast<std::size_t>(blocks));
-        for (std::uint64_t b = 0; b < blocks; ++b) marks_[b] = is_equal_pair(maxima, b) ? 0 : 1;
-        return marks_;
+        std::vector<std::uint8_t> differs(static_cast<std::size_t>(blocks));
+        for (std::uint64_t b = 0; b < blocks; ++b) differs[b] = is_equal_pair(maxima, b) ? 0 : 1;
+        return differs;
     }
 
-    view<const difference> compare(const block_search& search, int reference)
+    std::vector<difference> compare(const block_search& search, int reference)
     {
         difference all;
         in_chunks(search, [&]<class Word>(Word, std::uint64_t from, std::uint64_t count) {
@@ -133,8 +143,7 @@ public:
             });
             if (is_comparable()) merge(all, memory_.found[0]);
         });
-        ask(all, each_);
-        return {each_.data(), each_.size()};
+        return gather(all);
     }
 
     /// Overwrites blocks by those of rank `source` on ranks with `take`. Ranks that hold the right bits do not take, so
@@ -195,23 +204,6 @@ private:
         by.broadcast(view<const std::uint8_t>(bytes), bytes, source, on_, where_);
     }
 
-    /// Sends this rank's report to all ranks, and reads theirs.
-    template <class Report>
-    void ask(const Report& own, std::vector<Report>& reports)
-    {
-        constexpr std::uint64_t words = sizeof(Report) / 8;
-        std::uint64_t* const host = memory_.host_gathered.data();
-        const view<std::uint64_t> told(memory_.told.data(), words);
-        const view<std::uint64_t> all(memory_.gathered.data(), words * reports.size());
-        std::memcpy(host, static_cast<const void*>(&own), sizeof own);
-        enqueue([&, this] {
-            device::copy(on_, view<const std::uint64_t>(host, words), told, where_);
-            comm_.innermost().all_gather(view<const std::uint64_t>(told), all, on_, where_);
-            device::copy(on_, view<const std::uint64_t>(all), view<std::uint64_t>(host, all.count()), where_);
-        });
-        std::memcpy(static_cast<void*>(reports.data()), host, static_cast<std::size_t>(all.size_bytes()));
-    }
-
     template <class Work>
     void enqueue(const Work& work)
     {
@@ -225,8 +217,6 @@ private:
     call_site where_;
     std::uint64_t type_ = held_buffer::no_type;
     std::uint64_t count_ = 0;
-    std::vector<std::uint8_t> marks_;
-    std::vector<difference> each_;
 };
 
 } // namespace collprobe::detail

@@ -152,10 +152,10 @@ located_difference locate_difference(view<const held_buffer> held, int reference
         while (found.search.narrow(ranks.mark(found.search))) {}
     }
     report.ranges = found.search.ranges();
-    const view<const difference> each = ranks.compare(found.search, reference);
+    const std::vector<difference> each = ranks.compare(found.search, reference);
     for (const int r : report.others) {
         const held_buffer& has = held[static_cast<std::uint64_t>(r)];
-        difference what = each[static_cast<std::uint64_t>(r)];
+        difference what = each[static_cast<std::size_t>(r)];
         what.rank = r;
         what.same_shape = has.count == wanted.count && has.type == wanted.type;
         report.differences.push_back(what);

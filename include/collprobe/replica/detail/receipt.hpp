@@ -96,17 +96,13 @@ COLLPROBE_COLD_INLINE std::vector<tensor_box> boxes_without_part(const receipt_t
                 continue;
             }
             for (int d = 0; d < of.shape.dimensions; ++d) {
-                const std::uint64_t begin = from.first.size[d];
-                const std::uint64_t cut = common.first.size[d];
-                const std::uint64_t cut_end = cut + common.extent.size[d];
-                tensor_box before = from;
-                before.extent.size[d] = cut - begin;
-                tensor_box behind = from;
-                behind.first.size[d] = cut_end;
-                behind.extent.size[d] = begin + from.extent.size[d] - cut_end;
+                tensor_box before = from, behind = from;
+                before.extent.size[d] = common.first.size[d] - from.first.size[d];
+                behind.first.size[d] = common.first.size[d] + common.extent.size[d];
+                behind.extent.size[d] = from.first.size[d] + from.extent.size[d] - behind.first.size[d];
                 if (before.extent.size[d] != 0) rest.push_back(before);
                 if (behind.extent.size[d] != 0) rest.push_back(behind);
-                from.first.size[d] = cut;
+                from.first.size[d] = common.first.size[d];
                 from.extent.size[d] = common.extent.size[d];
             }
         }
