@@ -112,7 +112,7 @@ private:
         if (compare(buffers, stream, {*comm_, call, where})) return all;
         for (std::uint64_t b = 0; b < room(); ++b) {
             if (is_equal(b)) continue;
-            detail::difference_exchange<Comm> ranks = about(b, buffers, stream, where);
+            detail::difference_exchange<Comm> ranks(*comm_, *memory_, buffers, b, stream, where);
             const std::vector<detail::held_buffer> held = ranks.gather(memory_->held[b]);
             detail::located_difference found
                 = detail::locate_difference({held.data(), held.size()}, options_.reference_rank, ranks);
@@ -129,8 +129,8 @@ private:
         const auto scope = comm_->device_scope();
         const std::vector<int>&holders = found.report.holders, &others = found.report.others;
         const bool take = std::binary_search(others.begin(), others.end(), comm_->rank());
-        detail::difference_exchange<Comm> ranks
-            = about(static_cast<std::uint64_t>(found.report.buffer), buffers, stream, where);
+        detail::difference_exchange<Comm> ranks(
+            *comm_, *memory_, buffers, static_cast<std::uint64_t>(found.report.buffer), stream, where);
         ranks.compare_with(found.wanted);
         return ranks.restore(found.search, holders[static_cast<std::size_t>(turn) % holders.size()], take);
     }
@@ -139,13 +139,6 @@ private:
     /// What the last comparison found: of a buffer, or (index `room()`) of its number.
     bool is_equal(std::uint64_t index) const { return detail::is_equal_pair(memory_->host_keys.data(), index); }
 
-    detail::difference_exchange<Comm> about(
-        std::uint64_t buffer, view<const replica> buffers, stream_ref stream, call_site where)
-    {
-        const replica* const mine = buffer < buffers.count() ? &buffers[buffer] : nullptr;
-        return {*comm_, *memory_, mine, stream, where};
-    }
-
     bool compare(view<const replica> buffers, stream_ref stream, const caller& who)
     {
         require_buffers(buffers, stream, who);
@@ -153,7 +146,7 @@ private:
         const view<std::uint64_t> keys(memory.keys), host_keys(memory.host_keys.data(), keys.count());
         host_keys[2 * room()] = host_keys[2 * room() + 1] = 0; // no number, should the answer never come
         ++number_;
-        detail::run_and_wait(*comm_, memory.done, stream, who.where(), [&, this] {
+        detail::enqueue_marked(memory.done, stream, [&, this] {
             for (std::uint64_t b = 0; b < room(); ++b) {
                 memory.held[b] = {};
                 if (b >= buffers.count()) continue;
@@ -168,6 +161,7 @@ private:
                 view<const std::uint64_t>(keys), keys, reduction::max, stream, who.where());
             device::copy(stream, view<const std::uint64_t>(keys), host_keys, who.where());
         });
+        comm_->synchronize(stream, who.where());
         if (!is_equal(room())) who.fail(status::mismatch, "the ranks are not at the same comparison");
         for (std::uint64_t b = 0; b < room(); ++b) {
             if (!is_equal(b)) return false;

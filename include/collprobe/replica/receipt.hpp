@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -203,17 +204,14 @@ receipt gather_receipts(
     const std::string text = own.text();
     const std::uint64_t size = text.size();
     const std::vector<std::uint64_t> sizes = detail::gather_on_host(comm, &size, 1, stream, where);
-    std::uint64_t longest = 0;
-    for (const std::uint64_t each : sizes) longest = each > longest ? each : longest;
+    const std::uint64_t longest = *std::max_element(sizes.begin(), sizes.end());
     std::vector<std::uint8_t> padded(text.begin(), text.end());
     padded.resize(static_cast<std::size_t>(longest));
     const std::vector<std::uint8_t> texts = detail::gather_on_host(comm, padded.data(), longest, stream, where);
-    receipt merged;
+    receipt merged(own.step);
     for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
         const auto* const from = reinterpret_cast<const char*>(texts.data()) + rank * longest;
-        const receipt next = receipt::read({from, static_cast<std::size_t>(sizes[rank])}, where);
-        if (rank == 0) merged = next;
-        else merged.merge(next, where);
+        merged.merge(receipt::read({from, static_cast<std::size_t>(sizes[rank])}, where), where);
     }
     return merged;
 }

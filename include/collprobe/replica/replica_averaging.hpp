@@ -174,10 +174,7 @@ public:
     Comm& communicator() noexcept { return comm_; }
     std::uint64_t rounds() const noexcept { return rounds_; } ///< averages started so far
     /// Bytes that this rank handed to all-reduces; a ring sends 2 (n-1)/n of that.
-    std::uint64_t bytes() const noexcept
-    {
-        return rounds_ * detail::averaged_bytes(buffers_) + decisions_ * sizeof(detail::averaging_sums);
-    }
+    std::uint64_t bytes() const noexcept { return bytes_; }
 
 private:
     using memory = std::conditional_t<measures, detail::measuring_memory<device>, detail::averaging_memory<device>>;
@@ -208,8 +205,10 @@ private:
         }
         detail::enqueue_marked(memory_->done, on, [&, this] {
             const auto average_by = [&, this](auto& route) {
-                for (std::size_t i = 0; i < buffers_.size(); ++i)
+                for (std::size_t i = 0; i < buffers_.size(); ++i) {
                     detail::average_replica(route, buffers_[i], target_of(i), view<float>(memory_->scratch), on, where);
+                    bytes_ += buffers_[i].count * (buffers_[i].type == element_type::float64 ? 8 : 4);
+                }
             };
             if (schedule_.through_adaptors) average_by(comm_);
             else average_by(comm_.innermost());
@@ -266,7 +265,7 @@ private:
             device::copy(
                 own, view<const detail::averaging_sums>(at.sums), view<detail::averaging_sums>(at.seen), where);
         });
-        ++decisions_;
+        bytes_ += sizeof(detail::averaging_sums);
         undecided_ = true;
     }
 
@@ -300,7 +299,7 @@ private:
     std::uint64_t averaged_ = 0; ///< steps before the last average
     std::uint64_t next_ = 0; ///< steps before the next average
     std::uint64_t rounds_ = 0;
-    std::uint64_t decisions_ = 0;
+    std::uint64_t bytes_ = 0;
     double drift_ = 0; ///< at the last average: `noise_gain`, and the learning rate
     double rate_ = 0;
     bool under_way_ = false; ///< an average is not yet in place

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include <collprobe/comm/caller.hpp>
@@ -19,10 +18,6 @@
 
 /// Of `replica_averaging`: replaces replicas of floating-point elements by their average over the ranks.
 namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// Element types that are averaged directly. Others are sent as float, and the average is rounded once.
-template <class T>
-concept averaged_natively = std::is_same_v<T, float> || std::is_same_v<T, double>;
 
 /// to[i] = from[i] in another floating-point type. A body for `for_each`.
 template <floating_element From, floating_element To>
@@ -58,14 +53,6 @@ struct averaging_memory {
     typename Device::event done; ///< the last average
 };
 
-/// Bytes that a rank hands to the communicator to average a list.
-inline std::uint64_t averaged_bytes(const std::vector<replica>& buffers) noexcept
-{
-    std::uint64_t bytes = 0;
-    for (const replica& each : buffers) bytes += each.count * (each.type == element_type::float64 ? 8 : 4);
-    return bytes;
-}
-
 /// \throws error `invalid_argument` naming the first buffer that has no average.
 template <communicator Comm>
 void require_averages(const caller<Comm>& who, view<const replica> buffers, const char* list)
@@ -79,14 +66,15 @@ void require_averages(const caller<Comm>& who, view<const replica> buffers, cons
 }
 
 /// Enqueues the average of `from` over the ranks into `to` (of the same type and count; the same memory, or
-/// disjoint) on `stream`. `scratch`: at least one element if the elements are narrower than float.
+/// disjoint) on `stream`. Narrow elements are sent as float, and the average is rounded once. `scratch`: at least one
+/// element if there are such.
 template <class Comm>
 void average_replica(Comm& comm, const replica& from, const replica& to, view<float> scratch,
     stream_ref_of<Comm> stream, call_site where)
 {
     using device = typename Comm::device;
     with_floating_type(from.type, [&]<class T>(T) {
-        if constexpr (averaged_natively<T>) {
+        if constexpr (sizeof(T) >= sizeof(float)) {
             comm.all_reduce(view<const T>(from.as<T>()), to.as<T>(), reduction::average, stream, where);
         } else {
             for (std::uint64_t first = 0; first < from.count; first += scratch.count()) {

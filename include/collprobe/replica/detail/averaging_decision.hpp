@@ -83,8 +83,7 @@ struct add_up_distances {
             all.squared_weights += distances[2 * parts + i];
         }
         // If one of them is not finite the ratio is 0 too, which gives the shortest interval.
-        const bool finite = is_finite(all.squared_distance) && is_finite(all.squared_gradient);
-        if (finite) {
+        if (is_finite(all.squared_distance) && is_finite(all.squared_gradient)) {
             constexpr auto most = static_cast<double>(most_interval);
             all.ratio = all.squared_gradient < most * most * all.squared_distance
                 ? square_root(all.squared_gradient / all.squared_distance)

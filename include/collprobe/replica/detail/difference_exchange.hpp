@@ -63,14 +63,6 @@ struct write_keys {
     }
 };
 
-/// Enqueues `work`, which uses what `done` guards, and waits, with the communicator's deadline if it has one.
-template <communicator Comm, class Event, class Work>
-void run_and_wait(const Comm& comm, Event& done, stream_ref_of<Comm> on, call_site where, const Work& work)
-{
-    enqueue_marked(done, on, work);
-    comm.synchronize(on, where);
-}
-
 /// The questions of `locate_difference` to the ranks, about one buffer. `Comm`: the caller's communicator. Messages of
 /// the search bypass its adaptors, data of a repair do not.
 template <communicator Comm>
@@ -79,10 +71,10 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// `mine`: this rank's buffer, or null if it has none.
-    difference_exchange(
-        Comm& comm, difference_memory<device>& memory, const replica* mine, stream_ref on, call_site where)
-        : comm_(comm), memory_(memory), mine_(mine), on_(on), where_(where)
+    /// About buffer number `index` of this rank's list, which may be shorter.
+    difference_exchange(Comm& comm, difference_memory<device>& memory, view<const replica> list, std::uint64_t index,
+        stream_ref on, call_site where)
+        : comm_(comm), memory_(memory), mine_(index < list.count() ? &list[index] : nullptr), on_(on), where_(where)
     {
     }
 
@@ -111,7 +103,6 @@ public:
     {
         const std::uint64_t blocks = search.firsts().count();
         const view<std::uint64_t> pairs(memory_.pairs.data(), 2 * blocks);
-        const std::uint64_t* const maxima = memory_.host_pairs.data();
         enqueue([&, this] {
             load(search);
             if (is_comparable()) {
@@ -127,7 +118,7 @@ public:
                 view<std::uint64_t>(memory_.host_pairs.data(), pairs.count()), where_);
         });
         std::vector<std::uint8_t> differs(static_cast<std::size_t>(blocks));
-        for (std::uint64_t b = 0; b < blocks; ++b) differs[b] = is_equal_pair(maxima, b) ? 0 : 1;
+        for (std::uint64_t b = 0; b < blocks; ++b) differs[b] = is_equal_pair(memory_.host_pairs.data(), b) ? 0 : 1;
         return differs;
     }
 
@@ -204,10 +195,12 @@ private:
         by.broadcast(view<const std::uint8_t>(bytes), bytes, source, on_, where_);
     }
 
+    /// And waits, with the communicator's deadline if it has one.
     template <class Work>
     void enqueue(const Work& work)
     {
-        run_and_wait(comm_, memory_.done, on_, where_, work);
+        enqueue_marked(memory_.done, on_, work);
+        comm_.synchronize(on_, where_);
     }
 
     Comm& comm_;

@@ -149,31 +149,18 @@ COLLPROBE_COLD_INLINE bool find_gaps_of(const receipt_tensor& of, std::vector<re
     for (std::size_t i = 0; overlap && i < boxes.size(); ++i) {
         for (std::size_t k = i + 1; k < boxes.size(); ++k) {
             if (intersection(boxes[i][0].box, boxes[k][0].box).extent.elements() == 0) continue;
-            receipt_finding found = about(receipt_problem::overlap, of);
-            found.box = boxes[i][0].box;
-            found.ranks = boxes[i][0].ranks;
-            found.other_box = boxes[k][0].box;
-            to.push_back(found);
+            to.push_back(about(receipt_problem::overlap, of));
+            to.back().box = boxes[i][0].box;
+            to.back().ranks = boxes[i][0].ranks;
+            to.back().other_box = boxes[k][0].box;
             return false;
         }
     }
     for (const tensor_box& box : gaps) {
-        receipt_finding found = about(receipt_problem::gap, of);
-        found.box = box;
-        to.push_back(found);
+        to.push_back(about(receipt_problem::gap, of));
+        to.back().box = box;
     }
     return gaps.empty();
-}
-
-COLLPROBE_COLD_INLINE void find_replicas_that_differ(const receipt_tensor& of, std::vector<receipt_finding>& to)
-{
-    for (const box_parts& parts : boxes_of(of)) {
-        if (parts.count() == 1) continue;
-        receipt_finding found = about(receipt_problem::replicas_differ, of);
-        found.box = parts[0].box;
-        for (const receipt_part& each : parts) add_ranks(found.ranks, each.ranks);
-        to.push_back(found);
-    }
 }
 
 /// Whether `whole` is the state of the tensor.
@@ -300,7 +287,12 @@ COLLPROBE_COLD_INLINE std::vector<receipt_finding> find_gaps(const receipt& of)
     std::vector<receipt_finding> found;
     for (const receipt_tensor& each : of.tensors()) {
         (void)detail::find_gaps_of(each, found);
-        detail::find_replicas_that_differ(each, found);
+        for (const detail::box_parts& parts : detail::boxes_of(each)) {
+            if (parts.count() == 1) continue;
+            found.push_back(detail::about(receipt_problem::replicas_differ, each));
+            found.back().box = parts[0].box;
+            for (const receipt_part& part : parts) detail::add_ranks(found.back().ranks, part.ranks);
+        }
     }
     return found;
 }

@@ -43,7 +43,6 @@ public:
     {
         if (!right) fail(reason);
     }
-    bool empty() const noexcept { return left_.empty(); }
     bool take(std::string_view word) noexcept
     {
         if (!left_.starts_with(word)) return false;
@@ -240,28 +239,23 @@ COLLPROBE_COLD_INLINE receipt receipt::read(std::string_view text, call_site whe
         detail::receipt_line line(text.substr(at, std::min(length, text.size() - at)), ++number, where);
         line.require(length != std::string_view::npos, "the line has no end: the file was cut off");
         if (number == 1) {
-            line.require(line.take(detail::receipt_first_line) && line.empty(),
-                "not a receipt of a version that this program knows");
+            line.require(
+                line.take(detail::receipt_first_line), "not a receipt of a version that this program knows");
         } else if (number == 2) {
             line.expect("step");
             if (!line.take(" -")) made.step = line.decimal();
-            line.end();
         } else if (line.take("tensor")) {
             receipt_tensor next = detail::read_tensor(line);
             line.require(made.find(next.name) == nullptr, "a tensor for the second time");
             tensor = &made.tensor_for(std::move(next), where);
             (void)line.word(); // its digest: that of the text shows that nobody has changed it
-            line.end();
         } else if (line.take(" cast")) {
             line.require(tensor != nullptr && tensor->parts.empty(), "a cast where none can be");
             line.require(tensor->casts.size() < detail::most_casts, "too many casts");
             tensor->casts.push_back(detail::read_cast(line));
-            line.end();
         } else if (line.take(" part")) {
             line.require(tensor != nullptr, "a part without a tensor");
-            const receipt_part part = detail::read_part(line, *tensor, ranks_left);
-            line.end();
-            detail::add_part(*tensor, part);
+            detail::add_part(*tensor, detail::read_part(line, *tensor, ranks_left));
         } else {
             line.expect("end");
             line.require(line.decimal() == made.tensors_.size(), "another number of tensors than the file has");
@@ -271,6 +265,7 @@ COLLPROBE_COLD_INLINE receipt receipt::read(std::string_view text, call_site whe
             line.require(at + length + 1 == text.size(), "there is more text behind the end");
             return made;
         }
+        line.end();
         at += length + 1;
     }
     detail::receipt_line(text, number + 1, where).fail("the end is missing: the file was cut off");

@@ -282,8 +282,11 @@ private:
     bool name_problem(const part_list& wanted, const part_list& parts)
     {
         receipt_finding finding = about_parts(parts);
-        const bool known = is_other_rounding(finding, wanted, parts) || is_zero(finding, parts)
-            || is_stale(finding, parts) || is_moved(finding, parts);
+        const digest_state bits = state_of(parts, -1);
+        const bool zeros = bits.first == 0 && bits.second == 0;
+        if (zeros) finding.problem = receipt_problem::zeros;
+        const bool known = is_other_rounding(finding, wanted, parts) || zeros || is_stale(finding, parts)
+            || is_moved(finding, parts);
         if (known) findings.push_back(finding);
         return known;
     }
@@ -299,14 +302,6 @@ private:
             return true;
         }
         return false;
-    }
-
-    static bool is_zero(receipt_finding& finding, const part_list& parts)
-    {
-        const digest_state state = state_of(parts, -1);
-        if (state.first != 0 || state.second != 0) return false;
-        finding.problem = receipt_problem::zeros;
-        return true;
     }
 
     bool is_stale(receipt_finding& finding, const part_list& parts) const
