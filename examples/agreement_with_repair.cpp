@@ -37,7 +37,7 @@ int main()
             if (world.rank() != 0) continue; // the verdict, too, is the same on every rank
             for (const suspect& each : record.suspects)
                 std::printf("step %u, %s\n", static_cast<unsigned>(record.step), report::describe(each).c_str());
-            for (const disagreement& buffer : repair.found.buffers) {
+            for (const disagreement& buffer : repair.found) {
                 for (const difference& other : buffer.differences) {
                     std::printf("buffer %d: rank %d differs in %u element, the first at %u: bits %08x in place of %08x\n",
                         buffer.buffer, other.rank, static_cast<unsigned>(other.elements), static_cast<unsigned>(other.first),

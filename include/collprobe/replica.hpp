@@ -6,8 +6,7 @@
 
 #include <collprobe/replica/agreement.hpp>
 #include <collprobe/replica/disagreement.hpp>
-#include <collprobe/replica/dynamic_averaging.hpp>
 #include <collprobe/replica/majority_repair.hpp>
-#include <collprobe/replica/periodic_averaging.hpp>
 #include <collprobe/replica/receipt.hpp>
 #include <collprobe/replica/replica.hpp>
+#include <collprobe/replica/replica_averaging.hpp>

@@ -100,10 +100,10 @@ void of_integrity(local::device_communicator<gpu>& rank, gpu::stream_ref stream,
     agreement check(rank);
     majority_repair(check, view<const replica>(all), stream);
     if constexpr (floating_element<T>) {
-        periodic_averaging<local::device_communicator<gpu>>(rank, all).step(stream);
-        dynamic_averaging<local::device_communicator<gpu>> dynamic(rank, all);
-        dynamic.begin_step(stream);
-        dynamic.before_update(all, 0.1, stream);
+        replica_averaging<local::device_communicator<gpu>, every>(rank, all, {}).step(stream);
+        replica_averaging<local::device_communicator<gpu>, when_worth_it> measured(rank, all, {});
+        measured.before_update(all, 0.1, stream);
+        measured.step(stream);
     }
 }
 

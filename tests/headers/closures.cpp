@@ -41,10 +41,10 @@ int main()
         const std::vector<replica> list{view(weights)};
         agreement check(world);
         majority_repair(check, view<const replica>(list), stream);
-        periodic_averaging(world, list).step(stream);
-        dynamic_averaging dynamic(world, list);
-        dynamic.begin_step(stream);
-        dynamic.before_update(list, 0.1, stream);
+        replica_averaging(world, list, every()).step(stream);
+        replica_averaging measured(world, list, when_worth_it());
+        measured.before_update(list, 0.1, stream);
+        measured.step(stream);
         inspect<float>(world, stream, 4);
         guarded<host::device, float> buffer(10);
         buffer.write(stream, [](view<float>) {});

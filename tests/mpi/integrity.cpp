@@ -93,9 +93,9 @@ void check_repair()
         weights[12345] += 1;
         moments[0] = -0.25;
     }
-    const agreement_verdict found = check.locate(all, stream);
-    CHECK(!found.agree && found.buffers.size() == 2);
-    CHECK(found.buffers[0].others == std::vector<int>{1} && found.buffers[0].differences[0].first == 12345);
+    const std::vector<disagreement> found = check.locate(all, stream);
+    CHECK(found.size() == 2);
+    CHECK(found[0].others == std::vector<int>{1} && found[0].differences[0].first == 12345);
     const repair_result repaired = majority_repair(check, all, stream);
     CHECK(repaired.repaired && repaired.rounds == 1);
     CHECK(weights == right && moments == std::vector<double>(500, 0.25));

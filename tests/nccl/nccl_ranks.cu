@@ -196,11 +196,10 @@ void agree()
         put(&weights[at], 1, memory.data() + at);
     }
     CHECK(!check.agreed(all, stream));
-    const agreement_verdict verdict = check.locate(all, stream);
-    CHECK(!verdict.agree);
-    CHECK(verdict.buffers.size() == 1);
-    if (verdict.buffers.size() != 1) return;
-    const disagreement& of = verdict.buffers[0];
+    const std::vector<disagreement> verdict = check.locate(all, stream);
+    CHECK(verdict.size() == 1);
+    if (verdict.size() != 1) return;
+    const disagreement& of = verdict[0];
     CHECK(of.majority == (comm.size() > 2));
     CHECK(of.others == std::vector<int>{last});
     CHECK(of.differences.size() == 1);

@@ -110,10 +110,10 @@ TEST_CASE("ranks on a GPU find damage of every kind, and nothing where there is 
             agreement check(comm, {.scratch_bytes = 8192});
             CHECK(check.agreed(std::vector{good.as_replica(clean)}, stream));
             const device_copy& mine = comm.rank() == 1 ? bad : good;
-            const agreement_verdict found = check.locate(std::vector{mine.as_replica(clean)}, stream);
-            REQUIRE(found.buffers.size() == 1);
-            CHECK(found.buffers[0].others == std::vector{1});
-            CHECK(testing::same(found.buffers[0].differences[0], expected));
+            const std::vector<disagreement> found = check.locate(std::vector{mine.as_replica(clean)}, stream);
+            REQUIRE(found.size() == 1);
+            CHECK(found[0].others == std::vector{1});
+            CHECK(testing::same(found[0].differences[0], expected));
         });
     }
 }

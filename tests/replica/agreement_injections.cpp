@@ -26,7 +26,7 @@ namespace {
 /// Ranks whose buffers are all here: what `difference_exchange` does with messages.
 class ranks_in_memory {
 public:
-    explicit ranks_in_memory(std::vector<raw_buffer*> buffers) : buffers_(std::move(buffers)), each_(buffers_.size()) {}
+    explicit ranks_in_memory(std::vector<raw_buffer*> buffers) : buffers_(std::move(buffers)) {}
 
     std::vector<detail::held_buffer> hold() const
     {
@@ -41,27 +41,23 @@ public:
     }
     void compare_with(const detail::held_buffer&) const {}
 
-    view<const std::uint8_t> mark(const detail::block_search& search, int reference)
+    std::vector<std::uint8_t> mark(const detail::block_search& search)
     {
         const std::uint64_t blocks = search.firsts().count();
-        std::vector<std::uint64_t> expected(blocks), mine(blocks);
-        std::vector<std::uint8_t> differs(blocks);
-        marks_.assign(blocks, 0);
-        digest(search, *buffers_[static_cast<std::size_t>(reference)], expected);
+        std::vector<std::uint64_t> maxima(2 * blocks), mine(2 * blocks);
         for (raw_buffer* buffer : buffers_) {
-            if (buffer == buffers_[static_cast<std::size_t>(reference)]) continue;
             digest(search, *buffer, mine);
-            for (std::uint64_t b = 0; b < blocks; ++b) {
-                detail::mark_differences{mine.data(), expected.data(), differs.data()}(b);
-                marks_[b] = marks_[b] > differs[b] ? marks_[b] : differs[b];
-            }
+            for (std::uint64_t i = 0; i < 2 * blocks; ++i) maxima[i] = maxima[i] > mine[i] ? maxima[i] : mine[i];
         }
-        return marks_;
+        std::vector<std::uint8_t> differs(blocks);
+        for (std::uint64_t b = 0; b < blocks; ++b) differs[b] = detail::is_equal_pair(maxima.data(), b) ? 0 : 1;
+        return differs;
     }
 
-    view<const detail::found_difference> compare(const detail::block_search& search, int reference)
+    std::vector<difference> compare(const detail::block_search& search, int reference)
     {
         const raw_buffer& source = *buffers_[static_cast<std::size_t>(reference)];
+        std::vector<difference> each(buffers_.size());
         detail::with_word(source.type, [&]<class Word>(Word) {
             std::vector<Word> expected(search.elements());
             const detail::block_list list{search.firsts().data(), search.length()};
@@ -69,25 +65,23 @@ public:
                 detail::gather_blocks<Word>{source.data(), list, 0, expected.data()}(i);
             for (std::size_t r = 0; r < buffers_.size(); ++r) {
                 const detail::compare_blocks<Word> reducer{buffers_[r]->data(), list, 0, expected.data()};
-                each_[r] = reducer.finish(detail::reduce_blocks(reducer, expected.size()));
+                each[r] = reducer.finish(detail::reduce_blocks(reducer, expected.size()));
             }
         });
-        return each_;
+        return each;
     }
 
 private:
     static void digest(const detail::block_search& search, raw_buffer& buffer, std::vector<std::uint64_t>& to)
     {
         detail::with_word(buffer.type, [&]<class Word>(Word) {
-            for (std::uint64_t b = 0; b < to.size(); ++b)
+            for (std::uint64_t b = 0; b < to.size() / 2; ++b)
                 detail::digest_blocks<Word>{
                     buffer.data(), buffer.count, {search.firsts().data(), search.length()}, to.data()}(b);
         });
     }
 
     std::vector<raw_buffer*> buffers_;
-    std::vector<std::uint8_t> marks_;
-    std::vector<detail::found_difference> each_;
 };
 
 /// One case: the ranks of `bad` have damage of their own.
@@ -187,8 +181,8 @@ void over_communicator(std::uint64_t injections, std::uint64_t seed, tally& coun
                 for (std::size_t i = 0; i < what.bad.size(); ++i) {
                     if (what.bad[i] == comm.rank()) mine = what.damaged[i];
                 }
-                const agreement_verdict found = check.locate(std::vector{mine.as_replica()}, stream);
-                misses[me] += found.buffers.size() == 1 && what.is_found(found.buffers[0], ranks) ? 0 : 1;
+                const std::vector<disagreement> found = check.locate(std::vector{mine.as_replica()}, stream);
+                misses[me] += found.size() == 1 && what.is_found(found[0], ranks) ? 0 : 1;
                 (void)majority_repair(check, std::vector{mine.as_replica()}, stream);
                 misses[me] += testing::differences_of(what.clean, mine, 0).elements == 0 ? 0 : 1;
             }

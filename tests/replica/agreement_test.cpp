@@ -29,15 +29,14 @@ const local::options settings{.timeout_ms = 20'000};
 class agreed_verdict {
 public:
     explicit agreed_verdict(int ranks) : found_(static_cast<std::size_t>(ranks)) {}
-    agreement_verdict& of(int rank) { return found_[static_cast<std::size_t>(rank)]; }
+    std::vector<disagreement>& of(int rank) { return found_[static_cast<std::size_t>(rank)]; }
 
-    const agreement_verdict& get() const
+    const std::vector<disagreement>& get() const
     {
-        for (const agreement_verdict& other : found_) {
-            CHECK(other.agree == found_[0].agree);
-            REQUIRE(other.buffers.size() == found_[0].buffers.size());
-            for (std::size_t b = 0; b < other.buffers.size(); ++b) {
-                const disagreement &x = other.buffers[b], &y = found_[0].buffers[b];
+        for (const std::vector<disagreement>& other : found_) {
+            REQUIRE(other.size() == found_[0].size());
+            for (std::size_t b = 0; b < other.size(); ++b) {
+                const disagreement &x = other[b], &y = found_[0][b];
                 CHECK(x.buffer == y.buffer);
                 CHECK(x.majority == y.majority);
                 CHECK(x.groups == y.groups);
@@ -54,12 +53,12 @@ public:
     }
 
 private:
-    std::vector<agreement_verdict> found_;
+    std::vector<std::vector<disagreement>> found_;
 };
 
 /// Locates what `change(rank, buffers)` did to equal buffers of two kinds on each rank.
 template <class Change>
-agreement_verdict located(int ranks, const Change& change)
+std::vector<disagreement> located(int ranks, const Change& change)
 {
     const testing::watchdog guard("locate", 60);
     agreed_verdict all(ranks);
@@ -72,7 +71,7 @@ agreement_verdict located(int ranks, const Change& change)
         const std::vector<replica> buffers{view(weights), view(momentum)};
         const bool same = check.agreed(buffers, stream);
         all.of(comm.rank()) = check.locate(buffers, stream);
-        if (same != all.of(comm.rank()).agree) throw std::runtime_error("check and locate differ");
+        if (same != all.of(comm.rank()).empty()) throw std::runtime_error("check and locate differ");
     });
     return all.get();
 }
@@ -109,13 +108,12 @@ TEST_CASE("one flipped bit on one rank is found: rank, buffer, element and bits"
 {
     for (const int ranks : {3, 4, 8, 16, 64}) {
         const int bad = ranks - 2;
-        const agreement_verdict found = located(ranks, [&](int rank, auto& weights, auto& momentum) {
+        const std::vector<disagreement> found = located(ranks, [&](int rank, auto& weights, auto& momentum) {
             if (rank == bad) weights[12'345] = -0.5f;
             (void)momentum;
         });
-        CHECK(!found.agree);
-        REQUIRE(found.buffers.size() == 1);
-        const disagreement& it = found.buffers[0];
+        REQUIRE(found.size() == 1);
+        const disagreement& it = found[0];
         CHECK(it.buffer == 0);
         CHECK(it.majority);
         CHECK(it.groups == 2);
@@ -138,14 +136,12 @@ TEST_CASE("one flipped bit on one rank is found: rank, buffer, element and bits"
 
 TEST_CASE("without damage nothing is found")
 {
-    const agreement_verdict found = located(5, [](int, auto&, auto&) {});
-    CHECK(found.agree);
-    CHECK(found.buffers.empty());
+    CHECK(located(5, [](int, auto&, auto&) {}).empty());
 }
 
 TEST_CASE("several damaged ranks and buffers each have their own differences")
 {
-    const agreement_verdict found = located(7, [](int rank, auto& weights, auto& momentum) {
+    const std::vector<disagreement> found = located(7, [](int rank, auto& weights, auto& momentum) {
         if (rank == 0) weights[0] = 7;
         if (rank == 3) {
             for (std::size_t i = 100; i < 5'100; ++i) weights[i] = 0;
@@ -153,8 +149,8 @@ TEST_CASE("several damaged ranks and buffers each have their own differences")
         }
         if (rank == 6) weights[19'999] = weights[7] = 1;
     });
-    REQUIRE(found.buffers.size() == 2);
-    const disagreement& weights = found.buffers[0];
+    REQUIRE(found.size() == 2);
+    const disagreement& weights = found[0];
     CHECK(weights.majority);
     CHECK(weights.groups == 4);
     CHECK(weights.holders == std::vector{1, 2, 4, 5});
@@ -167,7 +163,7 @@ TEST_CASE("several damaged ranks and buffers each have their own differences")
     CHECK(weights.differences[2].first == 7);
     CHECK(weights.differences[2].last == 19'999);
     CHECK(weights.differences[2].elements == 2);
-    const disagreement& momentum = found.buffers[1];
+    const disagreement& momentum = found[1];
     CHECK(momentum.buffer == 1);
     CHECK(momentum.others == std::vector{3});
     CHECK(momentum.differences[0].first == 332);
@@ -178,11 +174,11 @@ TEST_CASE("several damaged ranks and buffers each have their own differences")
 TEST_CASE("two of two that differ, and exactly half, are no majority: nobody is blamed")
 {
     for (const int ranks : {2, 4}) {
-        const agreement_verdict found = located(ranks, [&](int rank, auto& weights, auto&) {
+        const std::vector<disagreement> found = located(ranks, [&](int rank, auto& weights, auto&) {
             if (rank >= ranks / 2) weights[5] = 1;
         });
-        REQUIRE(found.buffers.size() == 1);
-        const disagreement& it = found.buffers[0];
+        REQUIRE(found.size() == 1);
+        const disagreement& it = found[0];
         CHECK(!it.majority);
         CHECK(it.groups == 2);
         CHECK(it.holders.front() == 0); // what the others are compared with
@@ -190,11 +186,11 @@ TEST_CASE("two of two that differ, and exactly half, are no majority: nobody is 
         for (const difference& each : it.differences) CHECK(each.first == 5);
     }
     // All differ: three groups of one.
-    const agreement_verdict found = located(3, [](int rank, auto& weights, auto&) { weights[5] = float(rank); });
-    CHECK(!found.buffers[0].majority);
-    CHECK(found.buffers[0].groups == 3);
+    const std::vector<disagreement> found = located(3, [](int rank, auto& weights, auto&) { weights[5] = float(rank); });
+    CHECK(!found[0].majority);
+    CHECK(found[0].groups == 3);
     // Control: one more on a side, and there is one.
-    CHECK(located(5, [](int rank, auto& weights, auto&) { if (rank >= 3) weights[5] = 1; }).buffers[0].majority);
+    CHECK(located(5, [](int rank, auto& weights, auto&) { if (rank >= 3) weights[5] = 1; })[0].majority);
 }
 
 TEST_CASE("payloads of NaN and the sign of zero are bits like others")
@@ -204,14 +200,14 @@ TEST_CASE("payloads of NaN and the sign of zero are bits like others")
             weights[11] = detail::bit_cast<float>(rank == 1 ? other : usual);
         });
     };
-    CHECK(one_of_three(0x7fc00000, 0x7fc00000).agree); // NaN agrees with itself
-    const agreement_verdict payload = one_of_three(0x7fc00000, 0x7fc00001);
-    REQUIRE(payload.buffers.size() == 1);
-    CHECK(payload.buffers[0].others == std::vector{1});
-    CHECK(payload.buffers[0].differences[0].actual_bits == 0x7fc00001);
-    const agreement_verdict zero = one_of_three(0, 0x80000000);
-    REQUIRE(zero.buffers.size() == 1);
-    CHECK(zero.buffers[0].differences[0].actual_bits == 0x80000000);
+    CHECK(one_of_three(0x7fc00000, 0x7fc00000).empty()); // NaN agrees with itself
+    const std::vector<disagreement> payload = one_of_three(0x7fc00000, 0x7fc00001);
+    REQUIRE(payload.size() == 1);
+    CHECK(payload[0].others == std::vector{1});
+    CHECK(payload[0].differences[0].actual_bits == 0x7fc00001);
+    const std::vector<disagreement> zero = one_of_three(0, 0x80000000);
+    REQUIRE(zero.size() == 1);
+    CHECK(zero[0].differences[0].actual_bits == 0x80000000);
 }
 
 TEST_CASE("a rank with another count, another type or another number of buffers is named")
@@ -233,13 +229,13 @@ TEST_CASE("a rank with another count, another type or another number of buffers 
             const host::stream stream;
             all.of(comm.rank()) = check.locate(buffers, stream);
         });
-        const agreement_verdict& found = all.get();
-        REQUIRE(found.buffers.size() == 1);
-        CHECK(found.buffers[0].buffer == (kind == 2 ? 0 : 1));
-        CHECK(found.buffers[0].others == std::vector{2});
-        CHECK(!found.buffers[0].differences[0].same_shape);
-        CHECK(found.buffers[0].differences[0].elements == 0);
-        CHECK(found.buffers[0].ranges.empty());
+        const std::vector<disagreement>& found = all.get();
+        REQUIRE(found.size() == 1);
+        CHECK(found[0].buffer == (kind == 2 ? 0 : 1));
+        CHECK(found[0].others == std::vector{2});
+        CHECK(!found[0].differences[0].same_shape);
+        CHECK(found[0].differences[0].elements == 0);
+        CHECK(found[0].ranges.empty());
     }
 }
 
@@ -254,8 +250,8 @@ TEST_CASE("a rank with a longer list is named even where most have no such buffe
         const host::stream stream;
         all.of(comm.rank()) = check.locate(buffers, stream);
     });
-    REQUIRE(all.get().buffers.size() == 1);
-    CHECK(all.get().buffers[0].others == std::vector{0});
+    REQUIRE(all.get().size() == 1);
+    CHECK(all.get()[0].others == std::vector{0});
 }
 
 TEST_CASE("buffers are compared as the work before the call leaves them")
@@ -366,10 +362,10 @@ TEST_CASE("damage over more than a message of block digests is located exactly")
             const host::stream stream;
             all.of(comm.rank()) = check.locate(std::vector{mine.as_replica()}, stream);
         });
-        REQUIRE(all.get().buffers.size() == 1);
-        CHECK(testing::same(all.get().buffers[0].differences[0], testing::differences_of(clean, damaged, 2)));
-        CHECK(testing::ranges_fit(all.get().buffers[0], clean, {&damaged}));
-        CHECK((all.get().buffers[0].ranges.size() == 3) == !everywhere);
+        REQUIRE(all.get().size() == 1);
+        CHECK(testing::same(all.get()[0].differences[0], testing::differences_of(clean, damaged, 2)));
+        CHECK(testing::ranges_fit(all.get()[0], clean, {&damaged}));
+        CHECK((all.get()[0].ranges.size() == 3) == !everywhere);
     }
 }
 

@@ -6,11 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/replica/dynamic_averaging.hpp>
-#include <collprobe/replica/periodic_averaging.hpp>
+#include <collprobe/replica/replica_averaging.hpp>
 
 #include "support/device_bits.hpp"
 #include "support/element_types.hpp"
@@ -27,9 +27,9 @@ constexpr std::uint64_t count = 70'001; // more than are sampled
 
 template <element T>
 struct averaged {
-    std::vector<T> periodic; ///< of rank 0, as all
-    std::vector<T> dynamic;
-    averaging_measure measure;
+    std::vector<T> in_place; ///< of rank 0, as all
+    std::vector<T> beside;
+    std::string when; ///< a 1 for each step that started an average
 };
 
 template <element T, class Provider>
@@ -59,20 +59,21 @@ averaged<T> run_with(const Provider& provider)
         const std::vector<replica> list{view<T>(weights)};
         {
             load(weights);
-            periodic_averaging repair(world, list, {.interval = 1, .scratch_elements = 30'000});
+            replica_averaging repair(world, list, every{.steps = 1});
             (void)repair.step(stream);
-            store(result.periodic);
+            store(result.in_place);
         }
         for (std::uint64_t i = 0; i < count; ++i) staging[i] = static_cast<T>(static_cast<float>(i % 53) + 0.5F * static_cast<float>(world.rank()));
         load(weights);
         load(gradient);
-        dynamic_averaging repair(world, list, {}, {.first_interval = 1, .most_interval = 10'000});
-        for (int step = 0; step < 5; ++step) {
-            (void)repair.begin_step(stream);
+        replica_averaging repair(world, list, when_worth_it{.gain = 0.02});
+        std::string when;
+        for (int step = 0; step < 30; ++step) {
             repair.before_update(std::vector<replica>{view<T>(gradient)}, 0.01, stream);
+            when += repair.step(stream) ? '1' : '0';
         }
-        store(result.dynamic);
-        if (world.rank() == 0) result.measure = repair.last();
+        store(result.beside);
+        if (world.rank() == 0) result.when = when;
     });
     return result;
 }
@@ -84,11 +85,10 @@ TEST_CASE_TEMPLATE("averages and decisions on a GPU are those on the host", T, C
     for (const int ranks : {1, 2, 4}) {
         const averaged<T> on_host = run_with<T>(testing::local_provider{ranks});
         const averaged<T> on_gpu = run_with<T>(testing::device_provider<gpu>{ranks});
-        CHECK(testing::differences<T>(on_host.periodic, on_gpu.periodic) == 0);
-        CHECK(testing::differences<T>(on_host.dynamic, on_gpu.dynamic) == 0);
-        CHECK(on_host.measure.step == 1);
-        CHECK(on_gpu.measure.step == 1);
-        CHECK(on_host.measure.interval == on_gpu.measure.interval);
-        CHECK(on_gpu.measure.variance == doctest::Approx(on_host.measure.variance).epsilon(1e-9));
+        CHECK(testing::differences<T>(on_host.in_place, on_gpu.in_place) == 0);
+        CHECK(testing::differences<T>(on_host.beside, on_gpu.beside) == 0);
+        CHECK(on_host.when == on_gpu.when);
+        CHECK(on_host.when.find('1') == 9);
+        CHECK((on_host.when.find('1', 10) == std::string::npos) == (ranks == 1)); // measured
     }
 }

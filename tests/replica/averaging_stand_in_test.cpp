@@ -6,11 +6,11 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <collprobe/device/cuda/device.hpp>
-#include <collprobe/replica/dynamic_averaging.hpp>
-#include <collprobe/replica/periodic_averaging.hpp>
+#include <collprobe/replica/replica_averaging.hpp>
 
 #include "examples/support/device_ranks.hpp"
 #include "step/nccl_steps.hpp"
@@ -44,7 +44,7 @@ void require_average(const device_vector<T>& found, int ranks)
 
 } // namespace
 
-TEST_CASE("periodic averages over NCCL are those of the replicas, on devices that are not the current one")
+TEST_CASE("averages every second step over NCCL are those of the replicas, on devices that are not the current one")
 {
     for (const int ranks : {1, 2, 4}) {
         CAPTURE(ranks);
@@ -56,9 +56,8 @@ TEST_CASE("periodic averages over NCCL are those of the replicas, on devices tha
             weights.set(values_of<float>(world.rank()), stream);
             small.set(values_of<bfloat16>(world.rank()), stream);
             const cuda::device_guard elsewhere((world.device_ordinal() + 1) % 8);
-            periodic_averaging repair(nccl::communicator_ref(world),
-                std::vector<replica>{view<float>(weights), view<bfloat16>(small)},
-                {.interval = 2, .scratch_elements = 300});
+            replica_averaging repair(nccl::communicator_ref(world),
+                std::vector<replica>{view<float>(weights), view<bfloat16>(small)}, every{.steps = 2});
             for (int step = 0; step < 4; ++step) (void)repair.step(stream);
             stream.synchronize(soon_ms);
             require_average(weights, ranks);
@@ -67,7 +66,7 @@ TEST_CASE("periodic averages over NCCL are those of the replicas, on devices tha
     }
 }
 
-TEST_CASE("dynamic averages over NCCL take the place of the weights, and all ranks read one decision")
+TEST_CASE("averages over NCCL that measure take the place of the weights, and all ranks read one decision")
 {
     for (const int ranks : {1, 2, 4}) {
         CAPTURE(ranks);
@@ -79,17 +78,18 @@ TEST_CASE("dynamic averages over NCCL take the place of the weights, and all ran
             weights.set(values_of<float>(world.rank()), stream);
             gradient.set(values_of<float>(2), stream);
             const cuda::device_guard elsewhere((world.device_ordinal() + 1) % 8);
-            dynamic_averaging repair(nccl::communicator_ref(world), std::vector<replica>{view<float>(weights)}, {},
-                {.first_interval = 1, .most_interval = 1000});
-            for (int step = 0; step < 4; ++step) {
-                if (repair.begin_step(stream) != (step == 1)) throw std::runtime_error("an average at the wrong time");
+            replica_averaging repair(
+                nccl::communicator_ref(world), std::vector<replica>{view<float>(weights)}, when_worth_it{.gain = 0.01});
+            std::string when;
+            for (int step = 0; step < 14; ++step) {
                 repair.before_update(std::vector<replica>{view<float>(gradient)}, 0.1, stream);
+                when += repair.step(stream) ? '1' : '0';
             }
             repair.finish(stream);
             stream.synchronize(soon_ms);
             require_average(weights, ranks);
-            if (repair.last().step != 1 || repair.last().interval < 2) throw std::runtime_error("no decision");
-            if ((ranks == 1) != (repair.last().interval == 1000)) throw std::runtime_error("another interval");
+            // The measured noise asks for the shortest interval; one rank alone has none.
+            if (when != (ranks == 1 ? "00000000010000" : "00000000010100")) throw std::runtime_error(when);
         }));
     }
 }
@@ -104,12 +104,12 @@ TEST_CASE("kernels of averages are loaded at construction, so that none waits fo
     weights.set(values_of<collprobe::float16>(0), stream);
     gradient.set(values_of<collprobe::float16>(1), stream);
     stream.synchronize(soon_ms);
-    dynamic_averaging repair(local::device_group<cuda::device>(1).communicator(0),
-        std::vector<replica>{view<collprobe::float16>(weights)}, {}, {.first_interval = 1});
-    repair.before_update(std::vector<replica>{view<collprobe::float16>(gradient)}, 0.1, stream);
+    replica_averaging repair(local::device_group<cuda::device>(1).communicator(0),
+        std::vector<replica>{view<collprobe::float16>(weights)}, when_worth_it());
+    for (int step = 0; step < 9; ++step) REQUIRE_FALSE(repair.step(stream));
     const std::uint64_t launches = stand_in::calls("cudaLaunchKernel");
     gate running(stream); // as a collective that waits for another rank
-    (void)repair.begin_step(stream);
+    REQUIRE(repair.step(stream));
     repair.before_update(std::vector<replica>{view<collprobe::float16>(gradient)}, 0.1, stream);
     CHECK(stand_in::calls("cudaLaunchKernel") > launches);
     CHECK(stand_in::loads_behind_work() == 0);
@@ -124,9 +124,10 @@ TEST_CASE("an average of float weights can be captured, and runs each time its g
         const cuda::device_guard here(world.device_ordinal());
         device_vector<float> weights(count);
         const cuda::stream stream;
-        periodic_averaging repair(nccl::communicator_ref(world), std::vector<replica>{view<float>(weights)});
+        replica_averaging repair(
+            nccl::communicator_ref(world), std::vector<replica>{view<float>(weights)}, every{.steps = 1});
         captured_graph graph(stream, cudaStreamCaptureModeThreadLocal);
-        repair.average(stream);
+        repair.step(stream);
         cuda::check(graph.end(), "end");
         for (int replay = 0; replay < 3; ++replay) {
             weights.set(values_of<float>(world.rank()), stream);
@@ -135,7 +136,7 @@ TEST_CASE("an average of float weights can be captured, and runs each time its g
             require_average(weights, 2);
         }
         weights.set(values_of<float>(world.rank()), stream);
-        repair.average(stream);
+        repair.step(stream);
         stream.synchronize(soon_ms);
         require_average(weights, 2);
     }));

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <collprobe/replica/detail/averaging_decision.hpp>
-#include <collprobe/replica/detail/noise_gain.hpp>
 
 using collprobe::detail::expected_divergence;
 using collprobe::detail::noise_gain;
@@ -86,14 +85,11 @@ double divergence_bound(double variance, double dimension, int ranks, std::uint6
     return 4 * static_cast<double>(interval) * dimension * (ranks + 1) / ranks * variance * rate * rate;
 }
 
-/// The estimate of sigma^2 that `dynamic_averaging` makes of the mean over the ranks of ||thetabar - theta^m||^2.
+/// The estimate of sigma^2 that `when_worth_it` makes of the mean over the ranks of ||thetabar - theta^m||^2.
 double noise_variance(double mean_squared_distance, double dimension, int ranks, double gain)
 {
-    const collprobe::detail::averaging_sums sums{ranks * mean_squared_distance, 0, 0, 0};
-    collprobe::detail::averaging_decision decision{};
-    collprobe::detail::decide_interval{&sums, true, static_cast<double>(ranks),
-        ranks * expected_divergence(1, dimension, ranks, gain), ranks * dimension, 1, 1, 1, 100, &decision}(0);
-    return decision.variance;
+    return collprobe::detail::noise_variance(
+        ranks * mean_squared_distance, ranks * expected_divergence(1, dimension, ranks, gain));
 }
 
 } // namespace

@@ -10,7 +10,7 @@
 #include <collprobe/fault/faulty.hpp>
 #include <collprobe/replica/agreement.hpp>
 #include <collprobe/replica/majority_repair.hpp>
-#include <collprobe/replica/periodic_averaging.hpp>
+#include <collprobe/replica/replica_averaging.hpp>
 
 #include "tests/support/run_ranks.hpp"
 
@@ -37,9 +37,9 @@ std::vector<outcome> average_with(int ranks, const std::vector<fault>& faults)
         agreement check(comm, {.max_buffers = 2});
         const host::stream stream;
         const std::vector<replica> list{view(own.weights), view(own.more)};
-        periodic_averaging<faulty<local::communicator>> repair(std::move(hit), list, {.interval = 10, .through_adaptors = true});
-        repair.average(stream);
-        own.result = majority_repair(check, repair.buffers(), stream);
+        replica_averaging repair(std::move(hit), list, every{.steps = 1, .through_adaptors = true});
+        repair.step(stream);
+        own.result = majority_repair(check, list, stream);
         stream.synchronize();
     });
     return all;
@@ -62,9 +62,9 @@ TEST_CASE("an average that was hit on its way to a rank ends with the bits of on
                     CHECK(each.result.repaired);
                     CHECK(each.result.majority);
                     CHECK(each.result.rounds == 1);
-                    REQUIRE(each.result.found.buffers.size() == 1);
-                    CHECK(each.result.found.buffers[0].buffer == static_cast<int>(call));
-                    CHECK(each.result.found.buffers[0].others == std::vector<int>{rank});
+                    REQUIRE(each.result.found.size() == 1);
+                    CHECK(each.result.found[0].buffer == static_cast<int>(call));
+                    CHECK(each.result.found[0].others == std::vector<int>{rank});
                     CHECK(each.weights == clean[0].weights);
                     CHECK(each.more == clean[0].more);
                 }

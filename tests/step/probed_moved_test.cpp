@@ -15,8 +15,7 @@
 #include <collprobe/guard/guarded.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/replica/agreement.hpp>
-#include <collprobe/replica/dynamic_averaging.hpp>
-#include <collprobe/replica/periodic_averaging.hpp>
+#include <collprobe/replica/replica_averaging.hpp>
 #include <collprobe/step/probed.hpp>
 
 #include "support/checks.hpp"
@@ -36,7 +35,7 @@ concept handle = std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move
     && !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 static_assert(handle<probed<world_handle>> && handle<probed<world_handle, audit>> && handle<faulty<world_handle>>);
 static_assert(handle<reproducible<world_handle>> && handle<agreement<world_handle>>);
-static_assert(handle<periodic_averaging<world_handle>> && handle<dynamic_averaging<world_handle>>);
+static_assert(handle<replica_averaging<world_handle, every>> && handle<replica_averaging<world_handle, when_worth_it>>);
 static_assert(handle<guarded<host::device, float>>);
 using stacked = probed<reproducible<faulty<world_handle>>, audit>;
 static_assert(handle<stacked>);
@@ -245,15 +244,15 @@ TEST_CASE("repairs move with work under way, and comparisons between two calls")
         checks.emplace_back(world);
         CHECK_FALSE(checks[0].agreed(list, stream));
         gate.close(stream);
-        std::vector<periodic_averaging<world_handle>> repairs;
-        repairs.emplace_back(world, list, periodic_options{.interval = 1});
+        std::vector<replica_averaging<world_handle, every>> repairs;
+        repairs.emplace_back(world, list, every{.steps = 1});
         repairs[0].step(stream);
         std::vector<guarded<host::device, float>> buffers;
         buffers.emplace_back(100);
         buffers[0].write(stream, [](view<float> all) { CHECK(all.count() == 100); });
         for (int k = 0; k < 3; ++k) { // moves the first
             checks.emplace_back(world);
-            repairs.emplace_back(world, list, periodic_options{.interval = 1});
+            repairs.emplace_back(world, list, every{.steps = 1});
             buffers.emplace_back(10);
         }
         gate.open();

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include <collprobe/replica/replica_averaging.hpp>
+
 #include "../../report_files.hpp"
 #include "../digits/words.hpp"
 #include "../digits/dataset.hpp"
@@ -51,6 +53,7 @@ struct options {
     std::size_t batch = 0; ///< of a rank; 0: 32 / ranks, at least 2
     double burst = 0; ///< variance on top every 500 steps; 0: none
     bool state = false; ///< whether the momentum is averaged too
+    double gain = collprobe::when_worth_it().gain; ///< of dynamic_corrected
     std::string data = trainer::default_digits;
     report_files files;
     std::string plot; ///< empty: none
@@ -94,6 +97,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
         },
         "samples of a rank in a step (32 / ranks, at least 2)");
     line.number("--burst", result.burst, 0, 1e6, "noise of this variance on top of sigma2 every 500 steps", "VARIANCE");
+    line.number("--gain", result.gain, 1e-3, 1e3, "of dynamic_corrected: a larger one averages more rarely", "GAIN");
     line.flag("--average-momentum", result.state, "average the optimiser's momentum with the weights");
     line.numbers("--seeds,--seed", result.seeds, 0, ~std::uint64_t{0},
         "runs with each of these seeds; the table has their median");

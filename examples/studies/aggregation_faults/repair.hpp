@@ -11,8 +11,8 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/replica/agreement.hpp>
 #include <collprobe/replica/majority_repair.hpp>
-#include <collprobe/replica/periodic_averaging.hpp>
 #include <collprobe/replica/replica.hpp>
+#include <collprobe/replica/replica_averaging.hpp>
 
 namespace aggregation_faults {
 
@@ -40,11 +40,11 @@ public:
         const auto checks = static_cast<std::uint64_t>(result.rounds) + 1;
         bytes_ += checks * (16 * replicas_.size() + 16) + result.bytes;
         rounds_ += static_cast<std::uint64_t>(result.rounds);
-        if (!result.majority) average_.emplace(comm_, replicas_, periodic_options{.interval = fallback_interval});
+        if (!result.majority) average_.emplace(comm_, replicas_, every{.steps = fallback_interval});
     }
     void finish(collprobe::host::stream_ref stream)
     {
-        if (average_) average_->average(stream);
+        if (average_) average_->finish(stream);
     }
 
     bool fell_back() const { return average_.has_value(); }
@@ -56,7 +56,7 @@ private:
     communicator& comm_;
     std::vector<collprobe::replica> replicas_;
     collprobe::agreement<communicator> agreement_;
-    std::optional<collprobe::periodic_averaging<communicator>> average_;
+    std::optional<collprobe::replica_averaging<communicator, collprobe::every>> average_;
     std::uint64_t rounds_ = 0;
     std::uint64_t bytes_ = 0;
 };

@@ -13,9 +13,8 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/fault/faulty.hpp>
-#include <collprobe/replica/dynamic_averaging.hpp>
-#include <collprobe/replica/periodic_averaging.hpp>
 #include <collprobe/replica/replica.hpp>
+#include <collprobe/replica/replica_averaging.hpp>
 #include <collprobe/step/probed.hpp>
 
 #include "../digits/dataset.hpp"
@@ -82,21 +81,20 @@ rank_result train(const options& given, const trainer::split_dataset& data, cons
     if (given.state) averaged = all;
 
     // Averages travel by the communicator beneath the faults: PAFT's assumption.
-    std::optional<periodic_averaging<local::communicator>> periodic;
-    std::optional<dynamic_averaging<local::communicator>> dynamic;
+    std::optional<replica_averaging<local::communicator, every>> periodic;
+    std::optional<replica_averaging<local::communicator, when_worth_it>> dynamic;
     std::optional<majority_or_average> majority;
     if (plan.how == method::majority) majority.emplace(world, all);
-    if (plan.how == method::periodic) periodic.emplace(world, averaged, periodic_options{.interval = plan.interval});
+    if (plan.how == method::periodic) periodic.emplace(world, averaged, every{.steps = plan.interval});
     if (plan.how == method::dynamic || plan.how == method::dynamic_corrected) {
-        dynamic.emplace(world, self.weights(), given.state ? std::vector<replica>{self.state()} : std::vector<replica>{},
-            dynamic_options{
-                .rule = plan.how == method::dynamic ? interval_rule::literal : interval_rule::corrected,
-                .momentum = descent::momentum});
+        const interval_rule rule = plan.how == method::dynamic ? interval_rule::published : interval_rule::corrected;
+        dynamic.emplace(world, self.weights(),
+            when_worth_it{.rule = rule, .gain = given.gain, .momentum = descent::momentum},
+            given.state ? std::vector<replica>{self.state()} : std::vector<replica>{});
     }
     const host::stream stream; // gone before what its work uses
     const auto begin = std::chrono::steady_clock::now();
     for (std::uint64_t step = 0; step < given.steps; ++step) {
-        if (dynamic) dynamic->begin_step(stream);
         const double rate = descent::first_rate * (1 - static_cast<double>(step) / static_cast<double>(given.steps));
         self.compute(step);
         comm.all_reduce(self.gradient(), self.average(), reduction::average, stream, call_site::named("gradient"));
@@ -105,6 +103,7 @@ rank_result train(const options& given, const trainer::split_dataset& data, cons
         stream.synchronize();
         self.update(rate);
         if (periodic) (void)periodic->step(stream);
+        if (dynamic) (void)dynamic->step(stream);
         if (majority) majority->step(stream);
         stream.synchronize();
         while (comm.poll(record)) take(record);
@@ -112,7 +111,7 @@ rank_result train(const options& given, const trainer::split_dataset& data, cons
     }
     while (comm.wait(record)) take(record);
     // What is handed out at the end is one model.
-    if (periodic && given.steps % plan.interval != 0) periodic->average(stream);
+    if (periodic) periodic->finish(stream);
     if (dynamic) dynamic->finish(stream);
     if (majority) majority->finish(stream);
     stream.synchronize();

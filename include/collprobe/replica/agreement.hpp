@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -30,6 +31,8 @@ struct agreement_options {
     int reference_rank = -1;
 };
 
+struct repair_result;
+
 /// Compares what the ranks hold (results, weights, optimizer state), and finds which ranks differ and where. For a step
 /// that must not wait, `probed::expect_equal` tells later whether all hold the same: README.md.
 ///
@@ -49,7 +52,7 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Allocates all memory, on the communicator's device: 136 KiB, `scratch_bytes`, 80 bytes a rank, and 56 bytes for
+    /// Allocates all memory, on the communicator's device: 192 KiB, `scratch_bytes`, 96 bytes a rank, and 56 bytes for
     /// each buffer; on a GPU 1 MiB more. `comm` must outlive this object.
     explicit agreement(Comm& comm, agreement_options options = {}, call_site where = call_site::current())
         : comm_(&comm), options_(options)
@@ -61,7 +64,7 @@ public:
             "reference_rank must be a rank of the communicator, or -1");
         const auto scope = comm.device_scope();
         memory_ = detail::in_flight<detail::difference_memory<device>>(
-            comm.timeout_ms(), comm.size(), room(), options.scratch_bytes);
+            comm.timeout_ms(), static_cast<std::uint64_t>(comm.size()), room(), options.scratch_bytes);
     }
     /// A moved-from object can only be destroyed or assigned to.
     agreement(agreement&&) = default;
@@ -80,21 +83,27 @@ public:
         return compare(buffers, stream, {*comm_, "agreed", where});
     }
 
-    /// Finds which ranks differ, in which elements, and by which bits. The verdict is equal on all ranks. Each damaged
-    /// rank has its own `difference`. A difference is missed only if the digests of its block are equal.
-    /// Cost: that of `agreed`. For each buffer that differs: all-gathers of 24 and of 40 bytes; some rounds (two for
-    /// one damaged place in 1 GiB), each of one read of the remaining blocks, a broadcast of at most 32 KiB and an
-    /// all-reduce of 4 KiB; and a broadcast of the blocks that differ.
-    agreement_verdict locate(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
+    /// Finds which ranks differ, in which elements, and by which bits: one `disagreement` for each buffer that differs,
+    /// none if all ranks hold the same. Equal on all ranks. Each damaged rank has its own `difference`. A difference is
+    /// missed only if the digests of its block are equal.
+    /// Cost: that of `agreed`. For each buffer that differs: all-gathers of 24 and of 48 bytes; some rounds (two for
+    /// one damaged place in 1 GiB), each of one read of the remaining blocks and an all-reduce of at most 64 KiB; and a
+    /// broadcast of the blocks that differ.
+    std::vector<disagreement> locate(
+        view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
     {
-        agreement_verdict verdict;
+        std::vector<disagreement> reports;
         for (detail::located_difference& found : find(buffers, stream, "locate", where))
-            verdict.buffers.push_back(std::move(found.report));
-        verdict.agree = verdict.buffers.empty();
-        return verdict;
+            reports.push_back(std::move(found.report));
+        return reports;
     }
 
-    /// For repairs: as `locate`, and returns the blocks to restore.
+private:
+    using caller = detail::caller<Comm>;
+    template <collprobe::communicator C>
+    friend repair_result majority_repair(agreement<C>&, view<const replica>, stream_ref_of<C>, call_site);
+
+    /// As `locate`, with the blocks to restore.
     std::vector<detail::located_difference> find(
         view<const replica> buffers, stream_ref stream, const char* call, call_site where)
     {
@@ -103,8 +112,8 @@ public:
         if (compare(buffers, stream, {*comm_, call, where})) return all;
         for (std::uint64_t b = 0; b < room(); ++b) {
             if (is_equal(b)) continue;
-            detail::difference_exchange<Comm> ranks = about(b, buffers, stream, where);
-            const std::vector<detail::held_buffer> held = ranks.hold(memory_->held[b]);
+            detail::difference_exchange<Comm> ranks(*comm_, *memory_, buffers, b, stream, where);
+            const std::vector<detail::held_buffer> held = ranks.gather(memory_->held[b]);
             detail::located_difference found
                 = detail::locate_difference({held.data(), held.size()}, options_.reference_rank, ranks);
             found.report.buffer = static_cast<int>(b);
@@ -112,37 +121,23 @@ public:
         }
         return all;
     }
-    /// For repairs: sends the blocks found from one of the reference's holders (number `turn`, modulo their count) to
-    /// the other ranks. Returns the number of bytes sent.
+    /// Sends the blocks found from one of the reference's holders (number `turn`, modulo their count) to the other
+    /// ranks. Returns the number of bytes sent.
     std::uint64_t restore(const detail::located_difference& found, int turn, view<const replica> buffers,
         stream_ref stream, call_site where)
     {
         const auto scope = comm_->device_scope();
-        const std::vector<int>& holders = found.report.holders;
-        bool take = false;
-        for (const int rank : found.report.others) take = take || rank == comm_->rank();
-        detail::difference_exchange<Comm> ranks
-            = about(static_cast<std::uint64_t>(found.report.buffer), buffers, stream, where);
+        const std::vector<int>&holders = found.report.holders, &others = found.report.others;
+        const bool take = std::binary_search(others.begin(), others.end(), comm_->rank());
+        detail::difference_exchange<Comm> ranks(
+            *comm_, *memory_, buffers, static_cast<std::uint64_t>(found.report.buffer), stream, where);
         ranks.compare_with(found.wanted);
         return ranks.restore(found.search, holders[static_cast<std::size_t>(turn) % holders.size()], take);
     }
 
-private:
-    using caller = detail::caller<Comm>;
-
     std::uint64_t room() const noexcept { return static_cast<std::uint64_t>(options_.max_buffers); }
     /// What the last comparison found: of a buffer, or (index `room()`) of its number.
-    bool is_equal(std::uint64_t index) const
-    {
-        return memory_->host_keys[2 * index] == ~memory_->host_keys[2 * index + 1];
-    }
-
-    detail::difference_exchange<Comm> about(
-        std::uint64_t buffer, view<const replica> buffers, stream_ref stream, call_site where)
-    {
-        const replica* const mine = buffer < buffers.count() ? &buffers[buffer] : nullptr;
-        return {*comm_, *memory_, mine, stream, where};
-    }
+    bool is_equal(std::uint64_t index) const { return detail::is_equal_pair(memory_->host_keys.data(), index); }
 
     bool compare(view<const replica> buffers, stream_ref stream, const caller& who)
     {
@@ -151,7 +146,7 @@ private:
         const view<std::uint64_t> keys(memory.keys), host_keys(memory.host_keys.data(), keys.count());
         host_keys[2 * room()] = host_keys[2 * room() + 1] = 0; // no number, should the answer never come
         ++number_;
-        detail::run_and_wait(*comm_, memory.done, stream, who.where(), [&, this] {
+        detail::enqueue_marked(memory.done, stream, [&, this] {
             for (std::uint64_t b = 0; b < room(); ++b) {
                 memory.held[b] = {};
                 if (b >= buffers.count()) continue;
@@ -166,6 +161,7 @@ private:
                 view<const std::uint64_t>(keys), keys, reduction::max, stream, who.where());
             device::copy(stream, view<const std::uint64_t>(keys), host_keys, who.where());
         });
+        comm_->synchronize(stream, who.where());
         if (!is_equal(room())) who.fail(status::mismatch, "the ranks are not at the same comparison");
         for (std::uint64_t b = 0; b < room(); ++b) {
             if (!is_equal(b)) return false;
@@ -176,18 +172,15 @@ private:
     void require_buffers(view<const replica> buffers, stream_ref stream, const caller& who) const
     {
         who.require_immediate();
-        std::string wrong;
-        if (buffers.count() > room()) wrong = "more buffers than agreement_options::max_buffers";
-        for (std::uint64_t b = 0; wrong.empty() && b < buffers.count(); ++b) {
+        who.require(buffers.count() <= room(), "more buffers than agreement_options::max_buffers");
+        for (std::uint64_t b = 0; b < buffers.count(); ++b) {
             const auto bytes = static_cast<std::uint64_t>(bytes_of(buffers[b].type));
             const std::string flaw = bytes == 0 ? std::string(" is of no element type")
                                                 : detail::flaw_of_buffer(buffers[b].data, buffers[b].count, bytes);
-            if (!flaw.empty()) wrong = "buffer " + std::to_string(b) + flaw;
+            if (!flaw.empty()) who.fail(status::invalid_argument, "buffer " + std::to_string(b) + flaw);
         }
-        if constexpr (detail::can_capture<stream_ref>) {
-            if (wrong.empty() && stream.capturing(who.where())) wrong = "the stream is capturing";
-        }
-        if (!wrong.empty()) who.fail(status::invalid_argument, wrong);
+        if constexpr (detail::can_capture<stream_ref>)
+            who.require(!stream.capturing(who.where()), "the stream is capturing");
     }
 
     Comm* comm_;

@@ -48,10 +48,4 @@ struct disagreement {
     std::vector<range> ranges;
 };
 
-/// The result of a comparison of buffers.
-struct agreement_verdict {
-    bool agree = true;
-    std::vector<disagreement> buffers; ///< those that differ
-};
-
 } // namespace collprobe

@@ -16,11 +16,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// Options of `majority_repair`. Equal on all ranks.
-struct repair_options {
-    int max_rounds = 4; ///< a repair that was damaged itself is repeated, up to this number of rounds
-};
-
 /// The result of a repair. Equal on every rank.
 struct repair_result {
     bool repaired = false; ///< all ranks hold the same bits now; this was verified
@@ -29,7 +24,7 @@ struct repair_result {
     bool majority = true;
     int rounds = 0; ///< 0 if there was nothing to repair
     std::uint64_t bytes = 0; ///< bytes of elements sent to every rank
-    agreement_verdict found; ///< the verdict before the first round
+    std::vector<disagreement> found; ///< as `locate` found it before the first round
 };
 
 /// Gives all ranks the bits that most of them hold, in buffers that should be equal (weights, optimizer state, ...);
@@ -37,8 +32,8 @@ struct repair_result {
 /// without a reference spreads what is wrong: name the rank that holds what is right, where there is one.
 /// Each buffer is judged by itself. If any buffer has no majority, none is changed; averaging repairs remain for that
 /// case. Only blocks that differ are sent, from a rank of the majority and through all adaptors, and only the other
-/// ranks are written to. Then everything is checked again. If the repair was damaged it is repeated, from another rank
-/// of the majority if there is one.
+/// ranks are written to. Then everything is checked again. If the repair was damaged it is repeated, up to 4 rounds,
+/// from another rank of the majority if there is one.
 /// Shapes, preconditions: those of `agreement`. Collective, and the host blocks: all ranks must decide for it in the
 /// same step. The record of a step with `expect_equal` is the same on all ranks, and k steps later it needs no wait:
 /// `if (comm.pending_steps() > k && comm.wait(record) && !record.expectations[0].holds) majority_repair(...)`.
@@ -49,31 +44,28 @@ struct repair_result {
 /// a broadcast of the differences (with up to some 64 bytes around each).
 template <communicator Comm>
 repair_result majority_repair(agreement<Comm>& check, view<const replica> buffers, stream_ref_of<Comm> stream,
-    repair_options options = {}, call_site where = call_site::current())
+    call_site where = call_site::current())
 {
-    const detail::caller<Comm> who(check.communicator(), "majority_repair", where);
-    who.require(options.max_rounds >= 1, "max_rounds must be at least 1");
+    constexpr int most_rounds = 4;
     repair_result result;
     for (;;) {
-        std::vector<detail::located_difference> found = check.find(buffers, stream, "majority_repair", where);
+        const std::vector<detail::located_difference> found = check.find(buffers, stream, "majority_repair", where);
         if (result.rounds == 0) {
-            result.found.agree = found.empty();
-            for (const detail::located_difference& each : found) result.found.buffers.push_back(each.report);
+            for (const detail::located_difference& each : found) result.found.push_back(each.report);
         }
         result.repaired = found.empty();
         if (result.repaired) return result;
         for (const detail::located_difference& each : found)
             result.majority = result.majority && each.report.has_reference();
-        if (!result.majority || result.rounds == options.max_rounds) return result;
+        if (!result.majority || result.rounds == most_rounds) return result;
         for (const detail::located_difference& each : found) {
             for (const difference& other : each.report.differences) {
-                if (!other.same_shape)
-                    who.fail(status::mismatch,
+                if (other.same_shape) continue;
+                detail::caller(check.communicator(), "majority_repair", where)
+                    .fail(status::mismatch,
                         "buffer " + std::to_string(each.report.buffer) + " of rank " + std::to_string(other.rank)
-                            + " has another count or type than that of "
-                            + (each.report.reference_rank < 0
-                                    ? std::string("most ranks")
-                                    : "rank " + std::to_string(each.report.reference_rank)),
+                            + " has another count or type than that of rank "
+                            + std::to_string(each.report.holders.front()),
                         {other.rank});
             }
         }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -86,6 +87,7 @@ public:
     static receipt read(std::string_view text, call_site where = call_site::current());
 
 private:
+    std::size_t place_of(std::string_view name) const noexcept; ///< of a tensor, or where it would be
     receipt_tensor& tensor_for(receipt_tensor description, const call_site& where);
 
     int rank_ = -1;
@@ -179,12 +181,11 @@ std::vector<T> gather_on_host(
 {
     using device = typename Comm::device;
     in_flight<gathered_elements<device, T>> memory(comm.timeout_ms(), count, static_cast<std::uint64_t>(comm.size()));
-    const auto of = [](const auto& buffer) { return view<T>(buffer.data(), buffer.size()); };
     for (std::uint64_t i = 0; i < count; ++i) memory->out[i] = from[i];
     enqueue_marked(memory->done, stream, [&] {
-        device::copy(stream, view<const T>(of(memory->out)), of(memory->mine), where);
-        comm.all_gather(view<const T>(of(memory->mine)), of(memory->all), stream, where);
-        device::copy(stream, view<const T>(of(memory->all)), of(memory->in), where);
+        device::copy(stream, view<const T>(memory->out), view<T>(memory->mine), where);
+        comm.all_gather(view<const T>(memory->mine), view<T>(memory->all), stream, where);
+        device::copy(stream, view<const T>(memory->all), view<T>(memory->in), where);
     });
     comm.synchronize(stream, where);
     return std::vector<T>(memory->in.data(), memory->in.data() + memory->in.size());
@@ -203,17 +204,14 @@ receipt gather_receipts(
     const std::string text = own.text();
     const std::uint64_t size = text.size();
     const std::vector<std::uint64_t> sizes = detail::gather_on_host(comm, &size, 1, stream, where);
-    std::uint64_t longest = 0;
-    for (const std::uint64_t each : sizes) longest = each > longest ? each : longest;
+    const std::uint64_t longest = *std::max_element(sizes.begin(), sizes.end());
     std::vector<std::uint8_t> padded(text.begin(), text.end());
     padded.resize(static_cast<std::size_t>(longest));
     const std::vector<std::uint8_t> texts = detail::gather_on_host(comm, padded.data(), longest, stream, where);
-    receipt merged;
+    receipt merged(own.step);
     for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
         const auto* const from = reinterpret_cast<const char*>(texts.data()) + rank * longest;
-        const receipt next = receipt::read({from, static_cast<std::size_t>(sizes[rank])}, where);
-        if (rank == 0) merged = next;
-        else merged.merge(next, where);
+        merged.merge(receipt::read({from, static_cast<std::size_t>(sizes[rank])}, where), where);
     }
     return merged;
 }

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include <collprobe/comm/caller.hpp>
@@ -13,14 +12,12 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/replica.hpp>
 
-/// Shared by the averaging repairs: replaces replicas of floating-point elements by their average over the ranks.
+/// Of `replica_averaging`: replaces replicas of floating-point elements by their average over the ranks.
 namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// Element types that are averaged directly. Others are sent as float, and the average is rounded once.
-template <class T>
-concept averaged_natively = std::is_same_v<T, float> || std::is_same_v<T, double>;
 
 /// to[i] = from[i] in another floating-point type. A body for `for_each`.
 template <floating_element From, floating_element To>
@@ -34,14 +31,11 @@ struct convert_element {
     }
 };
 
-/// An argument that is a single buffer and not a list. Overloads for it are deleted, because a caller must pass a list:
-/// `std::vector<replica> list{view(weights)}`.
-template <class T>
-concept buffer_and_no_list_of_replicas = !std::is_convertible_v<const T&, view<const replica>>;
-
-/// Elements of scratch memory needed to average a list: none without elements narrower than float.
-inline std::uint64_t scratch_for(const std::vector<replica>& buffers, std::uint64_t most) noexcept
+/// Elements of float scratch memory needed to average a list: none without elements narrower than float. Larger buffers
+/// are averaged in pieces.
+inline std::uint64_t scratch_for(const std::vector<replica>& buffers) noexcept
 {
+    constexpr std::uint64_t most = std::uint64_t{1} << 20;
     std::uint64_t needed = 0;
     for (const replica& each : buffers) {
         if (bytes_of(each.type) < 4 && each.count > needed) needed = each.count;
@@ -49,50 +43,38 @@ inline std::uint64_t scratch_for(const std::vector<replica>& buffers, std::uint6
     return needed < most ? needed : most;
 }
 
-/// Bytes that a rank hands to the communicator to average a list.
-inline std::uint64_t averaged_bytes(const std::vector<replica>& buffers) noexcept
-{
-    std::uint64_t bytes = 0;
-    for (const replica& each : buffers) bytes += each.count * (each.type == element_type::float64 ? 8 : 4);
-    return bytes;
-}
+/// Memory for averages in place.
+template <class Device>
+struct averaging_memory {
+    averaging_memory(const std::vector<replica>& buffers, std::size_t) : scratch(scratch_for(buffers)) {}
+    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, done); }
 
-/// The reason why a buffer has no average, as text to follow the buffer's name; empty if it has one.
-inline std::string unfit_for_averages(const replica& buffer)
-{
-    bool floating = false;
-    std::string wrong;
-    with_floating_type(buffer.type, [&]<class T>(T) {
-        floating = true;
-        const view<T> elements = buffer.as<T>();
-        wrong = flaw_of_buffer(elements);
-    });
-    if (!floating) wrong = std::string(" holds ") + collprobe::name(buffer.type) + ", which is not floating-point";
-    return wrong;
-}
+    typename Device::template buffer<float> scratch;
+    typename Device::event done; ///< the last average
+};
 
 /// \throws error `invalid_argument` naming the first buffer that has no average.
 template <communicator Comm>
-void require_averages(
-    const Comm& comm, const std::vector<replica>& buffers, const char* list, const char* call, call_site where)
+void require_averages(const caller<Comm>& who, view<const replica> buffers, const char* list)
 {
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-        const std::string wrong = unfit_for_averages(buffers[i]);
-        if (wrong.empty()) continue;
-        caller(comm, call, where)
-            .fail(status::invalid_argument, std::string(list) + "[" + std::to_string(i) + "]" + wrong);
+        const element_type type = buffers[i].type;
+        std::string wrong = std::string(" holds ") + name(type) + ", which is not floating-point";
+        with_floating_type(type, [&]<class T>(T) { wrong = flaw_of_buffer(buffers[i].as<T>()); });
+        if (!wrong.empty()) who.fail(status::invalid_argument, list + ("[" + std::to_string(i) + "]" + wrong));
     }
 }
 
 /// Enqueues the average of `from` over the ranks into `to` (of the same type and count; the same memory, or
-/// disjoint) on `stream`. `scratch`: at least one element if the elements are narrower than float.
+/// disjoint) on `stream`. Narrow elements are sent as float, and the average is rounded once. `scratch`: at least one
+/// element if there are such.
 template <class Comm>
 void average_replica(Comm& comm, const replica& from, const replica& to, view<float> scratch,
     stream_ref_of<Comm> stream, call_site where)
 {
     using device = typename Comm::device;
     with_floating_type(from.type, [&]<class T>(T) {
-        if constexpr (averaged_natively<T>) {
+        if constexpr (sizeof(T) >= sizeof(float)) {
             comm.all_reduce(view<const T>(from.as<T>()), to.as<T>(), reduction::average, stream, where);
         } else {
             for (std::uint64_t first = 0; first < from.count; first += scratch.count()) {
@@ -106,14 +88,6 @@ void average_replica(Comm& comm, const replica& from, const replica& to, view<fl
             }
         }
     });
-}
-
-/// Calls `use` with the communicator for averages: the innermost one, or the given one with its adaptors.
-template <communicator Comm, class Use>
-void with_route(Comm& comm, bool through_adaptors, const Use& use)
-{
-    if (through_adaptors) use(comm);
-    else use(comm.innermost());
 }
 
 } // namespace collprobe::detail

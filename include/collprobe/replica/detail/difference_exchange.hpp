@@ -18,70 +18,50 @@
 /// The messages of a comparison, of a search for differences and of a repair. All of it blocks the host.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-static_assert(sizeof(found_difference) == 40 && sizeof(held_buffer) == 24);
+static_assert(sizeof(difference) == 48 && sizeof(held_buffer) == 24);
 
 template <class Device>
 struct difference_memory {
-    difference_memory(int ranks, std::uint64_t room, std::uint64_t scratch_bytes)
-        : held(room),
-          keys(2 * room + 2),
-          host_keys(2 * room + 2),
-          host_firsts(block_search::most_blocks),
-          firsts(block_search::most_blocks),
-          digests(block_search::most_blocks),
-          expected(block_search::most_blocks),
-          marks(block_search::most_blocks),
-          host_marks(block_search::most_blocks),
-          scratch(scratch_bytes),
-          found(1),
-          told(sizeof(found_difference) / 8),
-          gathered(told.size() * static_cast<std::uint64_t>(ranks)),
-          host_gathered(gathered.size())
+    template <class T>
+    using buffer = typename Device::template buffer<T>;
+    template <class T>
+    using host_buffer = typename Device::template host_buffer<T>;
+
+    difference_memory(std::uint64_t ranks, std::uint64_t room, std::uint64_t scratch_bytes)
+        : held(room), keys(2 * room + 2), host_keys(2 * room + 2), scratch(scratch_bytes),
+          gathered(told.size() * ranks), host_gathered(told.size() * ranks)
     {
     }
     bool finished_by(deadline until) const noexcept { return detail::finished_by(until, done); }
 
-    typename Device::template host_buffer<held_buffer> held; ///< this rank's list; the device writes the digests
-    typename Device::template buffer<std::uint64_t> keys;
-    typename Device::template host_buffer<std::uint64_t> host_keys; ///< the maxima of `keys` over the ranks
-    typename Device::template host_buffer<std::uint64_t> host_firsts; ///< the first element of each block
-    typename Device::template buffer<std::uint64_t> firsts;
-    typename Device::template buffer<std::uint64_t> digests;
-    typename Device::template buffer<std::uint64_t> expected;
-    typename Device::template buffer<std::uint8_t> marks;
-    typename Device::template host_buffer<std::uint8_t> host_marks;
-    typename Device::template buffer<unsigned char> scratch;
-    typename Device::template host_buffer<found_difference> found; ///< of one chunk
-    typename Device::template buffer<std::uint64_t> told;
-    typename Device::template buffer<std::uint64_t> gathered;
-    typename Device::template host_buffer<std::uint64_t> host_gathered;
+    host_buffer<held_buffer> held; ///< this rank's list; the device writes the digests
+    buffer<std::uint64_t> keys; ///< pairs of the list's digests, and of the comparison's number
+    host_buffer<std::uint64_t> host_keys; ///< their maxima over the ranks
+    host_buffer<std::uint64_t> host_firsts{block_search::most_blocks}; ///< the first element of each block
+    buffer<std::uint64_t> firsts{block_search::most_blocks};
+    buffer<std::uint64_t> pairs{2 * block_search::most_blocks}; ///< of the digests of the blocks
+    host_buffer<std::uint64_t> host_pairs{2 * block_search::most_blocks}; ///< their maxima over the ranks
+    buffer<unsigned char> scratch;
+    host_buffer<difference> found{1}; ///< of one chunk
+    buffer<std::uint64_t> told{sizeof(difference) / 8};
+    buffer<std::uint64_t> gathered;
+    host_buffer<std::uint64_t> host_gathered;
     typename Device::workspace workspace;
     typename Device::event done; ///< the last use of all these members
 };
 
-/// Turns digests into pairs {key, ~key}. The maxima of a pair over the ranks are the largest key and the complement of
-/// the smallest, so they tell whether all keys are equal. The last pair holds the comparison's number.
+/// The pairs of a list's digests; the last one is of the comparison's number.
 struct write_keys {
     const held_buffer* held;
     std::uint64_t room; ///< number of buffers that the message has pairs for
     std::uint64_t number;
-    std::uint64_t* message;
+    std::uint64_t* pairs;
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
-        const std::uint64_t key = index < room ? held[index].key() : number;
-        message[2 * index] = key;
-        message[2 * index + 1] = ~key;
+        write_pair(pairs, index, index < room ? held[index].key() : number);
     }
 };
-
-/// Enqueues `work`, which uses what `done` guards, and waits, with the communicator's deadline if it has one.
-template <communicator Comm, class Event, class Work>
-void run_and_wait(const Comm& comm, Event& done, stream_ref_of<Comm> on, call_site where, const Work& work)
-{
-    enqueue_marked(done, on, work);
-    comm.synchronize(on, where);
-}
 
 /// The questions of `locate_difference` to the ranks, about one buffer. `Comm`: the caller's communicator. Messages of
 /// the search bypass its adaptors, data of a repair do not.
@@ -91,52 +71,60 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// `mine`: this rank's buffer, or null if it has none.
-    difference_exchange(
-        Comm& comm, difference_memory<device>& memory, const replica* mine, stream_ref on, call_site where)
-        : comm_(comm), memory_(memory), mine_(mine), on_(on), where_(where),
-          each_(static_cast<std::size_t>(comm.size()))
+    /// About buffer number `index` of this rank's list, which may be shorter.
+    difference_exchange(Comm& comm, difference_memory<device>& memory, view<const replica> list, std::uint64_t index,
+        stream_ref on, call_site where)
+        : comm_(comm), memory_(memory), mine_(index < list.count() ? &list[index] : nullptr), on_(on), where_(where)
     {
     }
 
-    /// Exchanges the ranks' reports of their buffers.
-    std::vector<held_buffer> hold(const held_buffer& own)
+    /// Sends this rank's report to all ranks, and reads theirs.
+    template <class Report>
+    std::vector<Report> gather(const Report& own)
     {
-        std::vector<held_buffer> held(each_.size());
-        ask(own, held);
-        return held;
+        std::vector<Report> reports(static_cast<std::size_t>(comm_.size()));
+        constexpr std::uint64_t words = sizeof(Report) / 8;
+        std::uint64_t* const host = memory_.host_gathered.data();
+        const view<std::uint64_t> told(memory_.told.data(), words);
+        const view<std::uint64_t> all(memory_.gathered.data(), words * reports.size());
+        std::memcpy(host, static_cast<const void*>(&own), sizeof own);
+        enqueue([&, this] {
+            device::copy(on_, view<const std::uint64_t>(host, words), told, where_);
+            comm_.innermost().all_gather(view<const std::uint64_t>(told), all, on_, where_);
+            device::copy(on_, view<const std::uint64_t>(all), view<std::uint64_t>(host, all.count()), where_);
+        });
+        std::memcpy(static_cast<void*>(reports.data()), host, static_cast<std::size_t>(all.size_bytes()));
+        return reports;
     }
     /// Sets the count and type of the reference. Other buffers cannot be compared with it.
     void compare_with(const held_buffer& wanted) noexcept { type_ = wanted.type, count_ = wanted.count; }
 
-    view<const std::uint8_t> mark(const block_search& search, int reference)
+    std::vector<std::uint8_t> mark(const block_search& search)
     {
         const std::uint64_t blocks = search.firsts().count();
+        const view<std::uint64_t> pairs(memory_.pairs.data(), 2 * blocks);
         enqueue([&, this] {
             load(search);
             if (is_comparable()) {
                 with_word(mine_->type, [&]<class Word>(Word) {
-                    device::for_each(on_, blocks, digest_blocks<Word>{mine_->data, mine_->count, list(search),
-                        memory_.digests.data()});
+                    device::for_each(
+                        on_, blocks, digest_blocks<Word>{mine_->data, mine_->count, list(search), pairs.data()});
                 });
+            } else {
+                device::zero(on_, pairs, where_);
             }
-            const view<std::uint64_t> expected(memory_.expected.data(), blocks);
-            comm_.innermost().broadcast(
-                view<const std::uint64_t>(memory_.digests.data(), blocks), expected, reference, on_, where_);
-            const view<std::uint8_t> marks(memory_.marks.data(), blocks);
-            if (is_comparable())
-                device::for_each(on_, blocks, mark_differences{memory_.digests.data(), expected.data(), marks.data()});
-            else device::zero(on_, marks, where_);
-            comm_.innermost().all_reduce(view<const std::uint8_t>(marks), marks, reduction::max, on_, where_);
-            device::copy(
-                on_, view<const std::uint8_t>(marks), view<std::uint8_t>(memory_.host_marks.data(), blocks), where_);
+            comm_.innermost().all_reduce(view<const std::uint64_t>(pairs), pairs, reduction::max, on_, where_);
+            device::copy(on_, view<const std::uint64_t>(pairs),
+                view<std::uint64_t>(memory_.host_pairs.data(), pairs.count()), where_);
         });
-        return {memory_.host_marks.data(), blocks};
+        std::vector<std::uint8_t> differs(static_cast<std::size_t>(blocks));
+        for (std::uint64_t b = 0; b < blocks; ++b) differs[b] = is_equal_pair(memory_.host_pairs.data(), b) ? 0 : 1;
+        return differs;
     }
 
-    view<const found_difference> compare(const block_search& search, int reference)
+    std::vector<difference> compare(const block_search& search, int reference)
     {
-        found_difference all;
+        difference all;
         in_chunks(search, [&]<class Word>(Word, std::uint64_t from, std::uint64_t count) {
             enqueue([&] {
                 send(comm_.innermost(), Word{}, search, from, count, reference);
@@ -144,10 +132,9 @@ public:
                     device::reduce(on_, compare_blocks<Word>{mine_->data, list(search), from, memory_.scratch.data()},
                         count, memory_.found.data(), memory_.workspace);
             });
-            if (is_comparable()) all.merge(memory_.found[0]);
+            if (is_comparable()) merge(all, memory_.found[0]);
         });
-        ask(all, each_);
-        return {each_.data(), each_.size()};
+        return gather(all);
     }
 
     /// Overwrites blocks by those of rank `source` on ranks with `take`. Ranks that hold the right bits do not take, so
@@ -208,27 +195,12 @@ private:
         by.broadcast(view<const std::uint8_t>(bytes), bytes, source, on_, where_);
     }
 
-    /// Sends this rank's report to all ranks, and reads theirs.
-    template <class Report>
-    void ask(const Report& own, std::vector<Report>& reports)
-    {
-        constexpr std::uint64_t words = sizeof(Report) / 8;
-        std::uint64_t* const host = memory_.host_gathered.data();
-        const view<std::uint64_t> told(memory_.told.data(), words);
-        const view<std::uint64_t> all(memory_.gathered.data(), words * reports.size());
-        std::memcpy(host, &own, sizeof own);
-        enqueue([&, this] {
-            device::copy(on_, view<const std::uint64_t>(host, words), told, where_);
-            comm_.innermost().all_gather(view<const std::uint64_t>(told), all, on_, where_);
-            device::copy(on_, view<const std::uint64_t>(all), view<std::uint64_t>(host, all.count()), where_);
-        });
-        std::memcpy(static_cast<void*>(reports.data()), host, static_cast<std::size_t>(all.size_bytes()));
-    }
-
+    /// And waits, with the communicator's deadline if it has one.
     template <class Work>
     void enqueue(const Work& work)
     {
-        run_and_wait(comm_, memory_.done, on_, where_, work);
+        enqueue_marked(memory_.done, on_, work);
+        comm_.synchronize(on_, where_);
     }
 
     Comm& comm_;
@@ -238,7 +210,6 @@ private:
     call_site where_;
     std::uint64_t type_ = held_buffer::no_type;
     std::uint64_t count_ = 0;
-    std::vector<found_difference> each_;
 };
 
 } // namespace collprobe::detail

@@ -6,8 +6,8 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
-#include <collprobe/core/record.hpp>
 #include <collprobe/detail/target.hpp>
+#include <collprobe/replica/disagreement.hpp>
 #include <collprobe/scan/digest.hpp>
 
 /// The device's part of the search for differences. Elements are handled as bits, in a word of their size.
@@ -39,6 +39,18 @@ COLLPROBE_HD void store_bits(void* data, std::uint64_t index, Word bits) noexcep
     static_cast<of_any_type*>(data)[index] = bits;
 }
 
+/// Writes {key, ~key}. The maxima of a pair over the ranks are the largest key and the complement of the smallest, so
+/// they tell whether all keys are equal (`is_equal_pair`). A pair of zeros does not count.
+COLLPROBE_HD inline void write_pair(std::uint64_t* pairs, std::uint64_t index, std::uint64_t key) noexcept
+{
+    pairs[2 * index] = key;
+    pairs[2 * index + 1] = ~key;
+}
+inline bool is_equal_pair(const std::uint64_t* maxima, std::uint64_t index) noexcept
+{
+    return maxima[2 * index] == ~maxima[2 * index + 1];
+}
+
 /// Blocks of a buffer in ascending order, with `length` elements each (the end of the buffer may cut the last one).
 /// Block i begins with element `first[i]`.
 struct block_list {
@@ -52,13 +64,13 @@ struct block_list {
     }
 };
 
-/// Computes the digest of block `index`. Elements count at their places in the buffer.
+/// Writes the digest of block `index` as a pair (`write_pair`). Elements count at their places in the buffer.
 template <class Word>
 struct digest_blocks {
     const void* buffer;
     std::uint64_t count; ///< elements of the buffer
     block_list blocks;
-    std::uint64_t* digests;
+    std::uint64_t* pairs;
 
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
     {
@@ -76,19 +88,7 @@ struct digest_blocks {
             state = digest_bytes(best_isa(), static_cast<const unsigned char*>(buffer) + first * sizeof(Word),
                 here * sizeof(Word), first * sizeof(Word));
         }
-        digests[block] = state.finish();
-    }
-};
-
-/// 1 where two digests differ, else 0.
-struct mark_differences {
-    const std::uint64_t* mine;
-    const std::uint64_t* expected;
-    std::uint8_t* differs;
-
-    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
-    {
-        differs[index] = mine[index] != expected[index];
+        write_pair(pairs, block, state.finish());
     }
 };
 
@@ -120,31 +120,23 @@ struct scatter_blocks {
     }
 };
 
-/// The difference of a rank's elements from the expected ones. Sent as bytes.
-struct found_difference {
-    std::uint64_t first = no_index;
-    std::uint64_t last = 0; ///< meaningless if `elements` is 0
-    std::uint64_t elements = 0;
-    std::uint64_t expected_bits = 0; ///< of `first`
-    std::uint64_t actual_bits = 0;
-
-    COLLPROBE_HD void merge(const found_difference& other) noexcept
-    {
-        if (other.elements == 0) return;
-        if (other.first < first) {
-            first = other.first;
-            expected_bits = other.expected_bits;
-            actual_bits = other.actual_bits;
-        }
-        if (elements == 0 || other.last > last) last = other.last;
-        elements += other.elements;
+/// Adds the elements of another part of the buffer to what is known of a rank's difference.
+COLLPROBE_HD inline void merge(difference& into, const difference& other) noexcept
+{
+    if (other.elements == 0) return;
+    if (other.first < into.first) {
+        into.first = other.first;
+        into.expected_bits = other.expected_bits;
+        into.actual_bits = other.actual_bits;
     }
-};
+    if (into.elements == 0 || other.last > into.last) into.last = other.last;
+    into.elements += other.elements;
+}
 
 /// Compares a buffer's blocks with the expected contents. A reducer over the packed elements.
 template <class Word>
 struct compare_blocks {
-    using partial = found_difference;
+    using partial = difference;
     static constexpr std::uint64_t block = 65536;
 
     const void* buffer;
@@ -158,13 +150,13 @@ struct compare_blocks {
         const std::uint64_t place = blocks.place(from + index);
         const Word wanted = load_bits<Word>(expected, index);
         const Word found = load_bits<Word>(buffer, place);
-        if (found != wanted) into.merge({place, place, 1, wanted, found});
+        if (found != wanted) detail::merge(into, {-1, true, place, place, 1, wanted, found});
     }
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
         for (std::uint64_t index = first; index < first + count; ++index) add(into, index);
     }
-    COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept { into.merge(next); }
+    COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept { detail::merge(into, next); }
     COLLPROBE_HD static partial finish(const partial& all) noexcept { return all; }
 };
 

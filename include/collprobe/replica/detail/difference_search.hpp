@@ -126,10 +126,9 @@ inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& o
 /// Finds which ranks differ in a buffer from the reference (`disagreement`), and where. `ranks` asks all ranks, with
 /// the same questions on each:
 /// - `compare_with(held)`: sets the contents of the reference;
-/// - `mark(blocks, reference)`: for each block, as bytes, whether any rank's block differs from that of rank
-///   `reference`;
-/// - `compare(blocks, reference)`: the differences of each rank's elements in these blocks, one `found_difference`
-///   each.
+/// - `mark(blocks)`: for each block, as bytes, whether the ranks' blocks differ;
+/// - `compare(blocks, reference)`: the difference of each rank's elements in these blocks from those of rank
+///   `reference`.
 /// A rank whose count or type differs from the reference finds no difference.
 template <class Ranks>
 located_difference locate_difference(view<const held_buffer> held, int reference_rank, Ranks& ranks)
@@ -150,16 +149,16 @@ located_difference locate_difference(view<const held_buffer> held, int reference
     found.search = block_search(wanted.count, element_bytes);
     ranks.compare_with(wanted);
     if (wanted.count != 0) {
-        while (found.search.narrow(ranks.mark(found.search, reference))) {}
+        while (found.search.narrow(ranks.mark(found.search))) {}
     }
     report.ranges = found.search.ranges();
-    const view<const found_difference> each = ranks.compare(found.search, reference);
+    const std::vector<difference> each = ranks.compare(found.search, reference);
     for (const int r : report.others) {
         const held_buffer& has = held[static_cast<std::uint64_t>(r)];
-        const found_difference& what = each[static_cast<std::uint64_t>(r)];
-        report.differences.push_back({.rank = r, .same_shape = has.count == wanted.count && has.type == wanted.type,
-            .first = what.first, .last = what.elements == 0 ? no_index : what.last, .elements = what.elements,
-            .expected_bits = what.expected_bits, .actual_bits = what.actual_bits});
+        difference what = each[static_cast<std::size_t>(r)];
+        what.rank = r;
+        what.same_shape = has.count == wanted.count && has.type == wanted.type;
+        report.differences.push_back(what);
     }
     return found;
 }

@@ -3,15 +3,14 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <iterator>
-#include <optional>
 #include <utility>
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/replica/receipt.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
-
 namespace detail {
 
 inline bool same_bits(const digest_state& a, const digest_state& b) noexcept
@@ -19,18 +18,22 @@ inline bool same_bits(const digest_state& a, const digest_state& b) noexcept
     return a.first == b.first && a.second == b.second && a.bytes == b.bytes;
 }
 
-/// -1, 0 or 1 by the numbers from the first dimension on.
-inline int order_of(const tensor_shape& a, const tensor_shape& b) noexcept
-{
-    for (int d = 0; d < a.dimensions; ++d)
-        if (a.size[d] != b.size[d]) return a.size[d] < b.size[d] ? -1 : 1;
-    return 0;
-}
-
+/// By the numbers from the first dimension on: first those of the first index, then those of the extent.
 inline bool comes_before(const tensor_box& a, const tensor_box& b) noexcept
 {
-    const int first = order_of(a.first, b.first);
-    return first != 0 ? first < 0 : order_of(a.extent, b.extent) < 0;
+    const auto order = [](const tensor_shape& x, const tensor_shape& y) {
+        return std::lexicographical_compare_three_way(
+            x.size, x.size + x.dimensions, y.size, y.size + y.dimensions);
+    };
+    const auto first = order(a.first, b.first);
+    return first != 0 ? first < 0 : order(a.extent, b.extent) < 0;
+}
+
+COLLPROBE_COLD_INLINE void add_ranks(std::vector<int>& to, const std::vector<int>& more)
+{
+    std::vector<int> all;
+    std::set_union(to.begin(), to.end(), more.begin(), more.end(), std::back_inserter(all));
+    to = std::move(all);
 }
 
 /// Adds what some ranks hold of a box: to a part with the same bits, or as a new one.
@@ -40,26 +43,31 @@ COLLPROBE_COLD_INLINE void add_part(receipt_tensor& to, const receipt_part& part
         [](const receipt_part& a, const receipt_part& b) { return comes_before(a.box, b.box); });
     auto same = at;
     for (; same != to.parts.end() && same->box == part.box; ++same) {
-        if (!same_bits(same->state, part.state) || same->content != part.content) continue;
-        std::vector<int> ranks;
-        std::set_union(same->ranks.begin(), same->ranks.end(), part.ranks.begin(), part.ranks.end(),
-            std::back_inserter(ranks));
-        same->ranks = std::move(ranks);
-        return;
+        if (same_bits(same->state, part.state) && same->content == part.content)
+            return add_ranks(same->ranks, part.ranks);
     }
     to.parts.insert(same, part);
 }
 
-/// The parts of a tensor with the same box stand side by side: calls `use` with the first and the end of each such run.
-template <class Use>
-void for_each_cell(const receipt_tensor& of, const Use& use)
+/// The parts of one box: what ranks that hold it have there, one part if they all have the same bits.
+using box_parts = view<const receipt_part>;
+
+/// A tensor's boxes in their order, each with its parts.
+COLLPROBE_COLD_INLINE std::vector<box_parts> boxes_of(const receipt_tensor& of)
 {
-    for (std::size_t first = 0; first < of.parts.size();) {
-        std::size_t end = first + 1;
-        while (end < of.parts.size() && of.parts[end].box == of.parts[first].box) ++end;
-        use(first, end);
-        first = end;
+    std::vector<box_parts> all;
+    for (const receipt_part& part : of.parts) {
+        if (all.empty() || all.back()[0].box != part.box) all.emplace_back(&part, 1);
+        else all.back() = {all.back().data(), all.back().count() + 1};
     }
+    return all;
+}
+
+inline tensor_box whole_box(const tensor_shape& shape) noexcept
+{
+    tensor_box all{shape, shape};
+    for (std::uint64_t& each : all.first.size) each = 0;
+    return all;
 }
 
 /// The smallest box around both.
@@ -77,10 +85,8 @@ COLLPROBE_COLD_INLINE tensor_box around(tensor_box box, const tensor_box& other)
 /// What is left of the whole when all boxes are cut out of it: the fewest boxes that are easily found, in their order.
 COLLPROBE_COLD_INLINE std::vector<tensor_box> boxes_without_part(const receipt_tensor& of)
 {
-    tensor_box all{of.shape, of.shape};
-    for (std::uint64_t& each : all.first.size) each = 0;
     std::vector<tensor_box> left;
-    if (all.extent.elements() != 0) left.push_back(all);
+    if (of.shape.elements() != 0) left.push_back(whole_box(of.shape));
     for (const receipt_part& part : of.parts) {
         std::vector<tensor_box> rest;
         for (tensor_box from : left) {
@@ -90,49 +96,29 @@ COLLPROBE_COLD_INLINE std::vector<tensor_box> boxes_without_part(const receipt_t
                 continue;
             }
             for (int d = 0; d < of.shape.dimensions; ++d) {
-                const std::uint64_t begin = from.first.size[d];
-                const std::uint64_t cut = common.first.size[d];
-                const std::uint64_t cut_end = cut + common.extent.size[d];
-                tensor_box before = from;
-                before.extent.size[d] = cut - begin;
-                tensor_box behind = from;
-                behind.first.size[d] = cut_end;
-                behind.extent.size[d] = begin + from.extent.size[d] - cut_end;
+                tensor_box before = from, behind = from;
+                before.extent.size[d] = common.first.size[d] - from.first.size[d];
+                behind.first.size[d] = common.first.size[d] + common.extent.size[d];
+                behind.extent.size[d] = from.first.size[d] + from.extent.size[d] - behind.first.size[d];
                 if (before.extent.size[d] != 0) rest.push_back(before);
                 if (behind.extent.size[d] != 0) rest.push_back(behind);
-                from.first.size[d] = cut;
+                from.first.size[d] = common.first.size[d];
                 from.extent.size[d] = common.extent.size[d];
             }
         }
         left = std::move(rest);
     }
-    if (left.empty()) return left;
-    tensor_box box = left.front();
-    std::uint64_t elements = 0;
-    for (const tensor_box& each : left) {
-        box = around(box, each);
-        elements += each.extent.elements();
-    }
-    if (elements == box.extent.elements()) return {box};
-    // Boxes that differ in one dimension alone, and touch there, are one.
-    for (int d = of.shape.dimensions - 1; d >= 0; --d) {
-        const auto without = [d](tensor_box other) {
-            other.first.size[d] = other.extent.size[d] = 0;
-            return other;
-        };
-        std::sort(left.begin(), left.end(), [&](const tensor_box& a, const tensor_box& b) {
-            const tensor_box x = without(a), y = without(b);
-            return x == y ? a.first.size[d] < b.first.size[d] : comes_before(x, y);
-        });
-        std::vector<tensor_box> joined;
-        for (const tensor_box& each : left) {
-            tensor_box* const last = joined.empty() ? nullptr : &joined.back();
-            if (last != nullptr && without(*last) == without(each)
-                && last->first.size[d] + last->extent.size[d] == each.first.size[d])
-                last->extent.size[d] += each.extent.size[d];
-            else joined.push_back(each);
+    // Two boxes that fill the smallest box around them are one.
+    for (std::size_t before = left.size() + 1; left.size() < before;) {
+        before = left.size();
+        for (std::size_t i = 0; i < left.size(); ++i) {
+            for (std::size_t k = i + 1; k < left.size(); ++k) {
+                const tensor_box both = around(left[i], left[k]);
+                if (both.extent.elements() != left[i].extent.elements() + left[k].extent.elements()) continue;
+                left[i] = both;
+                left.erase(left.begin() + static_cast<std::ptrdiff_t>(k--));
+            }
         }
-        left = std::move(joined);
     }
     std::sort(left.begin(), left.end(), comes_before);
     return left;
@@ -146,92 +132,42 @@ inline receipt_finding about(receipt_problem problem, const receipt_tensor& tens
     return made;
 }
 
-/// Whether a tensor's parts tile it, each box counted once. If not, `overlap` has the first overlap, if there is one.
-COLLPROBE_COLD_INLINE bool parts_tile(const receipt_tensor& of, std::optional<receipt_finding>& overlap)
+/// Appends the gaps of a tensor's parts, each box counted once; or, if boxes have elements in common, two that do.
+/// Returns whether the parts tile the tensor.
+COLLPROBE_COLD_INLINE bool find_gaps_of(const receipt_tensor& of, std::vector<receipt_finding>& to)
 {
-    std::vector<const receipt_part*> cells;
-    std::uint64_t elements = 0;
-    for_each_cell(of, [&](std::size_t first, std::size_t) {
-        cells.push_back(&of.parts[first]);
-        elements += of.parts[first].box.extent.elements(); // may wrap: the overlaps are found first
-    });
-    // In the order of the dimension with most places a box meets few others.
-    int along = 0;
-    std::size_t most = 0;
-    for (int d = 0; d < of.shape.dimensions; ++d) {
-        std::vector<std::uint64_t> places;
-        for (const receipt_part* each : cells) places.push_back(each->box.first.size[d]);
-        std::sort(places.begin(), places.end());
-        const auto different = static_cast<std::size_t>(std::unique(places.begin(), places.end()) - places.begin());
-        if (different > most) {
-            most = different;
-            along = d;
-        }
+    const std::vector<box_parts> boxes = boxes_of(of);
+    const std::vector<tensor_box> gaps = boxes_without_part(of);
+    std::uint64_t left = of.shape.elements(); // less than 2^63, so that all numbers here fit
+    for (const tensor_box& each : gaps) left -= each.extent.elements();
+    bool overlap = false;
+    for (const box_parts& each : boxes) {
+        const std::uint64_t elements = each[0].box.extent.elements();
+        overlap = overlap || elements > left;
+        left -= overlap ? 0 : elements;
     }
-    std::sort(cells.begin(), cells.end(), [along](const receipt_part* a, const receipt_part* b) {
-        const std::uint64_t of_a = a->box.first.size[along];
-        const std::uint64_t of_b = b->box.first.size[along];
-        return of_a != of_b ? of_a < of_b : a < b;
-    });
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-        const tensor_box& box = cells[i]->box;
-        for (std::size_t k = i + 1; k < cells.size(); ++k) {
-            const tensor_box& other = cells[k]->box;
-            if (other.first.size[along] >= box.first.size[along] + box.extent.size[along]) break;
-            if (intersection(box, other).extent.elements() == 0) continue;
-            receipt_finding found = about(receipt_problem::overlap, of);
-            found.box = box;
-            found.ranks = cells[i]->ranks;
-            found.other_box = other;
-            overlap = found;
+    for (std::size_t i = 0; overlap && i < boxes.size(); ++i) {
+        for (std::size_t k = i + 1; k < boxes.size(); ++k) {
+            if (intersection(boxes[i][0].box, boxes[k][0].box).extent.elements() == 0) continue;
+            to.push_back(about(receipt_problem::overlap, of));
+            to.back().box = boxes[i][0].box;
+            to.back().ranks = boxes[i][0].ranks;
+            to.back().other_box = boxes[k][0].box;
             return false;
         }
     }
-    return elements == of.shape.elements();
-}
-
-/// Appends the gaps of a tensor's parts, or an overlap. Returns whether there are none.
-COLLPROBE_COLD_INLINE bool find_gaps_of(const receipt_tensor& of, std::vector<receipt_finding>& to)
-{
-    std::optional<receipt_finding> overlap;
-    if (parts_tile(of, overlap)) return true;
-    if (overlap) {
-        to.push_back(*overlap);
-        return false;
+    for (const tensor_box& box : gaps) {
+        to.push_back(about(receipt_problem::gap, of));
+        to.back().box = box;
     }
-    for (const tensor_box& box : boxes_without_part(of)) {
-        receipt_finding found = about(receipt_problem::gap, of);
-        found.box = box;
-        to.push_back(found);
-    }
-    return false;
-}
-
-inline void add_ranks(receipt_finding& to, const receipt_part& of)
-{
-    std::vector<int> all;
-    std::set_union(to.ranks.begin(), to.ranks.end(), of.ranks.begin(), of.ranks.end(), std::back_inserter(all));
-    to.ranks = std::move(all);
-}
-
-COLLPROBE_COLD_INLINE void find_replicas_that_differ(const receipt_tensor& of, std::vector<receipt_finding>& to)
-{
-    for_each_cell(of, [&](std::size_t first, std::size_t end) {
-        if (end == first + 1) return;
-        receipt_finding found = about(receipt_problem::replicas_differ, of);
-        found.box = of.parts[first].box;
-        for (std::size_t i = first; i < end; ++i) add_ranks(found, of.parts[i]);
-        to.push_back(found);
-    });
+    return gaps.empty();
 }
 
 /// Whether `whole` is the state of the tensor.
 COLLPROBE_COLD_INLINE bool is_complete(const receipt_tensor& of)
 {
-    std::optional<receipt_finding> overlap;
-    bool replicas_differ = false;
-    for_each_cell(of, [&](std::size_t first, std::size_t end) { replicas_differ |= end > first + 1; });
-    return !replicas_differ && parts_tile(of, overlap);
+    std::vector<receipt_finding> gaps;
+    return boxes_of(of).size() == of.parts.size() && find_gaps_of(of, gaps);
 }
 
 /// "[128,0]".
@@ -261,15 +197,6 @@ constexpr const char* rounding_name(cast_rounding rounding) noexcept
     return rounding == cast_rounding::nearest_even ? "nearest_even" : "toward_zero";
 }
 
-} // namespace detail
-
-namespace detail {
-
-inline receipt_tensor without_parts(const receipt_tensor& of)
-{
-    return {of.name, of.type, of.element_bytes, of.shape, of.casts, {}};
-}
-
 COLLPROBE_COLD_INLINE void require_same(const receipt_tensor& a, const receipt_tensor& b, const call_site& where)
 {
     const auto text = [](const receipt_tensor& of) {
@@ -293,10 +220,22 @@ inline int bytes_of_named(std::string_view type) noexcept
 
 } // namespace detail
 
+COLLPROBE_COLD_INLINE std::size_t receipt::place_of(std::string_view name) const noexcept
+{
+    const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), name,
+        [](const receipt_tensor& tensor, std::string_view wanted) { return tensor.name < wanted; });
+    return static_cast<std::size_t>(at - tensors_.begin());
+}
+
+COLLPROBE_COLD_INLINE const receipt_tensor* receipt::find(std::string_view name) const noexcept
+{
+    const std::size_t place = place_of(name);
+    return place == tensors_.size() || tensors_[place].name != name ? nullptr : &tensors_[place];
+}
+
 COLLPROBE_COLD_INLINE receipt_tensor& receipt::tensor_for(receipt_tensor description, const call_site& where)
 {
-    const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), description.name,
-        [](const receipt_tensor& tensor, const std::string& wanted) { return tensor.name < wanted; });
+    const auto at = tensors_.begin() + static_cast<std::ptrdiff_t>(place_of(description.name));
     if (at == tensors_.end() || at->name != description.name) return *tensors_.insert(at, std::move(description));
     detail::require_same(*at, description, where);
     return *at;
@@ -337,16 +276,10 @@ COLLPROBE_COLD_INLINE void receipt::merge(const receipt& other, call_site where)
     for (const receipt_tensor& each : other.tensors_)
         if (const receipt_tensor* const own = find(each.name)) detail::require_same(*own, each, where);
     for (const receipt_tensor& each : other.tensors_) {
-        receipt_tensor& to = tensor_for(detail::without_parts(each), where);
+        receipt_tensor& to
+            = tensor_for({each.name, each.type, each.element_bytes, each.shape, each.casts, {}}, where);
         for (const receipt_part& part : each.parts) detail::add_part(to, part);
     }
-}
-
-COLLPROBE_COLD_INLINE const receipt_tensor* receipt::find(std::string_view name) const noexcept
-{
-    const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), name,
-        [](const receipt_tensor& tensor, std::string_view wanted) { return tensor.name < wanted; });
-    return at == tensors_.end() || at->name != name ? nullptr : &*at;
 }
 
 COLLPROBE_COLD_INLINE std::vector<receipt_finding> find_gaps(const receipt& of)
@@ -354,7 +287,12 @@ COLLPROBE_COLD_INLINE std::vector<receipt_finding> find_gaps(const receipt& of)
     std::vector<receipt_finding> found;
     for (const receipt_tensor& each : of.tensors()) {
         (void)detail::find_gaps_of(each, found);
-        detail::find_replicas_that_differ(each, found);
+        for (const detail::box_parts& parts : detail::boxes_of(each)) {
+            if (parts.count() == 1) continue;
+            found.push_back(detail::about(receipt_problem::replicas_differ, each));
+            found.back().box = parts[0].box;
+            for (const receipt_part& part : parts) detail::add_ranks(found.back().ranks, part.ranks);
+        }
     }
     return found;
 }

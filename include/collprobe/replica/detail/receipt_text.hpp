@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <charconv>
+#include <system_error>
+
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/replica/receipt.hpp>
 
@@ -23,7 +26,8 @@ COLLPROBE_COLD_INLINE std::string sums_text(const digest_state& state)
     return hexadecimal(state.first) + ' ' + hexadecimal(state.second);
 }
 
-/// The fields of one line, from left to right. Every function refuses the line if it goes on with something else.
+/// The fields of one line, from left to right, each behind a space. Every function refuses the line if it goes on with
+/// something else.
 class receipt_line {
 public:
     receipt_line(std::string_view text, std::uint64_t number, const call_site& where) noexcept
@@ -39,7 +43,6 @@ public:
     {
         if (!right) fail(reason);
     }
-    bool empty() const noexcept { return left_.empty(); }
     bool take(std::string_view word) noexcept
     {
         if (!left_.starts_with(word)) return false;
@@ -53,48 +56,39 @@ public:
     void end() const { require(left_.empty(), "there is more on the line than there can be"); }
     std::uint64_t decimal()
     {
-        require(!left_.empty() && digit(left_[0], 10) >= 0, "no number where one must be");
-        std::uint64_t number = 0;
-        for (; !left_.empty() && digit(left_[0], 10) >= 0; left_.remove_prefix(1)) {
-            const bool fits = !__builtin_mul_overflow(number, std::uint64_t{10}, &number)
-                && !__builtin_add_overflow(number, static_cast<std::uint64_t>(digit(left_[0], 10)), &number);
-            require(fits, "a number of more than 64 bits");
-        }
-        return number;
+        expect(" ");
+        return number();
     }
     std::uint64_t hexadecimal()
     {
-        expect("0x");
         std::uint64_t number = 0;
-        std::size_t digits = 0;
-        for (; digits < left_.size() && digit(left_[digits], 16) >= 0; ++digits)
-            number = number << 4 | static_cast<std::uint64_t>(digit(left_[digits], 16));
-        require(digits >= 1 && digits <= 16, "no number of 64 bits where one must be");
-        left_.remove_prefix(digits);
+        expect(" 0x");
+        require(number_of(16, left_.size(), number) == std::errc(), "no number of 64 bits where one must be");
         return number;
     }
     tensor_shape shape()
     {
         tensor_shape made;
-        expect("[");
+        expect(" [");
         while (!take("]")) {
             require(made.dimensions < tensor_shape::most_dimensions, "more than 8 dimensions");
             if (made.dimensions != 0) expect(",");
-            made.size[made.dimensions++] = decimal();
+            made.size[made.dimensions++] = number();
         }
         return made;
     }
     std::string quoted()
     {
         std::string name;
-        expect("\"");
+        expect(" \"");
         while (!take("\"")) {
             require(!left_.empty(), "a name without an end");
             if (take("\\x")) {
-                const bool two = left_.size() >= 2 && digit(left_[0], 16) >= 0 && digit(left_[1], 16) >= 0;
-                require(two, "not two digits behind \\x");
-                name += static_cast<char>(digit(left_[0], 16) * 16 + digit(left_[1], 16));
-                left_.remove_prefix(2);
+                const std::size_t size = left_.size();
+                std::uint64_t byte = 0;
+                const bool is_byte = number_of(16, 2, byte) == std::errc() && size - left_.size() == 2;
+                require(is_byte, "not two digits behind \\x");
+                name += static_cast<char>(byte);
             } else {
                 require(left_[0] != '\\', "a backslash without an x");
                 name += left_[0];
@@ -105,6 +99,7 @@ public:
     }
     std::string word()
     {
+        expect(" ");
         const std::size_t size = std::min(left_.find(' '), left_.size());
         require(size != 0, "a word is missing");
         const std::string found(left_.substr(0, size));
@@ -115,7 +110,6 @@ public:
     {
         digest_state state;
         state.first = hexadecimal();
-        expect(" ");
         state.second = hexadecimal();
         state.bytes = bytes;
         return state;
@@ -124,10 +118,11 @@ public:
     std::vector<int> ranks(std::uint64_t& room)
     {
         std::vector<int> all;
+        expect(" ");
         if (take("-")) return all;
         do {
-            const std::uint64_t first = decimal();
-            const std::uint64_t last = take("-") ? decimal() : first;
+            const std::uint64_t first = number();
+            const std::uint64_t last = take("-") ? number() : first;
             const bool ascends = all.empty() || static_cast<std::uint64_t>(all.back()) < first;
             require(last < static_cast<std::uint64_t>(receipt::most_ranks), "a rank of 2^20 or more");
             require(ascends && first <= last, "ranks that do not ascend");
@@ -139,10 +134,21 @@ public:
     }
 
 private:
-    static int digit(char c, int base) noexcept
+    std::uint64_t number()
     {
-        const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : base;
-        return value < base ? value : -1;
+        std::uint64_t number = 0;
+        const std::errc result = number_of(10, left_.size(), number);
+        require(result != std::errc::result_out_of_range, "a number of more than 64 bits");
+        require(result == std::errc(), "no number where one must be");
+        return number;
+    }
+    /// Takes a number of at most `most` digits, without a sign.
+    std::errc number_of(int base, std::size_t most, std::uint64_t& number) noexcept
+    {
+        const char* const begin = left_.data();
+        const auto [end, result] = std::from_chars(begin, begin + std::min(most, left_.size()), number, base);
+        left_.remove_prefix(static_cast<std::size_t>(end - begin));
+        return result;
     }
 
     std::string_view left_;
@@ -155,17 +161,26 @@ COLLPROBE_COLD_INLINE receipt_tensor read_tensor(receipt_line& line)
     receipt_tensor made;
     made.name = line.quoted();
     line.require(!made.name.empty(), "a tensor without a name");
-    line.expect(" ");
     made.type = line.word();
-    line.expect(" ");
     const std::uint64_t bytes = line.decimal();
     line.require(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8, "elements have 1, 2, 4 or 8 bytes");
     made.element_bytes = static_cast<int>(bytes);
     const int named = bytes_of_named(made.type);
     line.require(named == 0 || named == made.element_bytes, "the type's elements have another size");
-    line.expect(" ");
     made.shape = line.shape();
     line.require(is_possible(made.shape, made.element_bytes), "a tensor of 2^63 bytes or more");
+    return made;
+}
+
+COLLPROBE_COLD_INLINE element_cast read_cast(receipt_line& line)
+{
+    element_cast made;
+    const std::string type = line.word();
+    if (type == name(element_type::float16)) made.type = element_type::float16;
+    line.require(type == name(made.type), "a cast to an unknown type");
+    const std::string rounding = line.word();
+    if (rounding == rounding_name(cast_rounding::toward_zero)) made.rounding = cast_rounding::toward_zero;
+    line.require(rounding == rounding_name(made.rounding), "a cast by an unknown rounding");
     return made;
 }
 
@@ -173,25 +188,16 @@ COLLPROBE_COLD_INLINE receipt_part read_part(receipt_line& line, const receipt_t
 {
     receipt_part made;
     made.box.first = line.shape();
-    line.expect(" ");
     made.box.extent = line.shape();
-    bool inside = made.box.first.dimensions == of.shape.dimensions && made.box.extent.dimensions == of.shape.dimensions;
-    for (int d = 0; inside && d < of.shape.dimensions; ++d) {
-        inside = made.box.first.size[d] < of.shape.size[d] && made.box.extent.size[d] != 0
-            && made.box.extent.size[d] <= of.shape.size[d] - made.box.first.size[d];
-    }
+    const bool inside = made.box.first.dimensions == of.shape.dimensions
+        && made.box.extent.dimensions == of.shape.dimensions && made.box.extent.elements() != 0
+        && intersection(made.box, whole_box(of.shape)) == made.box;
     line.require(inside, "a part that is not within its tensor");
     const std::uint64_t elements = made.box.extent.elements();
-    line.expect(" ");
     made.state = line.sums(elements * static_cast<std::uint64_t>(of.element_bytes));
-    line.expect(" ");
     made.content = line.hexadecimal();
-    line.expect(" ");
     made.ranks = line.ranks(ranks_left);
-    for (std::size_t i = 0; i < of.casts.size(); ++i) {
-        line.expect(" ");
-        made.casts.push_back(line.sums(2 * elements));
-    }
+    for (std::size_t i = 0; i < of.casts.size(); ++i) made.casts.push_back(line.sums(2 * elements));
     return made;
 }
 
@@ -226,68 +232,43 @@ COLLPROBE_COLD_INLINE receipt receipt::read(std::string_view text, call_site whe
 {
     receipt made;
     receipt_tensor* tensor = nullptr;
-    std::string digest_of_tensor; // as the file has it
     std::uint64_t ranks_left = detail::most_holders;
-    bool ended = false;
     std::uint64_t number = 0;
-    const auto close_tensor = [&](const detail::receipt_line& line) {
-        if (tensor == nullptr || digest_of_tensor == "-") return;
-        line.require(detail::is_complete(*tensor) && digest_of_tensor == detail::hexadecimal(tensor->whole().finish()),
-            "the parts above do not make the digest of their tensor");
-    };
     for (std::size_t at = 0; at < text.size();) {
         const std::size_t length = text.substr(at).find('\n');
         detail::receipt_line line(text.substr(at, std::min(length, text.size() - at)), ++number, where);
         line.require(length != std::string_view::npos, "the line has no end: the file was cut off");
         if (number == 1) {
-            line.require(line.take(detail::receipt_first_line) && line.empty(),
-                "not a receipt of a version that this program knows");
+            line.require(
+                line.take(detail::receipt_first_line), "not a receipt of a version that this program knows");
         } else if (number == 2) {
-            line.expect("step ");
-            if (!line.take("-")) made.step = line.decimal();
-            line.end();
-        } else if (line.take("tensor ")) {
-            close_tensor(line);
+            line.expect("step");
+            if (!line.take(" -")) made.step = line.decimal();
+        } else if (line.take("tensor")) {
             receipt_tensor next = detail::read_tensor(line);
             line.require(made.find(next.name) == nullptr, "a tensor for the second time");
             tensor = &made.tensor_for(std::move(next), where);
-            line.expect(" ");
-            digest_of_tensor = line.word();
-            line.end();
-        } else if (line.take(" cast ")) {
+            (void)line.word(); // its digest: that of the text shows that nobody has changed it
+        } else if (line.take(" cast")) {
             line.require(tensor != nullptr && tensor->parts.empty(), "a cast where none can be");
-            element_cast cast;
-            const std::string type = line.word();
-            line.require(type == name(element_type::bfloat16) || type == name(element_type::float16),
-                "a cast to an unknown type");
-            if (type == name(element_type::float16)) cast.type = element_type::float16;
-            line.expect(" ");
-            const bool nearest = !line.take(detail::rounding_name(cast_rounding::toward_zero));
-            if (nearest) line.expect(detail::rounding_name(cast_rounding::nearest_even));
-            else cast.rounding = cast_rounding::toward_zero;
-            line.end();
             line.require(tensor->casts.size() < detail::most_casts, "too many casts");
-            tensor->casts.push_back(cast);
-        } else if (line.take(" part ")) {
+            tensor->casts.push_back(detail::read_cast(line));
+        } else if (line.take(" part")) {
             line.require(tensor != nullptr, "a part without a tensor");
-            const receipt_part part = detail::read_part(line, *tensor, ranks_left);
-            line.end();
-            detail::add_part(*tensor, part);
+            detail::add_part(*tensor, detail::read_part(line, *tensor, ranks_left));
         } else {
-            close_tensor(line);
-            line.expect("end ");
+            line.expect("end");
             line.require(line.decimal() == made.tensors_.size(), "another number of tensors than the file has");
-            line.expect(" ");
             line.require(line.hexadecimal() == detail::digest_of_text(text.substr(0, at)),
                 "the lines above are not as they were written");
             line.end();
-            ended = at + length + 1 == text.size();
-            line.require(ended, "there is more text behind the end");
+            line.require(at + length + 1 == text.size(), "there is more text behind the end");
+            return made;
         }
+        line.end();
         at += length + 1;
     }
-    detail::receipt_line(text, number + 1, where).require(ended, "the end is missing: the file was cut off");
-    return made;
+    detail::receipt_line(text, number + 1, where).fail("the end is missing: the file was cut off");
 }
 
 } // namespace collprobe

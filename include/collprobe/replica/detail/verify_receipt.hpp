@@ -2,18 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include <collprobe/replica/receipt.hpp>
 
 /// One receipt against another.
-namespace collprobe::inline COLLPROBE_ABI::detail {
+namespace collprobe::inline COLLPROBE_ABI {
+namespace detail {
 
 /// The digest of some bits, and where they belong. `type`: of the bits, that of the tensor or of a cast.
 struct known_content {
     std::uint64_t content;
+    std::size_t place; // of equal contents the first in the receipt is named
     std::string_view type;
     const receipt_tensor* tensor;
     tensor_box box;
-    std::size_t place; // of equal contents the first in the receipt is named
 };
 
 /// Which digests of two receipts are of the same type: -1 that of the tensor itself, else a cast.
@@ -71,36 +74,34 @@ COLLPROBE_COLD_INLINE tensor_box box_around(const part_list& parts) noexcept
     return box;
 }
 
-/// The state of a region of `elements` elements, given as boxes without common elements, if some parts tile it.
+/// The state of a region, given as parts of another receipt, if some parts of the tensor tile it.
 COLLPROBE_COLD_INLINE std::optional<digest_state> state_of_region(
-    const receipt_tensor& of, const std::vector<tensor_box>& region, std::uint64_t elements, int cast)
+    const receipt_tensor& of, const part_list& region, int cast)
 {
     digest_state state;
     std::uint64_t covered = 0;
-    bool whole_parts = true;
-    for_each_cell(of, [&](std::size_t first, std::size_t end) {
-        const receipt_part& part = of.parts[first];
+    for (const box_parts& parts : boxes_of(of)) {
         std::uint64_t common = 0;
-        for (const tensor_box& box : region) common += intersection(box, part.box).extent.elements();
-        if (common == 0) return;
-        whole_parts = whole_parts && end == first + 1 && common == part.box.extent.elements();
+        for (const receipt_part* each : region) common += intersection(each->box, parts[0].box).extent.elements();
+        if (common == 0) continue;
+        if (parts.count() > 1 || common != parts[0].box.extent.elements()) return {};
         covered += common;
-        state.merge(state_of(part, cast));
-    });
-    if (!whole_parts || covered != elements) return {};
+        state.merge(state_of(parts[0], cast));
+    }
+    if (covered != elements_of(region)) return {};
     return state;
 }
 
 /// A region that both receipts can tell as a whole: some parts of the one have the same elements as some of the other.
 struct comparable_region {
     part_list expected;
-    std::vector<std::pair<std::size_t, std::size_t>> found; ///< runs of parts with the same box
+    std::vector<box_parts> found;
 
-    /// The first part of each run.
-    part_list first_found(const receipt_tensor& of) const
+    /// One part of each box.
+    part_list first_found() const
     {
         part_list parts;
-        for (const auto& run : found) parts.push_back(&of.parts[run.first]);
+        for (const box_parts& each : found) parts.push_back(&each[0]);
         return parts;
     }
 };
@@ -109,19 +110,18 @@ struct comparable_region {
 COLLPROBE_COLD_INLINE std::vector<comparable_region> find_comparable(
     const receipt_tensor& expected, const receipt_tensor& found)
 {
-    std::vector<std::pair<std::size_t, std::size_t>> cells;
-    for_each_cell(found, [&](std::size_t first, std::size_t end) { cells.emplace_back(first, end); });
+    const std::vector<box_parts> boxes = boxes_of(found);
     const std::size_t own = expected.parts.size();
-    std::vector<std::size_t> group(own + cells.size());
+    std::vector<std::size_t> group(own + boxes.size());
     for (std::size_t i = 0; i < group.size(); ++i) group[i] = i;
     const auto root = [&](std::size_t i) {
         while (group[i] != i) i = group[i] = group[group[i]];
         return i;
     };
     for (std::size_t i = 0; i < own; ++i) {
-        for (std::size_t k = 0; k < cells.size(); ++k) {
-            const tensor_box& other = found.parts[cells[k].first].box;
-            if (intersection(expected.parts[i].box, other).extent.elements() != 0) group[root(i)] = root(own + k);
+        for (std::size_t k = 0; k < boxes.size(); ++k) {
+            const tensor_box common = intersection(expected.parts[i].box, boxes[k][0].box);
+            if (common.extent.elements() != 0) group[root(i)] = root(own + k);
         }
     }
     std::vector<comparable_region> all;
@@ -133,7 +133,7 @@ COLLPROBE_COLD_INLINE std::vector<comparable_region> find_comparable(
             all.emplace_back();
         }
         if (i < own) all[at].expected.push_back(&expected.parts[i]);
-        else all[at].found.push_back(cells[i - own]);
+        else all[at].found.push_back(boxes[i - own]);
     }
     return all;
 }
@@ -144,18 +144,17 @@ public:
     {
         for (const receipt_tensor& tensor : expected.tensors()) {
             if (tensor.parts.empty()) continue;
+            const auto know = [&](std::uint64_t content, std::string_view type, const tensor_box& box) {
+                contents_.push_back({content, contents_.size(), type, &tensor, box});
+            };
             const part_list parts = all_parts(tensor);
             const tensor_box box = box_around(parts);
-            contents_.push_back({tensor.whole().finish(), tensor.type, &tensor, box, contents_.size()});
-            for (const receipt_part* part : parts) {
-                if (parts.size() > 1)
-                    contents_.push_back({part->content, tensor.type, &tensor, part->box, contents_.size()});
-            }
+            know(tensor.whole().finish(), tensor.type, box);
+            for (const receipt_part* part : parts)
+                if (parts.size() > 1) know(part->content, tensor.type, part->box);
             for (std::size_t i = 0; i < tensor.casts.size(); ++i) {
-                if (is_stated(tensor, i)) {
-                    contents_.push_back({state_of(parts, static_cast<int>(i)).finish(), name(tensor.casts[i].type),
-                        &tensor, box, contents_.size()});
-                }
+                if (is_stated(tensor, i))
+                    know(state_of(parts, static_cast<int>(i)).finish(), name(tensor.casts[i].type), box);
             }
         }
         std::sort(contents_.begin(), contents_.end(), [](const known_content& a, const known_content& b) {
@@ -165,43 +164,39 @@ public:
 
     void compare(const receipt_tensor& expected, const receipt_tensor& found)
     {
-        receipt_finding other = about(receipt_problem::other_shape, expected);
-        if (expected.shape != found.shape) {
-            other.expected = shape_text(expected.shape);
-            other.other = shape_text(found.shape);
-            findings.push_back(other);
-            return;
-        }
-        const std::vector<same_type> types = comparable_types(expected, found);
-        if (types.empty()) {
-            other.problem = receipt_problem::other_type;
-            other.expected = expected.type;
-            other.other = found.type;
-            findings.push_back(other);
+        expected_ = &expected;
+        found_ = &found;
+        types_ = comparable_types(expected, found);
+        if (expected.shape != found.shape || types_.empty()) {
+            const bool other_shape = expected.shape != found.shape;
+            receipt_finding finding
+                = about(other_shape ? receipt_problem::other_shape : receipt_problem::other_type, expected);
+            finding.expected = other_shape ? shape_text(expected.shape) : expected.type;
+            finding.other = other_shape ? shape_text(found.shape) : found.type;
+            findings.push_back(finding);
             return;
         }
         const std::size_t before = findings.size();
-        if (!find_gaps_of(found, findings) && findings.back().problem == receipt_problem::overlap) return;
+        const bool complete = find_gaps_of(found, findings);
+        if (!complete && findings.back().problem == receipt_problem::overlap) return;
         const part_list wanted = all_parts(expected);
         const part_list there = all_parts(found);
-        const bool complete = findings.size() == before;
-        const digest_state all_wanted = state_of(wanted, types[0].expected);
-        if (complete && same_bits(all_wanted, state_of(there, types[0].found))) return; // replicas would add bytes
+        const digest_state all_wanted = state_of(wanted, types_[0].expected);
+        if (complete && same_bits(all_wanted, state_of(there, types_[0].found))) return; // replicas would add bytes
         std::vector<comparable_region> differ;
         std::size_t parts_that_differ = 0;
         for (comparable_region& region : find_comparable(expected, found)) {
-            const part_list parts = region.first_found(found);
+            const part_list parts = region.first_found();
             if (elements_of(region.expected) != elements_of(parts)) {
                 if (!parts.empty()) add_to_gaps(before, region);
-            } else if (!compare_replicas(expected, found, region, types[0])) {
+            } else if (!compare_replicas(region)) {
                 parts_that_differ += parts.size();
                 differ.push_back(std::move(region));
             }
         }
         // If every part differs, the tensor may be known as a whole, however it is cut.
-        const bool all_differ = complete && parts_that_differ == there.size();
-        if (all_differ && name_problem(expected, found, wanted, there, types)) return;
-        for (const comparable_region& region : differ) name_region(expected, found, region, types);
+        if (complete && parts_that_differ == there.size() && name_problem(wanted, there)) return;
+        for (const comparable_region& region : differ) name_region(region);
     }
 
     std::vector<receipt_finding> findings;
@@ -228,116 +223,97 @@ private:
         }
     }
 
-    /// One part of each run, so that together they have the expected bits; empty if there are none among the first
+    /// One part of each box, so that together they have the expected bits; empty if there are none among the first
     /// 4096 choices.
-    static part_list right_choice(
-        const digest_state& wanted, const receipt_tensor& found, const comparable_region& region, int cast)
+    part_list right_choice(const comparable_region& region) const
     {
-        part_list choice = region.first_found(found);
+        const digest_state wanted = state_of(region.expected, types_[0].expected);
+        part_list choice = region.first_found();
         for (int tries = 0; tries < 4096; ++tries) {
-            if (same_bits(wanted, state_of(choice, cast))) return choice;
+            if (same_bits(wanted, state_of(choice, types_[0].found))) return choice;
             std::size_t i = 0; // the next choice, as a counter has the next number
-            for (; i < choice.size() && ++choice[i] == &found.parts[0] + region.found[i].second; ++i)
-                choice[i] = &found.parts[region.found[i].first];
+            for (; i < choice.size() && ++choice[i] == region.found[i].end(); ++i)
+                choice[i] = region.found[i].begin();
             if (i == choice.size()) break;
         }
         return {};
     }
 
     /// Names the replicas that are wrong. Returns false if the region differs, and more is to be said of it.
-    bool compare_replicas(const receipt_tensor& expected, const receipt_tensor& found, const comparable_region& region,
-        const same_type& type)
+    bool compare_replicas(const comparable_region& region)
     {
-        const part_list right = right_choice(state_of(region.expected, type.expected), found, region, type.found);
+        const part_list right = right_choice(region);
         for (std::size_t at = 0; at < region.found.size(); ++at) {
-            const auto [first, end] = region.found[at];
-            if (end == first + 1) continue;
-            receipt_finding finding = about(receipt_problem::replicas_differ, expected);
-            finding.box = found.parts[first].box;
-            for (std::size_t i = first; i < end; ++i) {
-                const receipt_part& part = found.parts[i];
-                add_ranks(finding, part);
-                if (!right.empty() && right[at] != &part) name_parts(expected, found, {}, {&part}, {type});
+            const box_parts& replicas = region.found[at];
+            if (replicas.count() == 1) continue;
+            receipt_finding finding = about(receipt_problem::replicas_differ, *expected_);
+            finding.box = replicas[0].box;
+            for (const receipt_part& part : replicas) {
+                add_ranks(finding.ranks, part.ranks);
+                if (!right.empty() && right[at] != &part) name_parts({}, {&part});
             }
             if (right.empty()) findings.push_back(finding);
         }
-        return !right.empty() || (region.found.size() == 1 && region.found[0].second - region.found[0].first > 1);
+        return !right.empty() || (region.found.size() == 1 && region.found[0].count() > 1);
     }
 
     /// What is wrong with a region that differs. Of its parts it is not known which ones are wrong.
-    void name_region(const receipt_tensor& expected, const receipt_tensor& found, const comparable_region& region,
-        const std::vector<same_type>& types)
+    void name_region(const comparable_region& region)
     {
         part_list parts;
-        for (const auto& [first, end] : region.found)
-            for (std::size_t i = first; i < end; ++i) parts.push_back(&found.parts[i]);
-        if (parts.size() == region.found.size()) {
-            name_parts(expected, found, region.expected, parts, types);
-        } else {
-            findings.push_back(about_parts(expected, parts)); // with replicas
-        }
+        for (const box_parts& replicas : region.found)
+            for (const receipt_part& each : replicas) parts.push_back(&each);
+        if (parts.size() == region.found.size()) name_parts(region.expected, parts);
+        else findings.push_back(about_parts(parts)); // with replicas
     }
-
-    void name_parts(const receipt_tensor& expected, const receipt_tensor& found, const part_list& wanted,
-        const part_list& parts, const std::vector<same_type>& types)
+    void name_parts(const part_list& wanted, const part_list& parts)
     {
-        if (!name_problem(expected, found, wanted, parts, types)) findings.push_back(about_parts(expected, parts));
+        if (!name_problem(wanted, parts)) findings.push_back(about_parts(parts));
     }
-
-    static receipt_finding about_parts(const receipt_tensor& tensor, const part_list& parts)
+    receipt_finding about_parts(const part_list& parts) const
     {
-        receipt_finding finding = about(receipt_problem::altered, tensor);
+        receipt_finding finding = about(receipt_problem::altered, *expected_);
         finding.box = box_around(parts);
-        for (const receipt_part* each : parts) add_ranks(finding, *each);
+        for (const receipt_part* each : parts) add_ranks(finding.ranks, each->ranks);
         return finding;
     }
 
     /// Appends a finding if the bits of a region are known. `wanted`: the expected parts of the region, or empty.
-    bool name_problem(const receipt_tensor& expected, const receipt_tensor& found, const part_list& wanted,
-        const part_list& parts, const std::vector<same_type>& types)
+    bool name_problem(const part_list& wanted, const part_list& parts)
     {
-        receipt_finding finding = about_parts(expected, parts);
-        const bool known = is_other_rounding(finding, expected, found, wanted, parts, types) || is_zero(finding, parts)
-            || is_stale(finding, found, parts, types) || is_moved(finding, found, parts, types);
+        receipt_finding finding = about_parts(parts);
+        const digest_state bits = state_of(parts, -1);
+        const bool zeros = bits.first == 0 && bits.second == 0;
+        if (zeros) finding.problem = receipt_problem::zeros;
+        const bool known = is_other_rounding(finding, wanted, parts) || zeros || is_stale(finding, parts)
+            || is_moved(finding, parts);
         if (known) findings.push_back(finding);
         return known;
     }
 
-    static bool is_other_rounding(receipt_finding& finding, const receipt_tensor& expected, const receipt_tensor& found,
-        const part_list& wanted, const part_list& parts, const std::vector<same_type>& types)
+    bool is_other_rounding(receipt_finding& finding, const part_list& wanted, const part_list& parts) const
     {
-        for (std::size_t i = 1; !wanted.empty() && i < types.size(); ++i) {
-            const auto [of_expected, of_found] = types[i];
+        for (std::size_t i = 1; !wanted.empty() && i < types_.size(); ++i) {
+            const auto [of_expected, of_found] = types_[i];
             if (!same_bits(state_of(wanted, of_expected), state_of(parts, of_found))) continue;
             finding.problem = receipt_problem::other_rounding;
-            finding.cast = of_expected >= 0 ? expected.casts[static_cast<std::size_t>(of_expected)]
-                                            : found.casts[static_cast<std::size_t>(of_found)];
+            finding.cast = of_expected >= 0 ? expected_->casts[static_cast<std::size_t>(of_expected)]
+                                            : found_->casts[static_cast<std::size_t>(of_found)];
             return true;
         }
         return false;
     }
 
-    static bool is_zero(receipt_finding& finding, const part_list& parts)
+    bool is_stale(receipt_finding& finding, const part_list& parts) const
     {
-        const digest_state state = state_of(parts, -1);
-        if (state.first != 0 || state.second != 0) return false;
-        finding.problem = receipt_problem::zeros;
-        return true;
-    }
-
-    bool is_stale(receipt_finding& finding, const receipt_tensor& found, const part_list& parts,
-        const std::vector<same_type>& types) const
-    {
-        std::vector<tensor_box> region;
-        for (const receipt_part* each : parts) region.push_back(each->box);
         for (const receipt& old : older_) {
             const receipt_tensor* const tensor = old.find(finding.tensor);
-            if (tensor == nullptr || tensor->shape != found.shape) continue;
-            for (const auto& [of_old, of_found] : comparable_types(*tensor, found)) {
-                const int cast = of_found;
-                const auto is_compared = [cast](const same_type& type) { return type.found == cast; };
-                if (std::none_of(types.begin(), types.end(), is_compared)) continue;
-                const auto before = state_of_region(*tensor, region, elements_of(parts), of_old);
+            if (tensor == nullptr || tensor->shape != found_->shape) continue;
+            for (const auto& [of_old, cast] : comparable_types(*tensor, *found_)) {
+                bool is_compared = false;
+                for (const same_type& type : types_) is_compared = is_compared || type.found == cast;
+                if (!is_compared) continue;
+                const auto before = state_of_region(*tensor, parts, of_old);
                 if (!before || !same_bits(*before, state_of(parts, cast))) continue;
                 finding.problem = receipt_problem::stale;
                 finding.found_step = old.step;
@@ -348,16 +324,15 @@ private:
     }
 
     /// Of casts, digests of contents are known of whole tensors alone.
-    bool is_moved(receipt_finding& finding, const receipt_tensor& found, const part_list& parts,
-        const std::vector<same_type>& types) const
+    bool is_moved(receipt_finding& finding, const part_list& parts) const
     {
-        const bool whole = elements_of(parts) == found.shape.elements();
-        for (const same_type& type : types) {
+        const bool whole = elements_of(parts) == found_->shape.elements();
+        for (const same_type& type : types_) {
             const int cast = type.found;
             if (!whole && (parts.size() > 1 || cast >= 0)) continue;
             const std::uint64_t content = whole ? state_of(parts, cast).finish() : parts[0]->content;
-            const std::string_view of = cast < 0 ? std::string_view(found.type)
-                                                 : name(found.casts[static_cast<std::size_t>(cast)].type);
+            const std::string_view of = cast < 0 ? std::string_view(found_->type)
+                                                 : name(found_->casts[static_cast<std::size_t>(cast)].type);
             auto at = std::lower_bound(contents_.begin(), contents_.end(), content,
                 [](const known_content& a, std::uint64_t wanted) { return a.content < wanted; });
             for (; at != contents_.end() && at->content == content; ++at) {
@@ -373,11 +348,12 @@ private:
 
     view<const receipt> older_;
     std::vector<known_content> contents_; ///< of what is expected, by digest
+    const receipt_tensor* expected_ = nullptr; ///< under comparison
+    const receipt_tensor* found_ = nullptr;
+    std::vector<same_type> types_; ///< of the two
 };
 
-} // namespace collprobe::detail
-
-namespace collprobe::inline COLLPROBE_ABI {
+} // namespace detail
 
 COLLPROBE_COLD_INLINE std::vector<receipt_finding> verify(
     const receipt& expected, const receipt& found, view<const receipt> older, call_site where)

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/replica/dynamic_averaging.hpp>
+#include <collprobe/replica/replica_averaging.hpp>
 
 #include "support/element_types.hpp"
 #include "tests/support/host_gate.hpp"
@@ -77,16 +77,18 @@ struct reference {
 };
 
 struct rounds_of_a_run {
-    std::string when; ///< a 1 for each step that started an average
-    std::vector<averaging_measure> measures;
+    std::string when; ///< a 1 for each step that began with an average under way
     std::vector<float> weights;
     std::uint64_t rounds = 0;
     std::uint64_t bytes = 0;
+
+    /// Steps from the first average, ten steps after the start, to the next.
+    std::uint64_t interval() const { return when.find('1', 11) - 10; }
 };
 
 /// Plain SGD on two buffers.
 rounds_of_a_run train(local::communicator& comm, std::size_t count, std::uint64_t steps, double common, double sigma,
-    const dynamic_options& options, bool finish)
+    const when_worth_it& schedule, bool finish)
 {
     rounds_of_a_run result;
     std::vector<float> weights(count, 1.0F);
@@ -96,16 +98,15 @@ rounds_of_a_run train(local::communicator& comm, std::size_t count, std::uint64_
         return std::vector<replica>{view<float>(of.data(), cut), view<float>(of.data() + cut, count - cut)};
     };
     const host::stream stream;
-    dynamic_averaging repair(comm, two(weights), {}, options);
+    replica_averaging repair(comm, two(weights), schedule);
+    bool started = false;
     for (std::uint64_t step = 0; step < steps; ++step) {
-        result.when += repair.begin_step(stream) ? '1' : '0';
-        stream.synchronize();
-        if (result.measures.empty() ? repair.last().interval != 0 : repair.last().step != result.measures.back().step)
-            result.measures.push_back(repair.last());
+        result.when += started ? '1' : '0';
         gradient = gradient_of(comm.rank(), step, count, common, sigma);
         repair.before_update(two(gradient), rate, stream);
         stream.synchronize();
         for (std::size_t i = 0; i < count; ++i) weights[i] -= rate * gradient[i];
+        started = repair.step(stream);
     }
     if (finish) repair.finish(stream);
     stream.synchronize();
@@ -116,12 +117,12 @@ rounds_of_a_run train(local::communicator& comm, std::size_t count, std::uint64_
 }
 
 std::vector<rounds_of_a_run> train_all(int ranks, std::size_t count, std::uint64_t steps, double common, double sigma,
-    const dynamic_options& options, bool finish = false)
+    const when_worth_it& schedule, bool finish = false)
 {
     std::vector<rounds_of_a_run> all(static_cast<std::size_t>(ranks));
     const testing::watchdog guard("train_all", 60);
     local::run(ranks, [&](local::communicator& comm) {
-        all[static_cast<std::size_t>(comm.rank())] = train(comm, count, steps, common, sigma, options, finish);
+        all[static_cast<std::size_t>(comm.rank())] = train(comm, count, steps, common, sigma, schedule, finish);
     });
     return all;
 }
@@ -134,13 +135,13 @@ TEST_CASE("a step behind an average starts from the average, and intervals follo
     constexpr std::uint64_t steps = 60;
     constexpr double common = 0.2;
     constexpr double sigma = 0.05;
-    for (const interval_rule rule : {interval_rule::literal, interval_rule::corrected}) {
+    for (const interval_rule rule : {interval_rule::published, interval_rule::corrected}) {
         for (const int ranks : {2, 3, 4}) {
-            const dynamic_options options{.rule = rule, .gain = 0.1, .first_interval = 4, .most_interval = 40};
-            const auto all = train_all(ranks, count, steps, common, sigma, options);
+            const when_worth_it schedule{.rule = rule, .gain = 0.1};
+            const auto all = train_all(ranks, count, steps, common, sigma, schedule);
             reference expected(ranks, count);
-            std::uint64_t next = options.first_interval;
-            std::size_t round = 0;
+            std::uint64_t next = 10;
+            std::uint64_t rounds = 0;
             std::uint64_t since = 0;
             for (std::uint64_t step = 0; step < steps; ++step) {
                 const bool averages = step == next;
@@ -149,93 +150,103 @@ TEST_CASE("a step behind an average starts from the average, and intervals follo
                 if (averages) {
                     const double gain = static_cast<double>(since) * static_cast<double>(rate) * static_cast<double>(rate);
                     const double variance = expected.distance / (count * gain * (ranks - 1) / ranks);
-                    const double wanted = rule == interval_rule::literal
+                    const double wanted = rule == interval_rule::published
                         ? expected.ratio
-                        : options.gain * std::sqrt(expected.squared_weights / count / variance) / static_cast<double>(rate);
-                    auto interval = static_cast<std::uint64_t>(wanted + 0.5);
-                    interval = interval < 2 ? 2 : interval > 40 ? 40 : interval;
-                    if (step + 2 < steps) {
-                        for (const rounds_of_a_run& each : all) {
-                            REQUIRE(each.measures.size() > round);
-                            CHECK(each.measures[round].step == step);
-                            CHECK(each.measures[round].interval == interval);
-                            CHECK(each.measures[round].variance == doctest::Approx(variance).epsilon(1e-4));
-                            CHECK(each.measures[round].variance == all[0].measures[round].variance);
-                        }
-                    }
-                    ++round;
-                    next = step + interval;
+                        : schedule.gain * std::sqrt(expected.squared_weights / count / variance) / static_cast<double>(rate);
+                    const auto interval = static_cast<std::uint64_t>(wanted + 0.5);
+                    ++rounds;
+                    next = step + (interval < 2 ? 2 : interval > 100 ? 100 : interval);
                     since = 0;
                 }
                 ++since;
             }
-            CHECK(round >= 3);
+            CHECK(rounds >= 3);
+            if (next == steps) ++rounds; // the last step has started one
             for (int m = 0; m < ranks; ++m) {
                 const auto at = static_cast<std::size_t>(m);
-                CHECK(all[at].rounds == round);
+                CHECK(all[at].rounds == rounds);
                 for (std::size_t i = 0; i < count; ++i) CHECK(std::fabs(static_cast<double>(all[at].weights[i]) - expected.theta[at][i]) < 1e-5);
             }
         }
     }
 }
 
-TEST_CASE("the variance is found without bias, also where only a sample of the coordinates is looked at")
+TEST_CASE("the interval is that of the noise where only a sample of the coordinates is looked at")
 {
-    for (const double sigma : {0.01, 0.3}) {
-        double sum = 0;
-        std::size_t rounds = 0;
-        const auto all = train_all(4, 3000, 60, 0.1, sigma, {.gain = 1, .first_interval = 3, .most_interval = 4, .sample_elements = 700});
-        for (const averaging_measure& each : all[0].measures) {
-            sum += each.variance;
-            ++rounds;
+    constexpr std::size_t count = 200'001; // every third is
+    constexpr float sigma = 0.25F;
+    local::run(2, [](local::communicator& comm) {
+        std::vector<float> weights(count, 1.0F), gradient(count);
+        std::mt19937_64 random(static_cast<std::uint64_t>(comm.rank()) + 1);
+        const host::stream stream;
+        replica_averaging repair(
+            comm, std::vector<replica>{view(weights)}, when_worth_it{.gain = 40 * double{sigma} * double{rate}});
+        std::string when;
+        for (int step = 0; step < 52; ++step) {
+            for (std::size_t i = 0; i < count; i += 64) { // either sign at random: as much noise as sigma has
+                std::uint64_t bits = random();
+                for (std::size_t k = i; k < count && k < i + 64; ++k, bits >>= 1) gradient[k] = bits % 2 != 0 ? sigma : -sigma;
+            }
+            repair.before_update(std::vector<replica>{view(gradient)}, rate, stream);
+            stream.synchronize();
+            for (std::size_t i = 0; i < count; ++i) weights[i] -= rate * gradient[i];
+            when += repair.step(stream) ? '1' : '0';
         }
-        REQUIRE(rounds >= 10);
-        CHECK(sum / static_cast<double>(rounds) == doctest::Approx(sigma * sigma).epsilon(0.05));
-    }
+        const std::size_t second = when.find('1', 10);
+        CHECK(second >= 9 + 40);
+        CHECK(second <= 9 + 41); // rms(thetabar) is a little above 1
+    });
 }
 
-TEST_CASE("the corrected interval falls as noise grows, whatever the dimension; the literal one does not see the noise")
+TEST_CASE("the corrected interval falls as noise grows, whatever the dimension; the published one does not see the noise")
 {
     const auto interval = [](interval_rule rule, std::size_t count, double sigma) {
-        const auto all = train_all(2, count, 14, 0.3, sigma,
-            {.rule = rule, .gain = 3, .first_interval = 10, .least_interval = 2, .most_interval = 1000});
-        REQUIRE(all[0].measures.size() == 1);
-        return static_cast<double>(all[0].measures[0].interval);
+        const std::uint64_t steps = rule == interval_rule::published ? 20 : sigma > 0.2 ? 40 : 100;
+        return static_cast<double>(train_all(2, count, steps, 0.3, sigma, {.rule = rule, .gain = 1})[0].interval());
     };
-    const double expected = 3 / (0.1 * static_cast<double>(rate)); // of weights around 1
+    const double expected = 1 / (0.1 * static_cast<double>(rate)); // of weights around 1
     CHECK(interval(interval_rule::corrected, 1000, 0.1) == doctest::Approx(expected).epsilon(0.1));
     CHECK(interval(interval_rule::corrected, 20000, 0.1) == doctest::Approx(expected).epsilon(0.1));
     CHECK(interval(interval_rule::corrected, 20000, 0.5) == doctest::Approx(expected / 5).epsilon(0.2));
     // What the paper divides by grows with sigma as the noisy gradient does: 1 / (eta sqrt(H (M-1)/M)) remains.
-    for (const double sigma : {0.8, 3.0, 30.0}) CHECK(std::fabs(interval(interval_rule::literal, 1000, sigma) - 3.58) < 0.6);
+    for (const double sigma : {0.8, 3.0, 30.0}) CHECK(std::fabs(interval(interval_rule::published, 1000, sigma) - 3.58) < 0.6);
 }
 
 TEST_CASE("clean ranks keep their bits and average as rarely as allowed")
 {
-    const auto all = train_all(4, 300, 50, 0.25, 0, {.first_interval = 5, .most_interval = 20}, true);
-    const auto never = train_all(4, 300, 50, 0.25, 0, {.first_interval = 1000});
-    CHECK(all[0].when == "00000100000000000000000001000000000000000000010000");
-    for (std::size_t m = 0; m < 4; ++m) {
-        CHECK(all[m].weights == never[0].weights);
-        CHECK(all[m].measures[0].variance == 0);
+    constexpr std::uint64_t steps = 115;
+    const auto all = train_all(4, 300, steps, 0.25, 0, {}, true);
+    std::vector<float> alone(300, 1.0F);
+    for (std::uint64_t step = 0; step < steps; ++step) {
+        const std::vector<float> gradient = gradient_of(0, step, 300, 0.25, 0);
+        for (std::size_t i = 0; i < 300; ++i) alone[i] -= rate * gradient[i];
+    }
+    std::string when(steps, '0');
+    when[10] = when[110] = '1';
+    for (const rounds_of_a_run& each : all) {
+        CHECK(each.when == when);
+        CHECK(each.weights == alone);
     }
 }
 
 TEST_CASE("after finish all ranks hold the same bits, and bytes are counted")
 {
-    const auto all = train_all(3, 300, 20, 0.25, 0.5, {.first_interval = 6, .most_interval = 100}, true);
-    const auto without = train_all(3, 300, 20, 0.25, 0.5, {.first_interval = 6, .most_interval = 100}, false);
+    const auto all = train_all(3, 300, 20, 0.25, 0.5, {}, true);
+    const auto without = train_all(3, 300, 20, 0.25, 0.5, {}, false);
     for (const rounds_of_a_run& each : all) CHECK(each.weights == all[0].weights);
     CHECK(without[0].weights != without[1].weights); // control
     CHECK(all[0].rounds == without[0].rounds + 1);
-    CHECK(all[0].bytes == all[0].rounds * 300 * 4 + without[0].rounds * 40);
+    CHECK(all[0].bytes == all[0].rounds * 300 * 4 + without[0].rounds * 32);
+    // An average that is under way then is put in place, and there is no other.
+    const auto started = train_all(3, 300, 10, 0.25, 0.5, {}, true);
+    for (const rounds_of_a_run& each : started) CHECK(each.weights == started[0].weights);
+    CHECK(started[0].rounds == 1);
 }
 
 TEST_CASE("one rank alone has nobody to differ from")
 {
-    const auto all = train_all(1, 30, 30, 0.25, 0.5, {.first_interval = 2, .most_interval = 10}, true);
-    CHECK(all[0].measures[0].interval == 10);
-    CHECK(all[0].measures[0].variance == 0);
+    const auto all = train_all(1, 30, 115, 0.25, 0.5, {}, true);
+    CHECK(all[0].interval() == 100);
 }
 
 TEST_CASE("what is not finite shortens the interval")
@@ -245,13 +256,14 @@ TEST_CASE("what is not finite shortens the interval")
         std::vector<float> gradient(10, 0.5F);
         if (comm.rank() == 1) weights[3] = detail::bit_cast<float>(0x7fc00000u);
         const host::stream stream;
-        dynamic_averaging repair(comm, std::vector<replica>{view(weights)}, {}, {.first_interval = 1, .least_interval = 3});
-        for (int step = 0; step < 6; ++step) {
-            repair.begin_step(stream);
+        replica_averaging repair(comm, std::vector<replica>{view(weights)}, when_worth_it());
+        std::string when;
+        for (int step = 0; step < 15; ++step) {
             repair.before_update(std::vector<replica>{view(gradient)}, 0.1, stream);
-            stream.synchronize();
+            when += repair.step(stream) ? '1' : '0';
         }
-        CHECK(repair.last().interval == 3);
+        stream.synchronize();
+        CHECK(when == "000000000101010");
     });
 }
 
@@ -262,18 +274,19 @@ TEST_CASE_TEMPLATE("state is averaged with the weights, of any floating-point ty
         std::vector<T> state(4, static_cast<T>(2.0F * static_cast<float>(comm.rank())));
         std::vector<bfloat16> gradient(10, static_cast<bfloat16>(0.5F));
         const host::stream stream;
-        dynamic_averaging repair(
-            comm, std::vector<replica>{view(weights)}, std::vector<replica>{view(state)}, {.first_interval = 1});
-        for (int step = 0; step < 2; ++step) {
-            CHECK(repair.begin_step(stream) == (step == 1));
+        const std::vector<replica> list_of_state{view(state)}, gradients{view(gradient)};
+        replica_averaging repair(comm, std::vector<replica>{view(weights)}, when_worth_it(), list_of_state);
+        for (int step = 0; step < 10; ++step) {
+            repair.before_update(gradients, 0.1, stream);
+            CHECK(repair.step(stream) == (step == 9));
             stream.synchronize();
             CHECK(static_cast<float>(weights[9]) == 1.0F + static_cast<float>(comm.rank()));
-            repair.before_update(std::vector<replica>{view(gradient)}, 0.1, stream);
-            stream.synchronize();
         }
+        repair.before_update(gradients, 0.1, stream);
+        stream.synchronize();
         CHECK(static_cast<float>(weights[9]) == 1.5F);
         CHECK(static_cast<float>(state[3]) == 1.0F);
-        CHECK(repair.bytes() == 14 * (sizeof(T) == 8 ? 8 : 4) + 40);
+        CHECK(repair.bytes() == 14 * (sizeof(T) == 8 ? 8 : 4) + 32);
     });
 }
 
@@ -286,10 +299,11 @@ TEST_CASE("an average runs beside the work of the step")
         std::vector<float> other(1, 1.0F);
         const host::stream stream;
         const host::stream elsewhere;
-        dynamic_averaging repair(comm, std::vector<replica>{view(weights)}, {}, {.first_interval = 1});
-        repair.begin_step(stream);
-        repair.before_update(std::vector<replica>{view(gradient)}, 0.1, stream);
-        REQUIRE(repair.begin_step(stream));
+        replica_averaging repair(comm, std::vector<replica>{view(weights)}, when_worth_it());
+        for (int step = 0; step < 10; ++step) {
+            repair.before_update(std::vector<replica>{view(gradient)}, 0.1, stream);
+            REQUIRE(repair.step(stream) == (step == 9));
+        }
         testing::host_gate gate;
         gate.close(stream); // the step computes
         // Collectives of a communicator run in the order of their calls: this one behind the average.
@@ -307,10 +321,9 @@ TEST_CASE("an average runs beside the work of the step")
 
 TEST_CASE("lists are taken from what holds replicas, and not from a buffer")
 {
-    using dynamic = dynamic_averaging<local::communicator>;
-    static_assert(std::is_constructible_v<dynamic, local::communicator&, std::vector<replica>&>);
-    static_assert(!std::is_constructible_v<dynamic, local::communicator&, std::vector<float>&>);
-    static_assert(!std::is_constructible_v<dynamic, local::communicator&, std::vector<float>&, view<replica>>);
+    using averaging = replica_averaging<local::communicator, when_worth_it>;
+    static_assert(std::is_constructible_v<averaging, local::communicator&, std::vector<replica>&, when_worth_it>);
+    static_assert(!std::is_constructible_v<averaging, local::communicator&, std::vector<float>&, when_worth_it>);
 }
 
 TEST_CASE("bad arguments are refused by name")
@@ -320,9 +333,9 @@ TEST_CASE("bad arguments are refused by name")
     std::vector<float> weights(4);
     std::vector<std::int64_t> steps(1);
     const std::vector<replica> good{view(weights)};
-    const auto refusal = [&](const std::vector<replica>& state, const dynamic_options& options) {
+    const auto refusal = [&](const std::vector<replica>& state, const when_worth_it& schedule) {
         try {
-            dynamic_averaging repair(comm, good, state, options);
+            replica_averaging repair(comm, good, schedule, state);
         } catch (const error& why) {
             CHECK(why.code() == status::invalid_argument);
             return std::string(why.what());
@@ -330,14 +343,12 @@ TEST_CASE("bad arguments are refused by name")
         return std::string();
     };
     CHECK(refusal({view(steps)}, {}).find("state[0] holds int64") != std::string::npos);
-    CHECK(refusal({}, {.least_interval = 0}).find("intervals") != std::string::npos);
-    CHECK(refusal({}, {.least_interval = 9, .most_interval = 8}).find("intervals") != std::string::npos);
+    CHECK(refusal({}, {.gain = 0}).find("gain") != std::string::npos);
     CHECK(refusal({}, {.momentum = 1}).find("momentum") != std::string::npos);
-    CHECK(refusal({}, {.sample_elements = 0}).find("sample_elements") != std::string::npos);
     CHECK(refusal({}, {}).empty());
 
     const host::stream stream;
-    dynamic_averaging repair(comm, good);
+    replica_averaging repair(comm, good, when_worth_it());
     std::vector<float> shorter(3);
     CHECK_THROWS_WITH_AS(repair.before_update(std::vector<replica>{view(shorter)}, 0.1, stream),
         doctest::Contains("gradients[0] differs from the weights in its count"), error);
@@ -359,7 +370,7 @@ TEST_CASE("misaligned buffers and rates that are none are refused by name, and g
     const auto refusal = [&](const replica& of_weights, const replica& of_gradients, double learning_rate) {
         try { // refusing fails the communicator: each has one of its own
             local::group alone(1);
-            dynamic_averaging repair(alone.communicator(0), std::vector<replica>{of_weights});
+            replica_averaging repair(alone.communicator(0), std::vector<replica>{of_weights}, when_worth_it());
             repair.before_update(std::vector<replica>{of_gradients}, learning_rate, stream);
         } catch (const error& why) {
             CHECK(why.code() == status::invalid_argument);
