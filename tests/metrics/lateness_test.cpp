@@ -119,7 +119,6 @@ TEST_CASE("the rank that waited least came last")
     CHECK(call.next == 3);
     CHECK(call.spread == 750);
     CHECK(call.transport == 200);
-    CHECK(call.waited == 500 + 750 + 60);
     CHECK(call.gain == 60);
     CHECK(call.gain_before == 45);
 
@@ -138,7 +137,6 @@ TEST_CASE("absent times are left out, and fewer than two ranks have no order")
     CHECK(call.last == 4);
     CHECK(call.next == 1);
     CHECK(call.spread == 200);
-    CHECK(call.waited == 200);
     CHECK(call.transport == 100);
     CHECK(call.gain == 200);
 
@@ -149,7 +147,7 @@ TEST_CASE("absent times are left out, and fewer than two ranks have no order")
         CHECK(none.present <= 1);
         CHECK(none.last == -1);
         CHECK(none.next == -1);
-        for (const double x : {none.spread, none.waited, none.transport, none.gain, none.gain_before}) CHECK(undefined(x));
+        for (const double x : {none.spread, none.transport, none.gain, none.gain_before}) CHECK(undefined(x));
     }
 }
 
@@ -250,9 +248,6 @@ TEST_CASE("a call agrees with sorting")
         REQUIRE(call.transport == times[order[0]]);
         REQUIRE(call.gain == times[order[1]] - times[order[0]]);
         REQUIRE(call.spread == times[order.back()] - times[order[0]]);
-        double waited = 0;
-        for (const std::size_t r : order) waited += times[r] - times[order[0]];
-        REQUIRE(call.waited == waited);
         const double longer = before[last] - before[next];
         if (undefined(before[last]) || undefined(before[next])) REQUIRE(undefined(call.gain_before));
         else REQUIRE(call.gain_before == std::clamp(longer, 0.0, call.gain));

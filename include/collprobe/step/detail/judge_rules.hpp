@@ -306,8 +306,8 @@ inline void step_judge::judge(
         out.gradient_norms.resize(index(ranks_));
         for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
         out.gradient_norm = dispersion(out.gradient_norms);
-        if (all_have_dots) align_from_sums(norms_squared_, dots_, sum_norm_squared, out.cosine);
-        else align_from_sums(norms_squared_, sum_norm_squared, out.cosine);
+        const view<const double> dots = all_have_dots ? view<const double>(dots_) : view<const double>();
+        align_from_sums(norms_squared_, dots, sum_norm_squared, out.cosine);
         align_over_steps(
             gram, total(norms_squared_), all_agree ? sum_norm_squared : not_a_number(), out.cosine);
     }
@@ -637,7 +637,7 @@ inline void step_judge::describe_call(
             const statistics& input = described.inputs[index(r)];
             values_[index(r)] = input.sum_of_squares;
         }
-        align_from_sums(values_, sum_norm_squared_of(step, b, call, holder), scratch_);
+        align_from_sums(values_, {}, sum_norm_squared_of(step, b, call, holder), scratch_);
         described.pooled_cosine = scratch_.pooled;
     }
 }
