@@ -113,8 +113,7 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
     const std::optional<exchangeability_options>& evidence)
     : ranks_(ranks),
       table_ranks_(mode == report_mode::gather ? ranks : 1),
-      detector_(table_ranks_, static_cast<int>(number_of_lateness) + (times ? 1 : 0),
-          {.false_alarms_per_step = false_alarms_per_step}),
+      detector_(table_ranks_, static_cast<int>(number_of_lateness) + (times ? 1 : 0), false_alarms_per_step),
       holders_(table_ranks_),
       values_(index(table_ranks_)),
       lengths_(index(table_ranks_)),
@@ -227,7 +226,7 @@ inline void step_judge::judge(
 {
     out.begin(step.header(0).step, ranks_, report_mode::gather, calls.size(), expected.size());
     out.forgot = forget_after_loss(step.last_lost());
-    out.false_alarms_per_step = detector_.options().false_alarms_per_step;
+    out.false_alarms_per_step = detector_.false_alarms_per_step();
     has_places_ = step.has_places();
     find_series(calls, has_places_);
     if (evidence_) evidence_->begin_step(out.step);
