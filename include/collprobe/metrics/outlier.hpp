@@ -73,8 +73,8 @@ struct outlier {
     double expected = 0; ///< the median of the other ranks, each less its habit, and the habit of this one
     double limit = 0; ///< `distance` is larger than this
     double seen = 0; ///< the largest such distance in the window
-    /// The least rate with which this would be found. Below the detector's only if the distance is four times as far out
-    /// as any before in the run: no tail that is usual makes such distances.
+    /// The least rate with which this would be found. Below the one asked for only if the distance is four times as far
+    /// out as any before in the run: no tail that is usual makes such distances.
     double false_alarms_per_step = 0;
     std::uint32_t steps = 0; ///< in the window
     /// The rank has been named for so many steps in a row that it is not named any more while it stays where it is.
