@@ -23,7 +23,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// Equal wherever the same blocks are judged.
 struct merge_options {
     double false_alarms_per_step = 1e-4; ///< of the statistical checks, as of `probe_options`
-    double lateness_floor_ns = 50'000; ///< `lateness_options::floor_ns`
+    double lateness_floor_ns = 50'000; ///< that of a `lateness_watch`
     bool times = true; ///< judge who comes late; a tenth of the false alarms is for that
     bool sums = true; ///< check sums and averages of calls that have sketches
     double sigmas = 8; ///< `conservation_options::sigmas`

@@ -85,15 +85,6 @@ inline call_lateness lateness(view<const double> times_in_call, view<const doubl
     return result;
 }
 
-/// What a `lateness_watch` counts as a difference, and over how many steps.
-struct lateness_options {
-    int window = 128; ///< steps of the medians and shares, 32 to 4096
-    /// Differences that do not count: the larger of `floor_ns` and `noise_multiple` times the noise of the arrivals.
-    /// `floor_ns` should exceed the tick of the clock and the constant biases of a step, all calls together.
-    double floor_ns = 10000;
-    double noise_multiple = 1;
-};
-
 /// Measures who comes late, step by step: by how much, in which share of the steps, and at what cost.
 ///
 /// A step is judged by each rank's sum of times over its calls. A constant bias of the *ends* of calls cancels if a
@@ -101,26 +92,25 @@ struct lateness_options {
 /// transport after it has entered does not show: all wait alike. The watch names no rank as lastingly late: an
 /// `exchangeability_watch` does, from each rank's `lateness_beyond`.
 /// Preconditions: no concurrent use. Equal numbers in the same order give equal answers on every rank.
-/// Cost: 40 * window + 56 bytes a rank, allocated by the constructor; a call costs O(n), a step O(n + window).
+/// Cost: 5.2 KB a rank, allocated by the constructor; a call costs O(n), a step O(n + window).
 class lateness_watch {
 public:
-    /// Errors: `status::invalid_argument` for fewer than 1 rank, or options out of range.
-    COLLPROBE_COLD_INLINE explicit lateness_watch(int ranks, const lateness_options& options = {},
-        const call_site& where = call_site::current())
-        : options_(options), window_(static_cast<std::size_t>(options.window))
+    static constexpr std::size_t window = 128; ///< steps of the medians and shares
+
+    /// Differences that do not count are up to `floor_ns`, or up to the noise of the arrivals if that is larger.
+    /// `floor_ns` should exceed the tick of the clock and the constant biases of a step, all calls together.
+    /// Errors: `status::invalid_argument` for fewer than 1 rank, or a floor that is no duration.
+    COLLPROBE_COLD_INLINE explicit lateness_watch(
+        int ranks, double floor_ns = 10000, const call_site& where = call_site::current())
+        : floor_(floor_ns)
     {
-        const auto check = [&where](bool holds, const char* rule) {
-            if (!holds) detail::refuse("lateness_watch", rule, where);
-        };
-        check(ranks >= 1, "cannot watch less than 1 rank");
-        check(options.window >= 32 && options.window <= 4096, "window must be 32 to 4096");
-        check(detail::is_duration(options.floor_ns), "floor_ns must be 0 to 2^53");
-        check(is_finite(options.noise_multiple) && options.noise_multiple >= 0, "noise_multiple must not be negative");
+        if (ranks < 1) detail::refuse("lateness_watch", "cannot watch less than 1 rank", where);
+        if (!detail::is_duration(floor_ns)) detail::refuse("lateness_watch", "floor_ns must be 0 to 2^53", where);
         now_ = std::vector<sample>(static_cast<std::size_t>(ranks));
-        samples_ = std::vector<sample>(now_.size() * window_);
+        samples_ = std::vector<sample>(now_.size() * window);
         previous_ = std::vector<double>(now_.size());
-        noise_of_ranks_ = noise_of_changes_ = std::vector<double>(window_);
-        work_ = std::vector<double>(now_.size() > window_ ? now_.size() : window_);
+        noise_of_ranks_ = noise_of_changes_ = std::vector<double>(window);
+        work_ = std::vector<double>(now_.size() > window ? now_.size() : window);
     }
 
     /// Adds a call of the current step, and returns what `lateness` says of it. Precondition: `waits_for_all`.
@@ -149,8 +139,8 @@ private:
     };
 
     /// Of so many steps, those that the window holds.
-    std::size_t held(std::uint64_t steps) const noexcept { return steps < window_ ? steps : window_; }
-    sample& kept_of(std::size_t rank) noexcept { return samples_[rank * window_ + step_ % window_]; }
+    static std::size_t held(std::uint64_t steps) noexcept { return steps < window ? steps : window; }
+    sample& kept_of(std::size_t rank) noexcept { return samples_[rank * window + step_ % window]; }
     /// Of the first n numbers of `work_`.
     detail::middle_values middle_of(std::size_t n) const noexcept { return detail::middle_of(view(work_.data(), n)); }
     double median_of(std::size_t n) const noexcept { return detail::median_of(middle_of(n), n); }
@@ -158,14 +148,13 @@ private:
     double noise() const noexcept;
     void remember_noise() noexcept;
 
-    lateness_options options_;
-    std::size_t window_;
+    double floor_;
     std::uint64_t call_ = 0;
     std::uint64_t step_ = 0; // steps judged
     std::uint64_t noise_step_ = 0; // those that tell of the noise
     int step_calls_ = 0;
     std::vector<sample> now_; // the step that is open, by rank
-    std::vector<sample> samples_; // `window_` of each rank
+    std::vector<sample> samples_; // `window` of each rank
     std::vector<double> previous_; // time in the calls of the step before, by rank
     std::vector<double> noise_of_ranks_; // by step
     std::vector<double> noise_of_changes_; // by step: since the step before
@@ -233,9 +222,8 @@ inline step_lateness lateness_watch::end_step() noexcept
     ++step_;
 
     if (const double deviation = noise(); is_finite(deviation)) {
-        const double multiple = options_.noise_multiple * deviation;
         result.noise = deviation;
-        result.floor = multiple > options_.floor_ns ? multiple : options_.floor_ns;
+        result.floor = deviation > floor_ ? deviation : floor_;
         result.stands_out = result.behind > result.floor && result.behind > 3 * deviation;
     }
     remember_noise();
@@ -275,7 +263,7 @@ COLLPROBE_COLD_INLINE void lateness_watch::remember_noise() noexcept
     };
     const double of_changes = spread(true);
     if (n >= 2 && step_ > 1) {
-        const std::size_t slot = noise_step_++ % window_;
+        const std::size_t slot = noise_step_++ % window;
         noise_of_changes_[slot] = of_changes;
         noise_of_ranks_[slot] = n == 2 ? of_changes : spread(false);
     }
@@ -284,7 +272,7 @@ COLLPROBE_COLD_INLINE void lateness_watch::remember_noise() noexcept
 
 inline rank_lateness lateness_watch::of(int rank) const noexcept
 {
-    const view<const sample> samples(samples_.data() + static_cast<std::size_t>(rank) * window_, held(step_));
+    const view<const sample> samples(samples_.data() + static_cast<std::size_t>(rank) * window, held(step_));
     std::size_t known = 0;
     const auto median = [&, this](double sample::*of) noexcept {
         known = 0;
@@ -301,7 +289,7 @@ inline rank_lateness lateness_watch::of(int rank) const noexcept
         for (const sample& each : samples) sum += each.*of; // 0 of an absent rank
         return sum / result.steps;
     };
-    result.latest = samples[(step_ - 1) % window_].time;
+    result.latest = samples[(step_ - 1) % window].time;
     result.share_last = mean(&sample::is_last);
     result.gain = mean(&sample::gain);
     result.behind_before = median(&sample::before);

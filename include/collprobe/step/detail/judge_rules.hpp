@@ -127,7 +127,7 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
       sends_(index(table_ranks_)),
       has_no_direction_(index(table_ranks_)),
       lateness_floor_(lateness_floor_ns),
-      lateness_(times ? table_ranks_ : 1, {.floor_ns = lateness_floor_ns}),
+      lateness_(times ? table_ranks_ : 1, lateness_floor_ns),
       left_(index(table_ranks_))
 {
     detector_.resize(series_of_calls);
