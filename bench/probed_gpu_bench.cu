@@ -227,7 +227,7 @@ void nccl_step(benchmark::State& state)
         const testing::nccl_owner world = only_rank();
         const cu::stream stream;
         const step_data data(buckets, bucket_count, 0, stream);
-        const device_observation seen{.loss = data.loss.data()};
+        const step_observation seen{.loss = data.loss.data()};
         probed<nccl::communicator_ref> comm(world);
         std::uint64_t step = 0;
         const auto bare_step = [&] { data.reduce(world.native_handle(), stream); };

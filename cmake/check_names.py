@@ -173,11 +173,18 @@ def telling(parameters, classes):
     return found
 
 
-# What a header includes as its own definitions (.ipp) is of that header.
+# What a header includes at its end has definitions of that header's functions.
 owner = {}
 for file in root.rglob("*.hpp"):
-    for piece in re.findall(r"#include <collprobe/(\S*\.ipp)>", file.read_text()):
+    for piece in re.findall(r"#include <collprobe/(\S*/detail/\S*)>", file.read_text().rpartition("\n}")[2]):
         owner[piece] = file.relative_to(root).as_posix()
+
+
+def owner_of(path):
+    while path in owner:
+        path = owner[path]
+    return path
+
 
 findings = set()
 for stream_order in (False, True):
@@ -193,7 +200,7 @@ for stream_order in (False, True):
             for other_path, other_line, other_kind, other_parameters in places[:i]:
                 one, other = telling(parameters, classes), telling(other_parameters, classes)
                 overloads = kind == other_kind == "function" and one and other and one != other
-                if owner.get(path, path) != owner.get(other_path, other_path) and not overloads:
+                if owner_of(path) != owner_of(other_path) and not overloads:
                     findings.add(f"{path}:{line}: {space}::{name} is declared in {other_path}:{other_line}, too")
 
 print("\n".join(sorted(findings)), end="\n" if findings else "")

@@ -85,16 +85,13 @@ printf '%-52s %6s %6s %6s %6s %6s\n' 'CPU seconds' 'took' 'above' 'goal' 'KB' 'g
 printf '%-52s %6.2f\n' '<string> and <vector>, -O0' "$std_O0"
 row 'collprobe.hpp, -O0' "$std_O0" 0.5 - umbrella.cpp -O0
 row 'a probed all-reduce of bfloat16, local, -O2' "$std_O2" 4 - call.cpp -O2
-row '  collprobe::compiled: collprobe.hpp' "$std_O0" 0.5 - umbrella.cpp -O0 -DCOLLPROBE_COMPILED
-row '  collprobe::compiled: the all-reduce' "$std_O2" 4 - call.cpp -O2 -DCOLLPROBE_COMPILED
+row '  collprobe::compiled: the all-reduce' "$std_O2" 2.4 - call.cpp -O2 -DCOLLPROBE_COMPILED
 if [ -x "$cuda" ] || command -v "$cuda" >/dev/null; then
     runtime=$(seconds runtime.cu -O3)
     printf '%-52s %6.2f\n' '<cuda_runtime.h>, nvcc -O3, sm_90' "$runtime"
     row 'collprobe.cuh, nvcc -O3, sm_90' "$runtime" 3 - umbrella.cu -O3
     if printf '#include <nccl.h>\n' >nccl.cu && compile nccl.cu >/dev/null 2>&1; then
         row 'a probed all-reduce of bfloat16, NCCL, nvcc -O3' "$runtime" 10 300 call.cu -O3
-        row '  collprobe::compiled_cuda: collprobe.cuh' "$runtime" 3 - umbrella.cu -O3 \
-            -DCOLLPROBE_COMPILED -DCOLLPROBE_COMPILED_CUDA
         row '  collprobe::compiled_cuda: the all-reduce' "$runtime" 10 300 call.cu -O3 \
             -DCOLLPROBE_COMPILED -DCOLLPROBE_COMPILED_CUDA
     else

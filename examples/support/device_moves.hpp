@@ -73,11 +73,11 @@ private:
 
 /// The reduction of all ranks' arguments: the part that all collectives share.
 template <element T>
-element_reduction<T> posted_reduction(const group_state& state, const collprobe::detail::call_description& what)
+element_reduction<T> posted_reduction(const group_state& state, int rank)
 {
     element_reduction<T> body{};
     body.ranks = state.meet.size();
-    body.operation = what.operation;
+    body.operation = state.meet.posted(rank).operation;
     if constexpr (floating_element<T>) body.scale = collprobe::detail::average_scale<T>(body.ranks);
     return body;
 }
@@ -85,14 +85,13 @@ element_reduction<T> posted_reduction(const group_state& state, const collprobe:
 template <class Device, class T>
 void enqueue_all_reduce(const group_state& state, int rank, typename Device::stream_ref on)
 {
-    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
-    element_reduction<T> body = posted_reduction<T>(state, what);
+    element_reduction<T> body = posted_reduction<T>(state, rank);
     for (int each = 0; each < body.ranks; ++each) {
         body.send[each] = sent<T>(state, each);
         body.receive[each] = received<T>(state, each);
     }
     body.receivers = body.ranks;
-    const element_run own = own_run(what.count, body.ranks, rank);
+    const element_run own = own_run(count_of(state, rank), body.ranks, rank);
     if (own.count == 0) return;
     body.first = own.first;
     Device::for_each(on, own.count, body);
@@ -101,15 +100,15 @@ void enqueue_all_reduce(const group_state& state, int rank, typename Device::str
 template <class Device, class T>
 void enqueue_reduce_scatter(const group_state& state, int rank, typename Device::stream_ref on)
 {
-    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
-    if (what.count == 0) return;
-    element_reduction<T> body = posted_reduction<T>(state, what);
+    const std::uint64_t count = count_of(state, rank);
+    if (count == 0) return;
+    element_reduction<T> body = posted_reduction<T>(state, rank);
     for (int each = 0; each < body.ranks; ++each) {
-        body.send[each] = sent<T>(state, each) + static_cast<std::uint64_t>(rank) * what.count;
+        body.send[each] = sent<T>(state, each) + static_cast<std::uint64_t>(rank) * count;
     }
     body.receive[0] = received<T>(state, rank);
     body.receivers = 1;
-    Device::for_each(on, what.count, body);
+    Device::for_each(on, count, body);
 }
 
 /// Copies bytes, unless source and destination are the same.
@@ -125,19 +124,19 @@ void enqueue_copy(typename Device::stream_ref on, const std::byte* source, std::
 template <class Device, class T>
 void enqueue_move(const group_state& state, int rank, typename Device::stream_ref on, call_site where)
 {
-    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
-    const std::uint64_t bytes = what.bytes();
-    switch (what.call) {
+    const collective_call& call = state.meet.posted(rank);
+    const std::uint64_t bytes = bytes_of(state, rank);
+    switch (call.what) {
     case collective::all_reduce: enqueue_all_reduce<Device, T>(state, rank, on); return;
     case collective::reduce_scatter: enqueue_reduce_scatter<Device, T>(state, rank, on); return;
     case collective::broadcast:
-        enqueue_copy<Device>(on, sent<std::byte>(state, what.root), received<std::byte>(state, rank), bytes, where);
+        enqueue_copy<Device>(on, sent<std::byte>(state, call.root), received<std::byte>(state, rank), bytes, where);
         return;
     case collective::all_gather:
     case collective::all_to_all: {
         if (bytes == 0) return;
         // An all-to-all copies part `rank` of each send, a gather the whole send.
-        const std::uint64_t part = what.call == collective::all_to_all ? static_cast<std::uint64_t>(rank) : 0;
+        const std::uint64_t part = call.what == collective::all_to_all ? static_cast<std::uint64_t>(rank) : 0;
         for (int from = 0; from < state.meet.size(); ++from) {
             enqueue_copy<Device>(on, sent<std::byte>(state, from) + part * bytes,
                 received<std::byte>(state, rank) + static_cast<std::uint64_t>(from) * bytes, bytes, where);

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/local/calls.hpp>
+#include <collprobe/comm/local/group.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/run.hpp>
 #include <collprobe/core/error.hpp>
@@ -126,7 +126,6 @@ private:
     using state_type = detail::device_group_state<Device>;
     using mover = void (*)(const detail::group_state&, int rank, stream_ref on, call_site where);
     using rank_state = typename state_type::rank_state;
-    using typename base::posted_call;
     using typename base::state_ref;
     using base::rank_;
     using base::state_;
@@ -171,9 +170,10 @@ private:
     {
         return &detail::enqueue_move<Device, T>;
     }
-    void enqueue(stream_ref on, const posted_call& own, mover move, call_site where) const
+    void enqueue(stream_ref on, const collective_call& made, mover move) const
     {
-        const collective what = own.what.call;
+        const collective what = made.what;
+        const call_site where = made.where;
         [[maybe_unused]] const auto scope = or_fail([&, this] { return device_scope(where); });
         collprobe::detail::rendezvous& meet = state_->meet;
         rank_state& mine = state_->at(rank_);
@@ -188,7 +188,7 @@ private:
             record(mine.ready, on, where);
             mine.ordinal = ordinal_;
         });
-        meet.enter(rank_, call, own, where);
+        meet.enter(rank_, call, made);
 
         // From here to `leave` no exception may pass, because the peers count on this rank to leave.
         std::exception_ptr failure;
@@ -237,19 +237,18 @@ private:
             throw;
         }
     }
-    void require_fit([[maybe_unused]] stream_ref on, [[maybe_unused]] const collective_call& call) const
+    void require_fit([[maybe_unused]] stream_ref on, const collprobe::detail::caller<device_communicator>& who) const
     {
         if constexpr (detail::has_ordinals<Device>) {
-            const int ordinal = or_fail([&] { return on.device(call.where); });
+            const int ordinal = or_fail([&] { return on.device(who.where()); });
             if (ordinal != ordinal_) {
-                this->refuse(collprobe::name(call.what), call.where,
-                    "the stream is of device " + std::to_string(ordinal) + ", the rank is on device "
-                        + std::to_string(ordinal_));
+                who.refuse("the stream is of device " + std::to_string(ordinal) + ", the rank is on device "
+                    + std::to_string(ordinal_));
             }
         }
-        if constexpr (requires { on.capturing(call.where); }) {
-            if (or_fail([&] { return on.capturing(call.where); })) {
-                this->refuse(collprobe::name(call.what), call.where,
+        if constexpr (requires { on.capturing(who.where()); }) {
+            if (or_fail([&] { return on.capturing(who.where()); })) {
+                who.refuse(
                     "the stream is being captured: the ranks' captures cannot be joined, because each belongs to a "
                     "thread of its own",
                     status::unsupported);

@@ -25,5 +25,5 @@
 
 #if defined(COLLPROBE_COMPILED_CUDA) && !COLLPROBE_STREAM_ORDER
 #define COLLPROBE_INSTANCE extern template
-#include <collprobe/compiled/cuda_instances.ipp>
+#include <collprobe/compiled/cuda_instances.hpp>
 #endif

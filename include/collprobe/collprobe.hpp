@@ -17,8 +17,3 @@
 #include <collprobe/device/host/device.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/step/probed.hpp>
-
-#if COLLPROBE_LIBRARY
-#define COLLPROBE_INSTANCE extern template
-#include <collprobe/compiled/host_instances.ipp>
-#endif

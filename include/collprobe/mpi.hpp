@@ -5,4 +5,3 @@
 /// MPI's communicators: ranks as CPU processes.
 
 #include <collprobe/comm/mpi/communicator.hpp>
-#include <collprobe/comm/mpi/options.hpp>

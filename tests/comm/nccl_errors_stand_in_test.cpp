@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -436,12 +437,12 @@ TEST_CASE("waiting for a stream that is being captured is refused, and the captu
         const cuda::stream stream;
         device_values<float> values(8, 1.0f);
         cudaGraph_t graph = nullptr;
-        CHECK(cudaStreamBeginCapture(stream.get().get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
+        CHECK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
         sum_8(comm, stream, values);
         refused = error_of([&] { comm.synchronize(stream); });
         // Making another communicator is legal meanwhile.
         nccl::communicator_ref other(comm.native_handle());
-        CHECK(cudaStreamEndCapture(stream.get().get(), &graph) == cudaSuccess);
+        CHECK(cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess);
         cudaGraphDestroy(graph);
     }, deadline_s);
     check_error(refused, status::invalid_argument, {"synchronize", "being captured"});
@@ -456,18 +457,18 @@ TEST_CASE("a thread that watches a communicator does not invalidate the capture 
         device_values<float> values(8, 1.0f);
         std::latch capturing(1);
         std::latch done(1);
-        stand_in::enqueue(watched.get().get(), [&] { done.wait(); });
+        stand_in::enqueue(watched.get(), [&] { done.wait(); });
         auto other = comm.split(0, 0);
         std::thread watcher([&] {
             capturing.wait();
             CHECK_FALSE(error_of([&] { other->synchronize(watched); }));
         });
-        CHECK(cudaStreamBeginCapture(captured.get().get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
+        CHECK(cudaStreamBeginCapture(captured.get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
         capturing.count_down();
         std::this_thread::sleep_for(std::chrono::milliseconds(20)); // it polls now
         sum_8(comm, captured, values);
         cudaGraph_t graph = nullptr;
-        CHECK(cudaStreamEndCapture(captured.get().get(), &graph) == cudaSuccess);
+        CHECK(cudaStreamEndCapture(captured.get(), &graph) == cudaSuccess);
         done.count_down();
         watcher.join();
         cudaGraphDestroy(graph);
@@ -672,6 +673,7 @@ TEST_CASE("the memory of barriers goes with the last copy, unless work may hang 
 {
     const clean_stand_in clean;
     for (const bool fails : {false, true}) {
+        std::barrier both_counted(2); // the end of a communicator frees memory of its own
         run_each_nccl(2, {}, [&](testing::nccl_owner& comm) {
             const cuda::stream stream;
             const std::uint64_t before = stand_in::calls("cudaFree");
@@ -684,6 +686,7 @@ TEST_CASE("the memory of barriers goes with the last copy, unless work may hang 
             }
             if (comm.rank() == 0 && fails) CHECK(stand_in::calls("cudaFree") == before);
             if (!fails) CHECK(stand_in::calls("cudaFree") > before);
+            both_counted.arrive_and_wait();
         }, deadline_s);
     }
 }

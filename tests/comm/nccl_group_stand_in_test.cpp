@@ -54,7 +54,7 @@ TEST_CASE("the stand-in notices who frees a communicator before its group ends")
             if (owner.rank() == 1) return;
             const ncclComm_t raw = owner.native_handle();
             ncclGroupStart();
-            ncclAllReduce(values.data(), values.data(), 4, ncclFloat32, ncclSum, raw, stream.get().get());
+            ncclAllReduce(values.data(), values.data(), 4, ncclFloat32, ncclSum, raw, stream.get());
             if (elsewhere) std::thread([&] { owner.abort("too early"); }).join();
             else owner.abort("too early");
             ncclGroupEnd();

@@ -156,16 +156,6 @@ TEST_CASE("a communicator tells what it is")
 
 TEST_CASE("a trainer's own types are taken as they are")
 {
-    static_assert(std::is_same_v<decltype(nccl::elements(static_cast<__half*>(nullptr), 3)), view<collprobe::float16>>);
-    static_assert(
-        std::is_same_v<decltype(nccl::elements(static_cast<const __nv_bfloat16*>(nullptr), 3)), view<const bfloat16>>);
-    static_assert(std::is_same_v<decltype(nccl::elements(static_cast<long long*>(nullptr), 3)), view<std::int64_t>>);
-    static_assert(std::is_same_v<decltype(nccl::elements(static_cast<float*>(nullptr), 3)), view<float>>);
-    static_assert(std::is_void_v<nccl::detail::element_of<short>> && std::is_void_v<nccl::detail::element_of<bool>>);
-    static_assert(std::is_same_v<nccl::detail::element_of<__nv_fp8_e4m3>, float8_e4m3>);
-    static_assert(std::is_same_v<nccl::detail::element_of<const __nv_fp8_e5m2>, float8_e5m2>);
-    static_assert(std::is_void_v<nccl::detail::element_of<__nv_fp8x2_e4m3>>);
-
     nccl_provider{2}.run([](testing::nccl_owner& owner) {
         // The calls of a C-style trainer: a raw communicator, a raw stream, raw pointers.
         const ncclComm_t raw = owner.native_handle();
@@ -173,7 +163,7 @@ TEST_CASE("a trainer's own types are taken as they are")
         const cudaStream_t raw_stream = stream.get();
         device_values<__nv_bfloat16> gradient(10, __float2bfloat16(static_cast<float>(owner.rank() + 1)));
         nccl::communicator_ref comm(raw);
-        const auto values = nccl::elements(gradient.data(), 10);
+        const view values(gradient.data(), 10);
         comm.all_reduce(values, values, reduction::average, raw_stream);
         comm.synchronize(raw_stream);
         require(static_cast<float>(values[9]) == 1.5f, "average of bfloat16");

@@ -55,9 +55,6 @@ void reduce_every_way(Comm& comm, Foreign (*from_float)(float), float (*to_float
     check("pointers and counts", [&](Foreign* to) {
         comm.template all_reduce<same>({from, count}, {to, count}, reduction::sum, stream);
     });
-    check("nccl::elements", [&](Foreign* to) {
-        comm.all_reduce(nccl::elements(from, count), nccl::elements(to, count), reduction::sum, stream);
-    });
     check("NCCL's order and reduction", [&](Foreign* to) { comm.all_reduce(from, to, count, ncclSum, stream); });
 }
 
@@ -90,8 +87,7 @@ TEST_CASE("memory of CUDA's narrow types is seen as the element types of their l
     static_assert(std::is_same_v<detail::element_for<__nv_fp8_e5m2>, float8_e5m2>);
     static_assert(std::is_same_v<detail::element_for<const __nv_bfloat16>, const bfloat16>);
     static_assert(std::is_same_v<detail::element_for<float>, float> && std::is_same_v<detail::element_for<short>, short>);
-    static_assert(std::is_same_v<nccl::detail::element_of<const __half>, float16>);
-    static_assert(std::is_same_v<nccl::detail::element_of<long long>, std::int64_t>);
+    static_assert(std::is_same_v<detail::element_for<const __half>, const float16>);
     std::vector<__nv_bfloat16> values(3, __float2bfloat16(2));
     const view all(values);
     static_assert(std::is_same_v<decltype(all), const view<bfloat16>>);

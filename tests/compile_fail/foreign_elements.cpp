@@ -4,7 +4,7 @@
 
 #include <collprobe/comm/local/communicator.hpp>
 
-// compile_fail type_in_brackets: write view.pointer, count. without the type in <>, or nccl::elements
+// compile_fail type_in_brackets: write view.pointer, count. without the type in <>
 // compile_fail other_layout: no matching|conversion
 
 using namespace collprobe;

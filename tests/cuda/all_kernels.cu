@@ -158,7 +158,7 @@ int main()
         64, reinterpret_cast<detail::conservation_result*>(result), scratch);
     gpu::for_each(stream.get(), 1, detail::add_parts{gram, 1, 1, gram});
     gpu::for_each(stream.get(), 1, detail::publish_report{}); // of captured steps
-    gpu::for_each(stream.get(), 1, detail::write_observed_header{});
+    gpu::for_each(stream.get(), 1, detail::write_header{});
     gpu::fill(stream.get(), view<double>(gram, 1), 0.0);
     gpu::fill(stream.get(), view<unsigned char>(bytes, 1), static_cast<unsigned char>(0));
     gpu::fill(stream.get(), view<detail::conservation_result>(nullptr, 0), detail::conservation_result{});

@@ -14,9 +14,9 @@
 #include <cuda_runtime.h>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/gram.hpp>
 #include <collprobe/reduce.hpp>
 #include <collprobe/scan/sketched_read.hpp>
+#include <collprobe/step/detail/gram.hpp>
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/sum.hpp>
 

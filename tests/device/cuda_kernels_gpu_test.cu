@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/gram.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/cuda/kernels.cuh>
+#include <collprobe/step/detail/gram.hpp>
 
 #include "support/needs_gpu.hpp"
 #include "support/upload.hpp"

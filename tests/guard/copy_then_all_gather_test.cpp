@@ -62,7 +62,7 @@ void run(int ranks, Body body)
 
 } // namespace
 
-TEST_CASE("every rank gets every shard, whatever the rung, the sizes and the element type")
+TEST_CASE("every rank gets every shard, whatever the path, the sizes and the element type")
 {
     for (int ranks = 1; ranks <= 4; ++ranks) {
         run(ranks, [&](local::communicator& comm, host::stream_ref producer, host::stream_ref on, host::stream_ref) {
@@ -87,7 +87,7 @@ TEST_CASE("every rank gets every shard, whatever the rung, the sizes and the ele
                                 : in_slot                                          ? gather_path::in_place
                                 : count == slot                                    ? gather_path::send_source
                                                                                    : gather_path::copy;
-                            require(done.path() == expected || slot == 0, "another rung");
+                            require(done.path() == expected || slot == 0, "another path");
                             if (keep) {
                                 require(slot == 0
                                         || std::memcmp(kept.data(), full.data() + static_cast<uint64_t>(comm.rank()) * slot,

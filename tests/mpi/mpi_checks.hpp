@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-#include <collprobe/comm/mpi/detail/library.hpp>
+#include <collprobe/comm/mpi/detail/types.hpp>
 #include <collprobe/core/error.hpp>
 
 #include "../../examples/support/mpi_session.hpp"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/mpi/detail/library.hpp>
+#include <collprobe/comm/mpi/detail/types.hpp>
 
 #include "../../examples/studies/summation_order/orders.hpp"
 #include "../../examples/studies/summation_order/random_terms.hpp"

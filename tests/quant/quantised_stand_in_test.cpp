@@ -144,7 +144,7 @@ TEST_CASE("the probe of a captured step says of each replay what it says of the 
             captured_step captured;
             captured_graph graph(of.stream, cudaStreamCaptureModeThreadLocal);
             of.call(comm);
-            captured = comm.end_captured_step(device_observation{loss.data()}, of.stream);
+            captured = comm.end_captured_step(step_observation{loss.data()}, of.stream);
             cuda::check(graph.end(), "end");
             for (std::uint64_t number = 1; number < 5; ++number) {
                 of.prepare(world.rank(), number);

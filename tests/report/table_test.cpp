@@ -131,7 +131,7 @@ TEST_CASE("a step shows every rank and says what the suspects did")
     CHECK_FALSE(contains(text, "not looked at"));
     record.calls.resize(2);
     record.unprobed_calls = 3;
-    CHECK(contains(report::step_table(record), "\nnot looked at: 3 of 5 calls, because a captured step cannot grow: raise probe_options::calls\n"));
+    CHECK(contains(report::step_table(record), "\nnot looked at: 3 of 5 calls, because there was no room: raise probe_options::calls of a captured step, or largest_step\n"));
 
     step_record summary_mode = record;
     summary_mode.losses.clear();

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/gram.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/scan/cuda/one_read.cuh>
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/cuda/probed.cuh>
+#include <collprobe/step/detail/gram.hpp>
 
 #include "adversarial.hpp"
 #include "device_copy.cuh"

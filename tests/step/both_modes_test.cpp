@@ -198,7 +198,7 @@ void make_step(Comm& comm, std::uint64_t seed, std::uint64_t step, host::stream_
     double weight = shared() % 2 == 0 ? 1 : static_cast<double>(own() % 5);
     if (own() % 20 == 0) weight = std::numeric_limits<double>::infinity();
     else if (own() % 20 == 0) weight = -1;
-    comm.end_step(step, device_observation{.loss = &loss, .weight = &weight}, stream);
+    comm.end_step(step, step_observation{.loss = &loss, .weight = &weight}, stream);
     REQUIRE(comm.wait(record));
 }
 

@@ -114,7 +114,7 @@ struct trainer {
             if (comm.enqueues_at_once()) comm.expect_equal("step", view<const std::uint64_t>(told), stream);
         }
     }
-    device_observation seen_on_device() const { return {loss.data(), weight.data()}; }
+    step_observation seen_on_device() const { return {loss.data(), weight.data()}; }
 };
 
 using probed_nccl = probed<nccl::communicator_ref>;
@@ -417,6 +417,8 @@ TEST_CASE("a captured step that has more calls than room counts the others")
         rank.stream.synchronize(soon_ms);
         const graph step(rank.stream, [&] {
             rank.reduce(comm);
+            check_error(error_of([&] { (void)comm.end_captured_step({.loss = 1.5}, rank.stream); }),
+                status::unsupported, {"a loss or norm of the host", "give the address"});
             captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
         });
         rank.prepare(1);

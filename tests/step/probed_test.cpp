@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <malloc.h>
 #include <mutex>
 #include <new>
 #include <random>
@@ -22,6 +23,7 @@
 
 #include "support/count_allocations.hpp"
 #include "support/element_types.hpp"
+#include "support/errors.hpp"
 #include "support/held_clock.hpp"
 
 using namespace collprobe;
@@ -724,7 +726,7 @@ TEST_CASE("numbers that only the device knows are read at the end of the step, a
             reduce();
             comm.end_step(3, {.loss = own_loss}, stream);
             reduce();
-            comm.end_step(4, device_observation{}, stream);
+            comm.end_step(4, step_observation{}, stream);
             reduce();
             comm.end_step(5, {}, stream); // the host's numbers, as is what else both could mean
             reduce();
@@ -1134,6 +1136,70 @@ TEST_CASE("a step with more calls than there is room for grows, and its record i
     }
 }
 
+TEST_CASE("a step that never ends is refused once, by the call that is one too many, and holds what it sends and little more")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        local::run(2, [&](local::communicator& world) {
+            host::stream stream;
+            probed comm{local::communicator(world), {.mode = mode, .calls = 3, .largest_step = 40}};
+            std::vector<float> values(16, 1.0f);
+            step_record record;
+            for (const std::uint64_t step : {0u, 1u}) {
+                for (int i = 0; i < 40; ++i) comm.all_reduce(view(values), reduction::average, stream);
+                std::string refused;
+                try {
+                    comm.all_reduce(view(values), reduction::average, stream, call_site::named("one too many"));
+                } catch (const error& failure) {
+                    CHECK(failure.code() == status::invalid_argument);
+                    refused = failure.what();
+                }
+                CHECK(testing::contains(refused, "call 41 of one step"));
+                CHECK(testing::contains(refused, step == 0 ? "no step has ended yet" : "no step has ended since"));
+                CHECK(testing::contains(refused, "one too many"));
+                CHECK(testing::contains(refused, "Call end_step"));
+                for (int i = 0; i < 5; ++i) comm.all_reduce(view(values), reduction::average, stream);
+                comm.end_step(step, stream);
+                REQUIRE(comm.wait(record));
+                CHECK(record.calls.size() == 40);
+                CHECK(record.unprobed_calls == 6);
+            }
+        });
+    }
+}
+
+TEST_CASE("the memory of a step that never ends is bounded by what it sends")
+{
+    const auto in_use = [] {
+        const struct mallinfo2 now = mallinfo2(); // zero where a sanitizer has its own
+        return static_cast<double>(now.uordblks + now.hblkhd);
+    };
+    constexpr int calls = 16'000;
+    constexpr int ranks = 4;
+    double bytes = 0;
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        probed comm{local::communicator(world)};
+        std::vector<float> values(16, 1.0f);
+        const auto meet = [&] {
+            world.barrier(stream);
+            stream.synchronize();
+        };
+        meet();
+        const double before = in_use();
+        meet();
+        for (int i = 0; i < calls; ++i) {
+            comm.all_reduce(view(values), reduction::average, stream);
+            if (i % 100 == 0) stream.synchronize(); // the stream's own queue stays small
+        }
+        meet();
+        if (world.rank() == 0) bytes = (in_use() - before) / calls / ranks;
+        meet();
+    });
+    MESSAGE("bytes a call and rank in a step that does not end: ", bytes);
+    CHECK(bytes <= 2 * (sizeof(detail::call_entry) + sizeof(detail::call_times) + 8 + sizeof(detail::probed_call)) + 64);
+}
+
 TEST_CASE("a step whose report never came has no record, even where an older one is left in its memory")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
@@ -1233,7 +1299,7 @@ TEST_CASE("bad options and null buffers are refused by name")
             }
         };
         refused({.calls = 0}, "calls is 0, but must be at least 1");
-        refused({.calls = 1 << 21}, "calls is 2097152, but must be at most 1048576");
+        refused({.calls = 1 << 21}, "calls is 2097152, but must be at most 65536");
         refused({.steps_in_flight = 1}, "steps_in_flight");
         refused({.unread_steps = 0}, "unread_steps");
         refused({.exact_every = 0}, "exact_every");

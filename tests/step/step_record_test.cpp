@@ -17,7 +17,11 @@
 #include <collprobe/fault.hpp>
 #include <collprobe/quant.hpp>
 
+#include "support/checks.hpp"
+
 using namespace collprobe;
+using testing::check_error;
+using testing::error_of;
 
 namespace {
 
@@ -245,7 +249,7 @@ TEST_CASE("a rank without a weight above 0 has no part in the weighted loss, in 
                 probed probe{world, {.mode = mode}};
                 const double loss = 1.0 + world.rank();
                 const double told = world.rank() == 3 ? weight : 10;
-                probe.end_step(0, device_observation{.loss = &loss, .weight = &told}, stream);
+                probe.end_step(0, step_observation{.loss = &loss, .weight = &told}, stream);
                 step_record record;
                 REQUIRE(probe.wait(record));
                 CHECK(record.loss_weighted.mean == doctest::Approx(2));
@@ -253,6 +257,33 @@ TEST_CASE("a rank without a weight above 0 has no part in the weighted loss, in 
                 CHECK(record.loss.mean == doctest::Approx(2.5));
             });
         }
+    }
+}
+
+TEST_CASE("each number that a rank tells is a value or an address, whatever the others are")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        local::run(2, [&](local::communicator& world) {
+            host::stream stream;
+            probed probe{world, {.mode = mode}};
+            step_record record;
+            const float single = 3.0f;
+            const double twice = 6.0;
+            const auto mean_of = [&](const step_observation& seen) {
+                probe.end_step(0, seen, stream);
+                REQUIRE(probe.wait(record));
+                return record.loss_weighted.mean;
+            };
+            CHECK(mean_of({.loss = 0}) == 0);
+            CHECK(mean_of({.loss = 3}) == 3);
+            CHECK(mean_of({.loss = &single, .weight = 1 + world.rank()}) == 3);
+            CHECK(mean_of({.loss = &twice, .weight = 2u, .loss_is_sum = true}) == 3);
+            CHECK(mean_of({.loss = 6.0f, .weight = &single, .loss_is_sum = true, .loss_scale = 2}) == 1);
+            CHECK(is_nan(mean_of({.weight = &single})));
+            check_error(error_of([&] { probe.end_step(1, {.weight = -1}, stream); }), status::invalid_argument,
+                {"the weight", "negative"});
+        });
     }
 }
 

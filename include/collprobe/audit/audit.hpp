@@ -67,7 +67,7 @@ struct audit_keys {
 /// an all-reduce of 16 bytes a bin for each sum (`conservation_options`; rows of at most 4 KiB), an all-gather of 8
 /// bytes a rank for each all-gather, a launch for each call. 64 bytes a call and rank in the step's message; in a
 /// `summary` 32 bytes.
-class audit : public detail::reads_with_sketches {
+class audit : public detail::wants_sketches {
 public:
     using entry = detail::audit_entry;
     using summary = detail::audit_keys;
@@ -103,7 +103,7 @@ public:
     };
 
     template <element T, class Call>
-    sketch before(Call& call, view<const T> input, entry*) const
+    detail::sketch_target before(Call& call, view<const T> input, entry*) const
     {
         call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
         if (compares_shards(call)) {
@@ -117,7 +117,7 @@ public:
         return {};
     }
     template <element T, class Call>
-    sketch after(Call& call, view<const T> result, entry* to) const
+    detail::sketch_target after(Call& call, view<const T> result, entry* to) const
     {
         if (compares_shards(call)) {
             call.memory().shards.template after<T>(call.index(), result, call.stream(), call.workspace());

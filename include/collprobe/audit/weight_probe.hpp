@@ -61,7 +61,7 @@ struct weight_probe_options {
 /// a step: an all-gather of 16 bytes a bin and call (twice for a reduce-scatter and what is observed), nine launches a
 /// call (of an observed all-reduce 37), n^2 multiplications a bin. 136 bytes a call and rank in each step's message.
 /// README.md has the model.
-class weight_probe : public detail::reads_with_sketches {
+class weight_probe : public detail::wants_sketches {
 public:
     using entry = detail::weight_entry;
 
@@ -99,7 +99,7 @@ public:
     };
 
     template <element T, class Call>
-    sketch before(Call& call, view<const T> input, entry* to) const
+    detail::sketch_target before(Call& call, view<const T> input, entry* to) const
     {
         call.memory().sums.forget(call.index()); // a call that was not made in the end left its index to this one
         if constexpr (floating_element<T>) {
@@ -115,7 +115,7 @@ public:
         return {};
     }
     template <element T, class Call>
-    sketch after(Call& call, view<const T> result, entry*) const
+    detail::sketch_target after(Call& call, view<const T> result, entry*) const
     {
         if constexpr (floating_element<T>) {
             return call.memory().sums.template after<T>(

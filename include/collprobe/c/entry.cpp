@@ -377,7 +377,8 @@ step_observation observation_of(const collprobeStep_t& seen)
 {
     step_observation out;
     const auto is_known = [](double number) { return to_bits(number) != to_bits(COLLPROBE_UNKNOWN); };
-    if (is_known(seen.loss)) out.loss = seen.loss;
+    if (seen.deviceLoss != nullptr) out.loss = seen.deviceLoss;
+    else if (is_known(seen.loss)) out.loss = seen.loss;
     if (is_known(seen.gradientNorm)) out.gradient_norm = seen.gradientNorm;
     out.weight = seen.weight;
     return out;
@@ -560,7 +561,7 @@ collprobeResult_t collprobeEndStep(
             heading.digest = heading.calls == 0 ? 0 : at->shown().back().digest;
             at->exchange->shown = &at->shown();
         }
-        at->apart([&] { at->probe->end_step(step, observation_of(given), given.deviceLoss, stream); });
+        at->apart([&] { at->probe->end_step(step, observation_of(given), stream); });
         ++at->ended;
         at->is_open = false;
     });

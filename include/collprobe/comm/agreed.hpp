@@ -64,9 +64,7 @@ public:
         if (failure_) who.fail(failure_->code, failure_->message, failure_->culprits);
         if (call.sends(rank())) comm_.check_buffer(call.sent<T>(), "send", call.what, on, call.where);
         comm_.check_buffer(call.received<T>(), "receive", call.what, on, call.where);
-        // Several leaves are of `reproducible` alone, which checks them.
-        const std::string flaw = call.leaves == 1 ? detail::flaw_of_arguments(call, rank(), size()) : std::string();
-        if (!flaw.empty()) who.fail(status::invalid_argument, flaw, {rank()});
+        if (call.leaves == 1) who.require_right(call); // several leaves are of `reproducible` alone, which checks them
         who.require_immediate();
         if constexpr (detail::can_capture<stream_ref>) {
             if (on.capturing(call.where)) {
@@ -80,18 +78,7 @@ public:
 private:
     using caller = detail::caller<Comm>;
 
-    /// A rank's call, as a message.
-    struct signature {
-        std::uint64_t number;
-        std::uint64_t count;
-        std::uint64_t leaves;
-        detail::call_place place;
-        std::int32_t root;
-        collective what;
-        element_type type;
-        reduction operation;
-        std::uint8_t unused;
-    };
+    using signature = detail::call_description; ///< of a rank's call, which is a message as it is
     struct memory {
         explicit memory(std::uint64_t ranks)
             : own(sizeof(signature)), all(ranks * sizeof(signature)), host_own(1), host_all(ranks)
@@ -129,29 +116,24 @@ private:
     {
         const auto scope = comm_.device_scope();
         memory& mine = *memory_;
-        const detail::call_description what{call.what, call.type, call.operation, call.root,
-            detail::agreed_count(call, size()), call.leaves, calls_,
-            detail::call_place::of(call.where, options_.lines)};
-        mine.host_own[0] = {calls_++, what.count, what.leaves, what.place, what.root, what.call, what.type,
-            what.operation, 0};
+        signature what = signature::of(call, size());
+        what.number = calls_++;
+        what.place = detail::call_place::of(call.where, options_.lines);
+        mine.host_own[0] = what;
         const view<unsigned char> own(mine.own), all(mine.all);
         device::copy(mine.on, view<const unsigned char>(bytes_of(mine.host_own)), own, call.where);
         comm_.innermost().all_gather(own, all, mine.on, call.where);
         device::copy(mine.on, view<const unsigned char>(all), bytes_of(mine.host_all), call.where);
         wait(call, what, who);
-        const auto called = [&](int rank) {
-            const signature& of = mine.host_all[static_cast<std::uint64_t>(rank)];
-            return detail::call_description{
-                of.what, of.type, of.operation, of.root, of.count, of.leaves, of.number, of.place};
-        };
+        const auto called = [&](int peer) { return mine.host_all[static_cast<std::uint64_t>(peer)]; };
         // A rank receives its own message, too, unless NCCL has postponed the all-gather.
         if (called(rank()) != what) who.fail(status::unsupported, detail::inside_a_group);
-        detail::disagreement found = detail::compare_calls(size(), called);
+        detail::call_mismatch found = detail::compare_calls(size(), called);
         if (found.culprits.empty()) return;
         fail_for_good(who, {status::mismatch, "the ranks disagree in " + name_of(what) + ": " + found.message,
                                std::move(found.culprits)});
     }
-    void wait(const collective_call& call, const detail::call_description& what, const caller& who)
+    void wait(const collective_call& call, const signature& what, const caller& who)
     {
         const std::int64_t timeout_ms = comm_.timeout_ms();
         // Ranks that meet on streams of the host find the late ones themselves, at the same time: these may come first.
@@ -169,7 +151,7 @@ private:
             fail_for_good(who, {status::timeout, message, late});
         }
     }
-    static std::string name_of(const detail::call_description& what)
+    static std::string name_of(const signature& what)
     {
         return "call " + std::to_string(what.number) + " of the communicator";
     }

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -20,9 +19,9 @@ inline constexpr const char* inside_a_group
     = "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued until it ends: "
       "end the group first";
 
-/// One call of one rank, for the errors of algorithms and adaptors. They name the call, the rank, the communicator
-/// and the caller's line. Made where the call begins; refers to the communicator.
-template <communicator Comm>
+/// One call of one rank, for the errors of communicators, algorithms and adaptors. They name the call, the rank, the
+/// communicator and the caller's line. Made where the call begins; refers to the communicator.
+template <class Comm>
 class caller {
 public:
     caller(const Comm& comm, const char* call, call_site where) noexcept : comm_(&comm), call_(call), where_(where) {}
@@ -42,6 +41,17 @@ public:
     [[noreturn]] void fail(status code, const std::string& message, std::vector<int> culprits = {}) const
     {
         throw error(code, message, origin(), std::move(culprits));
+    }
+    /// Throws the error of a bad argument of this rank, which is its culprit.
+    [[noreturn]] void refuse(const std::string& message, status code = status::invalid_argument) const
+    {
+        fail(code, message, {comm_->rank()});
+    }
+    /// Refuses arguments that no communicator takes.
+    void require_right(const collective_call& call) const
+    {
+        const std::string flaw = flaw_of_arguments(call, comm_->rank(), comm_->size());
+        if (!flaw.empty()) refuse(flaw);
     }
     void require(bool condition, const char* message) const
     {

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -285,9 +286,7 @@ private:
     std::uint64_t ranks() noexcept { return static_cast<std::uint64_t>(self().size()); }
     [[noreturn]] void refuse_missing(collective what, call_site where)
     {
-        throw error(status::unsupported, "the communicator does not have this collective",
-            {.call = collprobe::name(what), .rank = self().rank(), .size = self().size(),
-                .communicator = self().name(), .where = where});
+        detail::caller(self(), what, where).fail(status::unsupported, "the communicator does not have this collective");
     }
     template <class T>
     view<T> own_part(view<T> values) noexcept

@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/overlapped_pieces.hpp>
 #include <collprobe/comm/slice_plan.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -39,19 +38,50 @@ struct exchange_memory {
     ordered_use<Device> use;
 };
 
-/// Runs the pieces of a call: as `run_overlapped`, or one after the other on the call's stream.
+/// Runs the pieces of a call: for each, `send` on the call's stream, `add`, then `finish` on the call's stream. Where
+/// work overlaps messages and there are several pieces, one is added on the stream `memory.sums` while the next is
+/// sent, so that a piece uses memory slot 0 or 1 in turn. Else everything is on the call's stream.
 template <class Device, class StreamRef, class Send, class Add, class Finish>
 void run_pieces(exchange_memory<Device>& memory, StreamRef on, call_site where, const slice_plan& plan,
     const Send& send, const Add& add, const Finish& finish)
 {
-    if constexpr (Device::overlaps_messages) {
-        run_overlapped(memory, on, where, plan, send, add, finish);
-    } else {
-        for (slice_plan::piece at = plan.next({}); at.count != 0; at = plan.next(at)) {
+    slice_plan::piece at = plan.next({});
+    if (!Device::overlaps_messages || plan.next(at).count == 0) {
+        for (; at.count != 0; at = plan.next(at)) {
             send(at, 0);
             add(at, 0, on);
             finish(at, 0);
         }
+        return;
+    }
+    const StreamRef sums = memory.sums;
+    memory.begun.record(on);
+    sums.wait(memory.begun, where);
+    try {
+        slice_plan::piece before;
+        int slot = 0;
+        for (; at.count != 0; at = plan.next(at)) {
+            send(at, slot);
+            memory.arrived[slot].record(on);
+            sums.wait(memory.arrived[slot], where);
+            add(at, slot, sums);
+            memory.summed[slot].record(sums);
+            if (before.count != 0) {
+                on.wait(memory.summed[1 - slot], where);
+                finish(before, 1 - slot);
+            }
+            before = at;
+            slot = 1 - slot;
+        }
+        on.wait(memory.summed[1 - slot], where);
+        finish(before, 1 - slot);
+    } catch (...) {
+        try { // work that waits for the call's stream must also wait for the sums
+            memory.summed[0].record(sums);
+            on.wait(memory.summed[0], where);
+        } catch (...) { // the first error is the informative one
+        }
+        throw;
     }
 }
 

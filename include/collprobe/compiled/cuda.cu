@@ -9,4 +9,4 @@
 #include <collprobe/step/probed.hpp>
 
 #define COLLPROBE_INSTANCE template
-#include <collprobe/compiled/cuda_instances.ipp>
+#include <collprobe/compiled/cuda_instances.hpp>

@@ -6,7 +6,7 @@
 #define COLLPROBE_COMPILED 1
 #endif
 
-#include <collprobe/collprobe.hpp>
+#include <collprobe/step/probed.hpp>
 
 #define COLLPROBE_INSTANCE template
-#include <collprobe/compiled/host_instances.ipp>
+#include <collprobe/compiled/host_instances.hpp>

@@ -22,31 +22,9 @@
 #define COLLPROBE_STREAM_ORDER 0
 #endif
 
-/// A file that is compiled with COLLPROBE_COMPILED (CMake's target `collprobe::compiled` defines it) sees only
-/// declarations of functions that do not depend on a type, and of the common instances of templates. That library
-/// holds their definitions. In other files the headers end with the definitions (`.ipp`). Files of both kinds link to
-/// each other. Files with the checker of stream order are always of the second kind. Nvcc's pass for the device needs
-/// no host functions.
-#if defined(COLLPROBE_COMPILED) && !COLLPROBE_STREAM_ORDER
-#define COLLPROBE_LIBRARY 1
-#define COLLPROBE_INLINE
-#define COLLPROBE_COLD_INLINE
-#else
-#define COLLPROBE_LIBRARY 0
-#if defined(__CUDA_ARCH__) // without definitions there is nothing to inline, and nvcc says so
-#define COLLPROBE_INLINE
-#else
-#define COLLPROBE_INLINE inline
-#endif
 /// For functions that no data of a step passes through: judgements, reports, texts. Compilers optimise them for size.
 /// That saves a seventh of the compile time of a file with one probed call.
 #define COLLPROBE_COLD_INLINE [[gnu::cold]] inline
-#endif
-#if COLLPROBE_LIBRARY || defined(__CUDA_ARCH__)
-#define COLLPROBE_DEFINITIONS 0
-#else
-#define COLLPROBE_DEFINITIONS 1
-#endif
 
 /// The inline namespace of everything in collprobe: its name holds the version and COLLPROBE_STREAM_ORDER. Object
 /// files that disagree on either share no symbol, and a call from one to the other does not link.

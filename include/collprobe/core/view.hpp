@@ -27,8 +27,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 template <class T>
 class view {
     static_assert(std::is_same_v<detail::element_for<T>, T>,
-        "a view has the library's own element types: write view(pointer, count) without the type in <>, or "
-        "nccl::elements(pointer, count)");
+        "a view has the library's own element types: write view(pointer, count) without the type in <>");
 
     template <class Same>
     static constexpr bool is_seen_as_mine

@@ -91,7 +91,7 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
 /// Stream behaviour: everything is enqueued on `on`; the host never waits. In a capture everything becomes part of it.
 /// Cost: 2 events for a producer and a consumer; `copy` and `convert` read and write the shard once more.
 /// \throws error `invalid_argument`, which names the argument: shapes, overlaps (with both ranges), a stale generation,
-///   an impossible path, a producer outside the capture; `unsupported` inside a group; those of the communicator.
+///   a producer outside the capture; `unsupported` inside a group; those of the communicator.
 ///   Only waits are enqueued then.
 template <class Source, class Destination, communicator Comm>
 gather_handle<typename Comm::device> copy_then_all_gather(Source&& source, Destination&& destination, Comm& comm,

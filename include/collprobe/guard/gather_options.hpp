@@ -20,17 +20,6 @@ enum class gather_path : std::uint8_t {
     convert, ///< one kernel writes the retained shard, or the slot, in the destination's element type
 };
 
-constexpr const char* name(gather_path path) noexcept
-{
-    switch (path) {
-    case gather_path::in_place: return "in_place";
-    case gather_path::send_source: return "send_source";
-    case gather_path::copy: return "copy";
-    case gather_path::convert: return "convert";
-    }
-    return "unknown";
-}
-
 /// Options of a gather: what it keeps, and what it requires.
 template <class Device, element T>
 struct gather_options {

@@ -102,7 +102,8 @@ public:
     /// Lets `on` wait for all work that uses the buffer, so that a free may be enqueued on it.
     void order_release(stream_ref on, call_site where = call_site::current())
     {
-        history("order_release", where).order_all(on, "order_release", where);
+        history("order_release", where)
+            .wait_for_conflicts(on, {0, UINT64_MAX}, detail::access_mode::write, "order_release", where);
     }
     /// Blocks the caller until no work uses the buffer. \throws error `timeout`.
     void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
@@ -148,15 +149,15 @@ private:
     void access(stream_ref on, detail::byte_range range, detail::access_mode mode, const char* call, call_site where,
         Enqueue&& enqueue)
     {
-        history(call, where).order(on, range, mode, call, where);
+        history(call, where).wait_for_conflicts(on, range, mode, call, where);
         typename Device::event done;
         try {
             detail::enqueue_marked(done, on, enqueue);
         } catch (...) {
-            if (done.recorded()) state_->uses.note(on, range, mode, done, where);
+            if (done.recorded()) state_->uses.add(on, range, mode, done, where);
             throw;
         }
-        state_->uses.note(on, range, mode, done, where);
+        state_->uses.add(on, range, mode, done, where);
     }
     view<T> part_of(std::uint64_t first, std::uint64_t count, const char* call, call_site where) const
     {

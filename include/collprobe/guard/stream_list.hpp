@@ -31,7 +31,6 @@ public:
 
     constexpr const StreamRef* begin() const noexcept { return data_; }
     constexpr const StreamRef* end() const noexcept { return data_ + size_; }
-    constexpr std::size_t size() const noexcept { return size_; }
     constexpr bool empty() const noexcept { return size_ == 0; }
 
 private:

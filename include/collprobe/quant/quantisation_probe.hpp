@@ -100,7 +100,7 @@ struct write_quantised_outcome {
 /// `gather`. Cost of a call: arithmetic in the reads of the quantised call and, for a sum, of the step; two launches.
 /// Cost of a step: 688 bytes a call and rank in its message, and for each sum an all-reduce of 16 bytes a bin
 /// (twice that for a reduce-scatter). `quantisation_checks` has those of the checks that are off unless asked for.
-class quantisation_probe : public detail::reads_with_sketches {
+class quantisation_probe : public detail::wants_sketches {
 public:
     using entry = detail::quantisation_entry;
 
@@ -144,7 +144,7 @@ public:
     };
 
     template <element T, class Call>
-    sketch before(Call& call, view<const T> input, entry* to) const
+    detail::sketch_target before(Call& call, view<const T> input, entry* to) const
     {
         if (call.quantised() == nullptr) return {};
         call.quantised()->errors_to = &to->errors;
@@ -157,7 +157,7 @@ public:
             call.index(), bins_for(input.count()), call.lane());
     }
     template <element T, class Call>
-    sketch after(Call& call, view<const T> result, entry* to) const
+    detail::sketch_target after(Call& call, view<const T> result, entry* to) const
     {
         quantised_calls* const calls = call.quantised();
         if (calls == nullptr) return {};

@@ -166,6 +166,4 @@ std::string json_line(const run_comparison& of);
 
 } // namespace collprobe::report
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/report/detail/compare.ipp>
-#endif
+#include <collprobe/report/detail/compare.hpp>

@@ -2,10 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <collprobe/core/config.hpp>
+#include <collprobe/core/error.hpp>
 
 /// The two ways in which sinks write files.
 namespace collprobe::inline COLLPROBE_ABI::report {
@@ -19,9 +31,23 @@ public:
     /// For a folder that others can write: a file of this user alone (mode 0600), which is appended to if it is there.
     /// A link, another user's file and a file with a second name are refused. Errors: as `append`.
     static line_file own(std::string path);
-    line_file(line_file&& other) noexcept;
-    line_file& operator=(line_file&& other) noexcept;
-    ~line_file();
+
+    COLLPROBE_COLD_INLINE line_file(line_file&& other) noexcept
+        : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)), device_(other.device_),
+          inode_(other.inode_)
+    {
+    }
+
+    COLLPROBE_COLD_INLINE line_file& operator=(line_file&& other) noexcept
+    {
+        std::swap(path_, other.path_);
+        std::swap(file_, other.file_);
+        std::swap(device_, other.device_);
+        std::swap(inode_, other.inode_);
+        return *this;
+    }
+
+    COLLPROBE_COLD_INLINE ~line_file() { if (file_ >= 0) ::close(file_); }
 
     /// Writes `lines` with one system call; what was written in part for lack of room is taken back. Nothing is written
     /// where the program has closed the descriptor, which may be another file's by now.
@@ -32,7 +58,16 @@ public:
 
 private:
     line_file() = default;
-    int hold(int file) noexcept; ///< 0, or the reason why not
+
+    COLLPROBE_COLD_INLINE int hold(int file) noexcept
+    {
+        struct stat opened {};
+        file_ = file;
+        if (file_ < 0 || ::fstat(file_, &opened) != 0) return errno;
+        device_ = opened.st_dev;
+        inode_ = opened.st_ino;
+        return 0;
+    } ///< 0, or the reason why not
 
     std::string path_;
     int file_ = -1;
@@ -40,15 +75,113 @@ private:
     unsigned long long inode_ = 0;
 };
 
+namespace detail {
+
+[[noreturn]] COLLPROBE_COLD_INLINE void fail_to_write(const std::string& path, int reason)
+{
+    throw error(status::device_failure, "cannot write '" + path + "': " + std::strerror(reason),
+        {.call = "report", .where = {}}); // of the writing thread no line of the caller is known
+}
+
+/// Writes all of `text`; 0, or the reason why not.
+COLLPROBE_COLD_INLINE int write_all(int file, std::string_view text)
+{
+    while (!text.empty()) {
+        const ssize_t written = ::write(file, text.data(), text.size());
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return written == 0 ? EIO : errno;
+        text.remove_prefix(static_cast<std::size_t>(written));
+    }
+    return 0;
+}
+
+// O_NONBLOCK: a pipe that nobody reads is an error, and not a wait.
+inline constexpr int to_append = O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | O_NONBLOCK;
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE line_file::line_file(std::string path, bool keep) : path_(std::move(path))
+{
+    const int reason = hold(::open(path_.c_str(), detail::to_append | (keep ? 0 : O_TRUNC), 0666));
+    if (reason != 0) detail::fail_to_write(path_, reason);
+}
+
+COLLPROBE_COLD_INLINE line_file line_file::own(std::string path)
+{
+    line_file made;
+    made.path_ = std::move(path);
+    int reason = made.hold(::open(made.path_.c_str(), detail::to_append | O_EXCL | O_NOFOLLOW, 0600));
+    if (reason == EEXIST) {
+        reason = made.hold(::open(made.path_.c_str(), (detail::to_append & ~O_CREAT) | O_NOFOLLOW));
+        struct stat found {};
+        if (reason == 0 && ::fstat(made.file_, &found) != 0) reason = errno;
+        const bool is_own = S_ISREG(found.st_mode) && found.st_uid == ::geteuid() && found.st_nlink == 1;
+        if (reason == 0 && !is_own) reason = EEXIST;
+    }
+    if (reason != 0) detail::fail_to_write(made.path_, reason);
+    return made;
+}
+
+COLLPROBE_COLD_INLINE void line_file::append(std::string_view lines)
+{
+    struct stat before {};
+    if (::fstat(file_, &before) != 0 || before.st_dev != device_ || before.st_ino != inode_) {
+        file_ = -1; // it is not ours to close
+        detail::fail_to_write(path_, EBADF);
+    }
+    const bool is_file = S_ISREG(before.st_mode);
+    const int reason = detail::write_all(file_, lines);
+    if (reason == 0) return;
+    struct stat after {};
+    // Another writer's lines behind ours stay, and with them the part of our own.
+    const bool is_known = is_file && ::fstat(file_, &after) == 0;
+    const off_t grown = is_known ? after.st_size - before.st_size : 0;
+    if (grown > 0 && grown < static_cast<off_t>(lines.size()) && ::ftruncate(file_, before.st_size) != 0) {
+        detail::fail_to_write(path_, errno);
+    }
+    detail::fail_to_write(path_, reason);
+}
+
+COLLPROBE_COLD_INLINE void line_file::close()
+{
+    if (file_ < 0) return;
+    if (::close(std::exchange(file_, -1)) != 0 && errno != EINTR) detail::fail_to_write(path_, errno);
+}
+
 /// Writes a file as a whole: under another name in the same folder, then renamed. A reader sees the old text or the
 /// new one, never a part. On an error the old file stays.
 /// The other name begins with a dot and ends with ".tmp" and so is none that node_exporter reads. A link is followed; a
 /// path that is no regular file, such as a device, is written to as it is.
 /// \throws error `device_failure` with the path and the reason.
-void replace_file(const std::string& path, std::string_view text);
+COLLPROBE_COLD_INLINE void replace_file(const std::string& path, std::string_view text)
+{
+    struct stat there {};
+    const bool exists = ::stat(path.c_str(), &there) == 0;
+    if (exists && !S_ISREG(there.st_mode)) { // such as /dev/null: to rename a file to it would remove it
+        line_file(path).append(text);
+        return;
+    }
+    std::string target = path;
+    if (char* const real = exists ? ::realpath(path.c_str(), nullptr) : nullptr) { // a link stays one
+        target = real;
+        std::free(real);
+    }
+    // No two writers share a name, in this process or in another, on this host or on another.
+    static std::atomic<unsigned> count{0};
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    const std::size_t folder = target.rfind('/') == target.npos ? 0 : target.rfind('/') + 1;
+    const std::string other = target.substr(0, folder) + '.' + target.substr(folder) + '.' + std::to_string(::getpid())
+        + '.' + std::to_string(count.fetch_add(1, std::memory_order_relaxed)) + '.' + std::to_string(now.tv_nsec)
+        + ".tmp";
+    const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_EXCL, 0666);
+    if (file < 0) detail::fail_to_write(path, errno);
+    int reason = detail::write_all(file, text);
+    if (::close(file) != 0 && reason == 0 && errno != EINTR) reason = errno;
+    if (reason == 0 && std::rename(other.c_str(), target.c_str()) != 0) reason = errno;
+    if (reason == 0) return;
+    ::unlink(other.c_str());
+    detail::fail_to_write(path, reason);
+}
 
 } // namespace collprobe::report
-
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/report/detail/file.ipp>
-#endif

@@ -30,8 +30,16 @@ struct html_options {
 class html_page {
 public:
     void add(const step_record& record);
+
     /// Precondition: its step was added before.
-    void add(const alarm_record& raised);
+    COLLPROBE_COLD_INLINE void add(const alarm_record& raised)
+    {
+        found_.add(raised);
+        ranks_.add(raised);
+        series_.mark(raised.step,
+            raised.action >= advice::skip ? detail::step_mark::alarm_to_act : detail::step_mark::alarm);
+    }
+
     void add(const inspection& found);
 
     const run_findings& found() const noexcept { return found_; }
@@ -87,12 +95,31 @@ public:
 
     std::string target() const override { return path_; }
     // Inline already here, so that only files that make an object compile its functions.
-    COLLPROBE_INLINE void open(const run_record& run) override;
-    COLLPROBE_INLINE void on_step(const step_record& record, const record_context& context) override;
-    COLLPROBE_INLINE void on_alarm(const alarm_record& raised, const record_context& context) override;
-    COLLPROBE_INLINE void on_inspection(const inspection& found, const record_context& context) override;
-    COLLPROBE_INLINE void flush(const record_context& context) override;
-    COLLPROBE_INLINE void close(const record_context& context) override;
+    inline void open(const run_record& run) override;
+
+    COLLPROBE_COLD_INLINE void on_step(const step_record& record, const record_context&) override
+    {
+        if (path_.empty()) return;
+        page_.add(record);
+        is_new_ = true;
+    }
+
+    COLLPROBE_COLD_INLINE void on_alarm(const alarm_record& raised, const record_context&) override
+    {
+        if (path_.empty()) return;
+        page_.add(raised);
+        is_new_ = true;
+    }
+
+    COLLPROBE_COLD_INLINE void on_inspection(const inspection& found, const record_context&) override
+    {
+        if (path_.empty()) return;
+        page_.add(found);
+        is_new_ = true;
+    }
+
+    inline void flush(const record_context& context) override;
+    inline void close(const record_context& context) override;
 
 private:
     std::string path_;
@@ -104,6 +131,4 @@ private:
 
 } // namespace collprobe::inline COLLPROBE_ABI::report
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/report/detail/html.ipp>
-#endif
+#include <collprobe/report/detail/html.hpp>

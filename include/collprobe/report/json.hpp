@@ -2,12 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <charconv>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/report/findings.hpp>
@@ -66,7 +70,18 @@ public:
         return *this;
     }
 
-    json_writer& number(double value);
+    COLLPROBE_COLD_INLINE json_writer& number(double value)
+    {
+        // JSON has neither NaN nor infinity, and null for both would not distinguish them.
+        if (!is_finite(value)) {
+            out_ += is_nan(value) ? "\"nan\"" : to_bits(value) >> 63 != 0 ? "\"-inf\"" : "\"inf\"";
+            return *this;
+        }
+        char text[40];
+        out_.append(text, std::to_chars(text, text + sizeof text, value).ptr);
+        return *this;
+    }
+
     json_writer& integer(std::uint64_t value)
     {
         out_ += std::to_string(value);
@@ -88,7 +103,14 @@ public:
         out_ += value ? "true" : "false";
         return *this;
     }
-    json_writer& numbers(const std::vector<double>& values);
+
+    COLLPROBE_COLD_INLINE json_writer& numbers(const std::vector<double>& values)
+    {
+        open('[');
+        for (const double value : values) element().number(value);
+        return close(']');
+    }
+
     /// Writes all 64 bits as a string, because JavaScript reads a number as a double: "0x1f".
     json_writer& bits(std::uint64_t value)
     {
@@ -107,17 +129,40 @@ private:
     bool fresh_ = true;
 };
 
-void write_head(json_writer& json, std::string_view kind, const line_head& head);
+COLLPROBE_COLD_INLINE void write_head(json_writer& json, std::string_view kind, const line_head& head)
+{
+    json.open('{').key("schema").integer(json_schema).key("kind").text(kind).key("run").text(head.run);
+    if (head.context == nullptr) return;
+    const record_context& of = *head.context;
+    json.key("comm").text(of.run.communicator).key("writer").index(of.run.rank);
+    json.key("time_us").integer(of.unix_ns / 1000).key("records_dropped").integer(of.dropped);
+}
 
 /// The members `name` and `line` ("train.cpp:88") of a call, those that are known.
-void write_site(json_writer& json, const call_site& site);
+COLLPROBE_COLD_INLINE void write_site(json_writer& json, const call_site& site)
+{
+    if (site.name[0] != '\0') json.key("name").text(site.name);
+    if (site.line != 0) json.key("line").text(short_line(site));
+}
 
 /// The members of call `c` of a step, without the braces.
 void write_call(json_writer& json, const step_record& record, std::size_t c);
 
 /// The members of evidence, without the braces.
-void write_evidence(json_writer& json, const rank_evidence& of);
-void write_form(json_writer& json, const call_form& of);
+COLLPROBE_COLD_INLINE void write_evidence(json_writer& json, const rank_evidence& of)
+{
+    json.key("metric").text(name(of.metric)).key("bucket").index(of.call).key("side").text(name(of.side));
+    json.key("odds").number(of.odds).key("recurrence").number(of.recurrence);
+    json.key("since").integer(of.since).key("extreme").integer(of.extreme).key("among").integer(of.among);
+}
+
+COLLPROBE_COLD_INLINE void write_form(json_writer& json, const call_form& of)
+{
+    json.open('{').key("call").text(name(of.call)).key("type").text(name(of.type)).key("count").integer(of.count);
+    write_site(json, of.site);
+    json.close('}');
+}
+
 void write_number(json_writer& json, finding what, const unusual_number& of, const call_form& other);
 
 /// A suspect's members, without the braces.
@@ -134,12 +179,24 @@ std::string step_line(const line_head& head, const step_record& record, bool wit
 /// number is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or
 /// index that does not exist is null. Digests are strings ("0x1f"). Text is UTF-8: what is none becomes U+FFFD, and
 /// quotes, control characters and "<" are escaped. Cost: one string of about 400 bytes, 300 a call and 60 a rank.
-std::string json_line(const line_head& head, const step_record& record);
+COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const step_record& record)
+{
+    return detail::step_line(head, record, true);
+}
 
 /// The beginning of a run as a JSON line: `kind` is "run", the members are those of `run_record`.
 std::string json_line(const run_record& run);
+
 /// The end of a run as a JSON line: `kind` is "end", with `steps`, `alarms` and `verdict`.
-std::string json_line(const line_head& head, const run_findings& found);
+COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const run_findings& found)
+{
+    std::string line;
+    detail::json_writer json(line);
+    detail::write_head(json, "end", head);
+    json.key("steps").integer(found.steps()).key("suspicious_steps").integer(found.suspicious_steps());
+    json.key("alarms").integer(found.alarm_count()).key("verdict").text(found.verdict()).close('}');
+    return line + '\n';
+}
 
 /// A run as a JSON line. `kind` is "summary", `steps` is the number of steps, and the metrics are medians over the
 /// steps, under the names that a step has. `suspects` has an object per finding, as in a step, with `first_step`,
@@ -149,6 +206,4 @@ std::string json_line(const run_summary& summary, const std::vector<std::pair<st
 
 } // namespace collprobe::report
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/report/detail/json.ipp>
-#endif
+#include <collprobe/report/detail/json.hpp>

@@ -2,16 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/report/file.hpp>
 #include <collprobe/report/findings.hpp>
 #include <collprobe/report/sink.hpp>
+#include <collprobe/report/words.hpp>
 
 /// A run as counters and gauges in the text format of Prometheus, in a file for the textfile collector of
 /// node_exporter. examples/grafana has a dashboard and alarm rules for them.
@@ -63,8 +68,19 @@ private:
         std::uint64_t alarms;
     };
 
-    std::string labels_of(int rank) const;
-    void watch(int ranks);
+    COLLPROBE_COLD_INLINE std::string labels_of(int rank) const
+    {
+        return before_rank_ + std::to_string(rank) + behind_rank_;
+    }
+
+    COLLPROBE_COLD_INLINE void watch(int ranks)
+    {
+        while (static_cast<int>(ranks_.size()) < ranks) {
+            std::string labels = labels_of(static_cast<int>(ranks_.size()));
+            ranks_.emplace_back().labels = std::move(labels);
+        }
+    }
+
     void add_call(const call_record& call, double& residual);
 
     prometheus_options options_;
@@ -103,14 +119,44 @@ public:
     }
 
     std::string target() const override { return path_; }
-    COLLPROBE_INLINE void open(const run_record& run) override;
-    COLLPROBE_INLINE void on_step(const step_record& record, const record_context& now) override;
-    COLLPROBE_INLINE void on_alarm(const alarm_record& raised, const record_context& now) override;
-    COLLPROBE_INLINE void flush(const record_context& now) override;
-    COLLPROBE_INLINE void close(const record_context& now) override;
+
+    COLLPROBE_COLD_INLINE void open(const run_record& run) override
+    {
+        metrics_ = prometheus_metrics(run, options_);
+        written_ns_ = 0;
+    }
+
+    COLLPROBE_COLD_INLINE void on_step(const step_record& record, const record_context&) override
+    {
+        metrics_.add(record);
+    }
+
+    COLLPROBE_COLD_INLINE void on_alarm(const alarm_record& raised, const record_context&) override
+    {
+        metrics_.add(raised);
+    }
+
+    COLLPROBE_COLD_INLINE void flush(const record_context& now) override
+    {
+        const std::uint64_t interval_ns
+            = options_.interval_ms < 0 ? 0 : static_cast<std::uint64_t>(options_.interval_ms) * 1'000'000u;
+        // The difference is large, too, if the clock was set back.
+        if (written_ns_ == 0 || now.unix_ns - written_ns_ >= interval_ns) write(now);
+    }
+
+    COLLPROBE_COLD_INLINE void close(const record_context& now) override
+    {
+        metrics_.end();
+        write(now);
+    }
 
 private:
-    void write(const record_context& now);
+    COLLPROBE_COLD_INLINE void write(const record_context& now)
+    {
+        if (path_.empty()) return;
+        replace_file(path_, metrics_.text(now));
+        written_ns_ = now.unix_ns;
+    }
 
     std::string path_;
     prometheus_options options_;
@@ -118,8 +164,276 @@ private:
     std::uint64_t written_ns_ = 0;
 };
 
-} // namespace collprobe::report
+namespace detail {
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/report/detail/prometheus.ipp>
-#endif
+/// `name="value"` with the escapes of both formats.
+COLLPROBE_COLD_INLINE std::string prometheus_label(const char* label, std::string_view value)
+{
+    std::string text = std::string(label) + "=\"";
+    for (const char character : utf8_text(value)) {
+        if (character == '\n') {
+            text += "\\n";
+            continue;
+        }
+        if (character == '"' || character == '\\') text += '\\';
+        text += character;
+    }
+    return text + '"';
+}
+
+/// Writes families of series. A family without a sample leaves no trace.
+class family_writer {
+public:
+    family_writer(std::string& out, bool open_metrics) noexcept : out_(out), open_metrics_(open_metrics) {}
+
+    void gauge(const char* family, const char* help) { begin(family, "gauge", "", "", help); }
+    void counter(const char* family, const char* help)
+    {
+        begin(family, "counter", open_metrics_ ? "" : "_total", "_total", help);
+    }
+    /// Constant facts, as labels of a series with the value 1. The older format has no type for them.
+    void info(const char* family, const char* help)
+    {
+        begin(family, open_metrics_ ? "info" : "gauge", open_metrics_ ? "" : "_info", "_info", help);
+    }
+
+    /// `more`: further labels, each begins with a comma.
+    family_writer& sample(std::string_view labels, std::uint64_t value, std::string_view more = {})
+    {
+        return write(labels, more, std::to_string(value));
+    }
+    family_writer& sample(std::string_view labels, double value)
+    {
+        if (is_nan(value)) return *this;
+        // Under -ffast-math only the bits show reliably whether a number is infinite.
+        if (!is_finite(value)) return write(labels, {}, (to_bits(value) >> 63) != 0 ? "-Inf" : "+Inf");
+        char text[40];
+        const char* const end = std::to_chars(text, text + sizeof text, value).ptr;
+        return write(labels, {}, std::string_view(text, static_cast<std::size_t>(end - text)));
+    }
+
+private:
+    void begin(const char* family, const char* type, const char* suffix, const char* sample_suffix, const char* help)
+    {
+        const std::string name = std::string("collprobe_") + family;
+        head_ = "# HELP " + name + suffix + ' ' + help + "\n# TYPE " + name + suffix + ' ' + type + '\n';
+        name_ = name + sample_suffix;
+    }
+    family_writer& write(std::string_view labels, std::string_view more, std::string_view value)
+    {
+        out_ += head_;
+        head_.clear();
+        out_ += name_;
+        ((out_ += '{') += labels) += more;
+        ((out_ += "} ") += value) += '\n';
+        return *this;
+    }
+
+    std::string& out_;
+    bool open_metrics_;
+    std::string head_;
+    std::string name_;
+};
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE prometheus_metrics::prometheus_metrics(const run_record& run, const prometheus_options& options)
+    : options_(options)
+{
+    before_rank_ = detail::prometheus_label("job", run.job.empty() ? run.name : run.job) + ','
+        + detail::prometheus_label("comm", run.communicator) + ",rank=\"";
+    behind_rank_ = "\"," + detail::prometheus_label("node", run.host);
+    if (!run.device.empty() && !options.all_ranks) {
+        behind_rank_ += ',' + detail::prometheus_label("UUID", run.device);
+    }
+    build_ = ',' + detail::prometheus_label("version", run.library);
+    facts_ = ',' + detail::prometheus_label("run", run.name) + ",ranks=\"" + std::to_string(run.ranks) + "\","
+        + detail::prometheus_label("comm_id", run.communicator_id);
+    labels_ = labels_of(options.all_ranks ? run.rank : run.rank_of_job());
+    if (options.all_ranks) {
+        watch(run.ranks);
+    } else {
+        first_rank_ = run.rank;
+        ranks_.emplace_back().labels = labels_;
+    }
+}
+
+COLLPROBE_COLD_INLINE void prometheus_metrics::add_call(const call_record& call, double& residual)
+{
+    nonfinite_ += call.nonfinite;
+    result_mismatches_ += call.results_agree ? 0u : 1u;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+        const std::size_t rank = static_cast<std::size_t>(first_rank_) + i;
+        if (rank >= call.inputs.size()) break;
+        ranks_[i].nan += call.inputs[rank].nan;
+        ranks_[i].infinite += call.inputs[rank].infinite();
+    }
+    const call_audit& audit = call.audit;
+    if (!audit.checked || !audit.sum_checked) return;
+    sum_mismatches_ += audit.conserved ? 0u : 1u;
+    if (is_nan(audit.residual)) return;
+    double ratio = 0;
+    if (audit.residual > 0) { // the limit of integers is 0
+        ratio = audit.residual_limit > 0 ? audit.residual / audit.residual_limit : collprobe::detail::infinity();
+    }
+    // Bits of positive numbers have the order of the numbers, infinity included.
+    if (is_nan(residual) || to_bits(ratio) > to_bits(residual)) residual = ratio;
+}
+
+COLLPROBE_COLD_INLINE void prometheus_metrics::add(const step_record& record)
+{
+    if (options_.all_ranks) watch(record.ranks);
+    knows_inputs_ = knows_inputs_ || record.mode == report_mode::gather;
+    step_ = record.step;
+    found_.add(record);
+    double residual = collprobe::detail::not_a_number();
+    for (const call_record& call : record.calls) add_call(call, residual);
+    if (!is_nan(residual)) residual_ratio_ = residual;
+
+    bool has_bad_loss = false;
+    for (const suspect& named : record.suspects) {
+        has_bad_loss = has_bad_loss || (named.what == finding::non_finite && named.call < 0);
+    }
+    const bool has_loss = record.loss.finite > 0 || has_bad_loss;
+    const bool has_gradient = record.gradient_norm.finite > 0 || !record.gradient_norms.empty();
+    const bool has_lateness = !record.lateness_by_rank.empty();
+    if (has_loss) loss_mean_ = record.loss.mean;
+    if (has_gradient) {
+        gradient_norm_ = record.gradient_norm;
+        cosine_.mean_pairwise = record.cosine.mean_pairwise;
+        cosine_.pooled = record.cosine.pooled;
+        cosine_.predicted_cosine = record.cosine.predicted_cosine;
+        cosine_.noise_scale = record.cosine.noise_scale;
+    }
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+        const std::size_t rank = static_cast<std::size_t>(first_rank_) + i;
+        const auto of_rank = [rank](const std::vector<double>& values) {
+            return rank < values.size() ? values[rank] : collprobe::detail::not_a_number();
+        };
+        rank_numbers& to = ranks_[i];
+        if (has_loss) to.loss = of_rank(record.losses);
+        if (has_gradient) {
+            to.gradient_norm = of_rank(record.gradient_norms);
+            to.cosine = of_rank(record.cosine.leave_one_out);
+        }
+        if (rank < record.evidence_by_rank.size()) to.odds = record.evidence_by_rank[rank].odds;
+        if (has_lateness && rank < record.lateness_by_rank.size()) {
+            const double behind = record.lateness_by_rank[rank].behind;
+            to.behind_seconds = is_nan(behind) ? behind : behind * 1e-9;
+        }
+    }
+}
+
+COLLPROBE_COLD_INLINE void prometheus_metrics::add(const alarm_record& raised)
+{
+    constexpr std::size_t most_checks = 7; // all further ones share a series, to stay within `most_series`
+    constexpr int most_calls = 1 << 16;
+    found_.add(raised);
+    for (const int named : raised.ranks) {
+        const int i = named - first_rank_;
+        if (i >= 0 && i < static_cast<int>(ranks_.size())) ++ranks_[static_cast<std::size_t>(i)].alarms;
+    }
+    if (raised.call >= 0 && raised.call < most_calls) {
+        const auto call = static_cast<std::size_t>(raised.call);
+        if (alarms_by_call_.size() <= call) alarms_by_call_.resize(call + 1);
+        ++alarms_by_call_[call];
+    }
+    for (check_count& known : alarms_by_check_) {
+        if (known.what != raised.what) continue;
+        ++known.alarms;
+        return;
+    }
+    if (alarms_by_check_.size() < most_checks) alarms_by_check_.push_back({raised.what, 1});
+    else ++other_alarms_;
+}
+
+COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context& now) const
+{
+    std::string out;
+    detail::family_writer families(out, options_.open_metrics);
+    const auto gauge = [&](const char* family, double value, const char* help) {
+        families.gauge(family, help);
+        families.sample(labels_, value);
+    };
+    const auto counter = [&](const char* family, std::uint64_t value, const char* help) {
+        families.counter(family, help);
+        families.sample(labels_, value);
+    };
+
+    families.info("build", "Version of collprobe, as a label.");
+    families.sample(labels_, std::uint64_t{1}, build_);
+    families.info("run", "Name of the run, number of ranks and id of the communicator, as labels.");
+    families.sample(labels_, std::uint64_t{1}, facts_);
+    gauge("run_ended", ended_ ? 1 : 0, "1 once the run has ended in order, else 0.");
+    gauge("last_write_timestamp_seconds", static_cast<double>(now.unix_ns / 1'000'000) / 1e3,
+        "Time at which these numbers were written, in seconds since 1970.");
+    counter("records_dropped", now.dropped, "Records of the run that were dropped because too many waited.");
+
+    if (found_.steps() != 0) {
+        families.gauge("step", "Number of the last recorded step.");
+        families.sample(labels_, step_);
+    }
+    counter("steps", found_.steps(), "Recorded steps.");
+    counter("suspicious_steps", found_.suspicious_steps(), "Recorded steps in which a check found something.");
+    counter("calls", found_.calls(), "Collective calls of the recorded steps, measured or not.");
+    families.counter("skipped_calls",
+        "Calls that were not measured: full, because a captured step had no room, or unread, because nothing in the "
+        "step reads them.");
+    families.sample(labels_, found_.unprobed_calls(), ",reason=\"full\"");
+    families.sample(labels_, found_.unread_calls(), ",reason=\"unread\"");
+
+    counter("all_ranks_nonfinite_elements", nonfinite_, "NaN and infinite elements that all ranks sent.");
+    families.counter("nonfinite_elements", "NaN or infinite elements that this rank sent.");
+    for (const rank_numbers& each : ranks_) {
+        if (!knows_inputs_) break;
+        families.sample(each.labels, each.nan, ",kind=\"nan\"").sample(each.labels, each.infinite, ",kind=\"inf\"");
+    }
+    counter("result_mismatch", result_mismatches_, "Calls whose result differs between ranks.");
+    counter("sum_mismatch", sum_mismatches_, "Calls whose result is not the sum of the inputs.");
+    gauge("conservation_residual_ratio", residual_ratio_,
+        "Largest distance of a sum from that of its inputs in the last audited step, over the limit; above 1 it is "
+        "wrong.");
+
+    counter("alarms", found_.alarm_count(), "Alarms.");
+    families.counter("alarms_naming_rank", "Alarms that name this rank.");
+    for (const rank_numbers& each : ranks_) families.sample(each.labels, each.alarms);
+    families.counter("alarms_by_check", "Alarms by check; those of the eighth check and of further ones are other.");
+    for (const check_count& each : alarms_by_check_) {
+        families.sample(labels_, each.alarms, std::string(",kind=\"") + name(each.what) + '"');
+    }
+    if (other_alarms_ != 0) families.sample(labels_, other_alarms_, ",kind=\"other\"");
+    if (!alarms_by_call_.empty()) {
+        std::size_t worst = 0;
+        for (std::size_t i = 1; i < alarms_by_call_.size(); ++i) {
+            if (alarms_by_call_[i] > alarms_by_call_[worst]) worst = i;
+        }
+        families.gauge("worst_call_index", "Index in its step of the call with the most alarms.");
+        families.sample(labels_, std::uint64_t{worst});
+    }
+
+    const auto of_ranks = [&](const char* family, double rank_numbers::*number, const char* help) {
+        families.gauge(family, help);
+        for (const rank_numbers& each : ranks_) families.sample(each.labels, each.*number);
+    };
+    of_ranks("loss", &rank_numbers::loss, "Loss of this rank.");
+    gauge("loss_mean", loss_mean_, "Mean loss of the ranks.");
+    of_ranks("gradient_norm", &rank_numbers::gradient_norm, "L2 norm of this rank's gradient.");
+    gauge("gradient_norm_mean", gradient_norm_.mean, "Mean of the ranks' gradient norms.");
+    gauge("gradient_norm_spread_ratio", gradient_norm_.cv,
+        "Standard deviation of the ranks' gradient norms over their mean.");
+    of_ranks("cosine_leave_one_out", &rank_numbers::cosine,
+        "Cosine of this rank's gradient with the sum of all others.");
+    gauge("cosine_mean", cosine_.mean_pairwise, "Mean cosine of two ranks' gradients.");
+    gauge("cosine_pooled", cosine_.pooled, "Mean cosine of two ranks' gradients, weighted by their norms.");
+    gauge("cosine_predicted", cosine_.predicted_cosine, "Mean cosine that the noise of healthy gradients explains.");
+    gauge("noise_scale", cosine_.noise_scale, "Gradient noise scale, in batches of one rank.");
+    of_ranks("behind_seconds", &rank_numbers::behind_seconds,
+        "Arrival of this rank at the calls of a step after the median of the others: median over the last steps.");
+    of_ranks("evidence_odds", &rank_numbers::odds,
+        "Odds against chance that this rank is unlike the others, over the run; 1 / odds bounds the probability that "
+        "alike ranks reach them.");
+    if (options_.open_metrics) out += "# EOF\n";
+    return out;
+}
+
+} // namespace collprobe::report

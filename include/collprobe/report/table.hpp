@@ -85,6 +85,4 @@ std::string finding_list(const run_summary& run, std::size_t limit = 20);
 
 } // namespace collprobe::report
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/report/detail/table.ipp>
-#endif
+#include <collprobe/report/detail/table.hpp>

@@ -95,7 +95,13 @@ private:
         std::int64_t in_step = -1;
     };
 
-    std::uint64_t process_of(int rank) const noexcept;
+    COLLPROBE_COLD_INLINE std::uint64_t process_of(int rank) const noexcept
+    {
+        const bool is_known = rank == run_rank_ || global_rank_ == run_rank_;
+        return is_known ? first_trace_process + static_cast<std::uint64_t>(rank == run_rank_ ? global_rank_ : rank)
+                        : first_unknown_process + static_cast<std::uint64_t>(rank);
+    }
+
     std::uint64_t thread_of(thread which) const noexcept { return first_thread_ + static_cast<std::uint64_t>(which); }
     bool tells_about_all() const noexcept { return options_.all_ranks || run_rank_ == 0; }
     int first_track() const noexcept { return options_.all_ranks ? 0 : run_rank_; }
@@ -109,7 +115,13 @@ private:
     void write_step(std::string& out, const step_record& record, std::int64_t arrived, places& noted);
     void write_counters(std::string& out, const step_record& record, std::int64_t at);
     point point_of(const alarm_record& raised) const noexcept;
-    void append_time(std::string& out, std::int64_t ns) const;
+
+    COLLPROBE_COLD_INLINE void append_time(std::string& out, std::int64_t ns) const
+    {
+        const std::int64_t thousandths = ns % 1000;
+        out += std::to_string(ns / 1000) + (thousandths < 10 ? ".00" : thousandths < 100 ? ".0" : ".")
+            + std::to_string(thousandths);
+    }
 
     trace_options options_;
     std::string communicator_;
@@ -160,14 +172,57 @@ public:
     }
 
     std::string target() const override { return path_; }
-    COLLPROBE_INLINE void open(const run_record& run) override;
-    COLLPROBE_INLINE void on_step(const step_record& record, const record_context& context) override;
-    COLLPROBE_INLINE void on_alarm(const alarm_record& raised, const record_context& context) override;
-    COLLPROBE_INLINE void on_inspection(const inspection& found, const record_context& context) override;
-    COLLPROBE_INLINE void close(const record_context& context) override;
+
+    COLLPROBE_COLD_INLINE void open(const run_record& run) override
+    {
+        if (path_.empty()) return;
+        file_.emplace(path_);
+        text_.begin(out_, run);
+        write();
+    }
+
+    COLLPROBE_COLD_INLINE void on_step(const step_record& record, const record_context& context) override
+    {
+        if (!file_) return;
+        if (bytes_ < most_bytes_) {
+            text_.add(out_, record, context);
+        } else if (!is_full_) {
+            is_full_ = true;
+            text_.tell_left_out(out_, record, context);
+        }
+        write();
+    }
+
+    COLLPROBE_COLD_INLINE void on_alarm(const alarm_record& raised, const record_context& context) override
+    {
+        if (!file_) return;
+        text_.add(out_, raised, context);
+        write();
+    }
+
+    COLLPROBE_COLD_INLINE void on_inspection(const inspection& found, const record_context& context) override
+    {
+        if (!file_) return;
+        text_.add(out_, found, context);
+        write();
+    }
+
+    COLLPROBE_COLD_INLINE void close(const record_context&) override
+    {
+        if (!file_) return;
+        detail::trace_text::end(out_);
+        write();
+        file_->close();
+    }
 
 private:
-    void write();
+    COLLPROBE_COLD_INLINE void write()
+    {
+        if (out_.empty()) return;
+        file_->append(out_);
+        bytes_ += out_.size();
+        out_.clear();
+    }
 
     std::string path_;
     std::uint64_t most_bytes_;
@@ -180,6 +235,4 @@ private:
 
 } // namespace collprobe::report
 
-#if COLLPROBE_DEFINITIONS
-#include <collprobe/report/detail/trace.ipp>
-#endif
+#include <collprobe/report/detail/trace.hpp>

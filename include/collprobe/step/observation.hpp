@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/config.hpp>
@@ -15,15 +16,45 @@ namespace collprobe::inline COLLPROBE_ABI {
 template <communicator Comm, class... Parts>
 class probed;
 
-/// The facts of a step that a rank reports in addition to its gradients.
+/// What a rank knows of a step beside its gradients. Each number is a value, or in memory that the device reads (for
+/// CUDA: device, pinned or managed memory) at the end of the step, and again at the end of each replay of a captured
+/// step: `{.loss = loss_on_device, .weight = tokens}`.
 struct step_observation {
-    double loss = detail::not_given(); ///< mean loss of the rank's batch; if not given, the record has none (NaN)
-    double weight = 1; ///< number of samples or tokens in that mean
+    /// A number, or the address of one in single or double precision.
+    class number {
+    public:
+        template <class Number>
+            requires std::is_arithmetic_v<Number>
+        constexpr number(Number value) noexcept : value_(static_cast<double>(value))
+        {
+        }
+        constexpr number(const float* address) noexcept : single_(address), is_read_(true) {}
+        constexpr number(const double* address) noexcept : double_(address), is_read_(true) {}
+
+        /// Whether the device reads it: `value` is not known then.
+        constexpr bool is_read() const noexcept { return is_read_; }
+        constexpr double value() const noexcept { return value_; }
+        constexpr const float* single() const noexcept { return single_; }
+        COLLPROBE_HD double read() const noexcept
+        {
+            if (single_ != nullptr) return detail::widen(*single_);
+            return double_ != nullptr ? *double_ : value_;
+        }
+
+    private:
+        double value_ = detail::not_given();
+        const float* single_ = nullptr;
+        const double* double_ = nullptr;
+        bool is_read_ = false;
+    };
+
+    number loss = detail::not_given(); ///< mean loss of the rank's batch; if not given, the record has none (NaN)
+    number weight = 1; ///< number of samples or tokens in that mean
     /// The L2 norm of the gradient as the trainer computed it behind the collectives, before clipping, of exactly the
     /// tensors that this step sums or averages, as they are there: times the loss scale, if the trainer takes that out
     /// later. A norm that is not that of their results is a suspect. If not given:
     /// none.
-    double gradient_norm = detail::not_given();
+    number gradient_norm = detail::not_given();
     bool loss_is_sum = false; ///< `loss` is the sum over the batch: the record has it divided by `weight`; 0 of 0: none
     double loss_scale = 1; ///< a factor in `loss`, such as that of mixed precision: the record has it divided out
 };
@@ -39,6 +70,12 @@ inline observed_call next_observed_call() noexcept
 {
     static std::atomic<std::uint64_t> last{0};
     return observed_call{last.fetch_add(1, std::memory_order_relaxed) + 1};
+}
+
+/// Whether a number is a value, and not the one that says that there is none.
+inline bool is_given(const step_observation::number& of) noexcept
+{
+    return !of.is_read() && to_bits(of.value()) != to_bits(not_given());
 }
 
 COLLPROBE_HD inline double mean_loss(double loss, double weight, bool is_sum, double scale) noexcept
@@ -74,34 +111,6 @@ struct sample_set {
         return all;
     }
     bool operator==(const sample_set&) const = default;
-};
-
-/// A `step_observation` in memory that the device reads (for CUDA: device, pinned or managed memory) at the end of the
-/// step, and again at the end of each replay of a captured step.
-struct device_observation {
-    /// A number in memory that the device reads, in single or double precision.
-    class number {
-    public:
-        constexpr number() = default;
-        constexpr number(const float* address) noexcept : single_(address) {}
-        constexpr number(const double* address) noexcept : double_(address) {}
-
-        COLLPROBE_HD double read(double otherwise) const noexcept
-        {
-            if (single_ != nullptr) return detail::widen(*single_);
-            return double_ != nullptr ? *double_ : otherwise;
-        }
-
-    private:
-        const float* single_ = nullptr;
-        const double* double_ = nullptr;
-    };
-
-    number loss = {}; ///< if not given: none
-    number weight = {}; ///< if not given: 1
-    number gradient_norm = {}; ///< if not given: none
-    bool loss_is_sum = false;
-    double loss_scale = 1; ///< read now, by the host
 };
 
 /// The handle of a step recorded in a graph, for `probed::replay`. Copy it freely; it owns nothing.

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <tuple>
@@ -14,6 +15,7 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/clock.hpp>
+#include <collprobe/scan/sketch_target.hpp>
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/message.hpp>
 
@@ -34,6 +36,12 @@ concept step_part = std::is_trivially_copyable_v<typename P::entry> && sizeof(ty
 
 namespace detail {
 
+/// Base of a part that needs sketches: its `before` and `after` return a `sketch_target`, empty for none, which the
+/// step's own read of the buffer fills. The part's header includes scan/sketched_read.hpp.
+struct wants_sketches {};
+template <class P>
+concept has_sketches = std::derived_from<std::remove_cvref_t<P>, wants_sketches>;
+
 template <class P, class Device>
 struct part_memory {
     struct type {
@@ -45,50 +53,6 @@ template <class P, class Device>
 struct part_memory<P, Device> {
     using type = typename P::template memory<Device>;
 };
-
-template <class P>
-concept has_sketch = requires { typename std::remove_cvref_t<P>::sketch; };
-
-/// The step's reads, if no part wants sketches of them.
-struct no_reading_part {
-    struct sketch {
-        static bool empty() { return true; }
-    };
-    template <class Device, element T>
-    static void read_input(typename Device::stream_ref on, view<const T> input, statistics* to, const sketch&,
-        typename Device::workspace& scratch, reduction_times times)
-    {
-        if constexpr (floating_element<T>)
-            if (to) Device::reduce(on, statistics_reducer<T>(input), input.count(), to, scratch, times);
-    }
-    template <class Device, element T>
-    static void read_result(typename Device::stream_ref on, view<const T> result, const T* input, result_record* to,
-        const sketch&, typename Device::workspace& scratch, reduction_times times)
-    {
-        if constexpr (floating_element<T>)
-            if (to) Device::reduce(on, result_reducer<T>(result, input), result.count(), to, scratch, times);
-    }
-};
-/// The part whose sketches the step's reads make.
-template <class... Parts>
-struct find_reading_part {
-    using type = no_reading_part;
-};
-template <class First, class... Others>
-struct find_reading_part<First, Others...>
-    : std::conditional_t<has_sketch<First>, std::type_identity<First>, find_reading_part<Others...>> {};
-template <class... Parts>
-using reading_part = typename find_reading_part<Parts...>::type;
-
-/// Whether several parts may want a sketch of the same buffer: the reader makes the others of the first.
-template <class Reader, class Device, class T>
-concept derives_sketches = requires(typename Device::stream_ref on, view<const T> data,
-    const typename Reader::sketch& of) { Reader::template derive<Device, T>(on, data, of, of); };
-
-/// Whether the sketches that P wants, if any, are those that `Reader` reads.
-template <class P, class Reader>
-concept sketches_as = !has_sketch<P>
-    || std::is_same_v<typename P::sketch, typename Reader::sketch>;
 
 template <class P>
 concept has_summary = requires { typename P::summary; };

@@ -21,9 +21,12 @@ struct probe_options {
     direction_mode direction = direction_mode::pooled;
     /// For `exact`: one of this many steps is exact, the others are `pooled`. A captured step is exact only with 1.
     int exact_every = 1;
-    /// Calls of a step that there is room for from the start, at most 2^20. A step with more allocates once. A captured
-    /// step cannot: its further calls are forwarded and counted.
+    /// Calls of a step that there is room for from the start. A step with more allocates until it is as large as the
+    /// largest before. A captured step cannot: its further calls are forwarded and counted.
     int calls = 64;
+    /// Calls of the largest step, at most 2^20. The next call throws `invalid_argument`, once: the program has probably
+    /// no `end_step`. Those behind it are made and counted, and not looked at.
+    int largest_step = 1 << 16;
     /// Elements sampled from each sum or average (0: none); `gather` and `results` only. Every rank sends its terms of
     /// these elements with the step's message; from them `call_record::order` tells how much the summation order
     /// matters. Cost: two launches a call, 16 bytes an element and rank in the message, and the host's time of

@@ -16,7 +16,6 @@
 
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/gram.hpp>
 #include <collprobe/comm/group_follower.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
@@ -30,6 +29,7 @@
 #include <collprobe/metrics/order_sensitivity.hpp>
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/buffers.hpp>
+#include <collprobe/step/detail/gram.hpp>
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/measure_orders.hpp>
 #include <collprobe/step/detail/message.hpp>
@@ -54,7 +54,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// floating-point buffer that is misaligned, or null with a count above 0. `unsupported` inside a group of
 /// `ncclGroupStart` itself, whose end nothing tells; and, with `exact` direction, of gradients in any group.
 /// Cost of a call: two launches, an event record, one read of the input and one of the result. Cost of a step: a
-/// message to every rank of `184 * calls + 40` bytes (`summary`: a reduction of `104 * calls + 192`) and a copy to the
+/// message to every rank of `128 * calls + 40` bytes (`summary`: a reduction of `104 * calls + 192`) and a copy to the
 /// host. README.md has the costs of options.
 template <communicator Comm, class... Parts>
 class probed : public adaptor<probed<Comm, Parts...>, Comm>, private group_follower {
@@ -233,6 +233,8 @@ public:
 
     /// Ends a step, which consists of the calls probed since the previous step ended. Collective.
     /// `step` is a number that the caller chooses, equal on all ranks.
+    /// Preconditions: work that computes what `seen` points to is before this call on `stream`; the memory stays valid
+    /// until `stream` has read it.
     /// Stream behaviour: enqueued on `stream`, behind the probed work of every stream used in the step.
     /// \throws error `invalid_argument` on a capturing stream, and for a weight that is negative or not finite.
     void end_step(std::uint64_t step, stream_ref stream, call_site where = call_site::current())
@@ -242,27 +244,34 @@ public:
     void end_step(std::uint64_t step, const step_observation& seen, stream_ref stream,
         call_site where = call_site::current())
     {
-        caller(comm_, "end_step", where).require(is_finite(seen.weight) && !(seen.weight < 0),
-            "the weight, a number of samples or tokens, is negative or not finite");
-        end_immediate(step, stream, where, [&, this](const block& open) {
-            return begin_header(open,
-                {step, detail::mean_loss(seen.loss, seen.weight, seen.loss_is_sum, seen.loss_scale), seen.weight,
-                    seen.gradient_norm, lost_ago(), next_serial()});
+        const caller who(comm_, "end_step", where);
+        require_weight(seen, who);
+        require_immediate(who);
+        require_observed(who);
+        const auto scope = comm_.device_scope();
+        who.require(!is_capturing(stream, where),
+            "the stream is capturing: a step in a graph ends with end_captured_step");
+        block& open = open_step(stream, who);
+        tell_numbers(open);
+        in_flight_step& to = memory_->ring[next_in_ring(where)];
+        const std::uint64_t report_bytes = detail::step_report::room_bytes(form_, open.room());
+        if (to.disturbed && to.host.size() < report_bytes) await(to.done, where);
+        to.make_room(report_bytes);
+        detail::enqueue_marked(memory_->reported, stream, [&, this] {
+            if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
+            await_disturbance(to, stream, where);
+            memory_->tools.lanes.join(stream, where);
+            open.join_pieces(form_, stream, to.outgrown, where);
+            memory_->make_room(to, form_, stream, where);
+            const detail::replay_ticket numbers{step, next_serial(), lost_ago(), nullptr};
+            exchange(memory_->tools, header_of(open, seen, numbers, nullptr), stream, where);
+            device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
+                host_report(to, open).used(open.has_gram), where);
         });
-    }
-
-    /// Ends a step whose observation is in memory that the device reads, so that the host need not know the numbers:
-    /// `end_step(step, {.loss = pointer}, stream)`.
-    /// Precondition: the work that computes the numbers is before this call on `stream`. The memory must stay valid
-    /// until `stream` has read it.
-    // This is a template, so that an argument in braces becomes a step_observation wherever possible.
-    template <std::same_as<device_observation> Seen = device_observation>
-    void end_step(std::uint64_t step, const Seen& seen, stream_ref stream, call_site where = call_site::current())
-    {
-        end_immediate(step, stream, where, [&, this](const block& open) {
-            return detail::write_observed_header{
-                begin_header(open, {.step = step, .lost_ago = lost_ago(), .serial = next_serial()}), seen, nullptr};
-        });
+        to.done = memory_->reported;
+        to.own.unread_calls = std::exchange(unread_calls_, 0);
+        await_report(to, step, nullptr, where);
+        close_step();
     }
 
     /// Ends a step whose calls were captured. The graph then contains the step's probes, collectives and report.
@@ -271,12 +280,14 @@ public:
     /// points to stays valid: the device reads it at the end of each replay. The graph is launched by `replay` only; a
     /// direct launch makes no report, may overwrite the report of a replay under way, and is not waited for.
     /// The graph uses this object's buffers, so it must not be launched after the object or the step is gone.
-    /// \throws error `invalid_argument` unless `stream` is capturing.
+    /// \throws error `invalid_argument` unless `stream` is capturing, and for a weight as in `end_step`; `unsupported`
+    ///   for a loss or norm that is a value: it would be the same in each replay.
     captured_step end_captured_step(
-        const device_observation& seen, stream_ref stream, call_site where = call_site::current())
+        const step_observation& seen, stream_ref stream, call_site where = call_site::current())
         requires detail::can_capture<stream_ref>
     {
         const caller who(comm_, "end_captured_step", where);
+        require_weight(seen, who);
         require_immediate(who);
         require_observed(who);
         const auto scope = comm_.device_scope();
@@ -288,14 +299,18 @@ public:
             who.fail(status::unsupported,
                 "a number of the host would be the same in each replay: give expect_equal a buffer");
         }
+        if (detail::is_given(seen.loss) || detail::is_given(seen.gradient_norm)) {
+            who.fail(status::unsupported,
+                "a loss or norm of the host would be the same in each replay: give the address of one");
+        }
         captured_work& work = *capture_;
         work.block.unread_calls = std::exchange(unread_calls_, 0);
-        exchange(work.tools,
-            detail::write_observed_header{begin_header(open, {}), seen, work.tickets.data()}, stream, where);
+        work.tools.lanes.join(stream, where);
+        exchange(work.tools, header_of(open, seen, {}, work.tickets.data()), stream, where);
         const view<unsigned char> used = report_of(open).used(open.has_gram);
         device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
-            detail::publish_report{work.tickets.data(), open.report.data(),
-                static_cast<std::uint64_t>(used.data() - open.report.data())});
+            detail::publish_report{work.tickets.data(), work.report.data(),
+                static_cast<std::uint64_t>(used.data() - work.report.data())});
         close_step();
         return captured_step(work.serial);
     }
@@ -444,8 +459,7 @@ private:
     using in_flight_step = detail::step_in_flight<device, Parts...>;
     using step_memory = detail::step_memory<device, Parts...>;
     static constexpr bool has_parts = sizeof...(Parts) != 0;
-    using reader = detail::reading_part<Parts...>;
-    static_assert((detail::sketches_as<Parts, reader> && ...), "parts with different sketches: one kind is read");
+    static constexpr bool has_sketches = (detail::has_sketches<Parts> || ...);
     static constexpr int most_calls = 1 << 20;
     static constexpr bool can_reduce = Comm::has_collective(collective::all_reduce);
     static constexpr bool can_exchange = can_reduce && Comm::has_collective(collective::all_to_all);
@@ -466,7 +480,8 @@ private:
         need(options.mode == report_mode::summary, can_reduce, "the mode summary needs a communicator with all_reduce");
         need(options.direction == direction_mode::exact, can_exchange,
             "exact direction needs a communicator with all_reduce and all_to_all");
-        who.require_range("calls", options.calls, 1, most_calls);
+        who.require_range("largest_step", options.largest_step, 1, most_calls);
+        who.require_range("calls", options.calls, 1, options.largest_step);
         who.require_range("steps_in_flight", options.steps_in_flight, 2, 250); // `step_header::last_lost` tells of 255
         who.require_range("unread_steps", options.unread_steps, 1);
         who.require_range("every", options.every, 0);
@@ -523,6 +538,11 @@ private:
         require_no_launch(who);
         who.require_immediate();
         require_no_group(who);
+    }
+    static void require_weight(const step_observation& seen, const caller& who)
+    {
+        who.require(seen.weight.is_read() || (is_finite(seen.weight.value()) && !(seen.weight.value() < 0)),
+            "the weight, a number of samples or tokens, is negative or not finite");
     }
     void require_observed(const caller& who) const
     {
@@ -772,10 +792,9 @@ private:
         open_->call_count = first;
         is_rewritten_ = true;
         if constexpr (has_parts) {
-            const std::uint64_t kept = form_.layout.bytes(first);
             try {
                 open_tools().lanes.join(stream, call_site::current());
-                device::zero(stream, view<unsigned char>(open_->message).part(kept, form_.layout.bytes(end) - kept));
+                open_->zero_entries(first, end, stream, call_site::current());
             } catch (...) { // the first error tells more
             }
         }
@@ -795,8 +814,11 @@ private:
         // Of an observed call it must be known which ranks have a result.
         call.has_result = takes_statistics && options_.results
             && (call.is_observed || !is_read_by_part(open.due, call.call));
-        if (open.call_count < open.calls.size()) return true;
-        if (capture_ == nullptr && open.call_count < most_calls) return true;
+        if (open.call_count < open.room()) return true;
+        if (capture_ == nullptr) {
+            if (open.call_count < static_cast<std::uint64_t>(options_.largest_step)) return true;
+            if (open.unprobed_calls == 0) refuse_endless_step(open, who);
+        }
         ++open.unprobed_calls;
         return false;
     }
@@ -815,7 +837,9 @@ private:
         const caller& who)
     {
         const int on = enter_lane(stream, who);
-        if (open_->call_count == open_->calls.size()) grow(stream, open_tools().lanes[on], who.where());
+        if (open_->call_count == open_->room()) {
+            open_->add_piece(static_cast<std::uint64_t>(options_.largest_step), who.where());
+        }
         return {open_->call_count, on, stream, call.is_gradient() ? surviving : nullptr, result.data(), result.count(),
             &probed::template probe_result<T>};
     }
@@ -826,50 +850,70 @@ private:
     template <element T>
     void probe_input(const half_probed& half, const detail::probed_call& call, view<const T> input)
     {
-        const auto sketches = let_parts_look<T>(half, call,
+        [[maybe_unused]] const auto sketches = let_parts_look(half, call,
             [&](auto& part, const auto& seen, auto* entry) { return part.template before<T>(seen, input, entry); });
-        auto* const to = call.has_input ? &open_->entry(half.index).input : nullptr;
-        reader::template read_input<device, T>(
-            half.stream, input, to, sketches.first, lane_of(half).workspace, open_->input_times(half.index));
-        make_others(half, input, sketches);
         if constexpr (floating_element<T>) {
+            auto* const to = call.has_input ? &open_->entry(half.index).input : nullptr;
+            const reduction_times times = open_->input_times(half.index);
+            auto& scratch = lane_of(half).workspace;
+            if constexpr (has_sketches) {
+                detail::read_input<device, T>(half.stream, input, to, sketches.first, scratch, times);
+                sketches.make_others(half.stream, input);
+            } else if (to != nullptr) {
+                device::reduce(half.stream, statistics_reducer<T>(input), input.count(), to, scratch, times);
+            }
             if (!call.has_input) return;
             if (call.is_gradient()) add_to_gram(*open_, input, half.stream, call.site);
-            sample(call, input, 0, form_.layout.input_sample(open_->message.data(), half.index), half.stream);
+            const auto at = open_->at(half.index);
+            sample(call, input, 0, form_.layout.input_sample(at.message, at.index), half.stream);
         }
     }
     template <element T>
     void probe_result(const half_probed& half, const detail::probed_call& call)
     {
         const view<const T> result(static_cast<const T*>(half.result), half.result_count);
-        const auto sketches = let_parts_look<T>(half, call,
+        [[maybe_unused]] const auto sketches = let_parts_look(half, call,
             [&](auto& part, const auto& seen, auto* entry) { return part.template after<T>(seen, result, entry); });
-        auto* const to = call.has_result ? &open_->entry(half.index).result : nullptr;
-        reader::template read_result<device, T>(half.stream, result, static_cast<const T*>(half.surviving), to,
-            sketches.first, lane_of(half).workspace, open_->result_times(half.index));
-        make_others(half, result, sketches);
         if constexpr (floating_element<T>) {
+            auto* const to = call.has_result ? &open_->entry(half.index).result : nullptr;
+            const auto* const input = static_cast<const T*>(half.surviving);
+            const reduction_times times = open_->result_times(half.index);
+            auto& scratch = lane_of(half).workspace;
+            if constexpr (has_sketches) {
+                detail::read_result<device, T>(half.stream, result, input, to, sketches.first, scratch, times);
+                sketches.make_others(half.stream, result);
+            } else if (to != nullptr) {
+                device::reduce(
+                    half.stream, detail::result_reducer<T>(result, input), result.count(), to, scratch, times);
+            }
             if (!call.has_result) return;
             const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
+            const auto at = open_->at(half.index);
             sample(call, result, part * static_cast<std::uint64_t>(rank()),
-                form_.layout.result_sample(open_->message.data(), half.index), half.stream);
+                form_.layout.result_sample(at.message, at.index), half.stream);
         }
     }
     /// The sketches that parts want of a buffer. The step's read makes the first.
-    template <element T>
     struct wanted_sketches {
-        typename reader::sketch first;
-        typename reader::sketch others[sizeof...(Parts) + 1];
+        detail::sketch_target first;
+        detail::sketch_target others[sizeof...(Parts) + 1];
         std::size_t other_count = 0;
+
+        template <class T>
+        void make_others(stream_ref stream, view<const T> data) const
+        {
+            for (std::size_t i = 0; i < other_count; ++i)
+                detail::make_sketch<device, T>(stream, data, first, others[i]);
+        }
     };
     /// Calls `look(part, call, entry)` for each part, and returns the sketches that they want.
-    template <element T, class Look>
-    auto let_parts_look(const half_probed& half, const detail::probed_call& call, const Look& look)
+    template <class Look>
+    wanted_sketches let_parts_look(const half_probed& half, const detail::probed_call& call, const Look& look)
     {
         if (is_rewritten_) open_tools().lanes.join(half.stream, call.site);
-        wanted_sketches<T> sketches;
+        wanted_sketches sketches;
         for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
-            if constexpr (detail::has_sketch<decltype(part)>) {
+            if constexpr (detail::has_sketches<decltype(part)>) {
                 const auto wanted = look(part, seen, entry);
                 if (wanted.empty()) return;
                 if (sketches.first.empty()) sketches.first = wanted;
@@ -880,40 +924,13 @@ private:
         });
         return sketches;
     }
-    template <element T>
-    void make_others(
-        const half_probed& half, std::type_identity_t<view<const T>> data, const wanted_sketches<T>& sketches)
+    [[noreturn]] void refuse_endless_step(block& open, const caller& who)
     {
-        if constexpr (detail::derives_sketches<reader, device, T>) {
-            for (std::size_t i = 0; i < sketches.other_count; ++i) {
-                reader::template derive<device, T>(half.stream, data, sketches.first, sketches.others[i]);
-            }
-        }
-    }
-
-    /// Doubles the room of the open step, behind its work on all streams.
-    void grow(stream_ref stream, lane& on, call_site where)
-    {
-        in_flight_step& slot = memory_->ring[static_cast<std::size_t>(ended_ % memory_->ring.size())];
-        block& open = slot.own;
-        const std::uint64_t room = open.calls.size() < most_calls / 2 ? 2 * open.calls.size() : most_calls;
-        block larger(form_, room);
-        const typename device::stream fresh;
-        larger.initialise(fresh, where);
-        fresh.synchronize(where);
-        auto host = typename device::template host_buffer<unsigned char>(detail::step_report::room_bytes(form_, room));
-        slot.outgrown.reserve(slot.outgrown.size() + 1);
-        detail::enqueue_marked(on.done, stream, [&, this] {
-            memory_->tools.lanes.join(stream, where);
-            if (form_.mode == report_mode::summary) memory_->grow_references(room, stream, where);
-            larger.take_over(open, form_, stream, where);
-            if (form_.room_for_gram) memory_->tools.gram_done.record(stream);
-            slot.outgrown.push_back(std::move(open));
-            open = std::move(larger);
-            slot.host = std::move(host);
-            slot.clear_host();
-        });
-        is_rewritten_ = true;
+        ++open.unprobed_calls;
+        who.fail(status::invalid_argument,
+            std::string("call ") + std::to_string(open.call_count + 1) + " of one step: "
+                + (ended_ == 0 ? "no step has ended yet" : "no step has ended since the first of them")
+                + ". Call end_step, or raise probe_options::largest_step; later calls are made and not looked at");
     }
 
     /// Calls `use(part, call, entry)` for each part that looks at the step.
@@ -921,7 +938,8 @@ private:
     void for_each_part_of(const half_probed& half, const detail::probed_call& call, const Use& use)
     {
         tools& with = open_tools();
-        unsigned char* const entries = form_.layout.parts_of(open_->message.data(), half.index);
+        const auto at = open_->at(half.index);
+        unsigned char* const entries = form_.layout.parts_of(at.message, at.index);
         for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
             if (!is_due<I>(open_->due)) return;
             using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
@@ -989,7 +1007,7 @@ private:
         if (capture_ != nullptr ? every != 1 : ended_ % every != 0) return;
         if constexpr (can_exchange) {
             tools& with = open_tools();
-            const view<double> gram = report_of(open).gram();
+            const view<double> gram(open.gram);
             if (with.gram_done.recorded()) stream.wait(with.gram_done, where);
             if (!open.has_gram) {
                 device::fill(stream, gram, 0.0, where);
@@ -1001,64 +1019,35 @@ private:
         }
     }
 
-    /// Ends a step that is not captured; `header_of` returns the body that writes the step's header.
-    template <class HeaderOf>
-    void end_immediate(std::uint64_t step, stream_ref stream, call_site where, HeaderOf header_of)
-    {
-        const caller who(comm_, "end_step", where);
-        require_immediate(who);
-        require_observed(who);
-        const auto scope = comm_.device_scope();
-        who.require(!is_capturing(stream, where),
-            "the stream is capturing: a step in a graph ends with end_captured_step");
-        block& open = open_step(stream, who);
-        tell_numbers(open);
-        in_flight_step& to = memory_->ring[next_in_ring(where)];
-        detail::enqueue_marked(memory_->reported, stream, [&, this] {
-            // Reports run one after the other on all streams: each uses the references that the previous one left.
-            if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
-            await_disturbance(to, stream, where);
-            exchange(memory_->tools, header_of(open), stream, where);
-            device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
-                host_report(to, open).used(open.has_gram), where);
-        });
-        to.done = memory_->reported;
-        to.own.unread_calls = std::exchange(unread_calls_, 0);
-        await_report(to, step, nullptr, where);
-        close_step();
-    }
-
     /// Completes the open step's message and lets the ranks exchange their messages.
-    template <class WriteHeader>
-    void exchange(tools& with, const WriteHeader& write_header, stream_ref stream, call_site where)
+    void exchange(tools& with, const detail::write_header& write_header, stream_ref stream, call_site where)
     {
         const block& open = *open_;
         auto& ranks = comm_.innermost();
-        with.lanes.join(stream, where);
         for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
             using part_type = std::remove_cvref_t<decltype(part)>;
             auto& memory = std::get<I>(with.part_memory);
             const part_step<std::remove_reference_t<decltype(ranks)>, typename part_type::entry,
                 std::remove_reference_t<decltype(memory)>>
-                step(ranks, stream, where, open.message.data(), form_.layout, offset, open.call_count, memory);
+                step(ranks, stream, where, open.message(), form_.layout, offset, open.call_count, memory);
             if constexpr (requires { part.end_step(step); }) {
                 if (is_due<I>(open.due)) part.end_step(step);
             }
         });
         device::for_each(stream, open.call_count + 1, write_header);
         const detail::message_layout layout = layout_of(open);
-        detail::told_value* const values = layout.values(open.message.data(), open.call_count);
+        detail::told_value* const values = layout.values(open.message(), open.call_count);
         if (open.value_count != 0) {
             device::for_each(stream, open.value_count,
                 detail::write_values{values, open.values.data(), open.read_values.data()});
         }
         const detail::step_report report = report_of(open);
-        const view<unsigned char> own(open.message.data(), layout.bytes(open.call_count));
+        const view<unsigned char> own(open.message(), layout.bytes(open.call_count));
         if (options_.mode == report_mode::gather) {
             ranks.all_gather(view<const unsigned char>(own), report.messages(), stream, where);
         } else {
             device::for_each(stream, open.call_count + 1,
-                detail::pack_summary{open.message.data(), open.gradients.data(), open.call_count, rank(), size(),
+                detail::pack_summary{open.message(), open.gradients.data(), open.call_count, rank(), size(),
                     with.reference(), report.summary(), layout});
             if (open.value_count != 0) {
                 device::for_each(
@@ -1067,7 +1056,7 @@ private:
             for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t words) {
                 using part_type = std::remove_cvref_t<decltype(part)>;
                 if constexpr (detail::has_summary<part_type>) {
-                    device::for_each(stream, open.call_count, detail::pack_part<part_type>{open.message.data(),
+                    device::for_each(stream, open.call_count, detail::pack_part<part_type>{open.message(),
                         form_.layout, offset, report.part_words() + words, form_.part_words});
                 }
             });
@@ -1079,7 +1068,8 @@ private:
                 stream, open.call_count + 1, detail::advance_reference{report.summary(), with.reference()});
         }
         if constexpr (can_exchange) {
-            if (open.has_gram) ranks.all_reduce(report.gram(), reduction::sum, stream, where);
+            if (open.has_gram)
+                ranks.all_reduce(view<const double>(open.gram), report.gram(), reduction::sum, stream, where);
         }
         if constexpr (has_parts) {
             device::zero(stream, own, where);
@@ -1089,7 +1079,8 @@ private:
 
     detail::step_report report_of(const block& seen) const noexcept
     {
-        return {seen.report.data(), form_.with_values(seen.value_count), seen.call_count};
+        unsigned char* const to = capture_ != nullptr ? capture_->report.data() : memory_->report.data();
+        return {to, form_.with_values(seen.value_count), seen.call_count};
     }
     detail::step_report host_report(const in_flight_step& of, const block& seen) const noexcept
     {
@@ -1211,9 +1202,11 @@ private:
 
     /// `step_header::serial` of the step that ends now.
     std::uint32_t next_serial() const noexcept { return static_cast<std::uint32_t>(ended_ + 1); }
-    detail::write_header begin_header(const block& open, const detail::step_header& value) const noexcept
+    detail::write_header header_of(const block& open, const step_observation& seen,
+        const detail::replay_ticket& known, detail::replay_tickets* tickets) const noexcept
     {
-        return {open.message.data(), value, form_.layout, open.places.data(), options_.statistics && !options_.results};
+        return {open.message(), form_.layout, open.places.data(), options_.statistics && !options_.results, seen, known,
+            tickets};
     }
     std::uint32_t lost_ago() const noexcept
     {
@@ -1331,7 +1324,7 @@ private:
     std::vector<observed> observed_; ///< inputs whose results are to come
     std::vector<std::pair<detail::expected_value, detail::told_value>> told_; ///< numbers of the host, in this step
     std::uint64_t unread_calls_ = 0; ///< since the last step ended
-    bool is_rewritten_ = false; ///< a stream has copied or cleared entries of the open step: others must wait for it
+    bool is_rewritten_ = false; ///< a stream has cleared entries of the open step: others must wait for it
     std::uint64_t requested_ = 0; ///< bits as in `step_buffers::due`
     std::exception_ptr late_failure_; ///< of a probe when a group had ended, until it is thrown
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged before it is thrown
@@ -1349,3 +1342,8 @@ template <communicator Comm, step_part... Parts>
 probed(Comm, probe_options, Parts...) -> probed<Comm, Parts...>;
 
 } // namespace collprobe
+
+#if defined(COLLPROBE_COMPILED) && !COLLPROBE_STREAM_ORDER
+#define COLLPROBE_INSTANCE extern template
+#include <collprobe/compiled/host_instances.hpp>
+#endif

@@ -16,34 +16,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What a part has that wants sketches: the step's own reads make them.
-struct reads_with_sketches {
-    using sketch = sketch_target;
-
-    template <class Device, element T>
-    static void read_input(typename Device::stream_ref on, view<const T> input, statistics* to, const sketch& of,
-        typename Device::workspace& scratch, reduction_times times)
-    {
-        if constexpr (floating_element<T>) detail::read_input<Device, T>(on, input, to, of, scratch, times);
-    }
-    template <class Device, element T>
-    static void read_result(typename Device::stream_ref on, view<const T> result, const T* input,
-        result_record* to, const sketch& of, typename Device::workspace& scratch, reduction_times times)
-    {
-        if constexpr (floating_element<T>) detail::read_result<Device, T>(on, result, input, to, of, scratch, times);
-    }
-    /// Makes a sketch that another part wants of what was read for `made`: of that sketch, if it can.
-    template <class Device, element T>
-    static void derive(
-        typename Device::stream_ref on, view<const T> data, const sketch& made, const sketch& wanted)
-    {
-        if constexpr (floating_element<T>) {
-            if (!is_foldable(made, wanted)) return enqueue_sketch<Device, T>(on, data, wanted);
-            Device::for_each(on, 2 * wanted.bins, fold_sketch{made.sums, made.bins, wanted.sums, wanted.bins});
-        }
-    }
-};
-
 /// A sketch of each rank: that of rank r begins at `first + r * stride`.
 struct gathered_sketch {
     const double* first = nullptr;

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step.hpp"
 
-#if !COLLPROBE_DEFINITIONS
-#error "collprobe::collprobe must have the definitions in its headers"
+#if defined(COLLPROBE_COMPILED)
+#error "collprobe::collprobe must have no instances elsewhere"
 #endif
 
 std::string tell_header_only() { return tell(); }

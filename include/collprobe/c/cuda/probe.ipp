@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/c/cuda/device_loss.hpp>
 #include <collprobe/c/detail/probe.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/host/device.hpp>
@@ -69,7 +68,6 @@ struct exchanging_device {
     /// A stream for the time in which memory is prepared.
     struct stream : cuda::stream {
         stream() : cuda::stream(call_site{}) {}
-        operator stream_ref() const { return cuda::stream_ref(*this); }
     };
 
     class event {
@@ -192,7 +190,7 @@ struct cuda_streams {
     exchanging_device::stream_ref exchange(collprobeStream_t) const { return *messages; }
 };
 
-class cuda_probe : exchange_lane, device_loss, public probe_of<cuda_callback_communicator, cuda_streams> {
+class cuda_probe : exchange_lane, public probe_of<cuda_callback_communicator, cuda_streams> {
 public:
     cuda_probe(step_exchange& exchange, const probe_options& options)
         : probe_of(options, cuda_streams{this}, exchange, exchange_lane::ordinal)
@@ -200,18 +198,25 @@ public:
     }
 
 private:
-    void end_device_step(std::uint64_t step, const step_observation& seen, const float* loss,
-        collprobeStream_t on) override
+    /// A loss in memory of the device is copied on the caller's stream, because the exchange reads it later.
+    void end_step(std::uint64_t step, const step_observation& seen, collprobeStream_t on) override
     {
+        if (seen.loss.single() == nullptr) return probe_of::end_step(step, seen, on);
         const cuda::device_guard current(exchange_lane::ordinal, call_site{});
         const cuda::stream_ref caller = streams_.of(on).caller();
-        const device_observation numbers = read(seen, loss, caller);
+        const view<float> kept(losses_.data() + steps_++ % losses_.size(), 1);
+        cuda::device::copy(caller, view<const float>(seen.loss.single(), 1), kept, call_site{});
         exchanging_device::event done;
         done.record(caller);
         const exchanging_device::stream_ref messages(*this);
         messages.wait(done, call_site{});
-        probe_.end_step(step, numbers, messages, call_site{});
+        step_observation copied = seen;
+        copied.loss = static_cast<const float*>(kept.data());
+        probe_.end_step(step, copied, messages, call_site{});
     }
+
+    cuda::buffer<float> losses_{5}; ///< more than steps can be under way
+    std::uint64_t steps_ = 0;
 };
 
 } // namespace

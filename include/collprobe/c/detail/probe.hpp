@@ -43,8 +43,7 @@ public:
     virtual void observe_result(observed_call of, const buffer& result, collprobeStream_t on) = 0;
     virtual void expect(expectation what, const char* name, double value) = 0;
     virtual void expect(expectation what, const char* name, const buffer& value, collprobeStream_t on) = 0;
-    virtual void end_step(
-        std::uint64_t step, const step_observation& seen, const float* device_loss, collprobeStream_t on) = 0;
+    virtual void end_step(std::uint64_t step, const step_observation& seen, collprobeStream_t on) = 0;
     virtual bool poll(step_record& out, bool wait) = 0;
     virtual std::uint64_t pending() const noexcept = 0;
     virtual std::vector<std::uint64_t> state() const = 0;
@@ -109,11 +108,9 @@ public:
             else probe_.expect_distinct(name, value.as<T>(), streams_.of(on), call_site{});
         });
     }
-    void end_step(std::uint64_t step, const step_observation& seen, const float* device_loss,
-        collprobeStream_t on) override
+    void end_step(std::uint64_t step, const step_observation& seen, collprobeStream_t on) override
     {
-        if (device_loss == nullptr) probe_.end_step(step, seen, streams_.exchange(on), call_site{});
-        else end_device_step(step, seen, device_loss, on);
+        probe_.end_step(step, seen, streams_.exchange(on), call_site{});
     }
     bool poll(step_record& out, bool wait) override { return wait ? probe_.wait(out, call_site{}) : probe_.poll(out); }
     std::uint64_t pending() const noexcept override { return probe_.pending_steps(); }
@@ -121,9 +118,6 @@ public:
     void restore(view<const std::uint64_t> state) override { probe_.restore_evidence(state, call_site{}); }
 
 protected:
-    /// The loss is in memory of the device.
-    virtual void end_device_step(std::uint64_t, const step_observation&, const float*, collprobeStream_t) {}
-
     Streams streams_;
     probed<Comm> probe_;
 };

@@ -6,7 +6,6 @@
 #include <deque>
 #include <vector>
 
-#include <collprobe/c/cuda/device_loss.hpp>
 #include <collprobe/c/detail/probe.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/guard/copy_then_all_gather.hpp>
@@ -22,7 +21,7 @@ struct caller_streams {
     cuda::stream_ref exchange(collprobeStream_t on) const noexcept { return on; }
 };
 
-class nccl_probe : device_loss, public probe_of<nccl::communicator_ref, caller_streams> {
+class nccl_probe : public probe_of<nccl::communicator_ref, caller_streams> {
 public:
     nccl_probe(ncclComm_t comm, const char* name, const probe_options& options)
         : probe_of(options, caller_streams(), comm, settings_of(name), call_site{})
@@ -73,12 +72,6 @@ private:
         nccl::options settings;
         if (name[0] != '\0') settings.name = name;
         return settings;
-    }
-    void end_device_step(std::uint64_t step, const step_observation& seen, const float* loss,
-        collprobeStream_t on) override
-    {
-        const cuda::device_guard current = probe_.device_scope();
-        probe_.end_step(step, read(seen, loss, streams_.of(on)), streams_.of(on), call_site{});
     }
 };
 

@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 
 #include <nvtx3/nvToolsExt.h>
 
@@ -20,39 +19,47 @@ namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
 
 /// The domain `collprobe` of this process, and the registered names of its ranges.
-class nvtx_domain {
-public:
-    /// Null if no tool is loaded.
-    static const nvtx_domain* of_process()
+struct nvtx_names {
+    const nvtxDomainHandle_t domain = nvtxDomainCreateA("collprobe"); ///< null if no tool is loaded
+    std::array<nvtxStringHandle_t, static_cast<std::size_t>(collective::split) + 1> of{}; ///< by `collective`
+
+    static const nvtx_names& of_process()
     {
-        static const nvtx_domain one;
-        return one.domain_ == nullptr ? nullptr : &one;
+        static const nvtx_names one;
+        return one;
     }
 
-    void push(collective call, std::uint64_t bytes) const noexcept
+private:
+    nvtx_names() noexcept
     {
+        for (std::size_t i = 0; domain != nullptr && i < of.size(); ++i)
+            of[i] = nvtxDomainRegisterStringA(domain, name(static_cast<collective>(i)));
+    }
+};
+
+/// A range of the calling thread, while it lives. Nothing without a tool.
+class nvtx_range {
+public:
+    nvtx_range(const collective_call& call, int size) : names_(nvtx_names::of_process())
+    {
+        if (names_.domain == nullptr) return;
         nvtxEventAttributes_t range{};
         range.version = NVTX_VERSION;
         range.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
         range.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
-        range.message.registered = names_[static_cast<std::size_t>(call)];
+        range.message.registered = names_.of[static_cast<std::size_t>(call.what)];
         range.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
-        range.payload.ullValue = bytes;
-        nvtxDomainRangePushEx(domain_, &range);
+        range.payload.ullValue = agreed_count(call, size) * call.element_bytes();
+        nvtxDomainRangePushEx(names_.domain, &range);
     }
-    void pop() const noexcept { nvtxDomainRangePop(domain_); }
+    nvtx_range(const nvtx_range&) = delete;
+    ~nvtx_range()
+    {
+        if (names_.domain != nullptr) nvtxDomainRangePop(names_.domain);
+    }
 
 private:
-    nvtx_domain() noexcept : domain_(nvtxDomainCreateA("collprobe"))
-    {
-        if (domain_ == nullptr) return;
-        for (std::size_t i = 0; i < names_.size(); ++i) {
-            names_[i] = nvtxDomainRegisterStringA(domain_, name(static_cast<collective>(i)));
-        }
-    }
-
-    nvtxDomainHandle_t domain_;
-    std::array<nvtxStringHandle_t, static_cast<std::size_t>(collective::split) + 1> names_{}; ///< by `collective`
+    const nvtx_names& names_;
 };
 
 } // namespace detail
@@ -78,31 +85,13 @@ public:
     template <element T>
     outcome_of<Comm, T> make(const collective_call& call, stream_ref stream)
     {
-        const range lasting(call, comm_.size());
+        const detail::nvtx_range lasting(call, comm_.size());
         return comm_.template make<T>(call, stream);
     }
 
     // Nothing here has work behind a call, so calls may be collected.
     auto group_scope(call_site where = call_site::current()) const { return comm_.group_scope(where); }
     bool follow_group(group_follower& follower) const { return comm_.follow_group(follower); }
-
-private:
-    class range {
-    public:
-        range(const collective_call& call, int size) : domain_(detail::nvtx_domain::of_process())
-        {
-            if (domain_ == nullptr) return;
-            domain_->push(call.what, detail::agreed_count(call, size) * call.element_bytes());
-        }
-        range(const range&) = delete;
-        ~range()
-        {
-            if (domain_ != nullptr) domain_->pop();
-        }
-
-    private:
-        const detail::nvtx_domain* domain_; ///< null: nobody listens
-    };
 };
 
 template <class Comm>

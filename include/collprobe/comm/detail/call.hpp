@@ -26,24 +26,28 @@ struct call_place {
     friend bool operator==(const call_place&, const call_place&) = default;
 };
 
-/// The properties that must be equal on all ranks of one collective. A member that a call does not use keeps its
-/// default, so that whole descriptions can be compared.
+/// The properties of a call that must be equal on all ranks, as a message between them. A member that a call does not
+/// use keeps its default, so that whole descriptions can be compared.
 struct call_description {
-    collective call = collective::barrier;
-    element_type type = element_type::uint8;
-    reduction operation = reduction::sum;
-    int root = -1;
     std::uint64_t count = 0;
     std::uint64_t leaves = 1;
     std::uint64_t number = 0; ///< of the rank's calls before
     call_place place{};
+    std::int32_t root = -1;
+    collective what = collective::barrier;
+    element_type type = element_type::uint8;
+    reduction operation = reduction::sum;
+    std::uint8_t unused = 0;
 
-    /// The size of `count` elements, in bytes.
-    std::uint64_t bytes() const noexcept { return count * static_cast<std::uint64_t>(bytes_of(type)); }
-    bool has_data() const noexcept { return call != collective::barrier && call != collective::split; }
-    bool reduces() const noexcept
+    /// Without its number and its place.
+    static call_description of(const collective_call& call, int size) noexcept
     {
-        return call == collective::all_reduce || call == collective::reduce_scatter;
+        return {.count = agreed_count(call, size),
+            .leaves = call.leaves,
+            .root = call.root,
+            .what = call.what,
+            .type = call.type,
+            .operation = call.operation};
     }
     friend bool operator==(const call_description&, const call_description&) = default;
 };
@@ -76,42 +80,41 @@ COLLPROBE_COLD_INLINE std::string message_of(const std::exception_ptr& cause)
 }
 
 /// "all_reduce of float, count 8, sum". With a reference of the same call, only the differences from the reference.
-COLLPROBE_COLD_INLINE std::string describe(const call_description& what, const call_description* reference = nullptr)
+COLLPROBE_COLD_INLINE std::string describe(const call_description& call, const call_description* reference = nullptr)
 {
-    if (reference != nullptr && reference->call != what.call) reference = nullptr;
+    if (reference != nullptr && reference->what != call.what) reference = nullptr;
     std::string text;
     const auto add = [&](const std::string& part) {
         if (!text.empty()) text += ", ";
         text += part;
     };
-    if (reference == nullptr) add(name(what.call));
-    if (what.has_data()) {
-        if (reference == nullptr) text += std::string(" of ") + name(what.type);
-        else if (reference->type != what.type) add(name(what.type));
-        if (reference == nullptr || reference->count != what.count) add("count " + std::to_string(what.count));
-        if (reference == nullptr ? what.leaves != 1 : reference->leaves != what.leaves) {
-            add("leaves " + std::to_string(what.leaves));
+    if (reference == nullptr) add(name(call.what));
+    if (call.what != collective::barrier) {
+        const bool reduces = call.what == collective::all_reduce || call.what == collective::reduce_scatter;
+        if (reference == nullptr) text += std::string(" of ") + name(call.type);
+        else if (reference->type != call.type) add(name(call.type));
+        if (reference == nullptr || reference->count != call.count) add("count " + std::to_string(call.count));
+        if (reference == nullptr ? call.leaves != 1 : reference->leaves != call.leaves) {
+            add("leaves " + std::to_string(call.leaves));
         }
-        if (what.reduces() && (reference == nullptr || reference->operation != what.operation)) {
-            add(name(what.operation));
-        }
-        if (what.root >= 0 && (reference == nullptr || reference->root != what.root)) {
-            add("root " + std::to_string(what.root));
+        if (reduces && (reference == nullptr || reference->operation != call.operation)) add(name(call.operation));
+        if (call.root >= 0 && (reference == nullptr || reference->root != call.root)) {
+            add("root " + std::to_string(call.root));
         }
     }
-    if (reference == nullptr ? what.place != call_place() : reference->place != what.place) {
-        const std::string place = what.place.text.data();
-        if (what.place.line != 0) add(place + ":" + std::to_string(what.place.line));
+    if (reference == nullptr ? call.place != call_place() : reference->place != call.place) {
+        const std::string place = call.place.text.data();
+        if (call.place.line != 0) add(place + ":" + std::to_string(call.place.line));
         else add(place.empty() ? "without a name" : "named '" + place + "'");
     }
-    if (reference != nullptr && reference->number != what.number) {
-        add("after " + std::to_string(what.number) + " calls, not " + std::to_string(reference->number));
+    if (reference != nullptr && reference->number != call.number) {
+        add("after " + std::to_string(call.number) + " calls, not " + std::to_string(reference->number));
     }
     return text;
 }
 
 /// The disagreement of the ranks of one collective.
-struct disagreement {
+struct call_mismatch {
     std::string message; ///< "ranks 0-6: all_reduce of float, count 8, sum; rank 7: count 7"
     std::vector<int> culprits; ///< ascending; empty if all agree
 };
@@ -119,7 +122,7 @@ struct disagreement {
 /// Groups the ranks by their calls. The culprits are the ranks outside the largest group. If two groups are the
 /// largest (always so with two ranks that differ), all ranks are culprits. `description_of(rank)` gives the call of a
 /// rank.
-COLLPROBE_COLD_INLINE disagreement compare_calls(int ranks, function_ref<call_description(int)> description_of)
+COLLPROBE_COLD_INLINE call_mismatch compare_calls(int ranks, function_ref<call_description(int)> description_of)
 {
     bool agree = true;
     for (int rank = 1; rank < ranks && agree; ++rank) agree = description_of(rank) == description_of(0);
@@ -151,7 +154,7 @@ COLLPROBE_COLD_INLINE disagreement compare_calls(int ranks, function_ref<call_de
         return members;
     };
     const call_description expected = description_of(reference);
-    disagreement result;
+    call_mismatch result;
     result.message = list_ranks(members_of(reference)) + ": " + describe(expected);
     for (int group = 0; group < ranks; ++group) {
         if (group == reference || size_of[static_cast<std::size_t>(group)] == 0) continue;

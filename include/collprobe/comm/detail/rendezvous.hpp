@@ -13,6 +13,7 @@
 #include <collprobe/comm/detail/call.hpp>
 #include <collprobe/comm/detail/call_order.hpp>
 #include <collprobe/comm/detail/failure.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/wait.hpp>
@@ -68,13 +69,6 @@ private:
     std::atomic<std::uint32_t> over_{0}; // the rounds that all ranks have left, modulo 2^32
 };
 
-/// One rank's arguments of a collective. The code that moves the data uses the addresses.
-struct posted_call {
-    call_description what;
-    const void* send = nullptr;
-    void* receive = nullptr;
-};
-
 /// The shared state of a communicator whose ranks live in one process, without the data movement.
 ///
 /// A rank numbers a collective when it is called (`next_call`). The ranks meet later, in call order, where the work
@@ -104,11 +98,11 @@ public:
     /// Waits for the rank's own turn and for all ranks, and checks that all made the same call. When it returns, the
     /// data may be moved. Then `leave` must follow, and nothing may block before it.
     /// \throws error if the ranks disagree, a rank is missing too long, or the rendezvous has failed.
-    void enter(int rank, std::uint64_t call, const posted_call& own, call_site where)
+    void enter(int rank, std::uint64_t call, const collective_call& own)
     {
-        await_turn(rank, call, own.what.call, where);
+        await_turn(rank, call, own.what, own.where);
         at(rank).posted = own;
-        meet(work_, rank, call, own.what.call, where, [&, this] { check_agreement(call); });
+        meet(work_, rank, call, own.what, own.where, [&, this] { check_agreement(call); });
     }
 
     void leave(int rank, std::uint64_t call) noexcept
@@ -117,8 +111,8 @@ public:
         at(rank).order.pass();
     }
 
-    /// The arguments of `rank` in the collective that the caller has entered.
-    const posted_call& posted(int rank) const noexcept { return ranks_[static_cast<std::size_t>(rank)].posted; }
+    /// The call of `rank` in the collective that the caller has entered.
+    const collective_call& posted(int rank) const noexcept { return ranks_[static_cast<std::size_t>(rank)].posted; }
 
     /// The same for a host call, which must be the rank's `call`-th. `resolve()` runs on the last rank.
     void enter_on_host(
@@ -154,7 +148,7 @@ public:
 private:
     struct alignas(64) rank_state {
         call_order order;
-        posted_call posted;
+        collective_call posted;
     };
     rank_state& at(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
 
@@ -164,8 +158,8 @@ private:
 
     void check_agreement(std::uint64_t call)
     {
-        disagreement found
-            = compare_calls(size(), [&](int rank) -> const call_description& { return posted(rank).what; });
+        call_mismatch found
+            = compare_calls(size(), [&](int rank) { return call_description::of(posted(rank), size()); });
         if (found.culprits.empty()) return;
         fail({status::mismatch,
             "the ranks disagree in call " + std::to_string(call) + " of the communicator: " + found.message,

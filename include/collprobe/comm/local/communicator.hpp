@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/local/calls.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/detail/moves.hpp>
+#include <collprobe/comm/local/group.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/device/host/device.hpp>
 
@@ -60,7 +60,7 @@ private:
     using mover = void (*)(const detail::group_state&, int rank);
 
     /// Any stream and any memory of the process will do.
-    static void require_fit(stream_ref, const collective_call&) noexcept {}
+    static void require_fit(stream_ref, const collprobe::detail::caller<communicator>&) noexcept {}
 
     communicator(state_ref state, int rank) noexcept : base(std::move(state), rank) {}
 
@@ -68,21 +68,20 @@ private:
     struct task {
         state_ref state;
         int rank;
-        std::uint64_t call;
-        posted_call own;
-        call_site where;
+        std::uint64_t number;
+        collective_call call;
         mover move;
 
         void operator()() const
         {
-            state->meet.enter(rank, call, own, where);
+            state->meet.enter(rank, number, call);
             if (move != nullptr) move(*state, rank);
-            state->meet.leave(rank, call);
+            state->meet.leave(rank, number);
         }
 
         void cancel(const std::exception_ptr& cause) const noexcept
         {
-            state->could_not_take_part(rank, own.what.call, cause);
+            state->could_not_take_part(rank, call.what, cause);
         }
     };
 
@@ -92,11 +91,11 @@ private:
         return detail::mover_of<T>(call);
     }
 
-    void enqueue(stream_ref on, const posted_call& own, mover move, call_site where) const
+    void enqueue(stream_ref on, const collective_call& call, mover move) const
     {
-        const std::uint64_t call = state_->meet.next_call(rank_);
+        const std::uint64_t number = state_->meet.next_call(rank_);
         try {
-            on.enqueue(task{state_, rank_, call, own, where, move});
+            on.enqueue(task{state_, rank_, number, call, move});
         } catch (const std::exception& cause) {
             // The number is taken, and no task will run with it.
             state_->could_not_enqueue(rank_, cause.what());

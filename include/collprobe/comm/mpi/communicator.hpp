@@ -7,12 +7,14 @@
 #include <string>
 #include <utility>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/detail/checked_collectives.hpp>
-#include <collprobe/comm/mpi/detail/handle.hpp>
-#include <collprobe/comm/mpi/detail/library.hpp>
+#include <collprobe/comm/detail/call.hpp>
+#include <collprobe/comm/detail/call_order.hpp>
+#include <collprobe/comm/detail/failure.hpp>
 #include <collprobe/comm/mpi/detail/moves.hpp>
-#include <collprobe/comm/mpi/options.hpp>
+#include <collprobe/comm/mpi/detail/types.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/ref.hpp>
@@ -27,6 +29,107 @@
 /// stream: `mismatch` for a message longer than expected, `device_failure` for a lack of memory, else `peer_failure`.
 /// But MPI first runs the error handler of the `MPI_Comm`, and the default one ends the job.
 namespace collprobe::inline COLLPROBE_ABI::mpi {
+
+/// The time-out and the name of an MPI communicator.
+struct options {
+    /// How long `synchronize` waits for a stream. A negative number means for ever.
+    std::int64_t timeout_ms = 30'000;
+    /// The communicator's name in messages.
+    std::string name = "mpi";
+};
+
+namespace detail {
+
+using mover = void (*)(const transfer&);
+
+/// The state that the copies of a communicator and its queued work share: the `MPI_Comm`, the order of calls and the
+/// failure. One host thread at a time makes calls; the work runs on the threads of the streams.
+class handle : public collprobe::detail::ref_counted {
+public:
+    /// Reads the properties of the `MPI_Comm`.
+    /// \throws error as `communicator_ref`'s constructor.
+    handle(MPI_Comm comm, options settings, call_site where) : comm_(comm), settings_(std::move(settings))
+    {
+        const error_origin unknown{.call = "mpi::communicator_ref", .communicator = settings_.name, .where = where};
+        require_threads(unknown);
+        if (comm_ == MPI_COMM_NULL) throw error(status::invalid_argument, "the MPI_Comm is MPI_COMM_NULL", unknown);
+        if (settings_.timeout_ms == 0) {
+            throw error(status::invalid_argument, "timeout_ms is 0: nothing could be waited for", unknown);
+        }
+        try {
+            int inter = 0;
+            require(MPI_Comm_test_inter(comm_, &inter), "MPI_Comm_test_inter");
+            if (inter != 0) throw error(status::invalid_argument, "the MPI_Comm is an inter-communicator", unknown);
+            require(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+            require(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+        } catch (const refusal& said) {
+            throw error(status_of(said.code), describe(said), unknown);
+        }
+    }
+    handle(const handle&) = delete;
+
+    MPI_Comm comm() const noexcept { return comm_; }
+    int rank() const noexcept { return rank_; }
+    int size() const noexcept { return size_; }
+    const options& settings() const noexcept { return settings_; }
+
+    error_origin origin(const char* call, call_site where) const
+    {
+        return {.call = call, .rank = rank_, .size = size_, .communicator = settings_.name, .where = where};
+    }
+    /// \throws error the failure, if there is one.
+    void require_usable(const char* call, call_site where) const
+    {
+        failure_.require_none([&, this] { return origin(call, where); });
+    }
+    /// Stores the first failure, which is final: no call takes place that has not begun.
+    void fail(collprobe::detail::failure cause)
+    {
+        failure_.set(std::move(cause));
+        order_.close();
+    }
+
+    /// The same because of this rank.
+    void lose_rank(const std::string& why)
+    {
+        fail({status::peer_failure, collprobe::detail::list_ranks({rank_}) + why, {rank_}});
+    }
+
+    /// The number of the call that the rank makes now.
+    std::uint64_t next_call() noexcept { return order_.take(); }
+
+    /// Does call `number` of the communicator by `move`, when the calls before it are done.
+    /// \throws error the communicator's failure, which is final.
+    void perform(std::uint64_t number, const collective_call& call, mover move)
+    {
+        const char* const name = collprobe::name(call.what);
+        (void)order_.await(number, collprobe::detail::deadline::never());
+        require_usable(name, call.where);
+        try {
+            move({call, comm_, rank_, size_, collprobe::detail::agreed_count(call, size_), scratch_});
+        } catch (const refusal& said) {
+            fail({status_of(said.code), describe(said), {}});
+        } catch (const std::exception& cause) {
+            fail({status::device_failure,
+                std::string(name) + " (call " + std::to_string(number) + " of the communicator) could not be done: "
+                    + cause.what(),
+                {rank_}});
+        }
+        require_usable(name, call.where);
+        order_.pass();
+    }
+
+private:
+    MPI_Comm comm_;
+    options settings_;
+    int rank_ = -1;
+    int size_ = 0;
+    collprobe::detail::call_order order_;
+    scratch scratch_; // only the call whose turn it is uses it
+    collprobe::detail::first_failure failure_;
+};
+
+} // namespace detail
 
 /// A borrowed `MPI_Comm`. It must outlive this object and its copies, which are the same rank. Cheap to copy and to
 /// move.
@@ -43,7 +146,7 @@ namespace collprobe::inline COLLPROBE_ABI::mpi {
 /// As MPI demands, the collectives of one communicator run one after the other in call order: a later call on another
 /// stream sleeps until the earlier one is done. MPI may wait busily for a peer within a call, not between calls.
 /// Cost: that of MPI's own collectives; comm/mpi/README.md lists the additional copies and memory.
-class communicator_ref : public collprobe::detail::checked_collectives<communicator_ref, host::device> {
+class communicator_ref : public collectives<communicator_ref, host::device> {
 public:
     /// Reads rank and size. Not collective.
     /// \throws error `invalid_argument`: MPI not initialised, MPI_COMM_NULL, an inter-communicator, a time-out of 0;
@@ -69,11 +172,12 @@ public:
     void make(const collective_call& call, stream_ref on) const
     {
         handle_->require_usable(collprobe::name(call.what), call.where);
-        require_right(call);
-        require_countable(call);
-        const call_description what = report(call, on);
+        const caller who(*this, call.what, call.where);
+        who.require_right(call);
+        require_countable(call, who);
+        order_hooks::call(on, rank(), call, false);
         const order_hooks::silent inner_work;
-        enqueue(what, call, on, &detail::move<T>);
+        enqueue(call, on, &detail::move<T>);
     }
 
     /// Throws the communicator's failure, if it has one. Never blocks.
@@ -81,11 +185,7 @@ public:
 
     /// Makes each later call of this rank throw `peer_failure` with the reason, also calls that wait in a stream. The
     /// peers notice nothing.
-    void fail(const std::string& reason) const
-    {
-        handle_->fail(
-            {status::peer_failure, collprobe::detail::list_ranks({rank()}) + " gave up: " + reason, {rank()}});
-    }
+    void fail(const std::string& reason) const { handle_->lose_rank(" gave up: " + reason); }
 
     /// Blocks the caller until the work on `on` is done, as the stream's own `synchronize` does, but at most for
     /// `options::timeout_ms`.
@@ -110,52 +210,43 @@ public:
     }
 
 private:
-    using call_description = collprobe::detail::call_description;
-    using mover = void (*)(collective, const detail::transfer&);
+    using caller = collprobe::detail::caller<communicator_ref>;
 
     /// One rank's part in a collective, in its stream.
     struct task {
         collprobe::detail::ref<detail::handle> handle;
         std::uint64_t number;
-        call_description what;
-        const void* send;
-        void* receive;
-        mover move;
-        call_site where;
+        collective_call call;
+        detail::mover move;
 
-        void operator()() const { handle->perform(number, what, send, receive, where, move); }
+        void operator()() const { handle->perform(number, call, move); }
         void cancel(const std::exception_ptr& cause) const noexcept
         {
-            handle->fail({status::peer_failure,
-                collprobe::detail::list_ranks({handle->rank()}) + " could not take part in "
-                    + collprobe::name(what.call)
-                    + ", because earlier work on its stream failed: " + collprobe::detail::message_of(cause),
-                {handle->rank()}});
+            handle->lose_rank(std::string(" could not take part in ") + collprobe::name(call.what)
+                + ", because earlier work on its stream failed: " + collprobe::detail::message_of(cause));
         }
     };
 
     /// Calls without parts go piece by piece, so their counts have no limit.
-    void require_countable(const collective_call& call) const
+    static void require_countable(const collective_call& call, const caller& who)
     {
         const auto [send_has_parts, receive_has_parts, rule] = collprobe::detail::shape_of(call.what);
         const std::uint64_t elements = send_has_parts ? call.send_count : receive_has_parts ? call.receive_count : 0;
         if (elements <= detail::most_elements) return;
-        refuse(collprobe::name(call.what), call.where,
-            std::string(send_has_parts ? "send" : "receive") + " has " + std::to_string(elements)
+        who.refuse(std::string(send_has_parts ? "send" : "receive") + " has " + std::to_string(elements)
                 + " elements: MPI takes at most " + std::to_string(detail::most_elements)
                 + " in a call, all parts together",
             status::unsupported);
     }
 
-    void enqueue(const call_description& what, const collective_call& call, stream_ref on, mover move) const
+    void enqueue(const collective_call& call, stream_ref on, detail::mover move) const
     {
         const std::uint64_t number = handle_->next_call();
         try {
-            on.enqueue(task{handle_, number, what, call.send, call.receive, move, call.where});
+            on.enqueue(task{handle_, number, call, move});
         } catch (const std::exception& cause) {
             // The number is taken, and no task will run with it.
-            handle_->fail({status::peer_failure,
-                collprobe::detail::list_ranks({rank()}) + " could not enqueue: " + cause.what(), {rank()}});
+            handle_->lose_rank(std::string(" could not enqueue: ") + cause.what());
             throw;
         }
     }

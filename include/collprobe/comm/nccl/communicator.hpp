@@ -9,8 +9,9 @@
 
 #include <nccl.h>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/detail/checked_collectives.hpp>
+#include <collprobe/comm/detail/call.hpp>
 #include <collprobe/comm/group_follower.hpp>
 #include <collprobe/comm/nccl/detail/call.hpp>
 #include <collprobe/comm/nccl/detail/check.hpp>
@@ -23,6 +24,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/device/cuda/device.hpp>
+#include <collprobe/order/hooks.hpp>
 
 /// NCCL's communicators, borrowed from a trainer. NCCL 2.19 or newer; any C++ compiler, no nvcc. comm/README.md has the
 /// rules of errors, comm/nccl/README.md the details and the calls that may block for ever.
@@ -48,15 +50,14 @@ namespace collprobe::inline COLLPROBE_ABI::nccl {
 /// A count of 0 calls nothing. Arithmetic and the order of additions are NCCL's.
 /// Cost: a call takes about a microsecond of the host beyond NCCL's own, most of it for the check of its buffers. The
 /// README has the bytes that each collective sends.
-class communicator_ref : public collprobe::detail::checked_collectives<communicator_ref, cuda::device> {
+class communicator_ref : public collectives<communicator_ref, cuda::device> {
 public:
     /// Waits until the `ncclComm_t` is initialised (if that is under way), reads its rank, size and device, and takes
     /// the memory that barriers need. Make it once, not for each call.
     /// \throws error `invalid_argument` for a null handle or a time-out of 0; NCCL's errors; `timeout`.
     explicit communicator_ref(ncclComm_t borrowed, options settings = {}, call_site where = call_site::current())
-        : handle_(collprobe::detail::make_ref<detail::handle>(borrowed, std::move(settings)))
+        : handle_(collprobe::detail::make_ref<detail::handle>(borrowed, std::move(settings), where))
     {
-        handle_->open(where);
     }
     communicator_ref(std::nullptr_t, options = {}, call_site = call_site::current()) = delete;
     // A move copies: the object that is moved from is the same rank still.
@@ -97,7 +98,11 @@ public:
     void check_buffer(view<T> buffer, const char* argument, collective call, stream_ref on,
         call_site where = call_site::current()) const
     {
-        detail::argument_check(*handle_, call, on, where).buffer(buffer, argument);
+        const caller who(*this, call, where);
+        const auto current = usable_device(who, on);
+        const std::string flaw = collprobe::detail::flaw_of_buffer(buffer);
+        if (!flaw.empty()) who.refuse(argument + flaw);
+        detail::require_memory(who, *handle_, on, buffer.data(), buffer.count(), sizeof(T), argument);
     }
 
     /// \throws error see the top of this file.
@@ -135,26 +140,43 @@ public:
     }
 
 private:
+    using caller = collprobe::detail::caller<communicator_ref>;
+
+    /// Makes the rank's GPU current while the result lives.
+    /// \throws error the failure, if there is one; for a stream that cannot be used.
+    cuda::device_guard usable_device(const caller& who, stream_ref on) const
+    {
+        handle_->require_usable(who.call(), who.where());
+        cuda::device_guard current(handle_->device(), who.where());
+        detail::require_stream(who, *handle_, on);
+        return current;
+    }
     /// NCCL takes the type as a number.
     void make_of_any_type(const collective_call& call, stream_ref on) const
     {
-        const call_site where = call.where;
-        const detail::argument_check check(*handle_, call.what, on, where);
-        require_right(call);
-        check.places(call);
+        const caller who(*this, call.what, call.where);
+        const auto current = usable_device(who, on);
+        who.require_right(call);
+        if (call.reduces() && !detail::can_reduce(call.type)) {
+            who.refuse(
+                std::string("NCCL before 2.24 does not reduce ") + collprobe::name(call.type), status::unsupported);
+        }
+        const std::uint64_t bytes = call.element_bytes();
+        if (call.sends(rank()))
+            detail::require_memory(who, *handle_, on, call.send, call.send_count, bytes, "send");
+        detail::require_memory(who, *handle_, on, call.receive, call.receive_count, bytes, "receive");
         // In a group NCCL may enqueue a call of several ranks later. (It enqueues a call of one rank at once.)
-        const auto what = report(call, on, size() > 1);
+        order_hooks::call(on, rank(), call, size() > 1);
         const order_hooks::silent inner_work;
-        const bool is_barrier = what.call == collective::barrier;
-        if (is_barrier ? size() == 1 : what.count == 0) {
-            (void)handle_->check(collprobe::name(what.call), where);
+        const bool is_barrier = call.what == collective::barrier;
+        if (is_barrier ? size() == 1 : call.receive_count == 0) {
+            (void)handle_->check(who.call(), call.where);
             return;
         }
-        handle_->enqueue(detail::function_of(what.call), collprobe::name(what.call), where, [&, this](ncclComm_t comm) {
+        handle_->enqueue(detail::function_of(call.what), who.call(), call.where, [&, this](ncclComm_t comm) {
             if (is_barrier)
                 return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
-            return detail::make_call(
-                what, call.sends(rank()) ? call.send : call.receive, call.receive, size(), comm, on.get());
+            return detail::make_call(call, rank(), size(), comm, on.get());
         });
     }
 

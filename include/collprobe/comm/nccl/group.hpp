@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,34 +17,6 @@
 #include <collprobe/order/hooks.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::nccl {
-
-namespace detail {
-
-/// Keeps the current device: NCCL makes its own device current when a group fails. As with `cuda::device_guard`, no
-/// context is created.
-class device_keeper {
-public:
-    device_keeper() noexcept { note(cudaGetDevice(&before_), before_); }
-    device_keeper(const device_keeper&) = delete;
-    ~device_keeper()
-    {
-        int now = -1;
-        note(cudaGetDevice(&now), now);
-        if (before_ < 0 || now == before_ || !cuda::detail::has_context(before_)) return;
-        if (const cudaError_t code = cudaSetDevice(before_); code != cudaSuccess) cuda::detail::forget(code);
-    }
-
-private:
-    static void note(cudaError_t code, int& device) noexcept
-    {
-        if (code == cudaSuccess) return;
-        cuda::detail::forget(code);
-        device = -1;
-    }
-    int before_ = -1;
-};
-
-} // namespace detail
 
 /// Several collectives as one, of one or more communicators: `ncclGroupStart` and, at the end, `ncclGroupEnd`. Groups
 /// nest; the outermost one counts. A group belongs to the thread that opened it and is closed on that thread.
@@ -151,7 +124,7 @@ private:
             std::vector<detail::ref<detail::handle>> members;
         } const all(*open_);
 
-        const detail::device_keeper current;
+        const cuda::device_guard current(std::nothrow); // NCCL makes its own device current when a group fails
         const ncclResult_t result = ncclGroupEnd();
         if (result == ncclInProgress) {
             for (const auto& member : all.members) member->await("the group", call, where);

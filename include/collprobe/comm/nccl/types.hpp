@@ -2,18 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstdint>
 #include <iterator>
 #include <string>
-#include <type_traits>
 
 #include <nccl.h>
 
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
-#include <collprobe/core/view.hpp>
 
 #if NCCL_VERSION_CODE < 21900
 #error "collprobe needs NCCL 2.19 or newer"
@@ -62,9 +58,7 @@ struct foreign_reduction<ncclRedOp_t> {
 } // namespace collprobe
 
 /// NCCL's names of the library's types, operations and errors.
-namespace collprobe::inline COLLPROBE_ABI::nccl {
-
-namespace detail {
+namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 
 #if NCCL_VERSION_CODE >= 22400
 inline constexpr ncclDataType_t float8_types[] = {ncclFloat8e4m3, ncclFloat8e5m2};
@@ -132,43 +126,4 @@ inline std::string last_error(ncclComm_t comm)
     return " (NCCL's last error: " + text + ")";
 }
 
-template <class T>
-consteval auto same_layout()
-{
-    using collprobe::detail::element_for;
-    if constexpr (element<element_for<T>>) return std::type_identity<element_for<T>>{};
-    else if constexpr (!std::integral<T> || std::same_as<T, bool>) return std::type_identity<void>{};
-    else if constexpr (sizeof(T) == 1) {
-        return std::type_identity<std::conditional_t<std::is_signed_v<T>, std::int8_t, std::uint8_t>>{};
-    } else if constexpr (sizeof(T) == 4) {
-        return std::type_identity<std::conditional_t<std::is_signed_v<T>, std::int32_t, std::uint32_t>>{};
-    } else if constexpr (sizeof(T) == 8) {
-        return std::type_identity<std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>{};
-    } else return std::type_identity<void>{};
-}
-
-/// The library's element type for a trainer's type. It is T itself if T is one of element.hpp, `float16` for CUDA's
-/// `__half` and so on, and a fixed-width integer for another name of an integer of 8, 32 or 64 bits (`long long`,
-/// `char`). Void if NCCL or the library has no such elements.
-template <class T>
-using element_of = typename decltype(same_layout<std::remove_const_t<T>>())::type;
-
-} // namespace detail
-
-/// The `count` elements at `data` as a view, in the library's type of that layout: `__half*` gives a `view<float16>`.
-/// `count` is in elements, as NCCL's counts are. Reads nothing.
-template <class T>
-auto elements(T* data, std::uint64_t count) noexcept
-{
-    using same = detail::element_of<T>;
-    static_assert(!std::is_void_v<same>,
-        "nccl::elements takes the types of core/element.hpp, CUDA's of their layout (__half, __nv_bfloat16, "
-        "__nv_fp8_e4m3, __nv_fp8_e5m2) and integers of 8, 32 or 64 bits");
-    if constexpr (!std::is_void_v<same>) {
-        using result = std::conditional_t<std::is_const_v<T>, const same, same>;
-        if constexpr (std::same_as<result, T>) return view<T>(data, count);
-        else return view<result>(reinterpret_cast<result*>(data), count);
-    }
-}
-
-} // namespace collprobe::nccl
+} // namespace collprobe::nccl::detail

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,9 +25,10 @@ namespace detail {
 template <class Of, class... Elements>
 void start_over(Of& of, std::vector<Elements> Of::*... kept)
 {
-    std::tuple<std::vector<Elements>...> memory(std::move(of.*kept)...);
-    of = Of();
-    std::apply([&](auto&... each) { ((each.clear(), of.*kept = std::move(each)), ...); }, memory);
+    Of fresh;
+    ((of.*kept).clear(), ...);
+    ((fresh.*kept).swap(of.*kept), ...);
+    of = std::move(fresh);
 }
 
 } // namespace detail
@@ -256,7 +256,7 @@ struct step_record {
     /// A rank could not judge an earlier step, as after an error, so that it remembered other things than the others.
     /// From this step on all ranks remember nothing of earlier steps.
     bool forgot = false;
-    std::uint64_t unprobed_calls = 0; ///< calls for which a captured step had no room: forwarded, not measured
+    std::uint64_t unprobed_calls = 0; ///< calls for which the step had no room: forwarded, not measured
     /// Calls that nothing in this step reads: statistics are of floating point and may be taken each k-th step, and no
     /// part looked. Where steps without any record lie before this one, also the calls of those.
     std::uint64_t unread_calls = 0;

@@ -15,19 +15,22 @@ namespace collprobe::inline COLLPROBE_ABI::cuda {
 
 namespace detail {
 
-/// The calling thread's device; -1 if CUDA cannot say.
-inline int current_device() noexcept
-{
-    int ordinal = -1;
-    return cudaGetDevice(&ordinal) == cudaSuccess ? ordinal : -1;
-}
-
 /// Clears the calling thread's last error if it is `code`. An error that the library has thrown, or the answer "not
 /// ready", must not turn up again at the caller's next `cudaGetLastError`. An older error of the caller stays. An
 /// error that makes the context unusable stays too, because CUDA keeps it.
 inline void forget(cudaError_t code) noexcept
 {
     if (cudaPeekAtLastError() == code) (void)cudaGetLastError();
+}
+
+/// The calling thread's device; -1 if CUDA cannot say.
+inline int current_device() noexcept
+{
+    int ordinal = -1;
+    const cudaError_t code = cudaGetDevice(&ordinal);
+    if (code == cudaSuccess) return ordinal;
+    forget(code);
+    return -1;
 }
 
 /// The device of a stream. A default stream belongs to the current device. With a runtime or a driver before 12.8
@@ -164,6 +167,8 @@ public:
         const char* call = nullptr;
         if (const cudaError_t code = enter(ordinal, call); code != cudaSuccess) detail::forget(code);
     }
+    /// Switches nothing: keeps the current device for calls that may change it.
+    explicit device_guard(std::nothrow_t) noexcept : previous_(detail::current_device()) {}
     device_guard(device_guard&& other) noexcept : previous_(std::exchange(other.previous_, -1)) {}
     device_guard& operator=(device_guard&&) = delete;
     ~device_guard()

@@ -110,18 +110,14 @@ struct block_merge {
     __device__ static T run(storage& memory, const T& mine, Merge merge = {})
     {
         if constexpr (std::is_empty_v<T>) return mine;
-        else return run_all(memory, mine, merge);
-    }
-
-private:
-    __device__ static T run_all(storage& memory, const T& mine, Merge merge)
-    {
-        T all = merge_lanes<warp>(mine, merge);
-        T* const of_warp = reinterpret_cast<T*>(memory.of_warp);
-        if (threadIdx.x % warp == 0) of_warp[threadIdx.x / warp] = all;
-        __syncthreads();
-        if (threadIdx.x < warps) all = merge_lanes<warps>(of_warp[threadIdx.x], merge);
-        return all;
+        else {
+            T all = merge_lanes<warp>(mine, merge);
+            T* const of_warp = reinterpret_cast<T*>(memory.of_warp);
+            if (threadIdx.x % warp == 0) of_warp[threadIdx.x / warp] = all;
+            __syncthreads();
+            if (threadIdx.x < warps) all = merge_lanes<warps>(of_warp[threadIdx.x], merge);
+            return all;
+        }
     }
 };
 

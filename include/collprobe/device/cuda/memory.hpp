@@ -24,15 +24,17 @@ constexpr std::size_t bytes_of(std::uint64_t count, std::size_t element_bytes) n
     return count > SIZE_MAX / element_bytes ? SIZE_MAX : static_cast<std::size_t>(count) * element_bytes;
 }
 
-/// The part that both kinds of buffer share: an owned run of `size()` elements, not initialised, in memory of the
-/// device that is current at construction, or in page-locked host memory.
+/// Owned memory for `size()` trivially copyable elements, not initialised. Synchronise before it is freed: freeing
+/// memory that queued work still uses is an error, as on any device.
+/// \throws error `device_failure` if there is not enough memory.
+/// Cost: `cudaMalloc` and `cudaFree`, which may wait for the device: set-up only.
 template <class T, bool is_pinned>
 class owned_memory {
     static_assert(std::is_trivially_copyable_v<T>);
 
 public:
     owned_memory() noexcept = default;
-    owned_memory(std::uint64_t count, call_site where)
+    explicit owned_memory(std::uint64_t count, call_site where = call_site::current())
     {
         if (count == 0) return;
         check(cudaGetDevice(&device_), "cudaGetDevice", -1, where);
@@ -76,8 +78,12 @@ public:
     std::size_t size() const noexcept { return static_cast<std::size_t>(count_); }
     /// The device that was current at construction; -1 without memory.
     int device() const noexcept { return device_; }
+    // Of memory that the host can read.
+    T* begin() const noexcept requires is_pinned { return data_; }
+    T* end() const noexcept requires is_pinned { return data_ + count_; }
+    T& operator[](std::uint64_t index) const noexcept requires is_pinned { return data_[index]; }
 
-protected:
+private:
     T* data_ = nullptr;
     std::uint64_t count_ = 0;
     int device_ = -1;
@@ -85,35 +91,14 @@ protected:
 
 } // namespace detail
 
-/// Owned memory of the device that was current at construction, for `size()` trivially copyable elements, not
-/// initialised. The host must not read it, so it has no iterators. Synchronise before it is freed: freeing memory
-/// that queued work still uses is an error, as on any device.
-/// \throws error `device_failure` if there is not enough memory.
-/// Cost: `cudaMalloc` and `cudaFree`, which may wait for the device: set-up only.
+/// Memory of the device that was current at construction. The host must not read it, so it has no iterators.
 template <class T>
-class buffer : public detail::owned_memory<T, false> {
-public:
-    buffer() noexcept = default;
-    explicit buffer(std::uint64_t count, call_site where = call_site::current())
-        : detail::owned_memory<T, false>(count, where)
-    {
-    }
-};
+using buffer = detail::owned_memory<T, false>;
 
-/// Owned page-locked host memory that all devices read and write under the same address. The host may read what a
-/// device wrote once an event has passed behind the write. Freeing and cost are as for `buffer`.
+/// Page-locked host memory that all devices read and write under the same address. The host may read what a device
+/// wrote once an event has passed behind the write.
 template <class T>
-class pinned_buffer : public detail::owned_memory<T, true> {
-public:
-    pinned_buffer() noexcept = default;
-    explicit pinned_buffer(std::uint64_t count, call_site where = call_site::current())
-        : detail::owned_memory<T, true>(count, where)
-    {
-    }
-    T* begin() const noexcept { return this->data_; }
-    T* end() const noexcept { return this->data_ + this->count_; }
-    T& operator[](std::uint64_t index) const noexcept { return this->data_[index]; }
-};
+using pinned_buffer = detail::owned_memory<T, true>;
 
 /// Device memory that `device::reduce` needs between its blocks: the partial results, and a ticket by which the last
 /// block knows that it is the last. One stream at a time uses a workspace.

@@ -47,7 +47,7 @@ public:
     /// synchronisation. To wait for an access of an open capture makes `on` part of that capture, as always in CUDA.
     /// Accesses of a capture that has ended are not waited for: a graph runs when it is launched.
     /// \throws error `invalid_argument` in a capture, if work outside of it still makes such an access.
-    void order(stream_ref on, byte_range range, access_mode mode, const char* call, call_site where)
+    void wait_for_conflicts(stream_ref on, byte_range range, access_mode mode, const char* call, call_site where)
     {
         if constexpr (can_capture<stream_ref>) join_captures(on, range, mode, where);
         const unsigned long long capture = capture_under_way(on, where);
@@ -65,32 +65,22 @@ public:
         }
     }
 
-    /// Adds an access that `order` has ordered; it ends where `done` was recorded on `on`.
-    void note(stream_ref on, byte_range range, access_mode mode, const event& done, call_site where)
+    /// Adds an access that has waited; it ends where `done` was recorded on `on`.
+    void add(stream_ref on, byte_range range, access_mode mode, const event& done, call_site where)
     {
         const unsigned long long capture = capture_under_way(on, where);
         const stream_id id = on.id(where);
-        std::size_t kept = 0;
-        for (std::size_t i = 0; i < uses_.size(); ++i) {
-            use& earlier = uses_[i];
+        const bool drops_captured = uses_.size() >= too_many;
+        std::erase_if(uses_, [&](const use& earlier) {
             // Work that waits for this access waits for those too. Accesses of other captures stay: they may be open.
             const bool implied = earlier.capture == capture && range.covers(earlier.range)
                 && (mode == access_mode::write || (earlier.mode == access_mode::read && earlier.stream == id));
-            const bool forgotten = earlier.capture != capture && earlier.capture != 0 && uses_.size() >= too_many;
-            if (implied || forgotten) continue;
-            if (kept != i) uses_[kept] = std::move(earlier);
-            ++kept;
-        }
-        uses_.resize(kept);
+            return implied || (drops_captured && earlier.capture != capture && earlier.capture != 0);
+        });
         if (capture == 0 && uses_.size() >= many) forget_finished();
         if (range.first < range.end) uses_.push_back({id, range, mode, capture, done});
     }
 
-    /// Lets `on` wait for all accesses, as for a write of the whole buffer.
-    void order_all(stream_ref on, const char* call, call_site where)
-    {
-        order(on, {0, UINT64_MAX}, access_mode::write, call, where);
-    }
     /// Waits for all accesses, except captured ones; returns false if some are not done at the deadline.
     bool finished_by(deadline until) const noexcept
     {
@@ -123,32 +113,20 @@ private:
     void join_captures(stream_ref on, byte_range range, access_mode mode, call_site where)
     {
         if (capture_under_way(on, where) != 0) return;
-        std::size_t kept = 0;
-        for (std::size_t i = 0; i < uses_.size(); ++i) {
-            bool ended = false;
-            if (uses_[i].capture != 0 && uses_[i].conflicts_with(range, mode)) {
-                try {
-                    on.wait(uses_[i].done, where);
-                } catch (const error& refused) {
-                    if (refused.code() != status::invalid_argument) throw;
-                    ended = true; // the capture has ended
-                }
+        std::erase_if(uses_, [&](const use& earlier) {
+            if (earlier.capture == 0 || !earlier.conflicts_with(range, mode)) return false;
+            try {
+                on.wait(earlier.done, where);
+                return false;
+            } catch (const error& refused) {
+                if (refused.code() != status::invalid_argument) throw;
+                return true; // the capture has ended
             }
-            if (ended) continue;
-            if (kept != i) uses_[kept] = std::move(uses_[i]);
-            ++kept;
-        }
-        uses_.resize(kept);
+        });
     }
     void forget_finished()
     {
-        std::size_t kept = 0;
-        for (std::size_t i = 0; i < uses_.size(); ++i) {
-            if (uses_[i].capture == 0 && is_finished(uses_[i].done)) continue;
-            if (kept != i) uses_[kept] = std::move(uses_[i]);
-            ++kept;
-        }
-        uses_.resize(kept);
+        std::erase_if(uses_, [](const use& earlier) { return earlier.capture == 0 && is_finished(earlier.done); });
     }
     static bool is_finished(const event& done) noexcept
     {

@@ -66,9 +66,21 @@ public:
     }
 
     gather_path path() const noexcept { return path_; }
-    bool has_history() const noexcept
+    /// Calls `use(buffer, bytes, mode)` for each `guarded` buffer that the gather reads or writes.
+    template <class Use>
+    void for_each_access(const Use& use) const
     {
-        return what_.source.history() != nullptr || what_.destination.history() != nullptr || shard() != nullptr;
+        if (auto* const from = what_.source.history()) {
+            use(*from, from->range_of(0, source_.count()), access_mode::read);
+        }
+        if (auto* const to = what_.destination.history()) use(*to, to->range_of(0, to->count()), access_mode::write);
+        if (auto* const kept = shard()) use(*kept, kept->range_of(0, kept->count()), mode_of_shard());
+    }
+    bool has_history() const
+    {
+        bool found = false;
+        for_each_access([&](const auto&, byte_range, access_mode) { found = true; });
+        return found;
     }
 
     /// Whether both may be in one group: neither may touch memory that the other writes.
@@ -80,15 +92,9 @@ public:
     /// Lets `on` wait for work that still uses the memory.
     void order(stream_ref on) const
     {
-        if (auto* const from = what_.source.history()) {
-            from->history(call, where_).order(on, from->range_of(0, source_.count()), access_mode::read, call, where_);
-        }
-        if (auto* const to = what_.destination.history()) {
-            to->history(call, where_).order(on, to->range_of(0, to->count()), access_mode::write, call, where_);
-        }
-        if (auto* const kept = shard()) {
-            kept->history(call, where_).order(on, kept->range_of(0, kept->count()), mode_of_shard(), call, where_);
-        }
+        for_each_access([&, this](auto& buffer, byte_range range, access_mode mode) {
+            buffer.history(call, where_).wait_for_conflicts(on, range, mode, call, where_);
+        });
     }
 
     /// Writes this rank's part to the memory that it is sent from.
@@ -113,15 +119,9 @@ public:
     /// Adds the accesses to the histories; they end where `done` was recorded on `on`.
     void note(stream_ref on, const event& done) const
     {
-        if (auto* const from = what_.source.history()) {
-            from->history(call, where_).note(on, from->range_of(0, source_.count()), access_mode::read, done, where_);
-        }
-        if (auto* const to = what_.destination.history()) {
-            to->history(call, where_).note(on, to->range_of(0, to->count()), access_mode::write, done, where_);
-        }
-        if (auto* const kept = shard()) {
-            kept->history(call, where_).note(on, kept->range_of(0, kept->count()), mode_of_shard(), done, where_);
-        }
+        for_each_access([&, this](auto& buffer, byte_range range, access_mode mode) {
+            buffer.history(call, where_).add(on, range, mode, done, where_);
+        });
     }
     /// Gives the written buffers the generation of the source.
     void pass_generation() const
@@ -134,11 +134,11 @@ public:
         }
     }
     /// Sets the generation of the written buffers to 0, because their content is unknown.
-    void invalidate() const noexcept
+    void invalidate() const
     {
-        if (auto* const to = what_.destination.history()) to->set_generation(0);
-        if (auto* const kept = shard(); kept != nullptr && mode_of_shard() == access_mode::write)
-            kept->set_generation(0);
+        for_each_access([](auto& buffer, byte_range, access_mode mode) {
+            if (mode == access_mode::write) buffer.set_generation(0);
+        });
     }
 
 private:

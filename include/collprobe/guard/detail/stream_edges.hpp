@@ -38,19 +38,11 @@ void await_producers(
     const call_site where = who.where();
     if constexpr (can_capture<stream_ref>) {
         unsigned long long capture = on.capture_number(where);
-        bool outside = false;
         for (const stream_ref& producer : producers) {
-            const unsigned long long own = producer == on ? capture : producer.capture_number(where);
-            if (capture == 0) capture = own;
-            outside = outside || (own != capture);
+            if (capture == 0) capture = producer.capture_number(where);
         }
-        // The loop compared the producers before the first capturing one with 0.
-        if (capture != 0) {
-            for (const stream_ref& producer : producers) {
-                outside = outside || (!(producer == on) && producer.capture_number(where) != capture);
-            }
-        }
-        if (outside) {
+        for (const stream_ref& producer : producers) {
+            if (capture == 0 || producer == on || producer.capture_number(where) == capture) continue;
             who.fail(status::invalid_argument,
                 "half of it would be captured: the stream of the all-gather or a producer is capturing, and another "
                 "producer is not in that capture");

@@ -59,7 +59,6 @@ public:
         }
         slots_[hole] = slot{};
     }
-    std::size_t size() const noexcept { return used_; }
     void clear() noexcept
     {
         slots_.clear();

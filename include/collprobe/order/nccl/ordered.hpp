@@ -30,23 +30,30 @@ constexpr std::size_t bytes_of(ncclDataType_t type) noexcept
     }
 }
 
-/// `of_rank(ranks, rank)` returns the bytes that the call reads and writes. It is called before NCCL's function.
-struct nccl_access {
-    memory_range reads;
-    memory_range writes;
+/// What a rank's call reads or writes.
+struct nccl_bytes {
+    const void* data = nullptr;
+    std::size_t bytes = 0; ///< of a part, if there are parts
+    bool has_parts = false; ///< one for each rank
+    int only_rank = -1; ///< the rank that alone does so; -1: all do
+
+    memory_range of(int ranks, int rank) const noexcept
+    {
+        if (only_rank >= 0 && rank != only_rank) return {};
+        return {data, has_parts ? static_cast<std::size_t>(ranks) * bytes : bytes};
+    }
 };
-template <class OfRank>
-void tell_collective(ncclComm_t comm, cudaStream_t stream, const char* what, call_site where, const OfRank& of_rank,
-    bool is_transfer = false)
+/// Called before NCCL's function.
+inline void tell(ncclComm_t comm, cudaStream_t stream, const char* what, const nccl_bytes& reads,
+    const nccl_bytes& writes, call_site where, bool is_transfer = false)
 {
     if_checked([&](stream_order& to) {
         int ranks = 1;
         int rank = 0;
         if (ncclCommCount(comm, &ranks) != ncclSuccess || ncclCommUserRank(comm, &rank) != ncclSuccess) return;
-        const nccl_access access = of_rank(static_cast<std::size_t>(ranks), rank);
         // A communicator of one rank enqueues its collectives at once, even in a group.
         const bool deferrable = ranks > 1 || is_transfer;
-        to.collective(stream_of(stream), {access.reads}, {access.writes}, what, deferrable, where);
+        to.collective(stream_of(stream), {reads.of(ranks, rank)}, {writes.of(ranks, rank)}, what, deferrable, where);
     });
 }
 
@@ -69,45 +76,35 @@ inline ncclResult_t all_gather(const void* send, void* receive, std::size_t send
     ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
 {
     const std::size_t bytes = send_count * detail::bytes_of(type);
-    detail::tell_collective(comm, stream, "ncclAllGather", where, [&](std::size_t ranks, int) {
-        return detail::nccl_access{{send, bytes}, {receive, ranks * bytes}};
-    });
+    detail::tell(comm, stream, "ncclAllGather", {send, bytes}, {receive, bytes, true}, where);
     return ncclAllGather(send, receive, send_count, type, comm, stream);
 }
 inline ncclResult_t all_reduce(const void* send, void* receive, std::size_t count, ncclDataType_t type,
     ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
 {
     const std::size_t bytes = count * detail::bytes_of(type);
-    detail::tell_collective(comm, stream, "ncclAllReduce", where, [&](std::size_t, int) {
-        return detail::nccl_access{{send, bytes}, {receive, bytes}};
-    });
+    detail::tell(comm, stream, "ncclAllReduce", {send, bytes}, {receive, bytes}, where);
     return ncclAllReduce(send, receive, count, type, operation, comm, stream);
 }
 inline ncclResult_t reduce_scatter(const void* send, void* receive, std::size_t receive_count, ncclDataType_t type,
     ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
 {
     const std::size_t bytes = receive_count * detail::bytes_of(type);
-    detail::tell_collective(comm, stream, "ncclReduceScatter", where, [&](std::size_t ranks, int) {
-        return detail::nccl_access{{send, ranks * bytes}, {receive, bytes}};
-    });
+    detail::tell(comm, stream, "ncclReduceScatter", {send, bytes, true}, {receive, bytes}, where);
     return ncclReduceScatter(send, receive, receive_count, type, operation, comm, stream);
 }
 inline ncclResult_t broadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
     ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
 {
     const std::size_t bytes = count * detail::bytes_of(type);
-    detail::tell_collective(comm, stream, "ncclBroadcast", where, [&](std::size_t, int rank) {
-        return detail::nccl_access{{send, rank == root ? bytes : 0}, {receive, bytes}};
-    });
+    detail::tell(comm, stream, "ncclBroadcast", {send, bytes, false, root}, {receive, bytes}, where);
     return ncclBroadcast(send, receive, count, type, root, comm, stream);
 }
 inline ncclResult_t reduce(const void* send, void* receive, std::size_t count, ncclDataType_t type,
     ncclRedOp_t operation, int root, ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
 {
     const std::size_t bytes = count * detail::bytes_of(type);
-    detail::tell_collective(comm, stream, "ncclReduce", where, [&](std::size_t, int rank) {
-        return detail::nccl_access{{send, bytes}, {receive, rank == root ? bytes : 0}};
-    });
+    detail::tell(comm, stream, "ncclReduce", {send, bytes}, {receive, bytes, false, root}, where);
     return ncclReduce(send, receive, count, type, operation, root, comm, stream);
 }
 /// In place.
@@ -121,26 +118,20 @@ inline ncclResult_t all_to_all(const void* send, void* receive, std::size_t coun
     ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
 {
     const std::size_t bytes = count * detail::bytes_of(type);
-    detail::tell_collective(comm, stream, "ncclAlltoAll", where, [&](std::size_t ranks, int) {
-        return detail::nccl_access{{send, ranks * bytes}, {receive, ranks * bytes}};
-    });
+    detail::tell(comm, stream, "ncclAlltoAll", {send, bytes, true}, {receive, bytes, true}, where);
     return ncclAlltoAll(send, receive, count, type, comm, stream);
 }
 #endif
 inline ncclResult_t send(const void* memory, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
     cudaStream_t stream, call_site where = call_site::current())
 {
-    detail::tell_collective(comm, stream, "ncclSend", where, [&](std::size_t, int) {
-        return detail::nccl_access{{memory, count * detail::bytes_of(type)}, {}};
-    }, true);
+    detail::tell(comm, stream, "ncclSend", {memory, count * detail::bytes_of(type)}, {}, where, true);
     return ncclSend(memory, count, type, peer, comm, stream);
 }
 inline ncclResult_t recv(void* memory, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
     cudaStream_t stream, call_site where = call_site::current())
 {
-    detail::tell_collective(comm, stream, "ncclRecv", where, [&](std::size_t, int) {
-        return detail::nccl_access{{}, {memory, count * detail::bytes_of(type)}};
-    }, true);
+    detail::tell(comm, stream, "ncclRecv", {}, {memory, count * detail::bytes_of(type)}, where, true);
     return ncclRecv(memory, count, type, peer, comm, stream);
 }
 

@@ -126,28 +126,6 @@ private:
     }
 };
 
-/// Completes a message: index 0 writes the header, index b + 1 the place of call b.
-struct write_header {
-    unsigned char* message;
-    step_header value;
-    message_layout layout;
-    const std::uint64_t* places; ///< by call, in host memory
-    bool clears_results = false; ///< no results were read
-
-    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
-    {
-        if (index == 0) *reinterpret_cast<step_header*>(message) = value;
-        else complete(index - 1);
-    }
-
-private:
-    COLLPROBE_HD void complete(std::uint64_t call_index) const noexcept
-    {
-        layout.place(message, call_index) = places[call_index];
-        if (clears_results) layout.entry(message, call_index).result = {};
-    }
-};
-
 /// Puts the values that a rank told behind the calls of its message.
 struct write_values {
     /// A value that the host knows, or `read` in memory of the device.

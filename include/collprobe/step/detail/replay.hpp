@@ -39,27 +39,33 @@ struct write_tickets {
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept { *to = value; }
 };
 
-/// `write_header` with numbers that the device reads; in a graph it consumes the ticket.
-struct write_observed_header {
-    write_header write; ///< its value has step, serial and `lost_ago`; these are not read in a graph
-    device_observation seen;
+/// Completes a message: index 0 writes the header, and in a graph consumes the ticket; index b + 1 writes the place of
+/// call b.
+struct write_header {
+    unsigned char* message;
+    message_layout layout;
+    const std::uint64_t* places; ///< by call, in host memory
+    bool clears_results; ///< no results were read
+    step_observation seen;
+    replay_ticket known; ///< the step's numbers, outside a graph
     replay_tickets* tickets; ///< null outside a graph
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
-        if (index != 0) return write(index);
-        const step_header& known = write.value;
-        replay_ticket number{known.step, known.serial, known.lost_ago, nullptr};
+        if (index != 0) {
+            layout.place(message, index - 1) = places[index - 1];
+            if (clears_results) layout.entry(message, index - 1).result = {};
+            return;
+        }
+        replay_ticket step = known;
         if (tickets != nullptr) {
-            number = tickets->current = tickets->next;
+            step = tickets->current = tickets->next;
             tickets->next = {};
         }
-        const double weight = seen.weight.read(1);
-        write_header complete = write;
-        complete.value = {number.step,
-            mean_loss(seen.loss.read(not_given()), weight, seen.loss_is_sum, seen.loss_scale), weight,
-            seen.gradient_norm.read(not_given()), number.lost_ago, number.serial};
-        complete(index);
+        const double weight = seen.weight.read();
+        *reinterpret_cast<step_header*>(message) = {step.step,
+            mean_loss(seen.loss.read(), weight, seen.loss_is_sum, seen.loss_scale), weight, seen.gradient_norm.read(),
+            step.lost_ago, step.serial};
     }
 };
 

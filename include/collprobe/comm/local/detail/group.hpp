@@ -18,7 +18,6 @@
 namespace collprobe::inline COLLPROBE_ABI::local::detail {
 
 using collprobe::detail::make_ref;
-using collprobe::detail::posted_call;
 using collprobe::detail::ref;
 
 class group_state;
@@ -106,17 +105,19 @@ public:
     /// as the cause.
     COLLPROBE_COLD_INLINE void could_not_take_part(int rank, collective what, const std::exception_ptr& cause) noexcept
     {
-        meet.fail({status::peer_failure,
-            collprobe::detail::list_ranks({rank}) + " could not take part in " + collprobe::name(what)
-                + ", because earlier work on its stream failed: " + collprobe::detail::message_of(cause),
-            {rank}});
+        lose_rank(rank, std::string(" could not take part in ") + collprobe::name(what)
+                + ", because earlier work on its stream failed: " + collprobe::detail::message_of(cause));
     }
 
     /// Fails the group because `rank` could not put its part of a collective on its stream.
     COLLPROBE_COLD_INLINE void could_not_enqueue(int rank, const std::string& cause)
     {
-        meet.fail({status::peer_failure, collprobe::detail::list_ranks({rank}) + " could not enqueue: " + cause,
-            {rank}});
+        lose_rank(rank, " could not enqueue: " + cause);
+    }
+    /// Fails the group because of `rank`, for the reason `why`, which follows its name.
+    COLLPROBE_COLD_INLINE void lose_rank(int rank, const std::string& why)
+    {
+        meet.fail({status::peer_failure, collprobe::detail::list_ranks({rank}) + why, {rank}});
     }
 
     collprobe::detail::rendezvous meet;

@@ -29,6 +29,16 @@ void copy(const T* source, T* destination, std::uint64_t count) noexcept
     std::memcpy(destination, source, static_cast<std::size_t>(count * sizeof(T)));
 }
 
+/// The elements, and the bytes, that the ranks have agreed on: those of a part, if a buffer has parts.
+inline std::uint64_t count_of(const group_state& state, int rank) noexcept
+{
+    return collprobe::detail::agreed_count(state.meet.posted(rank), state.meet.size());
+}
+inline std::uint64_t bytes_of(const group_state& state, int rank) noexcept
+{
+    return count_of(state, rank) * state.meet.posted(rank).element_bytes();
+}
+
 /// A run of the elements of a collective.
 struct element_run {
     std::uint64_t first;
@@ -50,9 +60,9 @@ template <class T>
 void move_all_reduce(const group_state& state, int rank)
 {
     const int n = state.meet.size();
-    const std::uint64_t count = state.meet.posted(rank).what.count;
+    const std::uint64_t count = count_of(state, rank);
     const element_run own = own_run(count, n, rank);
-    reduce_in_order<T>(state.order, state.meet.posted(rank).what.operation, n, count, own.first,
+    reduce_in_order<T>(state.order, state.meet.posted(rank).operation, n, count, own.first,
         own.first + own.count, [&](int source) { return sent<T>(state, source); },
         [&](const T* values, std::uint64_t at, int length) {
             for (int to = 0; to < n; ++to) {
@@ -63,10 +73,10 @@ void move_all_reduce(const group_state& state, int rank)
 template <class T>
 void move_reduce_scatter(const group_state& state, int rank)
 {
-    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
-    const std::uint64_t offset = static_cast<std::uint64_t>(rank) * what.count;
+    const std::uint64_t count = count_of(state, rank);
+    const std::uint64_t offset = static_cast<std::uint64_t>(rank) * count;
     T* const receive = received<T>(state, rank);
-    reduce_part_in_order<T>(state.order, what.operation, state.meet.size(), rank, what.count,
+    reduce_part_in_order<T>(state.order, state.meet.posted(rank).operation, state.meet.size(), rank, count,
         [&](int source) { return sent<T>(state, source) + offset; },
         [&](const T* values, std::uint64_t at, int length) {
             copy(values, receive + at, static_cast<std::uint64_t>(length));
@@ -76,7 +86,7 @@ void move_reduce_scatter(const group_state& state, int rank)
 // Calls without a reduction move bytes.
 inline void move_all_gather(const group_state& state, int rank)
 {
-    const std::uint64_t bytes = state.meet.posted(rank).what.bytes();
+    const std::uint64_t bytes = bytes_of(state, rank);
     if (bytes == 0) return; // no arithmetic on a null pointer
     for (int from = 0; from < state.meet.size(); ++from) {
         copy(sent<std::byte>(state, from), received<std::byte>(state, rank) + static_cast<std::uint64_t>(from) * bytes,
@@ -86,7 +96,7 @@ inline void move_all_gather(const group_state& state, int rank)
 
 inline void move_all_to_all(const group_state& state, int rank)
 {
-    const std::uint64_t bytes = state.meet.posted(rank).what.bytes();
+    const std::uint64_t bytes = bytes_of(state, rank);
     if (bytes == 0) return;
     for (int from = 0; from < state.meet.size(); ++from) {
         copy(sent<std::byte>(state, from) + static_cast<std::uint64_t>(rank) * bytes,
@@ -96,8 +106,8 @@ inline void move_all_to_all(const group_state& state, int rank)
 
 inline void move_broadcast(const group_state& state, int rank)
 {
-    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
-    copy(sent<std::byte>(state, what.root), received<std::byte>(state, rank), what.bytes());
+    const int root = state.meet.posted(rank).root;
+    copy(sent<std::byte>(state, root), received<std::byte>(state, rank), bytes_of(state, rank));
 }
 
 /// The function of these that does `call`; null if the call moves no data.

@@ -6,9 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/mpi/detail/library.hpp>
 #include <collprobe/comm/mpi/detail/types.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/device/host/device.hpp>
 #include <collprobe/sum/combine.hpp>
@@ -21,7 +20,7 @@ namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 class scratch {
 public:
     template <class T>
-    T* of(std::uint64_t count)
+    T* room_for(std::uint64_t count)
     {
         if (memory_.size() < count * sizeof(T)) {
             memory_ = {}; // frees the old memory first: never both at a time
@@ -34,16 +33,14 @@ private:
     host::buffer<std::byte> memory_;
 };
 
+/// One rank's part in a call.
 struct transfer {
+    const collective_call& call;
     MPI_Comm comm;
     int rank;
     int size;
-    reduction operation;
-    int root;
     std::uint64_t count; ///< elements of a part, if there are parts
-    const void* send;
-    void* receive;
-    scratch& spare;
+    scratch& memory;
 };
 
 /// The largest number of elements in one call of MPI, all parts together: MPI counts in `int`.
@@ -66,89 +63,92 @@ bool scales(reduction operation) noexcept
 }
 
 template <element T>
-void all_reduce(const transfer& of, const T* send, T* receive)
+void all_reduce(const transfer& part, const T* send, T* receive)
 {
-    const MPI_Op operation = operation_of<T>(of.operation);
-    by_pieces(of.count, [&](std::uint64_t first, int count) {
+    const MPI_Op operation = operation_of<T>(part.call.operation);
+    by_pieces(part.count, [&](std::uint64_t first, int count) {
         const T* from = send + first;
         T* const into = receive + first;
-        if (scales<T>(of.operation)) {
-            collprobe::detail::prepare(of.operation, into, from, count, of.size);
+        if (scales<T>(part.call.operation)) {
+            collprobe::detail::prepare(part.call.operation, into, from, count, part.size);
             from = into;
         }
-        require(MPI_Allreduce(from == into ? MPI_IN_PLACE : from, into, count, value_type<T>(), operation, of.comm),
+        require(MPI_Allreduce(from == into ? MPI_IN_PLACE : from, into, count, value_type<T>(), operation, part.comm),
             "MPI_Allreduce");
-        collprobe::detail::complete(of.operation, into, count, of.size);
+        collprobe::detail::complete(part.call.operation, into, count, part.size);
     });
 }
 
 template <element T>
-void reduce_scatter(const transfer& of, const T* send, T* receive)
+void reduce_scatter(const transfer& part, const T* send, T* receive)
 {
-    const int count = static_cast<int>(of.count);
+    const int count = static_cast<int>(part.count);
     T* into = receive;
-    if (scales<T>(of.operation)) {
-        const std::uint64_t whole = of.count * static_cast<std::uint64_t>(of.size);
-        T* const scaled = of.spare.of<T>(whole);
+    if (scales<T>(part.call.operation)) {
+        const std::uint64_t whole = part.count * static_cast<std::uint64_t>(part.size);
+        T* const scaled = part.memory.room_for<T>(whole);
         by_pieces(whole, [&](std::uint64_t first, int some) {
-            collprobe::detail::prepare(of.operation, scaled + first, send + first, some, of.size);
+            collprobe::detail::prepare(part.call.operation, scaled + first, send + first, some, part.size);
         });
         send = scaled;
-    } else if (receive == send + static_cast<std::uint64_t>(of.rank) * of.count) {
+    } else if (receive == send + static_cast<std::uint64_t>(part.rank) * part.count) {
         // MPI's in-place means something else: it would write over the other parts.
-        into = of.spare.of<T>(of.count);
+        into = part.memory.room_for<T>(part.count);
     }
-    require(MPI_Reduce_scatter_block(send, into, count, value_type<T>(), operation_of<T>(of.operation), of.comm),
+    const MPI_Op operation = operation_of<T>(part.call.operation);
+    require(MPI_Reduce_scatter_block(send, into, count, value_type<T>(), operation, part.comm),
         "MPI_Reduce_scatter_block");
-    if (into != receive) std::memcpy(receive, into, of.count * sizeof(T));
-    collprobe::detail::complete(of.operation, receive, count, of.size);
+    if (into != receive) std::memcpy(receive, into, part.count * sizeof(T));
+    collprobe::detail::complete(part.call.operation, receive, count, part.size);
 }
 
 template <element T>
-void all_gather(const transfer& of, const T* send, T* receive)
+void all_gather(const transfer& part, const T* send, T* receive)
 {
-    const bool in_place = send == receive + static_cast<std::uint64_t>(of.rank) * of.count;
-    const int count = static_cast<int>(of.count);
+    const bool in_place = send == receive + static_cast<std::uint64_t>(part.rank) * part.count;
+    const int count = static_cast<int>(part.count);
     const MPI_Datatype type = bits_type<T>();
-    require(MPI_Allgather(in_place ? MPI_IN_PLACE : send, count, type, receive, count, type, of.comm), "MPI_Allgather");
+    require(MPI_Allgather(in_place ? MPI_IN_PLACE : send, count, type, receive, count, type, part.comm),
+        "MPI_Allgather");
 }
 
 template <element T>
-void all_to_all(const transfer& of, const T* send, T* receive)
+void all_to_all(const transfer& part, const T* send, T* receive)
 {
-    const int count = static_cast<int>(of.count);
+    const int count = static_cast<int>(part.count);
     const MPI_Datatype type = bits_type<T>();
-    require(MPI_Alltoall(send, count, type, receive, count, type, of.comm), "MPI_Alltoall");
+    require(MPI_Alltoall(send, count, type, receive, count, type, part.comm), "MPI_Alltoall");
 }
 
 template <element T>
-void broadcast(const transfer& of, const T* send, T* receive)
+void broadcast(const transfer& part, const T* send, T* receive)
 {
-    const bool from_elsewhere = of.rank == of.root && send != receive;
-    by_pieces(of.count, [&](std::uint64_t first, int count) {
+    const bool from_elsewhere = part.rank == part.call.root && send != receive;
+    by_pieces(part.count, [&](std::uint64_t first, int count) {
         // MPI only reads the root's buffer.
         T* const buffer = from_elsewhere ? const_cast<T*>(send) : receive;
-        require(MPI_Bcast(buffer + first, count, bits_type<T>(), of.root, of.comm), "MPI_Bcast");
+        require(MPI_Bcast(buffer + first, count, bits_type<T>(), part.call.root, part.comm), "MPI_Bcast");
     });
-    if (from_elsewhere) std::memcpy(receive, send, of.count * sizeof(T));
+    if (from_elsewhere) std::memcpy(receive, send, part.count * sizeof(T));
 }
 
 template <element T>
-void move(collective call, const transfer& of)
+void move(const transfer& part)
 {
-    if (call == collective::barrier) {
-        require(MPI_Barrier(of.comm), "MPI_Barrier");
+    const collective what = part.call.what;
+    if (what == collective::barrier) {
+        require(MPI_Barrier(part.comm), "MPI_Barrier");
         return;
     }
-    if (of.count == 0) return;
-    const T* const send = static_cast<const T*>(of.send);
-    T* const receive = static_cast<T*>(of.receive);
-    switch (call) {
-    case collective::all_reduce: all_reduce(of, send, receive); return;
-    case collective::reduce_scatter: reduce_scatter(of, send, receive); return;
-    case collective::all_gather: all_gather(of, send, receive); return;
-    case collective::all_to_all: all_to_all(of, send, receive); return;
-    case collective::broadcast: broadcast(of, send, receive); return;
+    if (part.count == 0) return;
+    const T* const send = part.call.sent<T>().data();
+    T* const receive = part.call.received<T>().data();
+    switch (what) {
+    case collective::all_reduce: all_reduce(part, send, receive); return;
+    case collective::reduce_scatter: reduce_scatter(part, send, receive); return;
+    case collective::all_gather: all_gather(part, send, receive); return;
+    case collective::all_to_all: all_to_all(part, send, receive); return;
+    case collective::broadcast: broadcast(part, send, receive); return;
     case collective::barrier:
     case collective::split: return;
     }

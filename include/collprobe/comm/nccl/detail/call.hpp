@@ -6,7 +6,6 @@
 
 #include <nccl.h>
 
-#include <collprobe/comm/detail/call.hpp>
 #include <collprobe/comm/nccl/types.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
@@ -48,27 +47,26 @@ constexpr const char* function_of(collective call) noexcept
     return "unknown";
 }
 
-/// Precondition: `what` moves data.
-inline ncclResult_t make_call(const collprobe::detail::call_description& what, const void* send, void* receive,
-    int ranks, ncclComm_t comm, cudaStream_t on)
+/// Precondition: `call` moves data.
+inline ncclResult_t make_call(const collective_call& call, int rank, int ranks, ncclComm_t comm, cudaStream_t on)
 {
-    const ncclDataType_t type = data_type(what.type);
-    const auto count = static_cast<std::size_t>(what.count);
-    switch (what.call) {
+    const void* const send = call.sends(rank) ? call.send : call.receive;
+    const ncclDataType_t type = data_type(call.type);
+    const auto count = static_cast<std::size_t>(collprobe::detail::agreed_count(call, ranks));
+    switch (call.what) {
     case collective::all_reduce:
-        return ncclAllReduce(send, receive, count, type, operation(what.operation), comm, on);
+        return ncclAllReduce(send, call.receive, count, type, operation(call.operation), comm, on);
     case collective::reduce_scatter:
-        return ncclReduceScatter(send, receive, count, type, operation(what.operation), comm, on);
-    case collective::all_gather: return ncclAllGather(send, receive, count, type, comm, on);
+        return ncclReduceScatter(send, call.receive, count, type, operation(call.operation), comm, on);
+    case collective::all_gather: return ncclAllGather(send, call.receive, count, type, comm, on);
     case collective::all_to_all:
 #if NCCL_VERSION_CODE >= 22800
-        static_cast<void>(ranks);
-        return ncclAlltoAll(send, receive, count, type, comm, on);
+        return ncclAlltoAll(send, call.receive, count, type, comm, on);
 #else
         return exchange_parts(
-            send, receive, count, static_cast<std::size_t>(bytes_of(what.type)), type, ranks, comm, on);
+            send, call.receive, count, static_cast<std::size_t>(call.element_bytes()), type, ranks, comm, on);
 #endif
-    case collective::broadcast: return ncclBroadcast(send, receive, count, type, what.root, comm, on);
+    case collective::broadcast: return ncclBroadcast(send, call.receive, count, type, call.root, comm, on);
     case collective::barrier:
     case collective::split: break;
     }

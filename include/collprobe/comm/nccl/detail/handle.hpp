@@ -30,9 +30,9 @@ using collprobe::detail::ref;
 
 /// Bytes that are zero, for barriers, which must not allocate because they may be captured. No work ever writes
 /// anything but zeros to them.
-struct zero_bytes : collprobe::detail::leakable {
+struct barrier_memory : collprobe::detail::leakable {
     /// Precondition: `device` is current.
-    zero_bytes(int device, call_site where) : memory(64, where)
+    barrier_memory(int device, call_site where) : memory(64, where)
     {
         const cuda::stream stream(where);
         cuda::check(cudaMemsetAsync(memory.data(), 0, memory.size(), stream.get()), "cudaMemsetAsync", device,
@@ -61,17 +61,14 @@ struct open_group {
 /// thread at a time makes calls; `fail` may come from any thread.
 class handle : public collprobe::detail::ref_counted {
 public:
-    handle(ncclComm_t comm, options settings) : comm_(comm), settings_(std::move(settings))
+    /// Waits until the `ncclComm_t` is initialised and reads its properties.
+    /// \throws error as `communicator_ref`'s constructor.
+    handle(ncclComm_t comm, options settings, call_site where) : comm_(comm), settings_(std::move(settings))
     {
         if (const char* const set = std::getenv("NCCL_COMM_BLOCKING")) {
             if (set[0] == '0' && set[1] == '\0') settings_.mode = blocking_mode::non_blocking;
             if (set[0] == '1' && set[1] == '\0') settings_.mode = blocking_mode::blocking;
         }
-    }
-    /// Waits until the `ncclComm_t` is initialised and reads its properties. The first call, made once.
-    /// \throws error as `communicator_ref`'s constructor.
-    void open(call_site where)
-    {
         constexpr const char* call = "nccl::communicator_ref";
         const error_origin unknown{.call = call, .communicator = settings_.name, .where = where};
         if (comm_ == nullptr) throw error(status::invalid_argument, "the ncclComm_t is null", unknown);
@@ -87,7 +84,7 @@ public:
                 "the ncclComm_t is not initialised: is the group that creates it still open?", unknown);
         }
         const cuda::device_guard current(device_, where);
-        if (size_ > 1) zero_ = new zero_bytes(device_, where);
+        if (size_ > 1) zero_ = new barrier_memory(device_, where);
     }
     handle(const handle&) = delete;
     ~handle()
@@ -265,9 +262,9 @@ private:
     options settings_;
     int rank_ = -1;
     int size_ = 0;
-    int device_ = -1; // until `open`
+    int device_ = -1; // until it is read
     bool hangs_ = false; // whether a wait has ended in vain
-    zero_bytes* zero_ = nullptr;
+    barrier_memory* zero_ = nullptr;
     collprobe::detail::first_failure failure_;
     group_watch watch_;
 };

@@ -19,7 +19,9 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 namespace detail {
 
 using collprobe::detail::absolute;
+
 using collprobe::detail::infinity;
+
 using collprobe::detail::square_root;
 
 /// Two runs, and the steps that both have.

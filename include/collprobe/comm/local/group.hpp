@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/detail/checked_collectives.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/order.hpp>
 #include <collprobe/core/error.hpp>
@@ -35,7 +35,7 @@ namespace detail {
 /// The common part of the handles of a rank. `Self` is the communicator that derives from this class. `State` is the
 /// state that the ranks share, a `group_state`.
 template <class Self, class Device, class State>
-class basic_communicator : public collprobe::detail::checked_collectives<Self, Device> {
+class basic_communicator : public collectives<Self, Device> {
 public:
     using stream_ref = typename Device::stream_ref;
 
@@ -48,19 +48,19 @@ public:
     const std::string& name() const noexcept { return state_->meet.name(); }
     /// `options::timeout_ms` of the group.
     std::int64_t timeout_ms() const noexcept { return state_->meet.timeout_ms(); }
-    reduction_order order() const noexcept { return state_->order; }
 
     /// \throws error `invalid_argument`; the communicator's failure.
     template <element T>
     void make(const collective_call& call, stream_ref on) const
     {
         state_->meet.require_usable(rank_, call.what, call.where);
-        this->require_right(call);
-        static_cast<const Self&>(*this).require_fit(on, call);
-        const auto what = this->report(call, on);
+        const Self& self = static_cast<const Self&>(*this);
+        const collprobe::detail::caller who(self, call.what, call.where);
+        who.require_right(call);
+        self.require_fit(on, who);
+        order_hooks::call(on, rank_, call, false);
         const order_hooks::silent inner_work;
-        static_cast<const Self&>(*this).enqueue(
-            on, posted_call{what, call.send, call.receive}, Self::template mover_of<T>(call.what), call.where);
+        self.enqueue(on, call, Self::template mover_of<T>(call.what));
     }
 
     /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty for
@@ -72,7 +72,10 @@ public:
     std::optional<Self> split(int color, int key, call_site where = call_site::current()) const
     {
         state_->meet.require_usable(rank_, collective::split, where);
-        if (color < no_color) this->refuse("split", where, "color " + std::to_string(color) + " is below no_color");
+        if (color < no_color) {
+            collprobe::detail::caller(static_cast<const Self&>(*this), "split", where)
+                .refuse("color " + std::to_string(color) + " is below no_color");
+        }
         auto [child, child_rank] = state_->template split<State>(rank_, color, key, where);
         if (!child) return std::nullopt;
         Self part(static_cast<const Self&>(*this)); // this rank is in the part
@@ -83,14 +86,9 @@ public:
 
     /// Fails the communicator on all ranks: they get `peer_failure` with the reason and this rank as the culprit.
     /// Calls in which all ranks have already met still complete. No effect on a communicator that has failed.
-    void fail(const std::string& reason) const
-    {
-        state_->meet.fail({status::peer_failure,
-            collprobe::detail::list_ranks({rank_}) + " gave up: " + reason, {rank_}});
-    }
+    void fail(const std::string& reason) const { state_->lose_rank(rank_, " gave up: " + reason); }
 
 protected:
-    using posted_call = collprobe::detail::posted_call;
     using state_ref = ref<State>;
 
     basic_communicator(state_ref state, int rank) noexcept : state_(std::move(state)), rank_(rank) {}

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/gram.hpp>
 #include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/step/detail/gram.hpp>
 
 using namespace collprobe;
 

@@ -4,6 +4,10 @@
 // The instances that `collprobe::compiled` holds: what a probed call of floating-point elements asks for, and the
 // exchange of its records. COLLPROBE_INSTANCE is `extern template` or `template`; so no include guard.
 
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/device/host/device.hpp>
+#include <collprobe/step/probed.hpp>
+
 namespace collprobe::inline COLLPROBE_ABI {
 
 #define COLLPROBE_REDUCTIONS_OF(T) \
@@ -18,11 +22,16 @@ namespace collprobe::inline COLLPROBE_ABI {
     COLLPROBE_INSTANCE void detail::accumulate_gram<T, local::communicator>(local::communicator&, view<const T>, \
         view<double>, view<unsigned char>, host::stream_ref, call_site);
 
+#define COLLPROBE_CALLS_OF(T) \
+    COLLPROBE_INSTANCE void probed<local::communicator>::around<T>( \
+        const collective_call&, host::stream_ref, detail::function_ref<void()>);
+
 COLLPROBE_REDUCTIONS_OF(float)
 COLLPROBE_REDUCTIONS_OF(bfloat16)
 COLLPROBE_REDUCTIONS_OF(float16)
 COLLPROBE_REDUCTIONS_OF(double)
 COLLPROBE_REDUCTIONS_OF(std::uint64_t)
+COLLPROBE_REDUCTIONS_OF(unsigned char)
 COLLPROBE_SCANS_OF(float)
 COLLPROBE_SCANS_OF(bfloat16)
 COLLPROBE_SCANS_OF(float16)
@@ -33,7 +42,12 @@ COLLPROBE_INSTANCE void detail::measure_orders(
 
 COLLPROBE_INSTANCE struct detail::step_memory<host::device>;
 COLLPROBE_INSTANCE class probed<local::communicator>;
+COLLPROBE_CALLS_OF(float)
+COLLPROBE_CALLS_OF(bfloat16)
+COLLPROBE_CALLS_OF(float16)
+COLLPROBE_CALLS_OF(double)
 
+#undef COLLPROBE_CALLS_OF
 #undef COLLPROBE_SCANS_OF
 #undef COLLPROBE_REDUCTIONS_OF
 

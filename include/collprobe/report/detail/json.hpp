@@ -43,18 +43,6 @@ void write_metrics(json_writer& json, const Value& value, const std::vector<doub
     json.key("noise_scale").number(value(metric::noise_scale));
 }
 
-COLLPROBE_COLD_INLINE json_writer& json_writer::number(double value)
-{
-    // JSON has neither NaN nor infinity, and null for both would not distinguish them.
-    if (!is_finite(value)) {
-        out_ += is_nan(value) ? "\"nan\"" : to_bits(value) >> 63 != 0 ? "\"-inf\"" : "\"inf\"";
-        return *this;
-    }
-    char text[40];
-    out_.append(text, std::to_chars(text, text + sizeof text, value).ptr);
-    return *this;
-}
-
 COLLPROBE_COLD_INLINE void json_writer::quoted(std::string_view value)
 {
     out_ += '"';
@@ -81,28 +69,6 @@ COLLPROBE_COLD_INLINE void json_writer::quoted(std::string_view value)
         }
     }
     out_ += '"';
-}
-
-COLLPROBE_COLD_INLINE json_writer& json_writer::numbers(const std::vector<double>& values)
-{
-    open('[');
-    for (const double value : values) element().number(value);
-    return close(']');
-}
-
-COLLPROBE_COLD_INLINE void write_head(json_writer& json, std::string_view kind, const line_head& head)
-{
-    json.open('{').key("schema").integer(json_schema).key("kind").text(kind).key("run").text(head.run);
-    if (head.context == nullptr) return;
-    const record_context& of = *head.context;
-    json.key("comm").text(of.run.communicator).key("writer").index(of.run.rank);
-    json.key("time_us").integer(of.unix_ns / 1000).key("records_dropped").integer(of.dropped);
-}
-
-COLLPROBE_COLD_INLINE void write_site(json_writer& json, const call_site& site)
-{
-    if (site.name[0] != '\0') json.key("name").text(site.name);
-    if (site.line != 0) json.key("line").text(short_line(site));
 }
 
 COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t bucket, const call_record& call)
@@ -231,20 +197,6 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
     if (!call.inputs.empty()) write_inputs(json, call.inputs);
 }
 
-COLLPROBE_COLD_INLINE void write_evidence(json_writer& json, const rank_evidence& of)
-{
-    json.key("metric").text(name(of.metric)).key("bucket").index(of.call).key("side").text(name(of.side));
-    json.key("odds").number(of.odds).key("recurrence").number(of.recurrence);
-    json.key("since").integer(of.since).key("extreme").integer(of.extreme).key("among").integer(of.among);
-}
-
-COLLPROBE_COLD_INLINE void write_form(json_writer& json, const call_form& of)
-{
-    json.open('{').key("call").text(name(of.call)).key("type").text(name(of.type)).key("count").integer(of.count);
-    write_site(json, of.site);
-    json.close('}');
-}
-
 COLLPROBE_COLD_INLINE void write_number(
     json_writer& json, finding what, const unusual_number& of, const call_form& other)
 {
@@ -278,11 +230,6 @@ COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named
 }
 
 } // namespace detail
-
-COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const step_record& record)
-{
-    return detail::step_line(head, record, true);
-}
 
 COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const step_record& record, bool with_calls)
 {
@@ -421,16 +368,6 @@ COLLPROBE_COLD_INLINE std::string json_line(const run_record& run)
     json.key("settings").open('{');
     for (const auto& [setting, value] : run.settings) json.key(setting).text(value);
     json.close('}').close('}');
-    return line + '\n';
-}
-
-COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const run_findings& found)
-{
-    std::string line;
-    detail::json_writer json(line);
-    detail::write_head(json, "end", head);
-    json.key("steps").integer(found.steps()).key("suspicious_steps").integer(found.suspicious_steps());
-    json.key("alarms").integer(found.alarm_count()).key("verdict").text(found.verdict()).close('}');
     return line + '\n';
 }
 

@@ -152,7 +152,7 @@ COLLPROBE_COLD_INLINE std::string coverage(const step_record& record)
             + std::to_string(record.calls.size() + record.unprobed_calls + record.unread_calls)
             + " calls, because " + why + '\n';
     };
-    say(record.unprobed_calls, "a captured step cannot grow: raise probe_options::calls");
+    say(record.unprobed_calls, "there was no room: raise probe_options::calls of a captured step, or largest_step");
     say(record.unread_calls, "they carry integers, which are not read, or this step takes no statistics");
     return text;
 }

@@ -16,8 +16,11 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 namespace detail {
 
 inline constexpr std::int64_t trace_second = 1'000'000'000;
+
 inline constexpr std::int64_t trace_tick = 256; ///< the clock's resolution in nanoseconds
+
 inline constexpr std::int64_t alarm_length = 100'000; ///< of its slice: enough to be seen and hit
+
 inline constexpr std::size_t most_listed_calls = 32;
 
 /// As PyTorch's profiler names the calls on its time line.
@@ -100,20 +103,6 @@ COLLPROBE_COLD_INLINE std::string rank_list(int ranks)
         text += std::to_string(rank);
     }
     return text + ']';
-}
-
-COLLPROBE_COLD_INLINE std::uint64_t trace_text::process_of(int rank) const noexcept
-{
-    const bool is_known = rank == run_rank_ || global_rank_ == run_rank_;
-    return is_known ? first_trace_process + static_cast<std::uint64_t>(rank == run_rank_ ? global_rank_ : rank)
-                    : first_unknown_process + static_cast<std::uint64_t>(rank);
-}
-
-COLLPROBE_COLD_INLINE void trace_text::append_time(std::string& out, std::int64_t ns) const
-{
-    const std::int64_t thousandths = ns % 1000;
-    out += std::to_string(ns / 1000) + (thousandths < 10 ? ".00" : thousandths < 100 ? ".0" : ".")
-        + std::to_string(thousandths);
 }
 
 /// Writes an event's first members. Without a time (a negative one) it has none.
@@ -476,55 +465,5 @@ COLLPROBE_COLD_INLINE void trace_text::tell_left_out(
 }
 
 } // namespace detail
-
-COLLPROBE_COLD_INLINE void trace::write()
-{
-    if (out_.empty()) return;
-    file_->append(out_);
-    bytes_ += out_.size();
-    out_.clear();
-}
-
-COLLPROBE_COLD_INLINE void trace::open(const run_record& run)
-{
-    if (path_.empty()) return;
-    file_.emplace(path_);
-    text_.begin(out_, run);
-    write();
-}
-
-COLLPROBE_COLD_INLINE void trace::on_step(const step_record& record, const record_context& context)
-{
-    if (!file_) return;
-    if (bytes_ < most_bytes_) {
-        text_.add(out_, record, context);
-    } else if (!is_full_) {
-        is_full_ = true;
-        text_.tell_left_out(out_, record, context);
-    }
-    write();
-}
-
-COLLPROBE_COLD_INLINE void trace::on_alarm(const alarm_record& raised, const record_context& context)
-{
-    if (!file_) return;
-    text_.add(out_, raised, context);
-    write();
-}
-
-COLLPROBE_COLD_INLINE void trace::on_inspection(const inspection& found, const record_context& context)
-{
-    if (!file_) return;
-    text_.add(out_, found, context);
-    write();
-}
-
-COLLPROBE_COLD_INLINE void trace::close(const record_context&)
-{
-    if (!file_) return;
-    detail::trace_text::end(out_);
-    write();
-    file_->close();
-}
 
 } // namespace collprobe::inline COLLPROBE_ABI::report

@@ -23,7 +23,9 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 namespace detail {
 
 inline constexpr std::size_t most_suspect_rows = 50;
+
 inline constexpr std::size_t most_quantised_calls = 256;
+
 inline constexpr std::size_t most_inspections = 64;
 
 /// "2026-03-04 10:25:13"
@@ -127,14 +129,6 @@ COLLPROBE_COLD_INLINE void html_page::add(const step_record& record)
         }
         total.with_worst += next.verdict == total.worst.verdict ? 1 : 0;
     }
-}
-
-COLLPROBE_COLD_INLINE void html_page::add(const alarm_record& raised)
-{
-    found_.add(raised);
-    ranks_.add(raised);
-    series_.mark(raised.step,
-        raised.action >= advice::skip ? detail::step_mark::alarm_to_act : detail::step_mark::alarm);
 }
 
 COLLPROBE_COLD_INLINE void html_page::add(const inspection& found)
@@ -412,7 +406,7 @@ COLLPROBE_COLD_INLINE void html_page::write_facts(std::string& out, const record
         row("calls made", found_.calls(), "");
         row("calls looked at", found_.calls() - unprobed - unread, "");
         row("calls not looked at: no room", unprobed,
-            unprobed == 0 ? "" : "a captured step cannot grow: raise probe_options::calls");
+            unprobed == 0 ? "" : "there was no room: raise probe_options::calls of a captured step, or largest_step");
         row("calls not looked at: not read", unread,
             unread == 0 ? "" : "they carry integers, which are not read, or the step takes no statistics");
         row("records dropped", at.dropped,
@@ -464,25 +458,6 @@ COLLPROBE_COLD_INLINE void html::open(const run_record& run)
     written_ns_ = run.started_ns;
     // A path that cannot be written is told now, and not after a day.
     if (!path_.empty()) replace_file(path_, page_.text({run, run.started_ns, 0}, false));
-}
-
-COLLPROBE_COLD_INLINE void html::on_step(const step_record& record, const record_context&)
-{
-    if (path_.empty()) return;
-    page_.add(record);
-    is_new_ = true;
-}
-COLLPROBE_COLD_INLINE void html::on_alarm(const alarm_record& raised, const record_context&)
-{
-    if (path_.empty()) return;
-    page_.add(raised);
-    is_new_ = true;
-}
-COLLPROBE_COLD_INLINE void html::on_inspection(const inspection& found, const record_context&)
-{
-    if (path_.empty()) return;
-    page_.add(found);
-    is_new_ = true;
 }
 
 COLLPROBE_COLD_INLINE void html::flush(const record_context& context)
