@@ -7,6 +7,7 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include <collprobe/comm/cuda/nvtx_ranges.hpp>
@@ -81,23 +82,14 @@ public:
     probe_range([[maybe_unused]] bool wanted, [[maybe_unused]] const call_facts& facts)
     {
 #if __has_include(<nvtx3/nvToolsExt.h>)
-        domain_ = wanted ? collprobe::detail::nvtx_domain::of_process() : nullptr;
-        if (domain_ == nullptr) return;
         const std::uint64_t bytes = facts.count * static_cast<std::uint64_t>(collprobe::bytes_of(facts.type));
-        domain_->push(facts.call, bytes);
-#endif
-    }
-    probe_range(const probe_range&) = delete;
-    ~probe_range()
-    {
-#if __has_include(<nvtx3/nvToolsExt.h>)
-        if (domain_ != nullptr) domain_->pop();
+        if (wanted) range_.emplace(facts.call, bytes);
 #endif
     }
 
 private:
 #if __has_include(<nvtx3/nvToolsExt.h>)
-    const collprobe::detail::nvtx_domain* domain_ = nullptr;
+    std::optional<collprobe::detail::nvtx_range> range_;
 #endif
 };
 

@@ -40,16 +40,16 @@ private:
 /// A range of the calling thread, while it lives. Nothing without a tool.
 class nvtx_range {
 public:
-    nvtx_range(const collective_call& call, int size) : names_(nvtx_names::of_process())
+    nvtx_range(collective what, std::uint64_t bytes) : names_(nvtx_names::of_process())
     {
         if (names_.domain == nullptr) return;
         nvtxEventAttributes_t range{};
         range.version = NVTX_VERSION;
         range.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
         range.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
-        range.message.registered = names_.of[static_cast<std::size_t>(call.what)];
+        range.message.registered = names_.of[static_cast<std::size_t>(what)];
         range.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
-        range.payload.ullValue = agreed_count(call, size) * call.element_bytes();
+        range.payload.ullValue = bytes;
         nvtxDomainRangePushEx(names_.domain, &range);
     }
     nvtx_range(const nvtx_range&) = delete;
@@ -85,7 +85,7 @@ public:
     template <element T>
     outcome_of<Comm, T> make(const collective_call& call, stream_ref stream)
     {
-        const detail::nvtx_range lasting(call, comm_.size());
+        const detail::nvtx_range lasting(call.what, detail::agreed_count(call, comm_.size()) * call.element_bytes());
         return comm_.template make<T>(call, stream);
     }
 
