@@ -225,7 +225,7 @@ private:
     };
     /// What the bets pay to a rank.
     struct payout {
-        float of[bets];
+        float of[2 * bets]; // each twice, as in a process
         std::uint32_t is_extreme; // 1: the rank is in the first eighth
     };
     struct worth {
@@ -309,23 +309,30 @@ private:
         const double share = (1 - detail::rounded_off) * static_cast<double>(active) / static_cast<double>(ties);
         payout result;
         for (std::size_t j = 0; j < bets; ++j)
-            result.of[j] = static_cast<float>(share * (sums[ties * bets + j] - sums[j]) / all[j]);
+            result.of[j] = result.of[bets + j]
+                = static_cast<float>(share * (sums[ties * bets + j] - sums[j]) / all[j]);
         result.is_extreme = first < eighth && ties <= 2 * eighth ? 1 : 0; // the two middle ranks are equally near
         return result;
     }
     [[gnu::always_inline]] worth play(process& at, const payout& pays) const noexcept
     {
-        // Without branches, which would be mispredicted.
+        // Without branches, which would be mispredicted, and four numbers at once: these and those overlap in the middle.
         const std::uint32_t lasts = at.of[bets] > 1 || at.of[bets + 1] > 2 ? ~std::uint32_t{0} : 0;
-        for (int j = 0; j < bets; ++j) {
-            float& recent = at.of[bets + j];
-            at.of[j] = (at.of[j] + start_) * pays.of[j];
-            recent = (recent > 1 ? recent : 1) * pays.of[j];
-        }
+        static constexpr float least[] = {0, 0, 0, 1, 0, 1, 1, 1};
+        float now[8];
+        const auto four = [&, this](std::size_t first, std::size_t to) {
+            for (std::size_t l = 0; l < 4; ++l) {
+                const float own = at.of[first + l];
+                now[to + l] = ((own > least[to + l] ? own : least[to + l]) + starts_[to + l]) * pays.of[first + l];
+            }
+        };
+        four(0, 0), four(2, 4);
+        for (std::size_t l = 0; l < 4; ++l) at.of[l] = now[l];
+        for (std::size_t l = 0; l < 4; ++l) at.of[2 + l] = now[4 + l];
         at.since = (at.since & lasts) | (static_cast<std::uint32_t>(step_) & ~lasts);
         at.extreme = (at.extreme & lasts) + pays.is_extreme;
-        const float wealth = at.of[0] + at.of[1] + at.of[2];
-        const float recent = at.of[3] + at.of[4] + at.of[5];
+        const float wealth = now[0] + now[1] + now[2];
+        const float recent = now[5] + now[6] + now[7];
         if (wealth + recent > detail::most_wealth) at.keep_below(detail::most_wealth, detail::most_wealth);
         return {static_cast<double>(wealth), static_cast<double>(recent)};
     }
@@ -406,7 +413,7 @@ private:
     std::vector<named_rank> named_;
     std::vector<rank_evidence> best_; // by rank
     std::vector<double> best_strength_; // by rank; of ranks that are unlike the others above all others
-    float start_ = 0; // weight of the bets that begin in the step that is judged
+    float starts_[8] = {}; // weight of the bets that begin in the step that is judged, where `play` needs it
     std::vector<payout> pays_; // by place that is not shared; then those of shared ones
     std::size_t pays_for_ = 0; // ranks
     std::size_t pays_for_eighth_ = 0;
@@ -468,7 +475,7 @@ inline void exchangeability_watch::judge(
     metric_state& of = metrics_[metric];
     of.call = call;
     ++of.judged;
-    start_ = static_cast<float>(detail::weight_of_start(of.judged));
+    for (const std::size_t l : {0u, 1u, 2u, 4u}) starts_[l] = static_cast<float>(detail::weight_of_start(of.judged));
     bool is_silent = false;
     for (std::size_t group = 0; group + 1 < first_member_.size(); ++group) {
         judge_group(of, values, group, margin);
