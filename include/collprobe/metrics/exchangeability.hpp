@@ -316,7 +316,7 @@ private:
     }
     [[gnu::always_inline]] worth play(process& at, const payout& pays) const noexcept
     {
-        // Without branches, which would be mispredicted, and four numbers at once: these and those overlap in the middle.
+        // Without branches, which would be mispredicted. Four numbers at once: the fours overlap in the middle.
         const std::uint32_t lasts = at.of[bets] > 1 || at.of[bets + 1] > 2 ? ~std::uint32_t{0} : 0;
         static constexpr float least[] = {0, 0, 0, 1, 0, 1, 1, 1};
         float now[8];
