@@ -108,9 +108,10 @@ class lateness_judge {
 public:
     static constexpr double share = 0.0625; ///< of the error, as in a step
 
-    explicit lateness_judge(int ranks, const lateness_options& options = {},
-        const exchangeability_options& rules = {.tolerance = 0.25}, double share_of_error = share)
-        : watch_(ranks, options), evidence_(ranks, rules), latest_(static_cast<std::size_t>(ranks))
+    /// `floor_ns` 0: all differences count, even those below the noise.
+    explicit lateness_judge(int ranks, double floor_ns = 10000, const exchangeability_options& rules = {.tolerance = 0.25},
+        double share_of_error = share)
+        : watch_(ranks, floor_ns), evidence_(ranks, rules), latest_(static_cast<std::size_t>(ranks)), has_floor_(floor_ns > 0)
     {
         evidence_.add(finding::late, {.largest = share_of_error});
     }
@@ -125,8 +126,8 @@ public:
         const step_lateness found = watch_.end_step();
         if (!is_finite(found.floor)) return found;
         for (std::size_t r = 0; r < latest_.size(); ++r)
-            latest_[r] = lateness_beyond(found.floor, watch_.of(static_cast<int>(r)).latest);
-        evidence_.judge(0, latest_, 2 * found.floor);
+            latest_[r] = lateness_beyond(has_floor_ ? found.floor : 0, watch_.of(static_cast<int>(r)).latest);
+        evidence_.judge(0, latest_, has_floor_ ? 2 * found.floor : 0);
         return found;
     }
     rank_lateness of(int rank) const { return watch_.of(rank); }
@@ -139,6 +140,7 @@ private:
     lateness_watch watch_;
     exchangeability_watch evidence_;
     std::vector<double> latest_;
+    bool has_floor_;
     std::uint64_t step_ = 0;
 };
 
@@ -183,7 +185,7 @@ outcome run(int ranks, shape noise, double delay, bool fixed, int calls, long st
         const bool right = found.last == static_cast<int>(culprit);
         result.right += right ? 1 : 0;
         result.right_and_out += right && found.stands_out ? 1 : 0;
-        if (fixed && s >= even_steps + lateness_options().window)
+        if (fixed && s >= even_steps + static_cast<long>(lateness_watch::window))
             result.error = std::max(result.error, 100 * std::fabs(of.behind - delay) / delay);
     }
     return result;
@@ -243,8 +245,8 @@ void print_even(long steps, std::uint64_t seed)
         for (const int ranks : sizes) {
             job ring(ranks, noise, seed++);
             lateness_judge usual(ranks);
-            lateness_judge eager(ranks, {}, often, 1);
-            lateness_judge bare(ranks, {.floor_ns = 0, .noise_multiple = 0}, often, 1);
+            lateness_judge eager(ranks, 10000, often, 1);
+            lateness_judge bare(ranks, 0, often, 1);
             std::uint64_t named[3] = {};
             std::vector<long> last(static_cast<std::size_t>(ranks));
             double noise_ns = 0;
@@ -311,7 +313,7 @@ void print_differences(long steps, std::uint64_t seed)
                 ring.host_paced = true;
                 for (std::size_t r = 0; r < ring.bias.size(); ++r)
                     ring.bias[r] = -width * static_cast<double>(r) / (ranks - 1);
-                lateness_judge watch(ranks, {.floor_ns = 50000}); // as in a step
+                lateness_judge watch(ranks, 50000); // as in a step
                 outcome found;
                 long silent = 0;
                 for (long s = 0; s < even_steps + steps; ++s) {

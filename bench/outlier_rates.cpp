@@ -123,7 +123,7 @@ void print_tails(long steps, const std::vector<int>& sizes, const std::vector<in
                 const std::size_t n = static_cast<std::size_t>(ranks);
                 const std::size_t count = static_cast<std::size_t>(of_calls);
                 healthy_numbers numbers(n, tail, seed + n);
-                outlier_detector detector(ranks, 1, {.false_alarms_per_step = rate});
+                outlier_detector detector(ranks, 1, rate);
                 detector.resize(count);
                 long found = 0;
                 long alarms = 0;
@@ -207,7 +207,7 @@ void print_run(const std::string& prefix, int ranks)
     std::printf("| rate stated | steps | with findings | alarms | gradient of one rank times 1.5 | 2 | 3 | 5 | 10 | 20 |\n");
     std::printf("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
     for (const double rate : {1e-4, 1e-3, 1e-2}) {
-        outlier_detector detector(ranks, 5, {.false_alarms_per_step = rate}); // as with the cosine
+        outlier_detector detector(ranks, 5, rate); // as with the cosine
         long found = 0;
         long alarms = 0;
         int faults = 0;

@@ -371,7 +371,7 @@ private:
         std::vector<call_form> forms;
         for (const auto& [sequence, call] : calls) {
             const call_form& form = any_of(call).form;
-            if (with_extra || form.bucket < collprobe::first_extra_bucket) forms.push_back(form);
+            if (with_extra || form.bucket < collprobe_preload::first_extra_bucket) forms.push_back(form);
         }
         return forms;
     }
@@ -419,7 +419,7 @@ private:
     {
         return std::any_of(calls.begin(), calls.end(), [this](const auto& each) {
             const call_form& form = any_of(each.second).form;
-            return form.bucket >= collprobe::first_extra_bucket && cuts_.find(form) >= 0;
+            return form.bucket >= collprobe_preload::first_extra_bucket && cuts_.find(form) >= 0;
         }) && cuts_.fit(forms_of(calls, true), span_of(calls));
     }
     /// The calls before the first step that was found are cut by it, from its end backwards.
@@ -467,7 +467,7 @@ private:
         const call_form form = any_of(from.begin()->second).form;
         const std::int64_t at = cuts_.find(form, to.last);
         const std::uint64_t bucket
-            = at >= 0 ? cuts_.bucket(at) : collprobe::first_extra_bucket + static_cast<std::uint64_t>(to.calls.size());
+            = at >= 0 ? cuts_.bucket(at) : collprobe_preload::first_extra_bucket + static_cast<std::uint64_t>(to.calls.size());
         if (at >= 0) to.last = at;
         for (std::optional<rank_call>& each : from.begin()->second) {
             if (!each) continue;
@@ -516,7 +516,7 @@ private:
         std::int64_t last = -1;
         for (auto& [sequence, call] : calls) {
             const call_form form = any_of(call).form;
-            if (form.bucket >= collprobe::first_extra_bucket) continue;
+            if (form.bucket >= collprobe_preload::first_extra_bucket) continue;
             last = cuts_.find(form, last) >= 0 ? cuts_.find(form, last) : cuts_.find(form);
             for (std::optional<rank_call>& each : call)
                 if (each) each->form.bucket = cuts_.bucket(last);
@@ -684,8 +684,8 @@ private:
             found.call.count = form.count;
             found.call.result_count = form.result_count;
             found.call.bucket = form.bucket;
-            const bool is_extra = form.bucket >= collprobe::first_extra_bucket;
-            const std::uint64_t number = form.bucket - (is_extra ? collprobe::first_extra_bucket : 0);
+            const bool is_extra = form.bucket >= collprobe_preload::first_extra_bucket;
+            const std::uint64_t number = form.bucket - (is_extra ? collprobe_preload::first_extra_bucket : 0);
             found.call.site = collprobe::call_site::named(texts_->kept(std::string(form.call)
                 + (is_extra ? "#extra" : "#") + std::to_string(number) + ' ' + std::to_string(form.count) + ' '
                 + form.type), "", "", 0);

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include <collprobe/core/record.hpp>
-#include <collprobe/metrics/call_period.hpp>
 #include <collprobe/step/rank_call.hpp>
 
+#include "../preload/engine/call_period.hpp"
 #include "base64.hpp"
 #include "json_fields.hpp"
 #include "read_log.hpp"
@@ -235,8 +235,8 @@ private:
         out.step = count_of(line, "step");
         out.form.bucket = count_of(line, "bucket");
         const std::string source = text_of(line, "step_source");
-        out.repeats = source != collprobe::name(collprobe::step_source::calls);
-        out.is_found = source == collprobe::name(collprobe::step_source::period);
+        out.repeats = source != collprobe_preload::name(collprobe_preload::step_source::calls);
+        out.is_found = source == collprobe_preload::name(collprobe_preload::step_source::period);
         if (const auto scale = line.find("scale"); scale != line.end()) {
             out.scale = scale->is_null() ? collprobe::detail::not_a_number() : number(*scale);
         }

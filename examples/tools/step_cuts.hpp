@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/metrics/call_period.hpp>
-
 #include "read_rank_log.hpp"
 
 namespace tools {

@@ -26,13 +26,17 @@
 #include <vector>
 
 #include <collprobe/detail/hexadecimal.hpp>
-#include <collprobe/metrics/call_period.hpp>
 #include <collprobe/report/alarm.hpp>
 #include <collprobe/report/json.hpp>
 
+#include "../../examples/preload/engine/call_period.hpp"
 #include "audit/rank_blocks.hpp"
 
 using namespace collprobe;
+using collprobe_preload::call_period;
+using collprobe_preload::call_place;
+using collprobe_preload::call_signature;
+using collprobe_preload::step_source;
 
 namespace {
 
@@ -227,7 +231,7 @@ private:
         const std::uint64_t each = (count != 0 ? count : with_.number("count", 1200)) / n;
         merged_call call{.call = what, .type = element_traits<T>::type, .operation = operation,
             .count = gathers ? each : each * n, .result_count = scatters ? each : each * n, .bucket = bucket};
-        place_ = {step_, static_cast<std::uint32_t>(bucket), 0,
+        place_ = {step_, static_cast<std::uint32_t>(bucket),
             with_.has("unlocked") ? step_source::calls : step_source::period};
         if (with_.has("found")) {
             place_ = of.period->add(call_signature(static_cast<unsigned>(what), static_cast<unsigned>(call.type),

@@ -784,16 +784,16 @@ TEST_CASE("evidence has an upper end, and steps may be any numbers")
 
 TEST_CASE("wrong arguments are refused with their name")
 {
-    CHECK(contains(refusal([] { exchangeability_watch watch(0); }), "0 ranks"));
+    CHECK(contains(refusal([] { exchangeability_watch watch(0); }), "less than 1 rank"));
     CHECK(contains(refusal([] { exchangeability_watch watch(4, {.false_alarms_per_run = 0}); }), "false_alarms_per_run"));
     CHECK(contains(refusal([] { exchangeability_watch watch(4, {.false_alarms_per_run = absent}); }), "false_alarms_per_run"));
     CHECK(contains(refusal([] { exchangeability_watch watch(4, {.steps_between_alarms = 0.5}); }), "steps_between_alarms"));
     CHECK(contains(refusal([] { exchangeability_watch watch(4, {.tolerance = -1}); }), "tolerance"));
-    CHECK(contains(refusal([] { exchangeability_watch watch(4, {.groups = {1, 2}}); }), "2 entries for 4 ranks"));
+    CHECK(contains(refusal([] { exchangeability_watch watch(4, {.groups = {1, 2}}); }), "groups must have an entry for each rank"));
     exchangeability_watch watch = watch_of(4, {1, 0, 0});
     watch.begin_step(0);
-    CHECK(contains(refusal([&] { watch.judge(0, row{1, 2, 3}); }), "3 values for 4 ranks"));
-    CHECK(contains(refusal([&] { watch.judge(1, row{1, 2, 3, 4}); }), "number 1 of 1"));
+    CHECK(contains(refusal([&] { watch.judge(0, row{1, 2, 3}); }), "value for each rank"));
+    CHECK(contains(refusal([&] { watch.judge(1, row{1, 2, 3, 4}); }), "not watched"));
 }
 
 TEST_CASE("judging allocates nothing")

@@ -359,7 +359,7 @@ TEST_CASE("ranges of NVTX with the name of a step tell it, others do not")
     REQUIRE((nvtx_push_ex != nullptr));
     nvtx_push("training_step_41");
     CHECK(told.step == 41);
-    CHECK(static_cast<step_source>(told.source.load()) == step_source::nvtx);
+    CHECK(static_cast<collprobe_preload::step_source>(told.source.load()) == collprobe_preload::step_source::nvtx);
     const std::uint64_t serial = told.serial;
     for (const char* const other : {"forward", "training_step_", "training_ste"}) nvtx_push(other);
     CHECK(told.serial == serial);

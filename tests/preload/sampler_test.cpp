@@ -14,8 +14,8 @@
 #include "examples/preload/engine/sampler.hpp"
 
 using namespace collprobe_preload;
-using collprobe::call_place;
-using collprobe::step_source;
+using collprobe_preload::call_place;
+using collprobe_preload::step_source;
 
 namespace {
 

@@ -7,14 +7,15 @@
 
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
-#include <collprobe/metrics/call_period.hpp>
+
+#include "call_period.hpp"
 
 namespace collprobe_preload {
 
 /// What the host knows of a probed call.
 struct call_facts {
     std::uint64_t sequence = 0; ///< on its communicator
-    collprobe::call_place place;
+    call_place place;
     std::uint64_t count = 0; ///< elements that the rank sends
     std::uint64_t result_count = 0;
     std::uint64_t unix_us = 0; ///< when it was made

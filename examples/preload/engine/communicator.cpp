@@ -82,13 +82,14 @@ public:
     probe_range([[maybe_unused]] bool wanted, [[maybe_unused]] const call_facts& facts)
     {
 #if __has_include(<nvtx3/nvToolsExt.h>)
-        if (wanted) lasting_.emplace(facts.call, facts.count * static_cast<std::uint64_t>(collprobe::bytes_of(facts.type)));
+        const std::uint64_t bytes = facts.count * static_cast<std::uint64_t>(collprobe::bytes_of(facts.type));
+        if (wanted) range_.emplace(facts.call, bytes);
 #endif
     }
 
 private:
 #if __has_include(<nvtx3/nvToolsExt.h>)
-    std::optional<collprobe::detail::nvtx_range> lasting_;
+    std::optional<collprobe::detail::nvtx_range> range_;
 #endif
 };
 
@@ -104,9 +105,9 @@ const char* name(skip_reason why) noexcept
 std::string name_of(const call_facts& facts)
 {
     std::string place;
-    if (facts.place.source == collprobe::step_source::calls) place = "";
+    if (facts.place.source == step_source::calls) place = "";
     else if (facts.place.extra)
-        place = "#extra" + std::to_string(facts.place.bucket - collprobe::first_extra_bucket);
+        place = "#extra" + std::to_string(facts.place.bucket - first_extra_bucket);
     else place = "#" + std::to_string(facts.place.bucket);
     return std::string(collprobe::name(facts.call)) + place + " " + std::to_string(facts.count) + " "
         + collprobe::name(facts.type);
@@ -120,7 +121,7 @@ operator_choice& operator_choice::instance() noexcept
     return only;
 }
 
-void told_step::set(std::uint64_t number, collprobe::step_source from) noexcept
+void told_step::set(std::uint64_t number, step_source from) noexcept
 {
     step.store(number, std::memory_order_relaxed);
     source.store(static_cast<std::uint32_t>(from), std::memory_order_relaxed);
@@ -179,7 +180,7 @@ void communicator::open(
     how_ended_.store(-1, std::memory_order_relaxed);
     sequence_ = 0;
     seen_mark_ = told_step::only.serial.load(std::memory_order_acquire);
-    period_ = collprobe::call_period();
+    period_ = call_period();
     sampling_
         = {.mode = options_.channel == settings::channel_kind::inband ? sampling::inband : sampling::files,
             .budget = options_.budget,
@@ -217,7 +218,7 @@ bool communicator::complete() noexcept
     return true;
 }
 
-void communicator::start_step(const collprobe::call_place& place)
+void communicator::start_step(const call_place& place)
 {
     if (live) live->step_ended();
     // A step that would not fit is left out as a whole: parts of it could not be compared between ranks.
@@ -285,20 +286,20 @@ std::uint64_t communicator::signature_of(const collprobe_call& call, const call_
     const std::uint64_t what = std::uint64_t{root} << 32 | (kind << 16 | (type & 0xff) << 8 | operation);
     if (what != last_kind_) {
         last_kind_ = what;
-        kind_hash_ = collprobe::call_signature(kind, type, 0, operation, root);
+        kind_hash_ = call_signature(kind, type, 0, operation, root);
     }
     return (kind_hash_ & of_kind) | collprobe::detail::mix64(kind_hash_ + call.count) >> 24;
 }
 
-collprobe::call_place communicator::place_of(
+call_place communicator::place_of(
     const collprobe_call& call, std::uint64_t sequence, std::uint64_t signature, std::uint64_t bytes) noexcept
 {
     if (options_.step != settings::step_kind::automatic) {
         constexpr std::uint64_t calls_of_step = 1024;
-        collprobe::call_place place{};
+        call_place place{};
         place.step = sequence / calls_of_step;
         place.bucket = static_cast<std::uint32_t>(sequence % calls_of_step);
-        place.source = collprobe::step_source::calls;
+        place.source = step_source::calls;
         place.first = place.bucket == 0;
         return place;
     }
@@ -307,7 +308,7 @@ collprobe::call_place communicator::place_of(
     if (const std::uint64_t serial = told.serial.load(std::memory_order_acquire); serial != seen_mark_) {
         seen_mark_ = serial;
         period_.mark(told.step.load(std::memory_order_relaxed),
-            static_cast<collprobe::step_source>(told.source.load(std::memory_order_relaxed)));
+            static_cast<step_source>(told.source.load(std::memory_order_relaxed)));
     }
     return period_.add(signature, bytes);
 }

@@ -12,11 +12,11 @@
 
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/cuda/memory.hpp>
-#include <collprobe/metrics/call_period.hpp>
 #include <collprobe/step/rank_call.hpp>
 
 #include "../hooks.h"
 #include "call_facts.hpp"
+#include "call_period.hpp"
 #include "live_channel.hpp"
 #include "reads.hpp"
 #include "sampler.hpp"
@@ -199,8 +199,8 @@ private:
     static bool can_be_read(const collprobe_call& call, const call_facts& facts) noexcept;
     void drop_kept() noexcept;
     void fail(const char* what) noexcept;
-    void start_step(const collprobe::call_place& place);
-    collprobe::call_place place_of(const collprobe_call& call, std::uint64_t sequence,
+    void start_step(const call_place& place);
+    call_place place_of(const collprobe_call& call, std::uint64_t sequence,
         std::uint64_t signature, std::uint64_t bytes) noexcept;
 
     const settings& options_;
@@ -230,7 +230,7 @@ private:
     std::uint64_t kind_hash_ = 0;
     std::uint64_t seen_mark_ = 0;
     std::uint64_t seen_choice_ = 0;
-    collprobe::call_period period_;
+    call_period period_;
     sampler_options sampling_;
     sampler sampler_{sampler_options()};
     std::size_t taken_ = 0; ///< slots taken from the ring so far
@@ -255,10 +255,10 @@ private:
 struct told_step {
     std::atomic<std::uint64_t> serial{0}; ///< changes with each mark
     std::atomic<std::uint64_t> step{0};
-    std::atomic<std::uint32_t> source{0}; ///< a collprobe::step_source
+    std::atomic<std::uint32_t> source{0}; ///< a step_source
 
     static told_step only; ///< of the process
-    void set(std::uint64_t number, collprobe::step_source from) noexcept;
+    void set(std::uint64_t number, step_source from) noexcept;
 };
 
 /// What an operator wrote into COLLPROBE_CONTROL_FILE while the program runs. Not with

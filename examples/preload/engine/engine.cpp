@@ -380,7 +380,7 @@ void window_made(void* comm, std::size_t)
 
 void mark_step(std::uint64_t step)
 {
-    guarded([=](engine&) { told_step::only.set(step, collprobe::step_source::marked); });
+    guarded([=](engine&) { told_step::only.set(step, step_source::marked); });
 }
 
 constexpr collprobe_hooks hooks{COLLPROBE_PRELOAD_ABI, before, after, group_ended, comm_made, comm_ends,

@@ -114,7 +114,7 @@ void live_view::judge(const unsigned char* messages, std::uint64_t stride,
                                                : calls.back().sequence + 1 - calls.front().sequence - calls.size(),
                      .calls = {calls_.data(), calls_.size()},
                      .blocks = {blocks_.data(), blocks_.size()},
-                     .repeats = calls.front().place.source != collprobe::step_source::calls,
+                     .repeats = calls.front().place.source != step_source::calls,
                      .follows = follows},
         record_);
     next_call_ = calls.back().sequence + 1;

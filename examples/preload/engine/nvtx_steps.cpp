@@ -43,7 +43,7 @@ void take(const char* text) noexcept
         step = 10 * step + static_cast<std::uint64_t>(digit - '0');
         any = true;
     }
-    if (any) told_step::only.set(step, collprobe::step_source::nvtx);
+    if (any) told_step::only.set(step, step_source::nvtx);
 }
 
 void take(const nvtxEventAttributes_t* range) noexcept

@@ -7,7 +7,8 @@
 #include <cstdint>
 
 #include <collprobe/detail/math.hpp>
-#include <collprobe/metrics/call_period.hpp>
+
+#include "call_period.hpp"
 
 namespace collprobe_preload {
 
@@ -67,7 +68,7 @@ public:
     }
 
     /// Before `add` of a call with `first`.
-    void step_began(const collprobe::call_place&, const sampler_facts& facts) noexcept
+    void step_began(const call_place&, const sampler_facts& facts) noexcept
     {
         if (coverage_.steps != 0) measure_step(facts);
         else first_s_ = facts.now_s;
@@ -84,11 +85,11 @@ public:
     }
 
     /// Whether to probe this call, with reads of `probe_bytes` in all. One that cannot be probed is counted.
-    bool add(const collprobe::call_place& place, std::uint64_t signature, std::uint64_t probe_bytes,
+    bool add(const call_place& place, std::uint64_t signature, std::uint64_t probe_bytes,
         bool can_probe = true) noexcept
     {
         const std::uint64_t number
-            = place.source == collprobe::step_source::calls ? occurrence(signature) : place.step;
+            = place.source == step_source::calls ? occurrence(signature) : place.step;
         ++coverage_.calls;
         if (!can_probe) return false;
         ++coverage_.probeable;

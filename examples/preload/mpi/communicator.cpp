@@ -142,7 +142,7 @@ void communicator::count_step(const collective_call& call, bool is_seen, std::un
         const unsigned type = has_type ? static_cast<unsigned>(type_of(call.type).value_or(collprobeInt8)) : 0;
         const std::uint64_t bytes = bytes_of(call);
         step = period_.add(
-            collprobe::call_signature(static_cast<unsigned>(call.what), type, bytes, number_of(call),
+            collprobe_preload::call_signature(static_cast<unsigned>(call.what), type, bytes, number_of(call),
                 static_cast<unsigned>(call.root)),
             bytes).step;
     }

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <collprobe/c/collprobe.h>
-#include <collprobe/metrics/call_period.hpp>
 
+#include "../engine/call_period.hpp"
 #include "exchange.hpp"
 #include "mpi_library.hpp"
 
@@ -110,7 +110,7 @@ private:
     std::string name_;
     std::vector<int> world_ranks_; // empty where they are those of the world
 
-    collprobe::call_period period_;
+    collprobe_preload::call_period period_;
     std::uint64_t calls_ = 0; // that could be looked at
     std::uint64_t step_ = 0;
     bool is_in_step_ = false; // a call has come

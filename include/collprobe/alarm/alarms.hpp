@@ -13,6 +13,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/math.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -42,8 +43,7 @@ public:
     explicit alarms(int ranks, const alarm_options& options = {}, const call_site& where = call_site::current())
         : ranks_(ranks), options_(options)
     {
-        const double rate = options.false_alarms_per_step;
-        const bool fits = is_finite(rate) && rate > 0 && rate < 1;
+        const bool fits = detail::is_rate(options.false_alarms_per_step);
         if (ranks < 1) detail::refuse("alarms", "cannot watch " + std::to_string(ranks) + " ranks", where);
         if (!fits) detail::refuse("alarms", "false_alarms_per_step must lie between 0 and 1", where);
         exact_.resize(static_cast<std::size_t>(ranks));

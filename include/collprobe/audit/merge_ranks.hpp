@@ -23,7 +23,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// Equal wherever the same blocks are judged.
 struct merge_options {
     double false_alarms_per_step = 1e-4; ///< of the statistical checks, as of `probe_options`
-    double lateness_floor_ns = 50'000; ///< `lateness_options::floor_ns`
+    double lateness_floor_ns = 50'000; ///< that of a `lateness_watch`
     bool times = true; ///< judge who comes late; a tenth of the false alarms is for that
     bool sums = true; ///< check sums and averages of calls that have sketches
     double sigmas = 8; ///< `conservation_options::sigmas`
@@ -105,9 +105,7 @@ COLLPROBE_COLD_INLINE const merge_options& merge_ranks::checked(
         detail::require(condition, "merge_ranks", message, where);
     };
     check(ranks >= 1, "a communicator has at least 1 rank");
-    check(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
-            && options.false_alarms_per_step < 1,
-        "false_alarms_per_step must lie between 0 and 1");
+    check(detail::is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
     check(is_finite(options.lateness_floor_ns) && options.lateness_floor_ns >= 0 && options.lateness_floor_ns < 0x1p53,
         "lateness_floor_ns must be 0 to 2^53");
     check(is_finite(options.sigmas) && options.sigmas > 0, "sigmas must be finite and above 0");

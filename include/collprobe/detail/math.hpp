@@ -20,6 +20,9 @@ COLLPROBE_HD constexpr double absolute(double value) noexcept
     return bit_cast<double>(bit_cast<std::uint64_t>(value) & ~(std::uint64_t{1} << 63));
 }
 
+/// Whether a rate of errors, or a chance of one, can be asked for.
+constexpr bool is_rate(double value) noexcept { return is_finite(value) && value > 0 && value < 1; }
+
 /// 2^exponent for a normal result: -1022 <= exponent <= 1023.
 COLLPROBE_HD constexpr double power_of_two(int exponent) noexcept
 {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/math.hpp>
 
 /// State that is saved as 8-byte words.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -38,6 +39,14 @@ bool take_words(view<const std::uint64_t>& words, std::vector<T>&... lists)
     };
     (take(lists.data(), lists.size() * sizeof(T)), ...);
     return true;
+}
+
+/// Of the words of a saved state: a word that is damaged, lost or moved makes another one.
+inline std::uint64_t checksum_of(view<const std::uint64_t> words) noexcept
+{
+    std::uint64_t sum = 0;
+    for (const std::uint64_t word : words) sum = mix64(sum + word);
+    return sum;
 }
 
 } // namespace collprobe::detail

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -44,6 +43,20 @@ COLLPROBE_COLD_INLINE noise_moments estimate_noise(int n, double sum_of_norms_sq
     return result;
 }
 
+/// The power of two that brings a number near 1, and keeps numbers beside it in range.
+inline double scale_to_one(double largest) noexcept
+{
+    const int exponent = binary_exponent(largest);
+    return power_of_two(exponent > 1000 ? -1000 : exponent < -1000 ? 1000 : -exponent);
+}
+
+/// The cosine of two vectors, limited to [-1, 1]. `norms`: the product of their lengths.
+inline double cosine_of(double dot, double norms) noexcept
+{
+    const double cosine = dot / norms;
+    return cosine > 1 ? 1 : cosine < -1 ? -1 : cosine;
+}
+
 } // namespace detail
 
 /// Cosine of g_r with the sum of all other gradients, S - g_r, from |g_r|^2, g_r . S and |S|^2. Low for a rank that is
@@ -59,22 +72,14 @@ COLLPROBE_COLD_INLINE double leave_one_out(double norm_squared, double dot_with_
         || !(norm_squared > 0)) {
         return detail::not_a_number();
     }
-    // Scaling by a power of two keeps the terms in range; the result has no unit.
-    double largest = norm_squared;
-    if (sum_norm_squared > largest) largest = sum_norm_squared;
-    int exponent = detail::binary_exponent(largest);
-    if (exponent > 1021) exponent = 1021;
-    const double down = detail::power_of_two(exponent < -1021 ? 1021 : -exponent);
+    const double down = detail::scale_to_one(sum_norm_squared > norm_squared ? sum_norm_squared : norm_squared);
     const double own = norm_squared * down;
     const double total = sum_norm_squared * down;
     const double dot = dot_with_sum * down;
     const double rest = total - 2 * dot + own;
     // Squares and dots of elements of 8 and 16 bits have relative errors of 4e-6 at most.
     if (!(rest > 0x1p-20 * (total + own)) || !(own > 0)) return detail::not_a_number();
-    const double cosine = (dot - own) / (detail::square_root(own) * detail::square_root(rest));
-    if (cosine > 1) return 1;
-    if (cosine < -1) return -1;
-    return cosine;
+    return detail::cosine_of(dot - own, detail::square_root(own) * detail::square_root(rest));
 }
 
 namespace detail {
@@ -132,14 +137,12 @@ COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direc
         ++samples;
         if (own > largest) largest = own;
     }
-    const double down = power_of_two(-std::clamp(binary_exponent(largest), -1000, 1000));
-
-    const auto usable = [gram, ranks](std::size_t i) noexcept {
-        const double own = gram[i * ranks + i];
-        return is_finite(own) && own > 0;
+    const double down = scale_to_one(largest);
+    const auto product = [=](std::size_t i, std::size_t j) noexcept {
+        return (i < j ? gram[i * ranks + j] : gram[j * ranks + i]) * down;
     };
-    const auto product = [gram, ranks](std::size_t i, std::size_t j) noexcept {
-        return i < j ? gram[i * ranks + j] : gram[j * ranks + i];
+    const auto has_direction = [=](std::size_t i) noexcept {
+        return is_finite(gram[i * ranks + i]) && gram[i * ranks + i] > 0;
     };
 
     double cosines = 0;
@@ -147,28 +150,25 @@ COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direc
     double products = 0; // sum of G_ij over i < j
     double norm_products = 0;
     double differences = 0; // sum of |g_i - g_j|^2 over i < j: n times the error energy
+    double total = 0; // |S|^2
     bool complete = true;
     for (std::size_t i = 0; i < ranks; ++i) {
         if (!is_finite(gram[i * ranks + i])) continue;
-        const double own = gram[i * ranks + i] * down;
+        if (has_direction(i)) total += product(i, i);
         for (std::size_t j = i + 1; j < ranks; ++j) {
             if (!is_finite(gram[j * ranks + j])) continue;
-            const double other = gram[j * ranks + j] * down;
-            if (!is_finite(gram[i * ranks + j])) {
+            const double dot = product(i, j);
+            if (!is_finite(dot)) {
                 complete = false;
                 continue;
             }
-            const double dot = gram[i * ranks + j] * down;
-            differences += own + other - 2 * dot;
-            if (!usable(i) || !usable(j)) continue;
-            const double norms = square_root(own) * square_root(other);
+            differences += product(i, i) + product(j, j) - 2 * dot;
+            if (!has_direction(i) || !has_direction(j)) continue;
+            const double norms = square_root(product(i, i)) * square_root(product(j, j));
             products += dot;
             norm_products += norms;
             if (!(norms > 0)) continue;
-            double cosine = dot / norms;
-            if (cosine > 1) cosine = 1;
-            if (cosine < -1) cosine = -1;
-            cosines += cosine;
+            cosines += cosine_of(dot, norms);
             pairs += 1;
         }
     }
@@ -176,54 +176,43 @@ COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direc
         out.mean_pairwise = cosines / pairs;
         out.pooled = products / norm_products;
     }
-    if (complete && samples >= 2) {
-        // noise = differences / (n (n - 1)) and signal = 2 products / (n (n - 1)).
-        set_noise(2 * products, differences, out);
-    }
+    if (!complete) return;
+    // noise = differences / (n (n - 1)) and signal = 2 products / (n (n - 1)).
+    if (samples >= 2) set_noise(2 * products, differences, out);
 
-    double total = 0; // |S|^2
-    for (std::size_t i = 0; i < ranks; ++i)
-        if (usable(i)) total += gram[i * ranks + i] * down;
     total += 2 * products;
     for (std::size_t i = 0; i < ranks; ++i) {
-        if (!usable(i)) continue;
-        const double own = gram[i * ranks + i] * down;
-        if (!(own > 0)) continue;
+        const double own = product(i, i);
+        if (!has_direction(i) || !(own > 0)) continue;
         double row = 0; // g_i . (S - g_i)
-        bool known = true;
         int others = 0;
         for (std::size_t j = 0; j < ranks; ++j) {
-            if (j == i || !usable(j)) continue;
+            if (j == i || !has_direction(j)) continue;
+            row += product(i, j);
             ++others;
-            if (is_finite(product(i, j))) row += product(i, j) * down;
-            else known = false;
         }
-        if (!known || others == 0 || !complete) continue;
+        if (others == 0) continue;
         double rest = total - 2 * row - own;
         if (rest < 0x1p-10 * (total + own)) {
             // Rank i outweighs the others: sum them without it instead of subtracting it.
             rest = 0;
             double magnitude = 0;
             for (std::size_t j = 0; j < ranks; ++j) {
-                if (j == i || !usable(j)) continue;
                 for (std::size_t k = j; k < ranks; ++k) {
-                    if (k == i || !usable(k)) continue;
-                    const double term = product(j, k) * down * (k == j ? 1 : 2);
+                    if (j == i || k == i || !has_direction(j) || !has_direction(k)) continue;
+                    const double term = product(j, k) * (k == j ? 1 : 2);
                     rest += term;
                     magnitude += absolute(term);
                 }
             }
             if (!(rest > 0x1p-40 * magnitude)) continue; // the others cancel: they have no direction
         }
-        double cosine = row / (square_root(own) * square_root(rest));
-        if (cosine > 1) cosine = 1;
-        if (cosine < -1) cosine = -1;
-        out.leave_one_out[i] = cosine;
+        out.leave_one_out[i] = cosine_of(row, square_root(own) * square_root(rest));
     }
 }
 
-/// Computes `pooled`, `noise_scale` and `predicted_cosine` without a Gram matrix, from the squared norms |g_r|^2 of all
-/// n ranks and |S|^2 (squared gradient units). Sets `mean_pairwise` to NaN and empties `leave_one_out`.
+/// Computes `direction` without a Gram matrix, from the squared norms |g_r|^2 of all n ranks, the dots g_r . S and
+/// |S|^2 (squared gradient units). Sets `mean_pairwise` to NaN. The dots may be empty; then so is `leave_one_out`.
 /// - `pooled` = (|S|^2 - q) / ((sum |g_r|)^2 - q) with q = sum |g_r|^2.
 /// - `noise_scale` = noise / signal of `estimate_noise`, in units of one rank's batch; times the samples per rank it is
 ///   B_simple. A negative estimate of either moment counts as 0. Identical gradients give 0; gradients whose dots have
@@ -234,18 +223,29 @@ COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direc
 /// differences. For exact arguments and equal norms the absolute error of `pooled` is about 2^-51 n / (n - 1); that of
 /// `noise_scale` is about 2^-50 n, so a smaller disagreement reads as 0. If S was rounded to 16 bits before its digest
 /// or norm was taken, expect 1e-3.
-/// Cost: O(n), no allocation.
-inline void align_from_sums(view<const double> norms_squared, double sum_norm_squared, direction& out) noexcept
+/// Reuses the capacity of `out.leave_one_out`: no allocation once it has held n.
+/// Errors: `status::invalid_argument` if the sizes differ. Cost: O(n).
+inline void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
+    double sum_norm_squared, direction& out, const call_site& where = call_site::current())
 {
+    if (!dots_with_sum.empty() && norms_squared.size() != dots_with_sum.size()) {
+        detail::refuse("align_from_sums",
+            std::to_string(norms_squared.size()) + " norms but " + std::to_string(dots_with_sum.size())
+                + " dots", where);
+    }
     out.mean_pairwise = out.pooled = out.noise_scale = out.predicted_cosine = not_a_number();
-    out.leave_one_out.clear();
+    out.leave_one_out.resize(dots_with_sum.size());
+    for (std::size_t r = 0; r < dots_with_sum.size(); ++r) {
+        out.leave_one_out[r] = norms_squared.size() < 2
+            ? not_a_number() : collprobe::leave_one_out(norms_squared[r], dots_with_sum[r], sum_norm_squared);
+    }
     double largest = sum_norm_squared;
     if (!is_finite(sum_norm_squared) || norms_squared.size() < 2) return;
     for (const double own : norms_squared) {
         if (!is_finite(own)) return;
         if (own > largest) largest = own;
     }
-    const double down = power_of_two(-std::clamp(binary_exponent(largest), -1000, 1000));
+    const double down = scale_to_one(largest);
     double squares = 0;
     double norms = 0;
     double norm_products = 0; // over i < j, summed as such: (sum |g_r|)^2 - q would cancel
@@ -257,100 +257,38 @@ inline void align_from_sums(view<const double> norms_squared, double sum_norm_sq
         norms += norm;
     }
     const double excess = sum_norm_squared * down - squares;
-    if (norm_products > 0) {
-        double cosine = excess / (2 * norm_products);
-        if (cosine > 1) cosine = 1;
-        if (cosine < -1) cosine = -1;
-        out.pooled = cosine;
-    }
+    if (norm_products > 0) out.pooled = cosine_of(excess, 2 * norm_products);
     const noise_moments moments
         = estimate_noise(static_cast<int>(norms_squared.size()), squares, sum_norm_squared * down);
     set_noise(moments.signal, moments.noise, out);
-}
-
-/// As above, and sets `leave_one_out` of every rank from the dots g_r . S.
-///
-/// Reuses the capacity of `out.leave_one_out`: no allocation once it has held n.
-/// Errors: `status::invalid_argument` if the sizes differ.
-inline void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
-    double sum_norm_squared, direction& out, const call_site& where = call_site::current())
-{
-    if (norms_squared.size() != dots_with_sum.size()) {
-        detail::refuse("align_from_sums",
-            std::to_string(norms_squared.size()) + " norms but " + std::to_string(dots_with_sum.size())
-                + " dots", where);
-    }
-    align_from_sums(norms_squared, sum_norm_squared, out);
-    out.leave_one_out.resize(norms_squared.size());
-    for (std::size_t r = 0; r < norms_squared.size(); ++r) {
-        double cosine = not_a_number();
-        if (norms_squared.size() > 1)
-            cosine = collprobe::leave_one_out(norms_squared[r], dots_with_sum[r], sum_norm_squared);
-        out.leave_one_out[r] = cosine;
-    }
 }
 
 /// The gradient noise scale over many steps. Each moment is averaged by itself before their ratio is taken, since the
 /// ratio of one step is biased and has no useful variance.
 ///
 /// The averages are exponential, with bias correction: the first update counts in full. k-diffusion's gns.py averages
-/// both moments with decay 0.9998; the default here forgets in about 100 steps.
+/// both moments with decay 0.9998; this one forgets in about 100 steps.
 class smoothed_noise_scale {
 public:
-    /// Precondition: 0 <= decay < 1; other values count as 0.
-    explicit smoothed_noise_scale(double decay = 0.99) noexcept
-    {
-        if (decay >= 0 && decay < 1) decay_ = decay;
-    }
-
     /// Adds the moments of one step; ignores a step whose moments are not finite.
     COLLPROBE_COLD_INLINE void update(const noise_moments& step) noexcept
     {
         if (!is_finite(step.signal) || !is_finite(step.noise)) return;
-        signal_ = decay_ * signal_ + (1 - decay_) * step.signal;
-        noise_ = decay_ * noise_ + (1 - decay_) * step.noise;
-        weight_ = decay_ * weight_ + (1 - decay_);
+        signal_ = decay * signal_ + (1 - decay) * step.signal;
+        noise_ = decay * noise_ + (1 - decay) * step.noise;
+        weight_ = decay * weight_ + (1 - decay);
     }
 
-    /// The averaged moments; NaN by bits before the first update.
-    COLLPROBE_COLD_INLINE noise_moments moments() const noexcept
-    {
-        detail::noise_moments result;
-        if (!(weight_ > 0)) return result;
-        result.signal = signal_ / weight_;
-        result.noise = noise_ / weight_;
-        return result;
-    }
-
-    /// Sets `noise_scale` and `predicted_cosine` of `out` from the averaged moments, with the conventions of
-    /// `align_from_sums`. Leaves the other members unchanged.
-    COLLPROBE_COLD_INLINE void write_to(direction& out) const noexcept
-    {
-        const detail::noise_moments mean = moments();
-        detail::set_noise(mean.signal, mean.noise, out);
-    }
-
-    /// In units of one rank's batch.
-    COLLPROBE_COLD_INLINE double noise_scale() const noexcept
-    {
-        direction result;
-        write_to(result);
-        return result.noise_scale;
-    }
-
-    /// 1 / (1 + noise_scale): the mean pairwise cosine of healthy ranks.
+    /// 1 / (1 + noise scale): the mean pairwise cosine of healthy ranks. NaN by bits before the first update.
     COLLPROBE_COLD_INLINE double predicted_cosine() const noexcept
     {
         direction result;
-        write_to(result);
+        if (weight_ > 0) set_noise(signal_ / weight_, noise_ / weight_, result);
         return result.predicted_cosine;
     }
 
-    /// Forgets all steps.
-    void reset() noexcept { signal_ = noise_ = weight_ = 0; }
-
 private:
-    double decay_ = 0;
+    static constexpr double decay = 0.99;
     double signal_ = 0;
     double noise_ = 0;
     double weight_ = 0;

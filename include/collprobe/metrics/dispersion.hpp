@@ -16,16 +16,19 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-/// Both forms of `dispersion`. `weight(rank)` is 1 in the plain form; a rank of weight 0 is left out.
-template <class Weight>
-spread spread_of(view<const double> values, Weight weight) noexcept
+/// Both forms of `dispersion`. Without weights each rank has the weight 1; a rank of weight 0 is left out.
+inline spread spread_of(view<const double> values, view<const double> weights) noexcept
 {
+    const auto weight = [=](std::size_t r) noexcept { // 0: the rank is left out
+        if (!is_finite(values[r]) || (!weights.empty() && !is_finite(weights[r]))) return 0.0;
+        return weights.empty() ? 1.0 : weights[r];
+    };
     spread result;
     double largest = 0;
     double reference = 0;
     for (std::size_t r = 0; r < values.size(); ++r) {
         const double x = values[r];
-        if (!is_finite(x) || !(weight(r) > 0)) continue;
+        if (!(weight(r) > 0)) continue;
         if (result.finite == 0) reference = x;
         if (result.finite == 0 || x < result.minimum) {
             result.minimum = x;
@@ -52,7 +55,7 @@ spread spread_of(view<const double> values, Weight weight) noexcept
     double sum = 0;
     for (std::size_t r = 0; r < values.size(); ++r) {
         const double w = weight(r);
-        if (!is_finite(values[r]) || !(w > 0)) continue;
+        if (!(w > 0)) continue;
         total += w;
         sum += w * (values[r] * down - reference * down);
     }
@@ -61,7 +64,7 @@ spread spread_of(view<const double> values, Weight weight) noexcept
     double rest = 0;
     for (std::size_t r = 0; r < values.size(); ++r) {
         const double w = weight(r);
-        if (!is_finite(values[r]) || !(w > 0)) continue;
+        if (!(w > 0)) continue;
         const double distance = values[r] * down - mean;
         squares += w * distance * distance;
         rest += w * distance;
@@ -93,7 +96,7 @@ spread spread_of(view<const double> values, Weight weight) noexcept
 /// Errors: none. Cost: O(n), no allocation.
 inline spread dispersion(view<const double> values) noexcept
 {
-    return detail::spread_of(values, [](std::size_t) noexcept { return 1.0; });
+    return detail::spread_of(values, {});
 }
 
 /// The spread with a weight per rank, for losses that are means over different numbers of tokens.
@@ -119,10 +122,7 @@ COLLPROBE_COLD_INLINE spread dispersion(view<const double> values, view<const do
                 error_origin{"dispersion", -1, 0, {}, where}, {static_cast<int>(r)});
         }
     }
-    return detail::spread_of(values, [weights](std::size_t r) noexcept {
-        if (is_finite(weights[r])) return weights[r];
-        return 0.0;
-    });
+    return detail::spread_of(values, weights);
 }
 
 } // namespace collprobe

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -25,20 +24,35 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-/// Of the words of a saved state: a word that is damaged, lost or moved makes another one.
-COLLPROBE_COLD_INLINE std::uint64_t checksum_of(view<const std::uint64_t> words) noexcept
-{
-    std::uint64_t sum = 0;
-    for (const std::uint64_t word : words) sum = mix64(sum + word);
-    return sum;
-}
-
 /// The weight of a bet that begins in step t = 1, 2, ...: together with 1/2 for the first one they add up to 1.
 inline double weight_of_start(std::uint64_t t) noexcept
 {
     const int octave = static_cast<int>(std::bit_width(t)) - 1;
     return 0.5 * power_of_two(-octave) / ((octave + 1.0) * (octave + 2.0));
 }
+
+/// A bet on place k of n pays in proportion to k to the power of minus one of these.
+inline constexpr double bet_exponents[] = {1.5, 0.6, 0.25};
+
+inline constexpr float most_wealth = 0x1p100f;
+
+/// Pay-outs are less by so much: more than the roundings of a step can add to the wealth.
+inline constexpr double rounded_off = 0x1p-22;
+
+/// Steps over which the memory of ranks is averaged.
+inline constexpr double memory_steps = 1024;
+
+/// What bets on a named rank may be worth at most, by exponent. The flatter a bet, the longer it takes to lose.
+inline constexpr float most_of_named[] = {0x1p40f, 0x1p27f, 0x1p16f};
+inline constexpr float most_of_named_of_two[] = {0x1p40f, 0x1p12f, 0x1p4f};
+
+/// A named rank is compared again when its bets are worth less than this, on the mean of the exponents.
+inline constexpr double least_of_named = 16;
+
+/// A finding without a rank is told again after so many steps at the earliest.
+inline constexpr std::uint64_t steps_to_tell_again = 1000;
+
+inline constexpr std::uint64_t evidence_state_format = 0x636f6c6c65760004; // "collev", 4
 
 } // namespace detail
 
@@ -65,6 +79,10 @@ struct side_shares {
     double farthest = 0;
     double nearest = 0;
 
+    double of(int side) const noexcept
+    {
+        return side == 0 ? largest : side == 1 ? smallest : side == 2 ? farthest : nearest;
+    }
     bool operator==(const side_shares&) const = default;
 };
 
@@ -103,7 +121,8 @@ public:
     /// stated error to hold; they are the caller's.
     COLLPROBE_COLD_INLINE std::size_t add(finding metric, const side_shares& shares)
     {
-        metrics_.push_back(new_metric(metric, shares));
+        metrics_.emplace_back();
+        replace(metrics_.size() - 1, metric, shares);
         return metrics_.size() - 1;
     }
 
@@ -111,7 +130,15 @@ public:
     /// metric < metrics().
     COLLPROBE_COLD_INLINE void replace(std::size_t metric, finding by, const side_shares& shares)
     {
-        metrics_[metric] = new_metric(by, shares);
+        metric_state& of = metrics_[metric] = {};
+        of.what = by;
+        of.shares = shares;
+        of.processes = std::vector<process>(watched(shares) * count());
+        for (process& each : of.processes)
+            for (int j = 0; j < bets; ++j) each.of[j] = 0.5f;
+        of.memory = std::vector<persistence>(first_member_.size() - 1);
+        of.kept = std::vector<kept_place>(count());
+        of.named_side = std::vector<std::uint8_t>(count());
     }
 
     /// Begins a step: forgets whom the last one named.
@@ -210,14 +237,19 @@ private:
     static std::size_t watched(const side_shares& shares, int end_side = sides) noexcept
     {
         std::size_t result = 0;
-        for (int side = 0; side < end_side; ++side) result += share_of(shares, side) > 0 ? 1 : 0;
+        for (int side = 0; side < end_side; ++side) result += shares.of(side) > 0 ? 1 : 0;
         return result;
     }
     /// Null for a side that is not watched.
     static process* process_of(metric_state& of, int side, std::size_t rank) noexcept
     {
-        if (share_of(of.shares, side) <= 0) return nullptr;
+        if (of.shares.of(side) <= 0) return nullptr;
         return &of.processes[rank * watched(of.shares) + watched(of.shares, side)];
+    }
+    /// Of a rank: one for each side that is watched.
+    static view<process> processes_of(metric_state& of, std::size_t rank) noexcept
+    {
+        return view<process>(of.processes).part(rank * watched(of.shares), watched(of.shares));
     }
     /// An eighth of the ranks of a group.
     std::size_t eighth_of(std::size_t group) const noexcept
@@ -225,22 +257,32 @@ private:
         const std::size_t members = first_member_[group + 1] - first_member_[group];
         return members < 8 ? 1 : members / 8;
     }
-    static double share_of(const side_shares& shares, int side) noexcept
-    {
-        return side == 0 ? shares.largest
-            : side == 1  ? shares.smallest
-            : side == 2  ? shares.farthest
-                         : shares.nearest;
-    }
     /// Whether of the two ranks of a group one is named: where it is clear which side is wrong.
     bool names_of_two(const metric_state& of, std::size_t group) const noexcept
     {
         return first_member_[group + 1] - first_member_[group] == 2 && watched(of.shares) == 1;
     }
-    metric_state new_metric(finding what, const side_shares& shares) const;
     void judge_group(metric_state& of, view<const double> values, std::size_t group, double margin);
     /// Whether the ranks keep their places.
-    bool keep_places(persistence& memory, metric_state& of, std::size_t group) noexcept;
+    COLLPROBE_COLD_INLINE bool keep_places(persistence& memory, metric_state& of, std::size_t group) noexcept
+    {
+        if (memory.steps < 2) return false;
+        const double deviation = 1 / detail::square_root(memory.steps * static_cast<double>(order_.size() - 2));
+        // Lasting differences as large as the tolerance make such a correlation.
+        const double excess = memory.correlation - options_.tolerance * options_.tolerance;
+        if (memory.is_silent == 0 && excess > 2 * deviation) {
+            memory.is_silent = 1;
+            // What bets have won so far, they may have won by memory.
+            for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) {
+                if (of.named_side[members_[i]] != 0) continue;
+                for (process& each : processes_of(of, members_[i])) each.keep_below(0.5f, 1);
+            }
+        } else if (memory.is_silent == 1 && excess < deviation) {
+            memory.is_silent = 0;
+        }
+        return memory.is_silent != 0;
+    }
+
     void remember_places(metric_state& of, persistence& memory) noexcept;
 
     /// The widest margin that the tolerance asks for.
@@ -260,8 +302,40 @@ private:
     void bet_on_named(
         metric_state& of, std::size_t group, std::size_t rank, double value, int first_side, double margin) noexcept;
     /// `first` and `ties`: the places of this side that a rank shares, counted from 0, of `active`.
-    payout payout_of(std::size_t first, std::size_t ties, std::size_t active, std::size_t eighth) const noexcept;
-    worth play(process& at, const payout& pays) const noexcept;
+    payout payout_of(std::size_t first, std::size_t ties, std::size_t active, std::size_t eighth) const noexcept
+    {
+        const double* const sums = sums_.data() + first * bets;
+        const double* const all = sums_.data() + active * bets;
+        const double share = (1 - detail::rounded_off) * static_cast<double>(active) / static_cast<double>(ties);
+        payout result;
+        for (std::size_t j = 0; j < bets; ++j)
+            result.of[j] = result.of[bets + j]
+                = static_cast<float>(share * (sums[ties * bets + j] - sums[j]) / all[j]);
+        result.is_extreme = first < eighth && ties <= 2 * eighth ? 1 : 0; // the two middle ranks are equally near
+        return result;
+    }
+    [[gnu::always_inline]] worth play(process& at, const payout& pays) const noexcept
+    {
+        // Without branches, which would be mispredicted. Four numbers at once: the fours overlap in the middle.
+        const std::uint32_t lasts = at.of[bets] > 1 || at.of[bets + 1] > 2 ? ~std::uint32_t{0} : 0;
+        static constexpr float least[] = {0, 0, 0, 1, 0, 1, 1, 1};
+        float now[8];
+        const auto four = [&, this](std::size_t first, std::size_t to) {
+            for (std::size_t l = 0; l < 4; ++l) {
+                const float own = at.of[first + l];
+                now[to + l] = ((own > least[to + l] ? own : least[to + l]) + starts_[to + l]) * pays.of[first + l];
+            }
+        };
+        four(0, 0), four(2, 4);
+        for (std::size_t l = 0; l < 4; ++l) at.of[l] = now[l];
+        for (std::size_t l = 0; l < 4; ++l) at.of[2 + l] = now[4 + l];
+        at.since = (at.since & lasts) | (static_cast<std::uint32_t>(step_) & ~lasts);
+        at.extreme = (at.extreme & lasts) + pays.is_extreme;
+        const float wealth = now[0] + now[1] + now[2];
+        const float recent = now[5] + now[6] + now[7];
+        if (wealth + recent > detail::most_wealth) at.keep_below(detail::most_wealth, detail::most_wealth);
+        return {static_cast<double>(wealth), static_cast<double>(recent)};
+    }
 
     /// As the strongest evidence about the rank in this step.
     COLLPROBE_COLD_INLINE void offer(metric_state& of, int side, std::size_t rank, bool is_unlike) noexcept
@@ -274,7 +348,23 @@ private:
         best_[rank].unlike = is_unlike;
     }
 
-    rank_evidence evidence_of(metric_state& of, int side, std::size_t rank) const noexcept;
+    COLLPROBE_COLD_INLINE rank_evidence evidence_of(metric_state& of, int side, std::size_t rank) const noexcept
+    {
+        const process& at = *process_of(of, side, rank);
+        const double share = share_for(of, side);
+        rank_evidence result;
+        result.metric = of.what;
+        result.call = of.call;
+        result.side = static_cast<rank_side>(side);
+        for (std::size_t j = 0; j < bets; ++j) {
+            result.odds += static_cast<double>(at.of[j]) * share;
+            result.recurrence += static_cast<double>(at.of[bets + j]) * share;
+        }
+        result.since = step_ - (static_cast<std::uint32_t>(step_) - at.since);
+        result.extreme = at.extreme;
+        result.among = static_cast<std::uint32_t>(eighth_of(group_of_[rank]));
+        return result;
+    }
 
     /// In units of the limits.
     COLLPROBE_COLD_INLINE double strength(const rank_evidence& of) const noexcept
@@ -286,17 +376,31 @@ private:
 
     double share_for(const metric_state& of, int side) const noexcept
     {
-        return share_of(of.shares, side) / (bets * static_cast<double>(ranks_));
+        return of.shares.of(side) / (bets * static_cast<double>(ranks_));
     }
-    void name_ranks(metric_state& of, std::size_t group);
-    void name_one(metric_state& of, int side, std::size_t group, std::size_t rank);
 
-    COLLPROBE_COLD_INLINE void start_again(metric_state& of, std::size_t rank) noexcept
+    COLLPROBE_COLD_INLINE void name_ranks(metric_state& of, std::size_t group)
     {
-        for (int side = 0; side < sides; ++side) {
-            if (process* const at = process_of(of, side, rank)) *at = {};
+        // The strongest evidence first: it may explain that of the others.
+        for (double strongest = 1; strongest >= 1;) {
+            strongest = 0;
+            std::size_t rank = 0;
+            int at = 0;
+            for (int side = 0; side < sides; ++side) {
+                for (std::size_t i = 0; i < order_.size() && of.shares.of(side) > 0; ++i) {
+                    if (of.named_side[order_[i]] != 0) continue;
+                    const double found = strength(evidence_of(of, side, order_[i]));
+                    if (found <= strongest) continue;
+                    strongest = found;
+                    rank = order_[i];
+                    at = side;
+                }
+            }
+            if (strongest >= 1) name_one(of, at, group, rank);
         }
     }
+
+    void name_one(metric_state& of, int side, std::size_t group, std::size_t rank);
 
     int ranks_;
     exchangeability_options options_;
@@ -321,101 +425,52 @@ private:
     double strongest_ = 0; // of the group that is judged
 };
 
-namespace detail {
-
-/// A bet on place k of n pays in proportion to k to the power of minus one of these.
-inline constexpr double bet_exponents[] = {1.5, 0.6, 0.25};
-
-inline constexpr float most_wealth = 0x1p100f;
-
-/// Pay-outs are less by so much: more than the roundings of a step can add to the wealth.
-inline constexpr double rounded_off = 0x1p-22;
-
-/// Steps over which the memory of ranks is averaged.
-inline constexpr double memory_steps = 1024;
-
-/// What bets on a named rank may be worth at most, by exponent. The flatter a bet, the longer it takes to lose.
-inline constexpr float most_of_named[] = {0x1p40f, 0x1p27f, 0x1p16f};
-
-inline constexpr float most_of_named_of_two[] = {0x1p40f, 0x1p12f, 0x1p4f};
-
-/// A named rank is compared again when its bets are worth less than this, on the mean of the exponents.
-inline constexpr double least_of_named = 16;
-
-/// A finding without a rank is told again after so many steps at the earliest.
-inline constexpr std::uint64_t steps_to_tell_again = 1000;
-
-inline constexpr std::uint64_t evidence_state_format = 0x636f6c6c65760004; // "collev", 4
-
-} // namespace detail
-
 COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
     int ranks, exchangeability_options options, const call_site& where)
     : ranks_(ranks), options_(std::move(options)), places_(ranks < 1 ? 0 : static_cast<std::size_t>(ranks))
 {
-    const auto check = [&where](bool condition, const std::string& what) {
+    const auto check = [&where](bool condition, const char* what) {
         if (!condition) detail::refuse("exchangeability_watch", what, where);
     };
-    check(ranks >= 1, "cannot watch " + std::to_string(ranks) + " ranks");
-    const double share = options_.false_alarms_per_run;
-    check(is_finite(share) && share > 0 && share < 1, "false_alarms_per_run must lie between 0 and 1");
+    check(ranks >= 1, "cannot watch less than 1 rank");
+    check(detail::is_rate(options_.false_alarms_per_run), "false_alarms_per_run must lie between 0 and 1");
     const double steps = options_.steps_between_alarms;
     check(is_finite(steps) && steps >= 1, "steps_between_alarms must be at least 1");
     const std::size_t n = count();
     check(is_finite(options_.tolerance) && options_.tolerance >= 0, "tolerance must not be negative");
-    check(options_.groups.empty() || options_.groups.size() == n,
-        "groups has " + std::to_string(options_.groups.size()) + " entries for " + std::to_string(ranks) + " ranks");
+    check(options_.groups.empty() || options_.groups.size() == n, "groups must have an entry for each rank");
 
-    std::vector<int> names;
-    for (std::size_t r = 0; r < n; ++r) {
-        const int group = options_.groups.empty() ? 0 : options_.groups[r];
-        const auto at = std::find(names.begin(), names.end(), group);
-        group_of_.push_back(static_cast<std::size_t>(at - names.begin()));
-        if (at == names.end()) names.push_back(group);
-    }
-    for (std::size_t g = 0; g < names.size(); ++g) {
+    group_of_ = std::vector<std::size_t>(n, n);
+    for (std::size_t first = 0; first < n; ++first) {
+        if (group_of_[first] < n) continue;
         first_member_.push_back(members_.size());
-        for (std::size_t r = 0; r < n; ++r)
-            if (group_of_[r] == g) members_.push_back(r);
+        for (std::size_t r = first; r < n; ++r) {
+            if (!options_.groups.empty() && options_.groups[r] != options_.groups[first]) continue;
+            group_of_[r] = first_member_.size() - 1;
+            members_.push_back(r);
+        }
     }
     first_member_.push_back(n);
-    sums_ = std::vector<double>(bets * (n + 1));
+    sums_.resize(bets * (n + 1));
     for (std::size_t k = 1; k <= n; ++k) {
         for (std::size_t j = 0; j < bets; ++j) {
             sums_[k * bets + j] = sums_[(k - 1) * bets + j]
                 + detail::exponential(-detail::bet_exponents[j] * detail::natural_log(static_cast<double>(k)));
         }
     }
-    best_.resize(n);
-    best_strength_ = std::vector<double>(n);
+    best_ = std::vector<rank_evidence>(n);
+    best_strength_ = work_ = std::vector<double>(n);
     pays_ = std::vector<payout>(2 * n); // of two ranks at least that share, two at most
     pay_ = std::vector<std::uint32_t>(2 * detail::rank_places::most_buckets(n));
-    work_ = std::vector<double>(n);
     order_.reserve(n);
-}
-
-COLLPROBE_COLD_INLINE exchangeability_watch::metric_state exchangeability_watch::new_metric(
-    finding what, const side_shares& shares) const
-{
-    metric_state next;
-    next.what = what;
-    next.shares = shares;
-    next.processes.resize(watched(shares) * count());
-    for (process& each : next.processes)
-        for (std::size_t j = 0; j < bets; ++j) each.of[j] = 0.5f;
-    next.memory.resize(first_member_.size() - 1);
-    next.kept.resize(count());
-    next.named_side.resize(count());
-    return next;
 }
 
 inline void exchangeability_watch::judge(
     std::size_t metric, view<const double> values, double margin, int call, const call_site& where)
 {
     if (metric >= metrics_.size() || values.size() != count()) {
-        detail::refuse("exchangeability_watch::judge",
-            "number " + std::to_string(metric) + " of " + std::to_string(metrics_.size()) + ", with "
-                + std::to_string(values.size()) + " values for " + std::to_string(ranks_) + " ranks", where);
+        detail::refuse(
+            "exchangeability_watch::judge", "the number is not watched, or has no value for each rank", where);
     }
     metric_state& of = metrics_[metric];
     of.call = call;
@@ -481,43 +536,6 @@ inline void exchangeability_watch::judge_group(
     if (strongest_ >= 1) name_ranks(of, group);
 }
 
-inline exchangeability_watch::payout exchangeability_watch::payout_of(
-    std::size_t first, std::size_t ties, std::size_t active, std::size_t eighth) const noexcept
-{
-    const double* const sums = sums_.data() + first * bets;
-    const double* const all = sums_.data() + active * bets;
-    const double share = (1 - detail::rounded_off) * static_cast<double>(active) / static_cast<double>(ties);
-    payout result;
-    for (std::size_t j = 0; j < bets; ++j)
-        result.of[j] = result.of[bets + j] = static_cast<float>(share * (sums[ties * bets + j] - sums[j]) / all[j]);
-    result.is_extreme = first < eighth && ties <= 2 * eighth ? 1 : 0; // the two middle ranks are equally near
-    return result;
-}
-
-[[gnu::always_inline]] inline exchangeability_watch::worth exchangeability_watch::play(
-    process& at, const payout& pays) const noexcept
-{
-    // Without branches, which would be mispredicted, and four numbers at once: these and those overlap in the middle.
-    const std::uint32_t lasts = at.of[bets] > 1 || at.of[bets + 1] > 2 ? ~std::uint32_t{0} : 0;
-    static constexpr float least[] = {0, 0, 0, 1, 0, 1, 1, 1};
-    float now[8];
-    const auto four = [&, this](std::size_t first, std::size_t to) {
-        for (std::size_t l = 0; l < 4; ++l) {
-            const float own = at.of[first + l];
-            now[to + l] = ((own > least[to + l] ? own : least[to + l]) + starts_[to + l]) * pays.of[first + l];
-        }
-    };
-    four(0, 0), four(2, 4);
-    for (std::size_t l = 0; l < 4; ++l) at.of[l] = now[l];
-    for (std::size_t l = 0; l < 4; ++l) at.of[2 + l] = now[4 + l];
-    at.since = (at.since & lasts) | (static_cast<std::uint32_t>(step_) & ~lasts);
-    at.extreme = (at.extreme & lasts) + pays.is_extreme;
-    const float wealth = now[0] + now[1] + now[2];
-    const float recent = now[5] + now[6] + now[7];
-    if (wealth + recent > detail::most_wealth) at.keep_below(detail::most_wealth, detail::most_wealth);
-    return {static_cast<double>(wealth), static_cast<double>(recent)};
-}
-
 inline void exchangeability_watch::bet_on_order(
     metric_state& of, std::size_t group, int first_side, double margin)
 {
@@ -554,7 +572,7 @@ inline void exchangeability_watch::bet_on_order(
     const std::size_t stride = watched(of.shares);
     process* processes = of.processes.data() + watched(of.shares, first_side);
     for (int side = first_side; side < first_side + 2; ++side) {
-        if (share_of(of.shares, side) <= 0) continue;
+        if (of.shares.of(side) <= 0) continue;
         const std::uint32_t* const pay = pay_.data() + (side == first_side ? 0 : buckets);
         const double of_run = share_for(of, side) * options_.false_alarms_per_run;
         const double of_late = share_for(of, side) / options_.steps_between_alarms;
@@ -591,33 +609,11 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_named(metric_state& of,
             offer(of, side, rank, true);
             continue;
         }
-        start_again(of, rank);
+        for (process& each : processes_of(of, rank)) each = {};
         of.named_side[rank] = 0;
         of.memory[group].told = 0; // there may be a majority again
         return;
     }
-}
-
-COLLPROBE_COLD_INLINE bool exchangeability_watch::keep_places(
-    persistence& memory, metric_state& of, std::size_t group) noexcept
-{
-    if (memory.steps < 2) return false;
-    const double deviation = 1 / detail::square_root(memory.steps * static_cast<double>(order_.size() - 2));
-    // Lasting differences as large as the tolerance make such a correlation.
-    const double excess = memory.correlation - options_.tolerance * options_.tolerance;
-    if (memory.is_silent == 0 && excess > 2 * deviation) {
-        memory.is_silent = 1;
-        // What bets have won so far, they may have won by memory.
-        for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) {
-            if (of.named_side[members_[i]] != 0) continue;
-            for (int side = 0; side < sides; ++side) {
-                if (process* const at = process_of(of, side, members_[i])) at->keep_below(0.5f, 1);
-            }
-        }
-    } else if (memory.is_silent == 1 && excess < deviation) {
-        memory.is_silent = 0;
-    }
-    return memory.is_silent != 0;
 }
 
 inline void exchangeability_watch::remember_places(metric_state& of, persistence& memory) noexcept
@@ -628,7 +624,8 @@ inline void exchangeability_watch::remember_places(metric_state& of, persistence
     if (memory.steps < 64 || of.judged % 8 == 0) { // later it changes slowly
         for (std::size_t i = 0; i < active; ++i) work_[i] = static_cast<double>(of.kept[order_[i]].steadiness);
         detail::select(view<double>(work_.data(), active), active - left_out);
-        const double next = *std::max_element(work_.data(), work_.data() + active - left_out);
+        double next = work_[0];
+        for (std::size_t i = 1; i < active - left_out; ++i) next = work_[i] > next ? work_[i] : next;
         memory.steadiest = 0.5 * (work_[active - left_out] + next);
     }
     const double middle = 0.5 * static_cast<double>(active - 1);
@@ -667,46 +664,6 @@ inline void exchangeability_watch::remember_places(metric_state& of, persistence
     memory.correlation += (correlation - memory.correlation) / memory.steps;
 }
 
-COLLPROBE_COLD_INLINE rank_evidence exchangeability_watch::evidence_of(
-    metric_state& of, int side, std::size_t rank) const noexcept
-{
-    const process& at = *process_of(of, side, rank);
-    const double share = share_for(of, side);
-    rank_evidence result;
-    result.metric = of.what;
-    result.call = of.call;
-    result.side = static_cast<rank_side>(side);
-    for (std::size_t j = 0; j < bets; ++j) {
-        result.odds += static_cast<double>(at.of[j]) * share;
-        result.recurrence += static_cast<double>(at.of[bets + j]) * share;
-    }
-    result.since = step_ - (static_cast<std::uint32_t>(step_) - at.since);
-    result.extreme = at.extreme;
-    result.among = static_cast<std::uint32_t>(eighth_of(group_of_[rank]));
-    return result;
-}
-
-COLLPROBE_COLD_INLINE void exchangeability_watch::name_ranks(metric_state& of, std::size_t group)
-{
-    // The strongest evidence first: it may explain that of the others.
-    for (double strongest = 1; strongest >= 1;) {
-        strongest = 0;
-        std::size_t rank = 0;
-        int at = 0;
-        for (int side = 0; side < sides; ++side) {
-            for (std::size_t i = 0; i < order_.size() && share_of(of.shares, side) > 0; ++i) {
-                if (of.named_side[order_[i]] != 0) continue;
-                const double found = strength(evidence_of(of, side, order_[i]));
-                if (found <= strongest) continue;
-                strongest = found;
-                rank = order_[i];
-                at = side;
-            }
-        }
-        if (strongest >= 1) name_one(of, at, group, rank);
-    }
-}
-
 COLLPROBE_COLD_INLINE void exchangeability_watch::name_one(
     metric_state& of, int side, std::size_t group, std::size_t rank)
 {
@@ -716,7 +673,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::name_one(
     for (std::size_t i = begin; i < end; ++i) named += of.named_side[members_[i]] != 0 ? 1 : 0;
     rank_evidence evidence = evidence_of(of, side, rank);
     if (2 * named >= end - begin && !(named == 1 && names_of_two(of, group))) { // no majority that it could be unlike
-        start_again(of, rank);
+        for (process& each : processes_of(of, rank)) each = {};
         std::uint64_t& told = of.memory[group].told;
         if (told != 0 && of.judged - told < detail::steps_to_tell_again) return;
         told = of.judged;
@@ -740,9 +697,7 @@ COLLPROBE_COLD_INLINE std::vector<std::uint64_t> exchangeability_watch::state() 
     for (const std::size_t group : group_of_) words.push_back(group);
     for (const metric_state& each : metrics_) {
         words.push_back(static_cast<std::uint64_t>(each.what));
-        for (const double share :
-            {each.shares.largest, each.shares.smallest, each.shares.farthest, each.shares.nearest})
-            words.push_back(to_bits(share));
+        for (int side = 0; side < sides; ++side) words.push_back(to_bits(each.shares.of(side)));
         words.push_back(each.judged);
         detail::append_words(words, each.memory, each.kept, each.processes, each.named_side);
     }

@@ -32,91 +32,6 @@ constexpr double lateness_beyond(double floor, double latest) noexcept
     return is_finite(latest) && latest < floor ? 0 : latest;
 }
 
-/// What a `lateness_watch` counts as a difference, and over how many steps.
-struct lateness_options {
-    int window = 128; ///< steps of the medians and shares, 32 to 4096
-    /// Differences that do not count: the larger of `floor_ns` and `noise_multiple` times the noise of the arrivals.
-    /// `floor_ns` should exceed the tick of the clock and the constant biases of a step, all calls together.
-    double floor_ns = 10000;
-    double noise_multiple = 1;
-};
-
-/// Measures who comes late, step by step: by how much, in which share of the steps, and at what cost.
-///
-/// A step is judged by each rank's sum of times over its calls. A constant bias of the *ends* of calls cancels if a
-/// rank's work starts when its call ends; any other bias beyond the floor reads as lateness. A rank that delays the
-/// transport after it has entered does not show: all wait alike. The watch names no rank as lastingly late: an
-/// `exchangeability_watch` does, from each rank's `lateness_beyond`.
-/// Preconditions: no concurrent use. Equal numbers in the same order give equal answers on every rank.
-/// Cost: 40 * window + 56 bytes a rank, allocated by the constructor; a call costs O(n), a step O(n + window).
-class lateness_watch {
-public:
-    /// Errors: `status::invalid_argument` for fewer than 1 rank, or options out of range.
-    explicit lateness_watch(int ranks, const lateness_options& options = {},
-        const call_site& where = call_site::current());
-
-    /// Adds a call of the current step, and returns what `lateness` says of it. Precondition: `waits_for_all`.
-    /// Errors: `status::invalid_argument` if a view has not one entry per rank (`times_before` may be empty); then
-    /// nothing changes.
-    call_lateness add(view<const double> times_in_call, view<const double> times_before = {},
-        const call_site& where = call_site::current());
-
-    /// Judges the calls since the last step. Fewer than two present ranks, or no call, leave the window as it is.
-    step_lateness end_step() noexcept;
-
-    /// The rank over the window. O(window). Precondition: 0 <= rank < ranks.
-    rank_lateness of(int rank) const noexcept;
-
-    /// Forgets everything, as after a restart.
-    void reset() noexcept { call_ = step_ = noise_step_ = 0, step_calls_ = 0; }
-
-private:
-    /// A rank in one step: sums over the calls; in the window `time` is its lateness, `before` less that of the others.
-    struct sample {
-        double time; // NaN by bits: absent
-        double before;
-        double gain;
-        double gain_before;
-        double is_last; // 1 or 0; in the window only
-    };
-
-    /// Of so many steps, those that the window holds.
-    std::size_t held(std::uint64_t steps) const noexcept { return steps < window_ ? steps : window_; }
-    sample* samples_of(std::size_t rank) noexcept { return samples_.data() + rank * window_; }
-    /// Of the first n numbers of `work_`.
-    detail::middle_values middle_of(std::size_t n) const noexcept { return detail::middle_of(view(work_.data(), n)); }
-    double median_of(std::size_t n) const noexcept { return detail::median_of(middle_of(n), n); }
-
-    /// Robust deviation of an arrival, from past steps; NaN by bits if there are too few.
-    COLLPROBE_COLD_INLINE double noise() const noexcept
-    {
-        if (noise_step_ < 16) return detail::not_a_number();
-        const auto median = [&, this](const std::vector<double>& of_steps) noexcept {
-            for (std::size_t i = 0; i < held(noise_step_); ++i) work_[i] = of_steps[i];
-            return median_of(held(noise_step_));
-        };
-        // One rank that is always late widens the first, one that is late at times the second, both hardly at once.
-        const double of_ranks = median(noise_of_ranks_);
-        const double of_changes = median(noise_of_changes_);
-        return of_ranks < of_changes ? of_ranks : of_changes;
-    }
-
-    void remember_noise() noexcept;
-
-    lateness_options options_;
-    std::size_t window_;
-    std::uint64_t call_ = 0;
-    std::uint64_t step_ = 0; // steps judged
-    std::uint64_t noise_step_ = 0; // those that tell of the noise
-    int step_calls_ = 0;
-    std::vector<sample> now_; // the step that is open, by rank
-    std::vector<sample> samples_; // `window_` of each rank
-    std::vector<double> previous_; // time in the calls of the step before, by rank
-    std::vector<double> noise_of_ranks_; // by step
-    std::vector<double> noise_of_changes_; // by step: since the step before
-    mutable std::vector<double> work_; // numbers whose median is asked for
-};
-
 namespace detail {
 
 constexpr bool is_duration(double time) noexcept { return is_finite(time) && time >= 0 && time < 0x1p53; }
@@ -130,7 +45,7 @@ constexpr bool is_duration(double time) noexcept { return is_finite(time) && tim
 /// Equal times are ordered by a hash of `serial` and rank: give each call another serial, the same on all ranks.
 /// Precondition: `waits_for_all`, with at least one element.
 /// Errors: `status::invalid_argument` if the sizes differ. Cost: O(n), no allocation.
-/// Source: `spread`, t_r - min t and min t are TraceLens's "skew in start time", "wait time" and "comm latency";
+/// Source: `spread` and min t are TraceLens's "skew in start time" and "comm latency";
 /// DeepSpeed's straggler effect is the sum of t_r - min t over the calls (deepspeedai/DeepSpeed#3579).
 inline call_lateness lateness(view<const double> times_in_call, view<const double> times_before = {},
     std::uint64_t serial = 0, const call_site& where = call_site::current())
@@ -163,9 +78,6 @@ inline call_lateness lateness(view<const double> times_in_call, view<const doubl
     result.spread = longest - least;
     result.transport = least;
     result.gain = times_in_call[next] - least;
-    result.waited = 0;
-    for (const double time : times_in_call)
-        if (detail::is_duration(time)) result.waited += time - least;
     if (ranks != times_before.size()) return result;
     if (!detail::is_duration(times_before[last]) || !detail::is_duration(times_before[next])) return result;
     const double longer = times_before[last] - times_before[next];
@@ -173,25 +85,81 @@ inline call_lateness lateness(view<const double> times_in_call, view<const doubl
     return result;
 }
 
-COLLPROBE_COLD_INLINE lateness_watch::lateness_watch(
-    int ranks, const lateness_options& options, const call_site& where)
-    : options_(options), window_(static_cast<std::size_t>(options.window))
-{
-    const auto check = [&where](bool holds, const char* rule) {
-        if (!holds) detail::refuse("lateness_watch", rule, where);
-    };
-    check(ranks >= 1, "cannot watch less than 1 rank");
-    check(options.window >= 32 && options.window <= 4096, "window must be 32 to 4096");
-    check(detail::is_duration(options.floor_ns), "floor_ns must be 0 to 2^53");
-    check(is_finite(options.noise_multiple) && options.noise_multiple >= 0, "noise_multiple must not be negative");
+/// Measures who comes late, step by step: by how much, in which share of the steps, and at what cost.
+///
+/// A step is judged by each rank's sum of times over its calls. A constant bias of the *ends* of calls cancels if a
+/// rank's work starts when its call ends; any other bias beyond the floor reads as lateness. A rank that delays the
+/// transport after it has entered does not show: all wait alike. The watch names no rank as lastingly late: an
+/// `exchangeability_watch` does, from each rank's `lateness_beyond`.
+/// Preconditions: no concurrent use. Equal numbers in the same order give equal answers on every rank.
+/// Cost: 5.2 KB a rank, allocated by the constructor; a call costs O(n), a step O(n + window).
+class lateness_watch {
+public:
+    static constexpr std::size_t window = 128; ///< steps of the medians and shares
 
-    now_ = std::vector<sample>(static_cast<std::size_t>(ranks));
-    samples_ = std::vector<sample>(now_.size() * window_);
-    previous_ = std::vector<double>(now_.size());
-    noise_of_ranks_ = std::vector<double>(window_);
-    noise_of_changes_ = std::vector<double>(window_);
-    work_ = std::vector<double>(now_.size() > window_ ? now_.size() : window_);
-}
+    /// Differences that do not count are up to `floor_ns`, or up to the noise of the arrivals if that is larger.
+    /// `floor_ns` should exceed the tick of the clock and the constant biases of a step, all calls together.
+    /// Errors: `status::invalid_argument` for fewer than 1 rank, or a floor that is no duration.
+    COLLPROBE_COLD_INLINE explicit lateness_watch(
+        int ranks, double floor_ns = 10000, const call_site& where = call_site::current())
+        : floor_(floor_ns)
+    {
+        if (ranks < 1) detail::refuse("lateness_watch", "cannot watch less than 1 rank", where);
+        if (!detail::is_duration(floor_ns)) detail::refuse("lateness_watch", "floor_ns must be 0 to 2^53", where);
+        now_ = std::vector<sample>(static_cast<std::size_t>(ranks));
+        samples_ = std::vector<sample>(now_.size() * window);
+        previous_ = std::vector<double>(now_.size());
+        noise_of_ranks_ = noise_of_changes_ = std::vector<double>(window);
+        work_ = std::vector<double>(now_.size() > window ? now_.size() : window);
+    }
+
+    /// Adds a call of the current step, and returns what `lateness` says of it. Precondition: `waits_for_all`.
+    /// Errors: `status::invalid_argument` if a view has not one entry per rank (`times_before` may be empty); then
+    /// nothing changes.
+    call_lateness add(view<const double> times_in_call, view<const double> times_before = {},
+        const call_site& where = call_site::current());
+
+    /// Judges the calls since the last step. Fewer than two present ranks, or no call, leave the window as it is.
+    step_lateness end_step() noexcept;
+
+    /// The rank over the window. O(window). Precondition: 0 <= rank < ranks.
+    rank_lateness of(int rank) const noexcept;
+
+    /// Forgets everything, as after a restart.
+    void reset() noexcept { call_ = step_ = noise_step_ = 0, step_calls_ = 0; }
+
+private:
+    /// A rank in one step: sums over the calls; in the window `time` is its lateness, `before` less that of the others.
+    struct sample {
+        double time = 0; // NaN by bits: absent
+        double before = 0;
+        double gain = 0;
+        double gain_before = 0;
+        double is_last = 0; // 1 or 0; in the window only
+    };
+
+    /// Of so many steps, those that the window holds.
+    static std::size_t held(std::uint64_t steps) noexcept { return steps < window ? steps : window; }
+    sample& kept_of(std::size_t rank) noexcept { return samples_[rank * window + step_ % window]; }
+    /// Of the first n numbers of `work_`.
+    detail::middle_values middle_of(std::size_t n) const noexcept { return detail::middle_of(view(work_.data(), n)); }
+    double median_of(std::size_t n) const noexcept { return detail::median_of(middle_of(n), n); }
+
+    double noise() const noexcept;
+    void remember_noise() noexcept;
+
+    double floor_;
+    std::uint64_t call_ = 0;
+    std::uint64_t step_ = 0; // steps judged
+    std::uint64_t noise_step_ = 0; // those that tell of the noise
+    int step_calls_ = 0;
+    std::vector<sample> now_; // the step that is open, by rank
+    std::vector<sample> samples_; // `window` of each rank
+    std::vector<double> previous_; // time in the calls of the step before, by rank
+    std::vector<double> noise_of_ranks_; // by step
+    std::vector<double> noise_of_changes_; // by step: since the step before
+    mutable std::vector<double> work_; // numbers whose median is asked for
+};
 
 inline call_lateness lateness_watch::add(
     view<const double> times_in_call, view<const double> times_before, const call_site& where)
@@ -240,27 +208,41 @@ inline step_lateness lateness_watch::end_step() noexcept
     const detail::middle_values middle_before = known < 2 ? detail::middle_values{} : middle_of(known);
 
     for (std::size_t r = 0; r < now_.size(); ++r) {
-        sample& kept = samples_of(r)[step_ % window_];
-        kept = is_finite(now_[r].time) ? now_[r] : sample{detail::not_a_number(), detail::not_a_number(), 0, 0, 0};
+        sample& kept = kept_of(r);
+        kept = is_finite(now_[r].time) ? now_[r] : sample{detail::not_a_number(), detail::not_a_number()};
         if (is_finite(kept.time)) kept.time = detail::median_without(kept.time, middle, present) - kept.time;
         if (known < 2 || !is_finite(kept.before)) kept.before = detail::not_a_number();
         else kept.before -= detail::median_without(kept.before, middle_before, known);
     }
     result.last = together.last;
-    sample& last = samples_of(static_cast<std::size_t>(together.last))[step_ % window_];
+    sample& last = kept_of(static_cast<std::size_t>(together.last));
     last.is_last = 1;
     result.behind = last.time;
     result.behind_before = last.before;
     ++step_;
 
     if (const double deviation = noise(); is_finite(deviation)) {
-        const double multiple = options_.noise_multiple * deviation;
         result.noise = deviation;
-        result.floor = multiple > options_.floor_ns ? multiple : options_.floor_ns;
+        result.floor = deviation > floor_ ? deviation : floor_;
         result.stands_out = result.behind > result.floor && result.behind > 3 * deviation;
     }
     remember_noise();
     return result;
+}
+
+/// Robust deviation of an arrival, from past steps; NaN by bits if there are too few.
+COLLPROBE_COLD_INLINE double lateness_watch::noise() const noexcept
+{
+    if (noise_step_ < 16) return detail::not_a_number();
+    const std::size_t steps = held(noise_step_);
+    const auto median = [steps, this](const std::vector<double>& of_steps) noexcept {
+        for (std::size_t i = 0; i < steps; ++i) work_[i] = of_steps[i];
+        return median_of(steps);
+    };
+    // One rank that is always late widens the first, one that is late at times the second, both hardly at once.
+    const double of_ranks = median(noise_of_ranks_);
+    const double of_changes = median(noise_of_changes_);
+    return of_ranks < of_changes ? of_ranks : of_changes;
 }
 
 COLLPROBE_COLD_INLINE void lateness_watch::remember_noise() noexcept
@@ -281,7 +263,7 @@ COLLPROBE_COLD_INLINE void lateness_watch::remember_noise() noexcept
     };
     const double of_changes = spread(true);
     if (n >= 2 && step_ > 1) {
-        const std::size_t slot = noise_step_++ % window_;
+        const std::size_t slot = noise_step_++ % window;
         noise_of_changes_[slot] = of_changes;
         noise_of_ranks_[slot] = n == 2 ? of_changes : spread(false);
     }
@@ -290,7 +272,7 @@ COLLPROBE_COLD_INLINE void lateness_watch::remember_noise() noexcept
 
 inline rank_lateness lateness_watch::of(int rank) const noexcept
 {
-    const view<const sample> samples(samples_.data() + static_cast<std::size_t>(rank) * window_, held(step_));
+    const view<const sample> samples(samples_.data() + static_cast<std::size_t>(rank) * window, held(step_));
     std::size_t known = 0;
     const auto median = [&, this](double sample::*of) noexcept {
         known = 0;
@@ -307,7 +289,7 @@ inline rank_lateness lateness_watch::of(int rank) const noexcept
         for (const sample& each : samples) sum += each.*of; // 0 of an absent rank
         return sum / result.steps;
     };
-    result.latest = samples[(step_ - 1) % window_].time;
+    result.latest = samples[(step_ - 1) % window].time;
     result.share_last = mean(&sample::is_last);
     result.gain = mean(&sample::gain);
     result.behind_before = median(&sample::before);

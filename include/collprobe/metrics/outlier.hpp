@@ -39,11 +39,31 @@ COLLPROBE_COLD_INLINE double fisher_z(double cosine) noexcept
     return 0.5 * detail::natural_log((1 + cosine) / (1 - cosine));
 }
 
-struct outlier_options {
-    /// The probability that a step of healthy ranks has any outlier, over all numbers and ranks. In (0, 1).
-    double false_alarms_per_step = 1e-4;
-    int window = 384; ///< steps from which it is known how far ranks stray, 32 to 4096
-};
+namespace detail {
+
+inline constexpr std::uint64_t outlier_window = 384; ///< steps from which it is known how far ranks stray
+inline constexpr std::uint64_t steps_to_settle = 16; ///< of a series, and of a number
+inline constexpr std::uint64_t habit_steps = 64; ///< that a rank's usual distance is the mean of
+inline constexpr std::uint64_t steps_to_new_level = 8;
+inline constexpr double least_limit = 4; ///< in units of the tail
+inline constexpr float not_compared = -1e30f;
+
+/// How far out is the value that `chance` of the values exceed which exceed 0, from `count` excesses with mean 1 / (1 -
+/// shape): of a generalised Pareto tail; exact on the average over the samples if it is exponential.
+COLLPROBE_COLD_INLINE double tail_quantile(double chance, int count, double shape) noexcept
+{
+    const double exponential_quantile = count * (exponential(-natural_log(chance) / count) - 1);
+    return shape > 0 ? (exponential(shape * exponential_quantile) - 1) / shape : exponential_quantile;
+}
+
+/// The inverse.
+COLLPROBE_COLD_INLINE double tail_chance(double quantile, int count, double shape) noexcept
+{
+    if (shape > 0) quantile = natural_log(1 + shape * quantile) / shape;
+    return exponential(-count * natural_log(1 + quantile / count));
+}
+
+} // namespace detail
 
 /// A rank that is unlike the others, or the fact that ranks are. All lengths are on the scale of the numbers.
 struct outlier {
@@ -53,8 +73,8 @@ struct outlier {
     double expected = 0; ///< the median of the other ranks, each less its habit, and the habit of this one
     double limit = 0; ///< `distance` is larger than this
     double seen = 0; ///< the largest such distance in the window
-    /// The least `false_alarms_per_step` with which this would be found. Below that of the options only if the distance
-    /// is four times as far out as any before in the run: no tail that is usual makes such distances.
+    /// The least rate with which this would be found. Below the one asked for only if the distance is four times as far
+    /// out as any before in the run: no tail that is usual makes such distances.
     double false_alarms_per_step = 0;
     std::uint32_t steps = 0; ///< in the window
     /// The rank has been named for so many steps in a row that it is not named any more while it stays where it is.
@@ -65,7 +85,7 @@ struct outlier {
 /// Watches numbers of the ranks (loss, norm, cosine, ...), step by step, and names outliers at a stated rate.
 ///
 /// Each rank's number, less its habit, has a distance from the median of the *other* ranks' such numbers. It is
-/// compared with the largest distances of the last `window` steps. Over their upper quarter lies a generalised Pareto
+/// compared with the largest distances of the last 384 steps. Over their upper quarter lies a generalised Pareto
 /// tail; the limit is where a step exceeds it with the stated probability, but beyond all that was seen. No
 /// distribution is assumed. The rate holds for tails up to exponential ones; on the logarithm's scale those are power
 /// laws.
@@ -78,11 +98,26 @@ struct outlier {
 /// Cost: 4 bytes a rank and series, 40 a rank and number, 1.7 KB a number; O(ranks) a series and step.
 class outlier_detector {
 public:
-    /// Errors: `status::invalid_argument` for fewer than 1 rank, or options out of range.
-    outlier_detector(
-        int ranks, int numbers, const outlier_options& options = {}, const call_site& where = call_site::current());
+    /// `false_alarms_per_step`: the probability that a step of healthy ranks has any outlier, over all numbers and
+    /// ranks.
+    /// Errors: `status::invalid_argument` for fewer than 1 rank, or a rate that is not between 0 and 1.
+    COLLPROBE_COLD_INLINE outlier_detector(int ranks, int numbers, double false_alarms_per_step = 1e-4,
+        const call_site& where = call_site::current())
+        : ranks_(ranks), stated_(false_alarms_per_step)
+    {
+        const auto check = [&where](bool condition, const char* what) {
+            if (!condition) detail::refuse("outlier_detector", what, where);
+        };
+        check(ranks >= 1 && numbers >= 1, "at least one rank and one number are watched");
+        check(detail::is_rate(false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
+        work_ = without_habit_ = std::vector<double>(static_cast<std::size_t>(ranks));
+        numbers_ = std::vector<number_state>(static_cast<std::size_t>(numbers));
+        candidates_ = std::vector<candidate>(numbers_.size() * work_.size());
+        sorted_ = std::vector<float>(detail::outlier_window);
+        found_ = std::vector<outlier>(work_.size());
+    }
 
-    const outlier_options& options() const noexcept { return options_; }
+    double false_alarms_per_step() const noexcept { return stated_; }
     std::size_t series() const noexcept { return series_.size(); }
 
     COLLPROBE_COLD_INLINE void resize(std::size_t series)
@@ -117,12 +152,23 @@ public:
     /// Appends all that it has learnt, as 8-byte words.
     COLLPROBE_COLD_INLINE void save(std::vector<std::uint64_t>& words) const
     {
-        words.insert(words.end(), {work_.size(), numbers_.size(), windows_.size(), series_.size()});
-        detail::append_words(words, series_, habits_, numbers_, windows_);
+        for (const std::size_t size : {work_.size(), numbers_.size(), series_.size()}) words.push_back(size);
+        detail::append_words(words, series_, habits_, numbers_);
     }
 
-    /// Goes on from such words. False, and nothing changes, for words of other ranks, numbers or windows.
-    bool restore(view<const std::uint64_t> words);
+    /// Goes on from such words. False, and nothing changes, for words of other ranks or numbers.
+    COLLPROBE_COLD_INLINE bool restore(view<const std::uint64_t> words)
+    {
+        if (words.size() < 3 || words[0] != work_.size() || words[1] != numbers_.size() || words[2] > words.size())
+            return false;
+        outlier_detector restored(ranks_, static_cast<int>(words[1]), stated_);
+        restored.resize(static_cast<std::size_t>(words[2]));
+        view<const std::uint64_t> rest = words.part(3, words.size() - 3);
+        const bool fits = detail::take_words(rest, restored.series_, restored.habits_, restored.numbers_)
+            && rest.size() == 0;
+        if (fits) *this = std::move(restored);
+        return fits;
+    }
 
 private:
     struct series_state {
@@ -139,6 +185,7 @@ private:
         float named_out = 0; ///< of the last steps with a named rank, that are not learnt yet
         std::int32_t named = -1, named_steps = 0; ///< a rank of these steps; their number
         std::uint64_t steps = 0, named_at = 0, learnt = 0; ///< `learnt`: steps that the window was written with
+        float window[detail::outlier_window] = {}; ///< by step: the largest `out`
     };
     /// Of a rank and number in this step: the series in which it is farthest out, in units of the series' tail.
     struct candidate {
@@ -148,10 +195,9 @@ private:
         std::uint64_t level_since = 0; ///< 1 more than the step; 0 if it is no new level
     };
 
-    COLLPROBE_COLD_INLINE std::size_t filled(const number_state& of) const noexcept
+    static std::size_t filled(const number_state& of) noexcept
     {
-        const std::uint64_t most = static_cast<std::uint64_t>(options_.window);
-        return static_cast<std::size_t>(of.learnt < most ? of.learnt : most);
+        return static_cast<std::size_t>(detail::lesser(of.learnt, detail::outlier_window));
     }
 
     /// Of a value that exceeds the quantile: that it is named.
@@ -159,81 +205,44 @@ private:
     {
         const double steps = static_cast<double>(filled(of));
         const double exceeding = (static_cast<double>(filled(of) / 4) + 1) / (steps + 1);
-        return options_.false_alarms_per_step / static_cast<double>(numbers_.size()) / exceeding;
+        return stated_ / static_cast<double>(numbers_.size()) / exceeding;
     }
 
-    COLLPROBE_COLD_INLINE void learn(std::size_t number, float out) noexcept
+    static void learn(number_state& of, float out) noexcept
     {
-        number_state& of = numbers_[number];
-        const std::size_t window = static_cast<std::size_t>(options_.window);
-        windows_[number * window + of.learnt++ % window] = out;
+        of.window[of.learnt++ % detail::outlier_window] = out;
         if (out > of.farthest) of.farthest = out;
     }
 
-    void learn_from_named(std::size_t number, int rank, float out) noexcept;
-    void fit(std::size_t number);
+    COLLPROBE_COLD_INLINE void learn_from_named(number_state& of, int rank, float out) const noexcept
+    {
+        const bool again = of.named >= 0 && of.steps - of.named_at <= detail::outlier_window;
+        // Of a pair nothing tells which rank it is: the third time.
+        if (again && (rank != of.named || (ranks_ == 2 && of.named_steps == 2))) {
+            learn(of, of.named_out);
+            learn(of, out);
+            of.named = -1;
+            return;
+        }
+        of.named_out = again && of.named_out > out ? of.named_out : out;
+        of.named_steps = again ? of.named_steps + 1 : 1;
+        of.named = rank;
+        of.named_at = of.steps;
+    }
+
+    void fit(number_state& of);
 
     int ranks_;
-    outlier_options options_;
+    double stated_; ///< rate
     std::uint64_t step_ = 0;
     std::vector<series_state> series_;
     std::vector<float> habits_; ///< by series and rank: what a rank usually has more than the others
     std::vector<number_state> numbers_;
-    std::vector<float> windows_; ///< by number and step: the largest `out`
     std::vector<candidate> candidates_; ///< by number and rank
     std::vector<double> without_habit_, work_; ///< by rank
     std::vector<float> sorted_;
     std::vector<outlier> found_;
 };
-
-namespace detail {
-
-inline constexpr std::uint64_t steps_to_settle = 16; ///< of a series, and of a number
-
-inline constexpr std::uint64_t habit_steps = 64; ///< that a rank's usual distance is the mean of
-
-inline constexpr std::uint64_t steps_to_new_level = 8;
-
-inline constexpr double least_limit = 4; ///< in units of the tail
-
-inline constexpr float not_compared = -1e30f;
-
-/// How far out is the value that `chance` of the values exceed which exceed 0, from `count` excesses with mean 1 / (1 -
-/// shape): of a generalised Pareto tail; exact on the average over the samples if it is exponential.
-COLLPROBE_COLD_INLINE double tail_quantile(double chance, int count, double shape) noexcept
-{
-    const double exponential_quantile = count * (exponential(-natural_log(chance) / count) - 1);
-    return shape > 0 ? (exponential(shape * exponential_quantile) - 1) / shape : exponential_quantile;
-}
-
-/// The inverse.
-COLLPROBE_COLD_INLINE double tail_chance(double quantile, int count, double shape) noexcept
-{
-    if (shape > 0) quantile = natural_log(1 + shape * quantile) / shape;
-    return exponential(-count * natural_log(1 + quantile / count));
-}
-
-} // namespace detail
-
-COLLPROBE_COLD_INLINE outlier_detector::outlier_detector(
-    int ranks, int numbers, const outlier_options& options, const call_site& where)
-    : ranks_(ranks), options_(options)
-{
-    const auto check = [&where](bool condition, const char* what) {
-        if (!condition) detail::refuse("outlier_detector", what, where);
-    };
-    check(ranks >= 1 && numbers >= 1, "at least one rank and one number are watched");
-    const double rate = options.false_alarms_per_step;
-    check(is_finite(rate) && rate > 0 && rate < 1, "false_alarms_per_step must lie between 0 and 1");
-    check(options.window >= 32 && options.window <= 4096, "window must be 32 to 4096");
-    work_.resize(static_cast<std::size_t>(ranks));
-    without_habit_.resize(work_.size());
-    numbers_.resize(static_cast<std::size_t>(numbers));
-    windows_.resize(numbers_.size() * static_cast<std::size_t>(options.window));
-    candidates_.resize(numbers_.size() * work_.size());
-    sorted_.reserve(static_cast<std::size_t>(options.window));
-    found_.reserve(work_.size());
-}
 
 inline void outlier_detector::add(
     std::size_t number, std::size_t series, view<const double> values, int call)
@@ -317,11 +326,10 @@ inline void outlier_detector::add(
 inline view<const outlier> outlier_detector::judge(std::size_t number)
 {
     number_state& of = numbers_[number];
-    found_.clear();
     if (!(of.compared > 0)) return {};
+    std::size_t found = 0;
     ++of.steps;
     const double usually = of.usually_compared;
-    const double stated = options_.false_alarms_per_step;
     const int excesses = static_cast<int>(filled(of) / 4);
     // Of more numbers than usual the largest is larger.
     const double more = usually > 0 && of.compared > usually ? of.compared / usually : 1;
@@ -336,66 +344,48 @@ inline view<const outlier> outlier_detector::judge(std::size_t number)
         ++present;
         if (one.out > limit) {
             const double in_tail = detail::tail_chance((one.out - of.quantile) / of.scale, excesses, of.shape);
-            const double rate = stated * in_tail * more / stated_chance(of);
-            const bool is_beyond = one.out >= 4 * of.farthest && rate < stated;
+            const double rate = stated_ * in_tail * more / stated_chance(of);
+            const bool is_beyond = one.out >= 4 * of.farthest && rate < stated_;
             const double seen = 2 * one.usual + of.seen * one.excess;
-            found_.push_back({static_cast<int>(r), one.call, one.distance, one.expected,
-                2 * one.usual + limit * one.excess, seen > 0 ? seen : 0,
-                is_beyond ? rate : stated, static_cast<std::uint32_t>(filled(of)), one.level_since != 0,
-                one.level_since != 0 ? one.level_since - 1 : 0});
-            if (!(is_beyond && rate < 1e-3 * stated) && one.out > of.farthest) of.farthest = one.out;
+            const bool is_new_level = one.level_since != 0;
+            found_[found] = {static_cast<int>(r), one.call, one.distance, one.expected,
+                2 * one.usual + limit * one.excess, seen > 0 ? seen : 0, is_beyond ? rate : stated_,
+                static_cast<std::uint32_t>(filled(of)), is_new_level, is_new_level ? one.level_since - 1 : 0};
+            if (!(is_beyond && rate < 1e-3 * stated_) && one.out > of.farthest) of.farthest = one.out;
             if (one.out > largest_named) {
                 largest_named = one.out;
-                strongest = found_.size() - 1;
+                strongest = found;
             }
+            ++found;
         } else if (one.out > largest) {
             largest = one.out;
         }
         one.out = detail::not_compared;
     }
-    if (!found_.empty()) {
-        const bool are_many = static_cast<int>(found_.size()) > detail::blame_limit(present);
+    if (found > 0) {
+        const bool are_many = static_cast<int>(found) > detail::blame_limit(present);
         if (are_many) {
             found_[0] = found_[strongest];
-            found_.resize(1);
+            found = 1;
         }
-        learn_from_named(number, found_[0].rank, largest_named);
+        learn_from_named(of, found_[0].rank, largest_named);
         // Of three ranks, one that is far off draws the other two towards it by half, and is named.
         if (ranks_ == 2 || (are_many && present > 3)) found_[0].rank = -1;
     }
     if (largest > detail::not_compared) {
-        learn(number, largest);
+        learn(of, largest);
         of.usually_compared += (of.compared - usually) / static_cast<double>(filled(of));
     }
     of.compared = 0;
-    fit(number);
-    return {found_.data(), found_.size()};
+    fit(of);
+    return {found_.data(), found};
 }
 
-COLLPROBE_COLD_INLINE void outlier_detector::learn_from_named(std::size_t number, int rank, float out) noexcept
+inline void outlier_detector::fit(number_state& of)
 {
-    number_state& of = numbers_[number];
-    const bool again = of.named >= 0 && of.steps - of.named_at <= static_cast<std::uint64_t>(options_.window);
-    // Of a pair nothing tells which rank it is: the third time.
-    if (again && (rank != of.named || (ranks_ == 2 && of.named_steps == 2))) {
-        learn(number, of.named_out);
-        learn(number, out);
-        of.named = -1;
-        return;
-    }
-    of.named_out = again && of.named_out > out ? of.named_out : out;
-    of.named_steps = again ? of.named_steps + 1 : 1;
-    of.named = rank;
-    of.named_at = of.steps;
-}
-
-inline void outlier_detector::fit(std::size_t number)
-{
-    number_state& of = numbers_[number];
     const std::size_t steps = filled(of);
     if (steps < detail::steps_to_settle) return;
-    const float* const window = windows_.data() + number * static_cast<std::size_t>(options_.window);
-    sorted_.assign(window, window + steps);
+    for (std::size_t i = 0; i < steps; ++i) sorted_[i] = of.window[i];
     const std::size_t count = steps / 4;
     detail::select(view<float>(sorted_.data(), steps), steps - count - 1);
     of.quantile = of.seen = sorted_[steps - count - 1];
@@ -416,21 +406,6 @@ inline void outlier_detector::fit(std::size_t number)
     of.limit = of.quantile + of.scale * detail::tail_quantile(stated_chance(of), static_cast<int>(count), of.shape);
     if (of.limit < of.seen) of.limit = of.seen;
     if (of.limit < detail::least_limit) of.limit = detail::least_limit;
-}
-
-COLLPROBE_COLD_INLINE bool outlier_detector::restore(view<const std::uint64_t> words)
-{
-    if (words.size() < 4 || words[0] != work_.size() || words[1] != numbers_.size() || words[2] != windows_.size()
-        || words[3] > words.size())
-        return false;
-    outlier_detector restored(ranks_, static_cast<int>(words[1]), options_);
-    restored.resize(static_cast<std::size_t>(words[3]));
-    view<const std::uint64_t> rest = words.part(4, words.size() - 4);
-    const bool fits
-        = detail::take_words(rest, restored.series_, restored.habits_, restored.numbers_, restored.windows_)
-        && rest.size() == 0;
-    if (fits) *this = std::move(restored);
-    return fits;
 }
 
 } // namespace collprobe

@@ -117,8 +117,7 @@ public:
             "harmful is below visible, or visible below 0");
         require(limits.visible_error >= 0 && limits.harmful_error >= limits.visible_error,
             "harmful_error is below visible_error, or visible_error below 0");
-        require(limits.false_alarms_per_step > 0 && limits.false_alarms_per_step < 1,
-            "false_alarms_per_step is not between 0 and 1");
+        require(detail::is_rate(limits.false_alarms_per_step), "false_alarms_per_step is not between 0 and 1");
         require(limits.drift_steps > 0, "drift_steps is not above 0");
         detail::require_sketch_options(checks.sketch, "quantisation_probe", where);
         require(checks.rows != 0, "rows is 0");

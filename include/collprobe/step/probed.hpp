@@ -22,6 +22,7 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/function_ref.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/detail/record_queue.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
@@ -496,9 +497,7 @@ private:
         check(options.direction == direction_mode::pooled || options.statistics, "exact direction needs statistics");
         check(options.mode == report_mode::gather || (detail::has_summary<Parts> && ...),
             "the mode summary needs parts that have a summary");
-        check(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
-                && options.false_alarms_per_step < 1,
-            "false_alarms_per_step must lie between 0 and 1");
+        check(detail::is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
         check(is_finite(options.false_alarms_per_run) && options.false_alarms_per_run >= 0
                 && options.false_alarms_per_run < 1,
             "false_alarms_per_run must be 0, or lie between 0 and 1");

@@ -22,7 +22,6 @@ struct call_lateness {
     int last = -1; ///< the rank with the least t_r; -1 if fewer than 2 are present
     int next = -1; ///< the rank with the least t_r but for `last`
     double spread = detail::not_a_number(); ///< from the first arrival to the last: max t - min t
-    double waited = detail::not_a_number(); ///< summed over the ranks: t_r - min t
     double transport = detail::not_a_number(); ///< min t: the time in the call after all ranks have come
     /// What the call would gain if `last` came with `next`: t_next - t_last. The others' waiting is no measure of that.
     double gain = detail::not_a_number();

@@ -9,6 +9,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/statistics.hpp>
+#include <collprobe/detail/names.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -75,32 +76,11 @@ enum class finding : std::uint8_t {
 
 constexpr const char* name(finding what) noexcept
 {
-    switch (what) {
-    case finding::non_finite: return "non_finite";
-    case finding::duplicate: return "duplicate";
-    case finding::stale: return "stale";
-    case finding::result_differs: return "result_differs";
-    case finding::shard_differs: return "shard_differs";
-    case finding::value_differs: return "value_differs";
-    case finding::sum_differs: return "sum_differs";
-    case finding::loss: return "loss";
-    case finding::gradient_norm: return "gradient_norm";
-    case finding::cosine: return "cosine";
-    case finding::late: return "late";
-    case finding::quantisation: return "quantisation";
-    case finding::codes_differ: return "codes_differ";
-    case finding::unlike: return "unlike";
-    case finding::weights: return "weights";
-    case finding::largest_magnitude: return "largest_magnitude";
-    case finding::overflow: return "overflow";
-    case finding::zeros: return "zeros";
-    case finding::call_missing: return "call_missing";
-    case finding::other_call: return "other_call";
-    case finding::value_repeats: return "value_repeats";
-    case finding::norm_differs: return "norm_differs";
-    case finding::unexplained: return "unexplained";
-    }
-    return "unknown";
+    return detail::name_of<finding::unexplained>(what,
+        {"non_finite", "duplicate", "stale", "result_differs", "shard_differs", "value_differs", "sum_differs",
+            "loss", "gradient_norm", "cosine", "late", "quantisation", "codes_differ", "unlike", "weights",
+            "largest_magnitude", "overflow", "zeros", "call_missing", "other_call", "value_repeats", "norm_differs",
+            "unexplained"});
 }
 
 /// The place of a rank's number among those of the other ranks.
@@ -113,13 +93,7 @@ enum class rank_side : std::uint8_t {
 
 constexpr const char* name(rank_side side) noexcept
 {
-    switch (side) {
-    case rank_side::largest: return "largest";
-    case rank_side::smallest: return "smallest";
-    case rank_side::farthest: return "farthest";
-    case rank_side::nearest: return "nearest";
-    }
-    return "unknown";
+    return detail::name_of<rank_side::nearest>(side, {"largest", "smallest", "farthest", "nearest"});
 }
 
 /// The evidence, over the steps of a run, that a rank is not like the others: metrics/exchangeability.hpp.
@@ -250,15 +224,8 @@ enum class damage : std::uint8_t {
 
 constexpr const char* name(damage where) noexcept
 {
-    switch (where) {
-    case damage::none: return "none";
-    case damage::input: return "input";
-    case damage::reduce: return "reduce";
-    case damage::broadcast: return "broadcast";
-    case damage::duplicated_data: return "duplicated_data";
-    case damage::unknown: return "unknown";
-    }
-    return "unknown";
+    return detail::name_of<damage::unknown>(where,
+        {"none", "input", "reduce", "broadcast", "duplicated_data", "unknown"});
 }
 
 } // namespace collprobe

@@ -7,6 +7,7 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/detail/names.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -24,17 +25,8 @@ enum class averaging : std::uint8_t {
 
 constexpr const char* name(averaging how) noexcept
 {
-    switch (how) {
-    case averaging::unknown: return "unknown";
-    case averaging::mean: return "mean";
-    case averaging::sum: return "sum";
-    case averaging::divided_twice: return "divided_twice";
-    case averaging::token_weighted: return "token_weighted";
-    case averaging::rank_lost: return "rank_lost";
-    case averaging::rank_doubled: return "rank_doubled";
-    case averaging::other: return "other";
-    }
-    return "unknown";
+    return detail::name_of<averaging::other>(how,
+        {"unknown", "mean", "sum", "divided_twice", "token_weighted", "rank_lost", "rank_doubled", "other"});
 }
 
 /// Why the form of the weights is unknown.
@@ -54,20 +46,9 @@ enum class weights_refusal : std::uint8_t {
 
 constexpr const char* name(weights_refusal why) noexcept
 {
-    switch (why) {
-    case weights_refusal::none: return "none";
-    case weights_refusal::many_ranks: return "many_ranks";
-    case weights_refusal::few_elements: return "few_elements";
-    case weights_refusal::not_finite: return "not_finite";
-    case weights_refusal::zero_result: return "zero_result";
-    case weights_refusal::collinear: return "collinear";
-    case weights_refusal::imprecise: return "imprecise";
-    case weights_refusal::results_differ: return "results_differ";
-    case weights_refusal::scales_differ: return "scales_differ";
-    case weights_refusal::unexplained: return "unexplained";
-    case weights_refusal::ambiguous: return "ambiguous";
-    }
-    return "unknown";
+    return detail::name_of<weights_refusal::ambiguous>(why,
+        {"none", "many_ranks", "few_elements", "not_finite", "zero_result", "collinear", "imprecise",
+            "results_differ", "scales_differ", "unexplained", "ambiguous"});
 }
 
 /// The weights with which the ranks' inputs are in the result of a call. Equal on every rank. Where ranks observe

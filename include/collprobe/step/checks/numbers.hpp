@@ -26,7 +26,7 @@ inline bool tells_lateness(const probed_call& call) noexcept
 class arrivals_measure {
 public:
     arrivals_measure(int ranks, double floor_ns)
-        : watch_(ranks, {.floor_ns = floor_ns}),
+        : watch_(ranks, floor_ns),
           in_call_(at_rank(ranks)),
           before_(at_rank(ranks)),
           left_(at_rank(ranks))
@@ -85,15 +85,14 @@ class numbers_check {
 public:
     /// `times`: arrivals are judged.
     numbers_check(int ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
-        : detector_(ranks, static_cast<int>(number_of_lateness) + (times ? 1 : 0),
-              {.false_alarms_per_step = false_alarms_per_step}),
+        : detector_(ranks, static_cast<int>(number_of_lateness) + (times ? 1 : 0), false_alarms_per_step),
           values_(at_rank(ranks)),
           lateness_floor_(lateness_floor_ns)
     {
         make_room(0);
     }
 
-    double false_alarms_per_step() const noexcept { return detector_.options().false_alarms_per_step; }
+    double false_alarms_per_step() const noexcept { return detector_.false_alarms_per_step(); }
     void make_room(std::size_t slots) { detector_.resize(series_of_calls + 2 * slots); }
     /// Forgets the series that had this slot.
     void forget(std::size_t slot)

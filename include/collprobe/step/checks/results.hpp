@@ -165,7 +165,7 @@ public:
         if (!call.has_codes && described.nonfinite == 0) described.headroom = headroom_of(call, described.inputs);
         if (!call.has_result) return;
         const double factor = sum_factor(step, b);
-        align_from_sums(squares_, factor * factor * squares_of_result(step, b, holder), direction_);
+        align_from_sums(squares_, {}, factor * factor * squares_of_result(step, b, holder), direction_);
         described.pooled_cosine = direction_.pooled;
     }
     /// By rank, of the inputs of the call that was described last; NaN by bits without an input.
@@ -364,8 +364,8 @@ public:
         out.gradient_norms.resize(at_rank(ranks_));
         for (int r = 0; r < ranks_; ++r) out.gradient_norms[at_rank(r)] = square_root(norms_squared_[at_rank(r)]);
         out.gradient_norm = dispersion(out.gradient_norms);
-        if (all_have_dots_) align_from_sums(norms_squared_, dots_, sum_norm_squared_, out.cosine);
-        else align_from_sums(norms_squared_, sum_norm_squared_, out.cosine);
+        const view<const double> dots = all_have_dots_ ? view<const double>(dots_) : view<const double>();
+        align_from_sums(norms_squared_, dots, sum_norm_squared_, out.cosine);
         align_over_steps(ranks_, gram, total(norms_squared_), all_agree_ ? sum_norm_squared_ : not_a_number(),
             out.cosine);
     }

@@ -15,6 +15,7 @@
 #include <collprobe/detail/digest_index.hpp>
 #include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/detail/words.hpp>
 #include <collprobe/metrics/dispersion.hpp>
 #include <collprobe/metrics/exchangeability.hpp>
 #include <collprobe/step/checks/evidence.hpp>

@@ -13,6 +13,34 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
+/// The place of sample `i` of `samples` among `count` elements: evenly spaced, the same on all ranks. If there are
+/// fewer elements than samples, the last samples do not exist and have the place `count`.
+COLLPROBE_HD constexpr std::uint64_t sample_place(std::uint64_t i, std::uint64_t samples, std::uint64_t count) noexcept
+{
+    if (count <= samples) return i < count ? i : count;
+    const std::uint64_t step = count / samples;
+    const std::uint64_t rest = count % samples;
+    return i * step + i * rest / samples + step / 2;
+}
+
+/// Copies a sample of a buffer of `whole` elements; `here` begins with the buffer's element `first`. Each sampled
+/// element becomes a word with its bits; samples outside `here` become 0. A body for `for_each` over the samples.
+template <floating_element T>
+struct take_sample {
+    view<const T> here;
+    std::uint64_t first;
+    std::uint64_t whole;
+    std::uint64_t samples;
+    std::uint64_t* words;
+
+    COLLPROBE_HD void operator()(std::uint64_t i) const noexcept
+    {
+        const std::uint64_t place = sample_place(i, samples, whole);
+        const bool is_here = place < whole && place >= first && place - first < here.count();
+        words[i] = is_here ? to_bits(here[place - first]) : 0;
+    }
+};
+
 /// The terms of a sampled element by rank, and its results, as they arrived in the messages.
 template <floating_element T>
 struct sampled_element {

@@ -302,10 +302,8 @@ COLLPROBE_COLD_INLINE void align_from_totals(
     out.leave_one_out.clear();
     const double sum_of_norms = norms.distance + norms.count * reference;
     const double norm_products = sum_of_norms * sum_of_norms - squares;
-    if (norms.count > 1 && is_finite(sum_norm_squared) && norm_products > 0) {
-        const double cosine = (sum_norm_squared - squares) / norm_products;
-        out.pooled = cosine > 1 ? 1 : cosine < -1 ? -1 : cosine;
-    }
+    if (norms.count > 1 && is_finite(sum_norm_squared) && norm_products > 0)
+        out.pooled = cosine_of(sum_norm_squared - squares, norm_products);
     const noise_moments moments = estimate_noise(ranks, squares, sum_norm_squared);
     set_noise(moments.signal, moments.noise, out);
 }

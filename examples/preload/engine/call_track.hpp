@@ -6,9 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/core/config.hpp>
 
-namespace collprobe::inline COLLPROBE_ABI::detail {
+namespace collprobe_preload {
 
 /// A sequence of 32-bit symbols, and the period that explains the longest part of its end.
 ///
@@ -208,4 +207,4 @@ inline std::uint32_t call_track::distinct_symbols(std::uint32_t length) const no
     return distinct;
 }
 
-} // namespace collprobe::inline COLLPROBE_ABI::detail
+} // namespace collprobe_preload

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/metrics/call_period.hpp>
+#include "examples/preload/engine/call_period.hpp"
 
 #include "recorded_calls.hpp"
 
@@ -24,7 +24,7 @@ struct call {
 inline call call_of(
     unsigned operation, std::uint64_t count, unsigned size = 4, unsigned reduction = 1, unsigned root = 0)
 {
-    return {collprobe::call_signature(operation, size, count, reduction, root), count * size};
+    return {collprobe_preload::call_signature(operation, size, count, reduction, root), count * size};
 }
 
 using calls = std::vector<call>;

@@ -5,13 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <collprobe/core/config.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/metrics/detail/call_track.hpp>
 
-/// Finds the steps of a training program from the sequence of its calls on a communicator. metrics/README.md
-/// has the rules with their reasons, what they find in recorded programs, and what no rule can find.
-namespace collprobe::inline COLLPROBE_ABI {
+#include "call_track.hpp"
+
+/// Finds the steps of a training program from the sequence of its calls on a communicator. call_period.md has the rules
+/// with their reasons, what they find in recorded programs, and what no rule can find.
+namespace collprobe_preload {
 
 /// Where the number of a step comes from, in order of trust.
 enum class step_source : std::uint8_t {
@@ -39,9 +39,10 @@ constexpr const char* name(step_source source) noexcept
 constexpr std::uint64_t call_signature(
     unsigned operation, unsigned type, std::uint64_t count, unsigned reduction, unsigned root) noexcept
 {
-    const std::uint64_t kind = detail::mix64(
-        detail::mix64((std::uint64_t{operation} << 32 | type) + 1) + (std::uint64_t{reduction} << 32 | root));
-    return (kind & 0xffffff0000000000u) | detail::mix64(kind + count) >> 24;
+    using collprobe::detail::mix64;
+    const std::uint64_t kind
+        = mix64(mix64((std::uint64_t{operation} << 32 | type) + 1) + (std::uint64_t{reduction} << 32 | root));
+    return (kind & 0xffffff0000000000u) | mix64(kind + count) >> 24;
 }
 
 /// Extra calls of a step have buckets from here on.
@@ -51,25 +52,13 @@ inline constexpr std::uint32_t first_extra_bucket = 4096;
 struct call_place {
     /// As told. Found steps count up; a number may be left out, none comes again.
     std::uint64_t step = 0;
-    /// The index of a regular call in its step: 0 to `period` - 1. An extra call has a number of its own,
-    /// given by its signature and by how often that came in this step. In a step of source `calls`: the index
-    /// of the call. In a told step: the index among the large calls; small calls are extra.
+    /// The index of a regular call in its step. An extra call has a number of its own, given by its signature and by
+    /// how often that came in this step. In a step of source `calls`: the index of the call. In a told step: the index
+    /// among the large calls; small calls are extra.
     std::uint32_t bucket = 0;
-    std::uint32_t period = 0; ///< regular calls of a found step; 0: none is found
     step_source source = step_source::calls;
     bool first = false; ///< of the step
-    bool locked = false; ///< a found step is followed, also beneath told ones
     bool extra = false; ///< no regular call of the step: it came in between
-};
-
-struct call_counts {
-    std::uint64_t calls = 0;
-    std::uint64_t extra_calls = 0;
-    std::uint64_t calls_unlocked = 0;
-    std::uint64_t steps = 0; ///< begun, of any source
-    std::uint64_t steps_unlocked = 0; ///< those of source `calls`
-    std::uint64_t locks = 0;
-    std::uint64_t losses = 0;
 };
 
 /// Finds steps, call by call. Give it all collective calls of a communicator in their order.
@@ -89,11 +78,10 @@ public:
 
     /// `calls_before`: where the counts of calls begin.
     explicit call_period(std::uint64_t calls_before = 0)
-        : tracks_{detail::call_track(longest, calls_before), detail::call_track(longest / 2, calls_before),
-            detail::call_track(longest / 4, calls_before)}
+        : calls_(calls_before), tracks_{call_track(longest, calls_before), call_track(longest / 2, calls_before),
+            call_track(longest / 4, calls_before)}
     {
         for (std::uint64_t& from : unlocked_from_) from = calls_before;
-        counts_.calls = calls_before;
     }
 
     /// The place of the next call. `bytes` as the call gives them, alike on all ranks.
@@ -116,13 +104,6 @@ public:
         mark_ = step;
         marked_by_ = by;
     }
-
-    /// No more told steps.
-    void unmark() noexcept { marked_by_ = step_source::calls; }
-
-    const call_counts& counted() const noexcept { return counts_; }
-    /// Regular calls of the step that is followed; 0: none is.
-    std::uint32_t period() const noexcept { return held_.period; }
 
 private:
     enum sequence : std::uint8_t { large, all, kinds }; // in order of preference
@@ -190,7 +171,6 @@ private:
             for (int which = 0; which < 3; ++which) established_until_[which] = tracks_[which].pushed();
         }
         held_ = {};
-        ++counts_.losses;
         unlocked_step_ = ++step_;
         index_ = 0;
         for (const sequence which : {large, all, kinds}) unlocked_from_[which] = track(which).pushed();
@@ -218,16 +198,16 @@ private:
     /// Whether the period of all calls holds more than one of the large ones, which only need more evidence.
     bool repeats_large_calls() noexcept
     {
-        const detail::call_track& calls = track(large);
-        return calls.period() > detail::call_track::longest_of_layers && calls.period() < large_calls_of_all()
+        const call_track& calls = track(large);
+        return calls.period() > call_track::longest_of_layers && calls.period() < large_calls_of_all()
             && calls.run() > large_calls_of_all();
     }
 
     std::uint32_t large_calls_of_all() noexcept;
     std::uint32_t bucket_of_extra() noexcept;
 
-    detail::call_track& track(sequence which) noexcept { return tracks_[which]; }
-    const detail::call_track& track(sequence which) const noexcept { return tracks_[which]; }
+    call_track& track(sequence which) noexcept { return tracks_[which]; }
+    const call_track& track(sequence which) const noexcept { return tracks_[which]; }
     bool comes(const step_pattern& pattern) const noexcept
     {
         return track(pattern.from).symbol_at(pattern.begin + pattern.next)
@@ -235,13 +215,13 @@ private:
     }
     bool holds_layers() const noexcept
     {
-        return held_.from == large && held_.period <= detail::call_track::longest_of_layers
+        return held_.from == large && held_.period <= call_track::longest_of_layers
             && !held_.is_established;
     }
     static bool has_symbol(sequence from, bool is_large) noexcept { return from == all || is_large; }
 
-    detail::call_track tracks_[3];
-    call_counts counts_;
+    std::uint64_t calls_ = 0;
+    call_track tracks_[3];
     std::uint64_t largest_ = 0;
     std::uint64_t large_from_ = 0;
     std::uint64_t large_in_a_row_ = 0; // calls
@@ -285,10 +265,10 @@ inline call_place call_period::place_of(
     constexpr std::uint64_t always_large = 65536;
     if (bytes > largest_) {
         largest_ = bytes;
-        large_from_ = detail::lesser(always_large, bytes / 64);
+        large_from_ = collprobe::detail::lesser(always_large, bytes / 64);
     }
     const bool is_large = bytes >= large_from_;
-    ++counts_.calls;
+    ++calls_;
     push(signature, is_large);
     call_place place = found_place(is_large);
     look_for_step(is_large);
@@ -296,19 +276,12 @@ inline call_place call_period::place_of(
     else if (marked_by_ != step_source::calls) tell(place, marked_, mark_, marked_by_, is_large);
 
     place.first = serial_ == 0 || place.step != last_step_ || place.source != last_source_;
-    const bool is_unlocked = place.source == step_source::calls;
     if (place.first) {
         ++serial_;
         last_step_ = place.step;
         last_source_ = place.source;
-        ++counts_.steps;
-        counts_.steps_unlocked += is_unlocked;
     }
-    counts_.calls_unlocked += is_unlocked;
-    if (place.extra) {
-        ++counts_.extra_calls;
-        place.bucket = bucket_of_extra();
-    }
+    if (place.extra) place.bucket = bucket_of_extra();
     return place;
 }
 
@@ -340,8 +313,6 @@ inline call_place call_period::found_place(bool is_large) noexcept
         const std::uint32_t index = held_.next;
         place.extra = !has_symbol(held_.from, is_large) || !(begins || follow(is_large));
         if (held_.period != 0) {
-            place.period = held_.period;
-            place.locked = true;
             place.source = step_source::period;
             if (!place.extra) {
                 place.bucket = index;
@@ -374,7 +345,6 @@ inline bool call_period::begins_next(bool is_large) noexcept
         held_ = next_;
         next_ = {};
         step_ = held_.first_step > step_ ? held_.first_step : step_ + 1;
-        ++counts_.locks;
         return true;
     }
     // In the sequence of all calls a step begins with a large one.
@@ -393,7 +363,7 @@ inline bool call_period::follow(bool is_large) noexcept
     }
     held_.has_extra = true;
     if (is_large) held_.credit -= 8;
-    const detail::call_track& calls = track(held_.from);
+    const call_track& calls = track(held_.from);
     if (held_.credit < 0 || calls.pushed() + 2 - held_.begin - held_.next >= calls.kept()) {
         lose();
         // The unlocked step begins with this call.
@@ -404,7 +374,7 @@ inline bool call_period::follow(bool is_large) noexcept
 
 inline void call_period::finish_step() noexcept
 {
-    const detail::call_track& calls = track(held_.from);
+    const call_track& calls = track(held_.from);
     held_.next = 0;
     ++held_.steps;
     if (held_.has_extra) {
@@ -430,7 +400,7 @@ inline void call_period::remember() noexcept
     const std::uint32_t periods = held_.period < least ? (least + held_.period - 1) / held_.period : 1;
     if (held_.clean_steps < periods) return;
     const std::uint32_t hashed = periods * held_.period;
-    const std::uint32_t factor = detail::call_track::power(hashed);
+    const std::uint32_t factor = call_track::power(hashed);
     const std::uint32_t hash = track(held_.from).hash_of_last(hashed, factor);
     known_step* place = &known_[0];
     for (known_step& known : known_) {
@@ -440,8 +410,7 @@ inline void call_period::remember() noexcept
         }
         if (known.used < place->used) place = &known;
     }
-    *place = {held_.period, hash, factor, hashed, held_.large_calls, held_.from, held_.is_established,
-        counts_.calls};
+    *place = {held_.period, hash, factor, hashed, held_.large_calls, held_.from, held_.is_established, calls_};
     held_.is_known = true;
 }
 
@@ -456,7 +425,7 @@ inline void call_period::look_for_step(bool is_large) noexcept
             && may_follow(large)) {
             prepare(large);
         } else if (holds_layers() && track(all).is_ready()
-            && track(all).period() > detail::call_track::longest_of_layers && may_follow(all)) {
+            && track(all).period() > call_track::longest_of_layers && may_follow(all)) {
             prepare(all);
         }
         return;
@@ -479,7 +448,7 @@ inline void call_period::look_for_step(bool is_large) noexcept
 /// How many calls of the period of all calls are large.
 inline std::uint32_t call_period::large_calls_of_all() noexcept
 {
-    const detail::call_track& calls = track(all);
+    const call_track& calls = track(all);
     const std::uint64_t run_began = calls.pushed() - calls.run();
     if (counted_run_ != run_began || counted_period_ != calls.period()) {
         counted_run_ = run_began;
@@ -495,14 +464,14 @@ inline bool call_period::look_for_known_step(bool is_large, std::uint32_t longer
 {
     for (known_step& known : known_) {
         if (known.period <= longer_than || !has_symbol(known.from, is_large)) continue;
-        const detail::call_track& calls = track(known.from);
+        const call_track& calls = track(known.from);
         if (calls.symbols_at_hand() < known.hashed) continue;
         if (calls.hash_of_last(known.hashed, known.factor) != known.hash) continue;
         next_ = pattern_of(known.from, known.period, known.hashed);
         next_.large_calls = known.large_calls;
         next_.is_established = known.is_established;
         next_.is_known = true;
-        known.used = counts_.calls;
+        known.used = calls_;
         return true;
     }
     return false;
@@ -551,4 +520,4 @@ inline std::uint32_t call_period::bucket_of_extra() noexcept
     return first_extra_bucket + most_extras - 1;
 }
 
-} // namespace collprobe::inline COLLPROBE_ABI
+} // namespace collprobe_preload
