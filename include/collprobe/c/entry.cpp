@@ -31,7 +31,7 @@ using namespace collprobe;
 using collprobe::detail::mix64;
 
 constexpr int steps_in_flight = 4;
-constexpr std::uint64_t most_entries = std::uint64_t{1} << 22; ///< calls, times ranks: 6 GB
+constexpr std::uint64_t most_entries = std::uint64_t{1} << 22; ///< calls, times ranks: 3 GB
 
 thread_local std::string last_error;
 
@@ -293,11 +293,12 @@ probe_options options_of(const collprobeOptions_t& given, int ranks)
     options.steps_in_flight = steps_in_flight;
     if (given.every != 0) options.every = given.every;
     if (given.calls != 0) options.calls = given.calls;
+    options.largest_step = std::max(options.largest_step, options.calls);
     if (given.expectations != 0) options.expectations = given.expectations;
     if (given.falseAlarms != 0) options.false_alarms_per_step = given.falseAlarms;
     if (static_cast<std::uint64_t>(options.calls) * static_cast<std::uint64_t>(ranks) > most_entries) {
         refuse("options.calls: " + std::to_string(options.calls) + " calls of " + std::to_string(ranks)
-            + " ranks are more memory than 6 GB: give room for fewer calls");
+            + " ranks are more memory than 3 GB: give room for fewer calls");
     }
     return options;
 }
