@@ -153,13 +153,20 @@ TEST_CASE("names are compared, lines only where they are asked for")
     const auto call = [](local_agreed& comm, host::stream_ref on, rank_memory& m, call_site where) {
         comm.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::sum, on, where);
     };
-    // The names differ behind what a message has room for.
+    // A message has room for the end of a name.
     const auto named = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
         call(comm, on, m,
             call_site::named(comm.rank() == 1 ? "blocks.11.attention.query.weight" : "blocks.11.attention.query.bias"));
     });
     check_error(named[0], 0, status::mismatch, {1},
-        {"ranks 0, 2: all_reduce of float, count 8, sum, named 'blocks.11.attention.que'; rank 1: named 'blocks.11."});
+        {"ranks 0, 2: all_reduce of float, count 8, sum, named '...attention.query.bias'; rank 1: named "
+         "'..ttention.query.weight' ("});
+    const auto in_front = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
+        call(comm, on, m,
+            call_site::named(comm.rank() == 1 ? "blocks.11.attention.query.weight" : "blocks.12.attention.query.weight"));
+    });
+    check_error(in_front[0], 0, status::mismatch, {1},
+        {"; rank 1: named '..ttention.query.weight', which begins in another way"});
     const auto unnamed = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
         call(comm, on, m, comm.rank() == 1 ? call_site::current() : call_site::named("wte"));
     });

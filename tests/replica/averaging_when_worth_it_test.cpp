@@ -344,6 +344,7 @@ TEST_CASE("bad arguments are refused by name")
     };
     CHECK(refusal({view(steps)}, {}).find("state[0] holds int64") != std::string::npos);
     CHECK(refusal({}, {.gain = 0}).find("gain") != std::string::npos);
+    CHECK(refusal({}, {.gain = HUGE_VAL}).find("gain") != std::string::npos);
     CHECK(refusal({}, {.momentum = 1}).find("momentum") != std::string::npos);
     CHECK(refusal({}, {}).empty());
 

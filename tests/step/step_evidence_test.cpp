@@ -190,6 +190,28 @@ TEST_CASE("evidence goes on behind a checkpoint, and without one it begins anew"
     CHECK(anew.records.back().evidence_by_rank[3].odds < after.records.back().evidence_by_rank[3].odds);
 }
 
+TEST_CASE("ranks whose gradients are the same but for a factor are alike in direction")
+{
+    for (const int ranks : {3, 4, 6, 8}) {
+        CAPTURE(ranks);
+        local::run(ranks, [&](local::communicator& world) {
+            host::stream stream;
+            probed comm{local::communicator(world), {.times = false}};
+            step_record record;
+            std::vector<float> gradient(10), sum(10);
+            for (std::uint64_t step = 0; step < 60; ++step) {
+                for (float& value : gradient) value = static_cast<float>(world.rank() + 1) * (1.0f + static_cast<float>(step));
+                comm.all_reduce(gradient, view(sum), reduction::average, stream);
+                comm.end_step(step, stream);
+                REQUIRE(comm.wait(record));
+                for (const suspect& found : record.suspects) {
+                    if (found.what == finding::unlike) CHECK(found.evidence.metric != finding::cosine);
+                }
+            }
+        });
+    }
+}
+
 TEST_CASE("groups, no evidence, and the mode summary")
 {
     const disturbance by_group = [](contribution& made, int rank, std::uint64_t) { made.loss += rank == 3 ? 20 : 0; };

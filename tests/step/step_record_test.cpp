@@ -283,8 +283,61 @@ TEST_CASE("each number that a rank tells is a value or an address, whatever the 
             CHECK(is_nan(mean_of({.weight = &single})));
             check_error(error_of([&] { probe.end_step(1, {.weight = -1}, stream); }), status::invalid_argument,
                 {"the weight", "negative"});
+            const float* const none = nullptr;
+            check_error(error_of([&] { probe.end_step(1, {.loss = none}, stream); }), status::invalid_argument,
+                {"address", "null"});
         });
     }
+}
+
+TEST_CASE("a call that is refused on one rank changes nothing in the record")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        local::run(3, [&](local::communicator& world) {
+            host::stream stream;
+            probed probe{world, {.mode = mode, .calls = 2, .largest_step = 2}};
+            std::vector<float> values(8, 1.0f + static_cast<float>(world.rank()));
+            std::vector<int> counts(8);
+            const auto refused = [&](auto& of) {
+                if (world.rank() != 1) return;
+                const view all(of);
+                check_error(error_of([&] { probe.all_reduce(all, all.part(0, 7), reduction::sum, stream); }),
+                    status::invalid_argument, {"7"});
+            };
+            step_record record;
+            for (std::uint64_t step = 0; step < 2; ++step) {
+                refused(counts);
+                for (int call = 0; call < 2; ++call) probe.all_reduce(view(values), reduction::average, stream);
+                refused(values); // where the next right call would be one too many
+                probe.all_reduce(view(counts), reduction::sum, stream);
+                CHECK(error_of([&] { probe.all_reduce(view(values), reduction::average, stream); }).has_value());
+                refused(values);
+                probe.all_reduce(view(values), reduction::average, stream);
+                probe.end_step(step, stream);
+                REQUIRE(probe.wait(record));
+                CHECK(record.unread_calls == 1);
+                CHECK(record.unprobed_calls == 1);
+                CHECK(record.first_call == 4 * step);
+            }
+        });
+    }
+}
+
+TEST_CASE("a trainer's norm that is not finite is none of finite results")
+{
+    local::run(2, [&](local::communicator& world) {
+        host::stream stream;
+        probed probe{world};
+        std::vector<float> values(8, 1.0f + static_cast<float>(world.rank()));
+        probe.all_reduce(view(values), reduction::average, stream);
+        probe.end_step(0, {.gradient_norm = world.rank() == 1 ? HUGE_VAL : std::sqrt(8 * 2.25)}, stream);
+        step_record record;
+        REQUIRE(probe.wait(record));
+        REQUIRE(record.suspects.size() == 1);
+        CHECK(record.suspects[0].what == finding::norm_differs);
+        CHECK(record.suspects[0].rank == 1);
+    });
 }
 
 TEST_CASE("the evidence of a run states the chance that a healthy run has it")

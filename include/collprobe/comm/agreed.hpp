@@ -122,7 +122,11 @@ private:
         mine.host_own[0] = what;
         const view<unsigned char> own(mine.own), all(mine.all);
         device::copy(mine.on, view<const unsigned char>(bytes_of(mine.host_own)), own, call.where);
-        comm_.innermost().all_gather(own, all, mine.on, call.where);
+        try {
+            comm_.innermost().all_gather(own, all, mine.on, call.where);
+        } catch (const error& why) {
+            pass_on(why, who);
+        }
         device::copy(mine.on, view<const unsigned char>(all), bytes_of(mine.host_all), call.where);
         wait(call, what, who);
         const auto called = [&](int peer) { return mine.host_all[static_cast<std::uint64_t>(peer)]; };
@@ -142,7 +146,7 @@ private:
             comm_.innermost().synchronize(
                 memory_->on, timeout_ms < 0 || !meets_in_tasks ? timeout_ms : timeout_ms + 100, call.where);
         } catch (const error& why) {
-            if (why.code() != status::timeout) throw;
+            if (why.code() != status::timeout) pass_on(why, who);
             memory_.leak_now(); // the all-gather is still under way
             const std::vector<int>& late = why.culprits();
             const std::string message = (late.empty() ? "not all ranks" : detail::list_ranks(late) + " never")
@@ -150,6 +154,10 @@ private:
                 + detail::describe(what) + ")";
             fail_for_good(who, {status::timeout, message, late});
         }
+    }
+    [[noreturn]] static void pass_on(const error& why, const caller& who)
+    {
+        who.fail(why.code(), std::string("before the call, where the ranks compare it: ") + why.what(), why.culprits());
     }
     static std::string name_of(const signature& what)
     {

@@ -88,8 +88,8 @@ public:
         detail::require_averages(who, state, "state");
         buffers_.insert(buffers_.end(), state.begin(), state.end());
         if constexpr (measures) {
-            who.require(schedule.gain > 0 && schedule.momentum >= 0 && schedule.momentum < 1,
-                "gain must be above 0, momentum from 0 to below 1");
+            who.require(is_finite(schedule.gain) && schedule.gain > 0, "gain must be above 0 and finite");
+            who.require(schedule.momentum >= 0 && schedule.momentum < 1, "momentum must be 0 to below 1");
             std::uint64_t count = 0;
             for (const replica& each : weights) count += each.count;
             if (count > detail::sampled_coordinates) stride_ = count / detail::sampled_coordinates;

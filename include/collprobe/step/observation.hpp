@@ -34,6 +34,7 @@ struct step_observation {
         /// Whether the device reads it: `value` is not known then.
         constexpr bool is_read() const noexcept { return is_read_; }
         constexpr double value() const noexcept { return value_; }
+        constexpr bool is_null() const noexcept { return is_read_ && single_ == nullptr && double_ == nullptr; }
         constexpr const float* single() const noexcept { return single_; }
         COLLPROBE_HD double read() const noexcept
         {

@@ -24,8 +24,9 @@ struct probe_options {
     /// Calls of a step that there is room for from the start. A step with more allocates until it is as large as the
     /// largest before. A captured step cannot: its further calls are forwarded and counted.
     int calls = 64;
-    /// Calls of the largest step, at most 2^20. The next call throws `invalid_argument`, once: the program has probably
-    /// no `end_step`. Those behind it are made and counted, and not looked at.
+    /// Calls of the largest step, at most 2^20. The next call throws `invalid_argument`, once, and is not made: the
+    /// program has probably no `end_step`. Those behind it are made and counted, and not looked at. A few times the
+    /// calls of a step tell sooner.
     int largest_step = 1 << 16;
     /// Elements sampled from each sum or average (0: none); `gather` and `results` only. Every rank sends its terms of
     /// these elements with the step's message; from them `call_record::order` tells how much the summation order

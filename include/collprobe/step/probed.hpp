@@ -236,7 +236,8 @@ public:
     /// Preconditions: work that computes what `seen` points to is before this call on `stream`; the memory stays valid
     /// until `stream` has read it.
     /// Stream behaviour: enqueued on `stream`, behind the probed work of every stream used in the step.
-    /// \throws error `invalid_argument` on a capturing stream, and for a weight that is negative or not finite.
+    /// \throws error `invalid_argument` on a capturing stream, for a null address, and for a value as weight that is
+    ///   negative or not finite. (A rank with such a weight in memory has no part in the weighted loss.)
     void end_step(std::uint64_t step, stream_ref stream, call_site where = call_site::current())
     {
         end_step(step, step_observation(), stream, where);
@@ -245,7 +246,7 @@ public:
         call_site where = call_site::current())
     {
         const caller who(comm_, "end_step", where);
-        require_weight(seen, who);
+        require_numbers(seen, who);
         require_immediate(who);
         require_observed(who);
         const auto scope = comm_.device_scope();
@@ -287,7 +288,7 @@ public:
         requires detail::can_capture<stream_ref>
     {
         const caller who(comm_, "end_captured_step", where);
-        require_weight(seen, who);
+        require_numbers(seen, who);
         require_immediate(who);
         require_observed(who);
         const auto scope = comm_.device_scope();
@@ -539,8 +540,10 @@ private:
         who.require_immediate();
         require_no_group(who);
     }
-    static void require_weight(const step_observation& seen, const caller& who)
+    static void require_numbers(const step_observation& seen, const caller& who)
     {
+        who.require(!seen.loss.is_null() && !seen.weight.is_null() && !seen.gradient_norm.is_null(),
+            "the address of a loss, weight or norm is null");
         who.require(seen.weight.is_read() || (is_finite(seen.weight.value()) && !(seen.weight.value() < 0)),
             "the weight, a number of samples or tokens, is negative or not finite");
     }
@@ -629,7 +632,9 @@ private:
             .result_count = count / (what == collective::reduce_scatter ? ranks : 1)
                 * (what == collective::all_gather ? ranks : 1)};
         call.is_observed = true;
-        const bool seen = begin_call<T>(call, stream, who);
+        const left_out why = begin_call<T>(call, stream, who);
+        count_left_out(why);
+        const bool seen = why == left_out::no;
         observed next{detail::next_observed_call(), {0, 0, stream, nullptr, nullptr, 0, nullptr}, call, seen};
         if (seen) {
             half_probed& half = next.half;
@@ -707,11 +712,15 @@ private:
             const caller who(comm_, call.call, where);
             who.require_readable(input, "send");
             who.require_readable(result, "receive");
+            if (!call.has_leaves) who.require_right(made); // before anything counts the call
             const bool in_group = joins_group(who);
             comm_.check_buffer(input, "send", call.call, stream, where);
             comm_.check_buffer(result, "receive", call.call, stream, where);
             const auto scope = comm_.device_scope();
-            if (!begin_call<T>(call, stream, who)) return make();
+            if (const left_out why = begin_call<T>(call, stream, who); why != left_out::no) {
+                make();
+                return count_left_out(why);
+            }
             if (in_group && call.is_gradient() && options_.direction == direction_mode::exact) {
                 who.fail(status::unsupported,
                     "inside a group: exact direction needs messages between the ranks before each call");
@@ -800,27 +809,31 @@ private:
         }
     }
 
-    /// Finds room for a call in the open step. False if no part of the step looks at it.
+    /// Why a call of the open step is made and not looked at.
+    enum class left_out : std::uint8_t { no, unread, no_room };
+    /// Of a call that was made.
+    void count_left_out(left_out why) noexcept
+    {
+        if (why == left_out::unread) ++unread_calls_;
+        if (why == left_out::no_room) ++open_->unprobed_calls;
+    }
+    /// Finds room for a call in the open step.
     template <element T>
-    bool begin_call(detail::probed_call& call, stream_ref stream, const caller& who)
+    left_out begin_call(detail::probed_call& call, stream_ref stream, const caller& who)
     {
         block& open = open_step(stream, who);
         const bool takes_statistics = floating_element<T> && (open.due & 1) != 0;
-        if (!takes_statistics && open.due >> 1 == 0) {
-            ++unread_calls_;
-            return false;
-        }
+        if (!takes_statistics && open.due >> 1 == 0) return left_out::unread;
         call.has_input = takes_statistics;
         // Of an observed call it must be known which ranks have a result.
         call.has_result = takes_statistics && options_.results
             && (call.is_observed || !is_read_by_part(open.due, call.call));
-        if (open.call_count < open.room()) return true;
+        if (open.call_count < open.room()) return left_out::no;
         if (capture_ == nullptr) {
-            if (open.call_count < static_cast<std::uint64_t>(options_.largest_step)) return true;
-            if (open.unprobed_calls == 0) refuse_endless_step(open, who);
+            if (open.call_count < static_cast<std::uint64_t>(options_.largest_step)) return left_out::no;
+            if (!std::exchange(open.is_refused, true)) refuse_endless_step(open, who);
         }
-        ++open.unprobed_calls;
-        return false;
+        return left_out::no_room;
     }
     bool is_read_by_part(std::uint64_t due, collective what)
     {
@@ -924,9 +937,8 @@ private:
         });
         return sketches;
     }
-    [[noreturn]] void refuse_endless_step(block& open, const caller& who)
+    [[noreturn]] void refuse_endless_step(const block& open, const caller& who) const
     {
-        ++open.unprobed_calls;
         who.fail(status::invalid_argument,
             std::string("call ") + std::to_string(open.call_count + 1) + " of one step: "
                 + (ended_ == 0 ? "no step has ended yet" : "no step has ended since the first of them")

@@ -18,7 +18,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The place of a call as a value for messages between ranks: its name, or, with `lines`, its file and line.
 struct call_place {
-    std::array<char, 24> text{}; ///< of the name or the file's name as much as fits, and a zero
+    std::array<char, 24> text{}; ///< of the name or the file's name its end, as much as fits, and a zero
     std::uint32_t hash = 0; ///< of all of it
     std::uint32_t line = 0;
 
@@ -106,6 +106,8 @@ COLLPROBE_COLD_INLINE std::string describe(const call_description& call, const c
         const std::string place = call.place.text.data();
         if (call.place.line != 0) add(place + ":" + std::to_string(call.place.line));
         else add(place.empty() ? "without a name" : "named '" + place + "'");
+        const bool same_text = reference != nullptr && reference->place.text == call.place.text;
+        if (same_text && reference->place.line == call.place.line) text += ", which begins in another way";
     }
     if (reference != nullptr && reference->number != call.number) {
         add("after " + std::to_string(call.number) + " calls, not " + std::to_string(reference->number));
@@ -179,10 +181,13 @@ inline call_place call_place::of(const call_site& where, bool lines) noexcept
             if (*at == '/') text = at + 1;
         }
     }
-    for (std::size_t at = 0; text[at] != '\0'; ++at) {
-        if (at + 1 < place.text.size()) place.text[at] = text[at];
-        place.hash = (place.hash ^ static_cast<unsigned char>(text[at])) * 0x01000193u; // as FNV-1a
-    }
+    std::size_t length = 0;
+    for (; text[length] != '\0'; ++length)
+        place.hash = (place.hash ^ static_cast<unsigned char>(text[length])) * 0x01000193u; // as FNV-1a
+    // The end of a long name says more: "..attn.c_proj.weight".
+    const std::size_t most = place.text.size() - 1;
+    const std::size_t cut = length > most ? length - most : 0;
+    for (std::size_t at = 0; at + cut < length; ++at) place.text[at] = cut != 0 && at < 2 ? '.' : text[at + cut];
     return place;
 }
 

@@ -120,8 +120,9 @@ struct largest_of_lanes {
     [[gnu::always_inline]] patterns add(const unsigned char* from) noexcept
     {
         const auto bits = load<patterns>(from);
-        patterns size = bits + bits;
+        patterns size;
         if constexpr (sizeof(T) == 8) size = bits & 0x7fffffffffffffff;
+        else size = bits + bits;
         most = lanewise_maximum(size, most);
         return size;
     }

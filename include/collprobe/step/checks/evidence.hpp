@@ -64,8 +64,7 @@ public:
         step_record& out = step.out;
         judge_number(of_loss, out.losses, step.marks.left_out);
         judge_number(of_norm, out.gradient_norms, step.marks.left_out);
-        if (!out.gradient_norms.empty())
-            judge_number(of_cosine, out.cosine.leave_one_out, step.marks.without_direction);
+        if (!out.gradient_norms.empty()) judge_cosines(step);
         judge_nonfinite(step);
         if (!out.lateness_by_rank.empty() && is_finite(out.lateness.floor)) {
             const double floor = out.lateness.floor;
@@ -119,6 +118,19 @@ private:
         if (numbers.empty()) return;
         for (std::size_t r = 0; r < values_.size(); ++r) values_[r] = is_out[r] ? not_a_number() : numbers[r];
         watch_.judge(metric, values_);
+    }
+    /// Differences in the rounding of sums are none: ranks whose gradients are the same but for a factor are alike.
+    void judge_cosines(const judged_step& step)
+    {
+        const std::vector<double>& cosines = step.out.cosine.leave_one_out;
+        if (cosines.empty()) return;
+        for (std::size_t r = 0; r < values_.size(); ++r) {
+            const double units = cosines[r] * 0x1p20;
+            const bool is_known = is_finite(units) && !step.marks.without_direction[r];
+            values_[r] = is_known ? static_cast<double>(static_cast<std::int64_t>(units + (units < 0 ? -0.5 : 0.5)))
+                                  : not_a_number();
+        }
+        watch_.judge(of_cosine, values_);
     }
     void judge_nonfinite(const judged_step& step)
     {

@@ -288,14 +288,15 @@ private:
     direction direction_;
 };
 
-/// A suspect if a trainer's norm of the gradient, NaN if none was told, is not `step_record::result_norm`.
+/// A suspect if a trainer's norm of the gradient, unless it is `not_given()`, is not `step_record::result_norm`.
 COLLPROBE_COLD_INLINE void judge_told_norm(double told, int rank, step_record& out)
 {
     // Far above the rounding of a norm in single precision, or in bfloat16 of few digits.
     constexpr double tolerance = 1.0 / 64;
     const double known = out.result_norm;
-    if (!is_finite(told) || !is_finite(known)) return;
-    if (absolute(told - known) <= tolerance * (absolute(told) > known ? absolute(told) : known)) return;
+    if (!is_finite(known) || to_bits(told) == to_bits(not_given())) return;
+    const double larger = absolute(told) > known ? absolute(told) : known;
+    if (is_finite(told) && absolute(told - known) <= tolerance * larger) return;
     out.suspects.push_back({.rank = rank, .what = finding::norm_differs, .statistic = told, .threshold = known});
 }
 

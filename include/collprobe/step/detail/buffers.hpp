@@ -62,6 +62,7 @@ struct step_buffers {
         value_count = 0;
         unprobed_calls = 0;
         has_gram = false;
+        is_refused = false;
     }
     std::uint64_t room() const noexcept { return calls.size(); }
     /// Makes room for as many calls again, at most for `most`.
@@ -180,6 +181,7 @@ public:
     std::uint32_t unprobed_calls = 0;
     std::uint64_t unread_calls = 0; ///< set when the step ends
     bool has_gram = false;
+    bool is_refused = false; ///< a call beyond the largest step has thrown
     std::uint64_t due = 0; ///< bit 0: the statistics are taken; bit 1 + i: part i looks at the step
     std::vector<probed_call> calls; ///< as many as there is room for
     std::vector<expected_value> expected;
