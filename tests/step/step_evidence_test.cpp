@@ -192,9 +192,9 @@ TEST_CASE("evidence goes on behind a checkpoint, and without one it begins anew"
 
 TEST_CASE("ranks whose gradients are the same but for a factor are alike in direction")
 {
-    for (const int ranks : {3, 4, 6, 8}) {
-        CAPTURE(ranks);
-        local::run(ranks, [&](local::communicator& world) {
+    for (const int n : {3, 4, 6, 8}) {
+        CAPTURE(n);
+        local::run(n, [&](local::communicator& world) {
             host::stream stream;
             probed comm{local::communicator(world), {.times = false}};
             step_record record;
