@@ -15,7 +15,7 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/clock.hpp>
-#include <collprobe/scan/sketch_target.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/message.hpp>
 
@@ -37,7 +37,7 @@ concept step_part = std::is_trivially_copyable_v<typename P::entry> && sizeof(ty
 namespace detail {
 
 /// Base of a part that needs sketches: its `before` and `after` return a `sketch_target`, empty for none, which the
-/// step's own read of the buffer fills. The part's header includes scan/sketched_read.hpp.
+/// step's own read of the buffer fills.
 struct wants_sketches {};
 template <class P>
 concept has_sketches = std::derived_from<std::remove_cvref_t<P>, wants_sketches>;
