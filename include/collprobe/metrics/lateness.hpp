@@ -235,7 +235,7 @@ COLLPROBE_COLD_INLINE double lateness_watch::noise() const noexcept
 {
     if (noise_step_ < 16) return detail::not_a_number();
     const std::size_t steps = held(noise_step_);
-    const auto median = [steps, this](const std::vector<double>& of_steps) noexcept {
+    const auto median = [this, steps](const std::vector<double>& of_steps) noexcept {
         for (std::size_t i = 0; i < steps; ++i) work_[i] = of_steps[i];
         return median_of(steps);
     };
