@@ -10,6 +10,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/hexadecimal.hpp>
+#include <collprobe/detail/names.hpp>
 #include <collprobe/detail/overlap.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -28,16 +29,8 @@ enum class collective : std::uint8_t {
 
 constexpr const char* name(collective call) noexcept
 {
-    switch (call) {
-    case collective::all_reduce: return "all_reduce";
-    case collective::reduce_scatter: return "reduce_scatter";
-    case collective::all_gather: return "all_gather";
-    case collective::all_to_all: return "all_to_all";
-    case collective::broadcast: return "broadcast";
-    case collective::barrier: return "barrier";
-    case collective::split: return "split";
-    }
-    return "unknown";
+    return detail::name_of<collective::split>(call,
+        {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "split"});
 }
 
 /// The function that a reduction computes of the n values of an element. `average` is the sum over n, as NCCL defines
@@ -46,14 +39,7 @@ enum class reduction : std::uint8_t { sum, average, min, max, product };
 
 constexpr const char* name(reduction operation) noexcept
 {
-    switch (operation) {
-    case reduction::sum: return "sum";
-    case reduction::average: return "average";
-    case reduction::min: return "min";
-    case reduction::max: return "max";
-    case reduction::product: return "product";
-    }
-    return "unknown";
+    return detail::name_of<reduction::product>(operation, {"sum", "average", "min", "max", "product"});
 }
 
 /// The reduction of another library's type, such as `ncclRedOp_t`. A specialisation has `of(Foreign)`. A value without

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <collprobe/core/config.hpp>
+#include <collprobe/detail/names.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -24,15 +25,8 @@ enum class status : std::uint8_t {
 
 constexpr const char* name(status code) noexcept
 {
-    switch (code) {
-    case status::invalid_argument: return "invalid argument";
-    case status::mismatch: return "mismatch";
-    case status::timeout: return "timeout";
-    case status::peer_failure: return "peer failure";
-    case status::device_failure: return "device failure";
-    case status::unsupported: return "unsupported";
-    }
-    return "unknown";
+    return detail::name_of<status::unsupported>(code,
+        {"invalid argument", "mismatch", "timeout", "peer failure", "device failure", "unsupported"});
 }
 
 /// A line of the caller's source. Public functions take one as their last argument; the default is the line of the

@@ -7,6 +7,7 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/names.hpp>
 
 /// Faults as data: kind, time and place. `faulty` (fault/faulty.hpp) applies them.
 namespace collprobe::inline COLLPROBE_ABI {
@@ -27,19 +28,9 @@ enum class fault_kind : std::uint8_t {
 
 constexpr const char* name(fault_kind kind) noexcept
 {
-    switch (kind) {
-    case fault_kind::bit_flips: return "bit_flips";
-    case fault_kind::gaussian: return "gaussian";
-    case fault_kind::scale: return "scale";
-    case fault_kind::zero_slice: return "zero_slice";
-    case fault_kind::untouched_tail: return "untouched_tail";
-    case fault_kind::stale: return "stale";
-    case fault_kind::swap: return "swap";
-    case fault_kind::duplicate_shard: return "duplicate_shard";
-    case fault_kind::nan: return "nan";
-    case fault_kind::infinity: return "infinity";
-    }
-    return "unknown";
+    return detail::name_of<fault_kind::infinity>(kind,
+        {"bit_flips", "gaussian", "scale", "zero_slice", "untouched_tail", "stale", "swap", "duplicate_shard", "nan",
+            "infinity"});
 }
 
 /// The data that a fault hits.
@@ -51,12 +42,7 @@ enum class fault_phase : std::uint8_t {
 
 constexpr const char* name(fault_phase phase) noexcept
 {
-    switch (phase) {
-    case fault_phase::before: return "before";
-    case fault_phase::during: return "during";
-    case fault_phase::after: return "after";
-    }
-    return "unknown";
+    return detail::name_of<fault_phase::after>(phase, {"before", "during", "after"});
 }
 
 /// One fault. It strikes in the calls that `call` and `period` choose, in each with `probability`. It hits the elements

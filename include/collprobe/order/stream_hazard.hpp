@@ -8,6 +8,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/hexadecimal.hpp>
+#include <collprobe/detail/names.hpp>
 #include <collprobe/order/stream.hpp>
 
 /// The reports of the checker of stream order (order/stream_order.hpp).
@@ -31,18 +32,10 @@ enum class hazard_kind : std::uint8_t {
 
 constexpr const char* name(hazard_kind kind) noexcept
 {
-    switch (kind) {
-    case hazard_kind::read_after_write: return "read after write";
-    case hazard_kind::write_after_read: return "write after read";
-    case hazard_kind::write_after_write: return "write after write";
-    case hazard_kind::unrecorded_event: return "wait for an unrecorded event";
-    case hazard_kind::use_after_release: return "use after release";
-    case hazard_kind::released_in_use: return "released in use";
-    case hazard_kind::overwritten_in_group: return "overwritten within a group";
-    case hazard_kind::half_captured: return "half-captured pair";
-    case hazard_kind::beyond_allocation: return "beyond its allocation";
-    }
-    return "unknown";
+    return detail::name_of<hazard_kind::beyond_allocation>(kind,
+        {"read after write", "write after read", "write after write", "wait for an unrecorded event",
+            "use after release", "released in use", "overwritten within a group", "half-captured pair",
+            "beyond its allocation"});
 }
 
 /// Two accesses without a documented order, or another error of the given kind.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <collprobe/core/config.hpp>
+#include <collprobe/detail/names.hpp>
 #include <collprobe/sum/accumulation.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -20,14 +21,8 @@ enum class reduction_algorithm : std::uint8_t {
 
 constexpr const char* name(reduction_algorithm how) noexcept
 {
-    switch (how) {
-    case reduction_algorithm::automatic: return "automatic";
-    case reduction_algorithm::native: return "native";
-    case reduction_algorithm::exchange: return "exchange";
-    case reduction_algorithm::one_shot: return "one_shot";
-    case reduction_algorithm::fixed_point: return "fixed_point";
-    }
-    return "unknown";
+    return detail::name_of<reduction_algorithm::fixed_point>(how,
+        {"automatic", "native", "exchange", "one_shot", "fixed_point"});
 }
 
 /// The properties of a reduction, valid once its stream is past it.

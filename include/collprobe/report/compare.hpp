@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/names.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/run_log.hpp>
@@ -22,12 +23,8 @@ enum class comparison_outcome : std::uint8_t {
 
 constexpr const char* name(comparison_outcome outcome) noexcept
 {
-    switch (outcome) {
-    case comparison_outcome::identical: return "identical";
-    case comparison_outcome::differ: return "differ";
-    case comparison_outcome::nothing_to_compare: return "nothing_to_compare";
-    }
-    return "unknown";
+    return collprobe::detail::name_of<comparison_outcome::nothing_to_compare>(outcome,
+        {"identical", "differ", "nothing_to_compare"});
 }
 
 /// A call of both runs, described as the first run has it.
@@ -77,15 +74,8 @@ enum class metric_verdict : std::uint8_t {
 
 constexpr const char* name(metric_verdict verdict) noexcept
 {
-    switch (verdict) {
-    case metric_verdict::equal: return "equal";
-    case metric_verdict::within_noise: return "within_noise";
-    case metric_verdict::moved: return "moved";
-    case metric_verdict::slow_noise: return "slow_noise";
-    case metric_verdict::few_steps: return "few_steps";
-    case metric_verdict::one_sided: return "one_sided";
-    }
-    return "unknown";
+    return collprobe::detail::name_of<metric_verdict::one_sided>(verdict,
+        {"equal", "within_noise", "moved", "slow_noise", "few_steps", "one_sided"});
 }
 
 /// A metric in the steps that both runs have, from the first in which it differs.

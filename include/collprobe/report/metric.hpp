@@ -3,6 +3,7 @@
 #pragma once
 
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/names.hpp>
 
 /// The numbers of a step that every report shows. Table, JSON and summary all take them from here, so they agree.
 namespace collprobe::inline COLLPROBE_ABI::report {
@@ -26,21 +27,11 @@ enum class metric {
 /// The label of a row in a table.
 constexpr const char* name(metric which) noexcept
 {
-    switch (which) {
-    case metric::loss_mean: return "loss, mean of ranks";
-    case metric::loss_of_tokens: return "loss, mean of tokens";
-    case metric::loss_std: return "loss, std";
-    case metric::loss_std_sample: return "loss, sample std";
-    case metric::loss_range: return "loss, range";
-    case metric::norm_mean: return "gradient norm, mean of ranks";
-    case metric::norm_std: return "gradient norm, std";
-    case metric::norm_cv: return "gradient norm, std / mean";
-    case metric::cosine_mean_pairwise: return "cosine, mean over pairs";
-    case metric::cosine_pooled: return "cosine, pooled";
-    case metric::cosine_predicted: return "cosine, predicted by noise scale";
-    case metric::noise_scale: return "noise scale, in batches of a rank";
-    }
-    return "unknown";
+    return collprobe::detail::name_of<metric::noise_scale>(which,
+        {"loss, mean of ranks", "loss, mean of tokens", "loss, std", "loss, sample std", "loss, range",
+            "gradient norm, mean of ranks", "gradient norm, std", "gradient norm, std / mean",
+            "cosine, mean over pairs", "cosine, pooled", "cosine, predicted by noise scale",
+            "noise scale, in batches of a rank"});
 }
 
 namespace detail {

@@ -6,6 +6,7 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/detail/names.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -25,13 +26,7 @@ enum class accumulation : std::uint8_t {
 
 constexpr const char* name(accumulation in) noexcept
 {
-    switch (in) {
-    case accumulation::native: return "native";
-    case accumulation::float32: return "float32";
-    case accumulation::float64: return "float64";
-    case accumulation::exact: return "exact";
-    }
-    return "unknown";
+    return detail::name_of<accumulation::exact>(in, {"native", "float32", "float64", "exact"});
 }
 
 /// The guarantee about the bits of a reduction's result. Each level implies those above it.
@@ -45,14 +40,8 @@ enum class reproducibility : std::uint8_t {
 
 constexpr const char* name(reproducibility level) noexcept
 {
-    switch (level) {
-    case reproducibility::unspecified: return "unspecified";
-    case reproducibility::run_to_run: return "run_to_run";
-    case reproducibility::size_invariant: return "size_invariant";
-    case reproducibility::order_invariant: return "order_invariant";
-    case reproducibility::correctly_rounded: return "correctly_rounded";
-    }
-    return "unknown";
+    return detail::name_of<reproducibility::correctly_rounded>(level,
+        {"unspecified", "run_to_run", "size_invariant", "order_invariant", "correctly_rounded"});
 }
 
 /// Whether a sum of T can be kept in `in` at all: a type narrower than T would lose digits of T.

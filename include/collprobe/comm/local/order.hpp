@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <collprobe/core/config.hpp>
+#include <collprobe/detail/names.hpp>
 #include <collprobe/sum/order.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::local {
@@ -19,12 +20,7 @@ enum class reduction_order : std::uint8_t {
 
 constexpr const char* name(reduction_order order) noexcept
 {
-    switch (order) {
-    case reduction_order::linear: return "linear";
-    case reduction_order::ring: return "ring";
-    case reduction_order::tree: return "tree";
-    }
-    return "unknown";
+    return collprobe::detail::name_of<reduction_order::tree>(order, {"linear", "ring", "tree"});
 }
 
 } // namespace collprobe::local

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <collprobe/core/record/verdict.hpp>
+#include <collprobe/detail/names.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -20,14 +21,7 @@ enum class advice : std::uint8_t {
 
 constexpr const char* name(advice what) noexcept
 {
-    switch (what) {
-    case advice::none: return "none";
-    case advice::recheck: return "recheck";
-    case advice::skip: return "skip";
-    case advice::resync: return "resync";
-    case advice::quarantine: return "quarantine";
-    }
-    return "unknown";
+    return detail::name_of<advice::quarantine>(what, {"none", "recheck", "skip", "resync", "quarantine"});
 }
 
 /// A finding that the user should know of, with its evidence. Equal on every rank.

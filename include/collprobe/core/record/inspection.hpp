@@ -9,6 +9,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/detail/names.hpp>
 
 /// The question to `inspect` and its answer about an all-reduce: plain data.
 namespace collprobe::inline COLLPROBE_ABI {
@@ -51,24 +52,9 @@ enum class order_class : std::uint8_t {
 
 constexpr const char* name(order_class order) noexcept
 {
-    switch (order) {
-    case order_class::single: return "single";
-    case order_class::linear: return "linear";
-    case order_class::ring: return "ring";
-    case order_class::rotated: return "rotated";
-    case order_class::reversed: return "reversed";
-    case order_class::chain: return "chain";
-    case order_class::tree: return "tree";
-    case order_class::recursive_halving: return "recursive_halving";
-    case order_class::pairwise: return "pairwise";
-    case order_class::recursive_doubling: return "recursive_doubling";
-    case order_class::exact: return "exact";
-    case order_class::fused: return "fused";
-    case order_class::multi_way: return "multi_way";
-    case order_class::call_limit: return "call_limit";
-    case order_class::other: return "other";
-    }
-    return "unknown";
+    return detail::name_of<order_class::other>(order,
+        {"single", "linear", "ring", "rotated", "reversed", "chain", "tree", "recursive_halving", "pairwise",
+            "recursive_doubling", "exact", "fused", "multi_way", "call_limit", "other"});
 }
 
 /// The arithmetic and the speed of sums over one communicator, for one type and size. Every rank has the same.

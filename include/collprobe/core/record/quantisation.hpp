@@ -10,6 +10,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record/statistics.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/detail/names.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -18,12 +19,7 @@ enum class code_format : std::uint8_t { int8, int4, e4m3 };
 
 constexpr const char* name(code_format format) noexcept
 {
-    switch (format) {
-    case code_format::int8: return "int8";
-    case code_format::int4: return "int4";
-    case code_format::e4m3: return "e4m3";
-    }
-    return "unknown";
+    return detail::name_of<code_format::e4m3>(format, {"int8", "int4", "e4m3"});
 }
 
 /// Why a call was made with the elements as they are, by the wrapped communicator.
@@ -38,14 +34,7 @@ inline constexpr int unquantised_reasons = 5;
 
 constexpr const char* name(unquantised_reason why) noexcept
 {
-    switch (why) {
-    case unquantised_reason::none: return "quantised";
-    case unquantised_reason::small: return "small";
-    case unquantised_reason::type: return "type";
-    case unquantised_reason::operation: return "operation";
-    case unquantised_reason::one_rank: return "one rank";
-    }
-    return "unknown";
+    return detail::name_of<unquantised_reason::one_rank>(why, {"quantised", "small", "type", "operation", "one rank"});
 }
 
 /// What became of the error that the last call with the same place in a step had left.
@@ -58,13 +47,7 @@ enum class feedback_state : std::uint8_t {
 
 constexpr const char* name(feedback_state state) noexcept
 {
-    switch (state) {
-    case feedback_state::none: return "none";
-    case feedback_state::fresh: return "fresh";
-    case feedback_state::continued: return "continued";
-    case feedback_state::dropped: return "dropped";
-    }
-    return "unknown";
+    return detail::name_of<feedback_state::dropped>(state, {"none", "fresh", "continued", "dropped"});
 }
 
 /// What a quantised collective did, known when the call returns.
@@ -173,17 +156,8 @@ enum class quantisation_verdict : std::uint8_t {
 
 constexpr const char* name(quantisation_verdict verdict) noexcept
 {
-    switch (verdict) {
-    case quantisation_verdict::unknown: return "unknown";
-    case quantisation_verdict::corrupt: return "corrupt";
-    case quantisation_verdict::non_finite_hidden: return "non_finite_hidden";
-    case quantisation_verdict::biased: return "biased";
-    case quantisation_verdict::harmful: return "harmful";
-    case quantisation_verdict::degenerate_blocks: return "degenerate_blocks";
-    case quantisation_verdict::visible: return "visible";
-    case quantisation_verdict::negligible: return "negligible";
-    }
-    return "unknown";
+    return detail::name_of<quantisation_verdict::negligible>(verdict,
+        {"unknown", "corrupt", "non_finite_hidden", "biased", "harmful", "degenerate_blocks", "visible", "negligible"});
 }
 
 /// What quantisation did to a call, over all ranks. Undefined numbers are NaN by their bits.

@@ -16,6 +16,7 @@
 #include <collprobe/core/record/verdict.hpp>
 #include <collprobe/core/record/weights.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/detail/names.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -189,12 +190,7 @@ enum class expectation : std::uint8_t {
 
 constexpr const char* name(expectation what) noexcept
 {
-    switch (what) {
-    case expectation::equal: return "equal";
-    case expectation::distinct: return "distinct";
-    case expectation::partition: return "partition";
-    }
-    return "unknown";
+    return detail::name_of<expectation::partition>(what, {"equal", "distinct", "partition"});
 }
 
 /// What the ranks told of a value in one step. Equal on every rank.
