@@ -26,7 +26,6 @@ COLLPROBE_KERNELS_OF(float16)
 COLLPROBE_KERNELS_OF(double)
 
 COLLPROBE_BODY(collprobe::cuda::detail::fill_body<double>)
-COLLPROBE_BODY(collprobe::cuda::detail::fill_body<std::uint64_t>)
 COLLPROBE_BODY(collprobe::detail::add_parts)
 COLLPROBE_BODY(collprobe::detail::write_header)
 COLLPROBE_BODY(collprobe::detail::write_tickets)

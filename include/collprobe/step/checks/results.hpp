@@ -115,6 +115,18 @@ COLLPROBE_COLD_INLINE void judge_overflow(std::uint64_t elements, std::uint64_t 
         .index = first});
 }
 
+/// The result of a call, over all ranks.
+struct common_result {
+    /// The lowest rank with the result that most ranks received; -1 if there is no majority.
+    int holder = -1;
+    /// Of the result that all have, or of all parts. NaN if it was not read, or differs between the ranks without a
+    /// majority, and if an element is not finite.
+    double squares = not_a_number();
+    double sum_factor = 1; ///< turns the result into the sum over the ranks
+
+    double sum_norm_squared() const noexcept { return sum_factor * sum_factor * squares; }
+};
+
 /// The results of a step's calls: whether those agree that must, and whether a result can be that of its inputs.
 class results_check {
 public:
@@ -123,22 +135,16 @@ public:
     {
     }
 
-    /// The lowest rank with the result that most ranks received; -1 if there is no majority. Notes whether all agree.
-    int find_holder(const judged_step& step, std::size_t call)
+    /// Notes whether all agree.
+    common_result find(const judged_step& step, std::size_t call)
     {
-        const int first = first_with_result(step, call);
-        bool& agree = step.out.calls[call].results_agree = true;
-        if (!step.calls[call].has_result || !step.calls[call].is_replicated() || first < 0) return first;
-        const std::uint64_t digest = step.result(first, call).digest;
-        for (int r = first + 1; r < step.ranks(); ++r)
-            agree = agree && (step.result(r, call).digest == digest || step.has_no_result(r, call));
-        if (agree) return first;
-        const digest_index::group* const most = result_of_most(step, call);
-        return most == nullptr ? -1 : most->first_rank;
+        const int holder = find_holder(step, call);
+        const double factor = step.calls[call].operation == reduction::average ? step.ranks() : 1;
+        return {holder, squares_of(step, call, holder), factor};
     }
 
-    /// Fills the record of the call. `holder`: as found above.
-    void describe(const judged_step& step, std::size_t b, int holder)
+    /// Fills the record of the call. `common`: as found above.
+    void describe(const judged_step& step, std::size_t b, const common_result& common)
     {
         const probed_call& call = step.calls[b];
         call_record& described = step.out.calls[b];
@@ -148,7 +154,7 @@ public:
         described.result_count = call.result_count;
         described.site = call.site;
         described.is_observed = call.is_observed;
-        describe_result(step, b, holder);
+        describe_result(step, b, common);
         if (!call.has_input) return;
         described.inputs.reserve(at_rank(step.ranks()));
         for (int r = 0; r < step.ranks(); ++r) {
@@ -164,29 +170,29 @@ public:
         if (!call.is_gradient()) return;
         if (!call.has_codes && described.nonfinite == 0) described.headroom = headroom_of(call, described.inputs);
         if (!call.has_result) return;
-        const double factor = sum_factor(step, b);
-        align_from_sums(squares_, {}, factor * factor * squares_of_result(step, b, holder), direction_);
+        align_from_sums(squares_, {}, common.sum_norm_squared(), direction_);
         described.pooled_cosine = direction_.pooled;
     }
     /// By rank, of the inputs of the call that was described last; NaN by bits without an input.
     view<const double> norms() const noexcept { return norms_; }
 
     /// Reductions of finite inputs with results that are not. Of a described call, as all below.
-    void judge_overflow(const judged_step& step, std::size_t b, int holder) const
+    void judge_overflow(const judged_step& step, std::size_t b, const common_result& common) const
     {
         const probed_call& call = step.calls[b];
         const bool overflows = step.out.calls[b].result_nonfinite != 0 && step.out.calls[b].nonfinite == 0;
         for (int r = 0; overflows && call.has_input && !call.is_move() && r < step.ranks(); ++r) {
             const result_record& result = step.result(r, b);
-            if (result.nonfinite == 0 || (call.is_replicated() && r != holder)) continue;
+            if (result.nonfinite == 0 || (call.is_replicated() && r != common.holder)) continue;
             detail::judge_overflow(result.nonfinite, result.first_nonfinite, call.is_replicated() ? -1 : r, call,
                 static_cast<int>(b), step.out);
         }
     }
     /// Results that differ: names the ranks whose result is not that of most ranks; none if no result has a majority.
-    COLLPROBE_COLD_INLINE void judge_replicas(const judged_step& step, std::size_t b)
+    /// Precondition: `find` has found so, of this call last.
+    COLLPROBE_COLD_INLINE void judge_replicas(const judged_step& step, std::size_t b) const
     {
-        const digest_index::group* const most = result_of_most(step, b);
+        const digest_index::group* const most = holders_.majority();
         suspect found{.call = static_cast<int>(b), .what = finding::result_differs};
         if (most == nullptr) {
             found.statistic = static_cast<double>(holders_.distinct());
@@ -200,7 +206,7 @@ public:
             step.out.suspects.push_back(found);
         }
     }
-    void judge_lengths(const judged_step& step, std::size_t b, int holder) const
+    void judge_lengths(const judged_step& step, std::size_t b, const common_result& common) const
     {
         const probed_call& call = step.calls[b];
         const call_record& described = step.out.calls[b];
@@ -213,18 +219,28 @@ public:
         }
         of.norms = total(norms_);
         if (call.call == collective::broadcast && sent != call.count) return; // nobody read what the root sent
-        of.result = squares_of_result(step, b, holder);
+        of.result = common.squares;
         detail::judge_lengths(of, call, static_cast<int>(b), step.out);
     }
 
-    /// The factor that turns a result into the sum over the ranks.
-    static double sum_factor(const judged_step& step, std::size_t call) noexcept
+private:
+    /// The lowest rank with the result that most ranks received; -1 if there is no majority.
+    int find_holder(const judged_step& step, std::size_t call)
     {
-        return step.calls[call].operation == reduction::average ? step.ranks() : 1;
+        const int first = first_with_result(step, call);
+        bool& agree = step.out.calls[call].results_agree = true;
+        if (!step.calls[call].has_result || !step.calls[call].is_replicated() || first < 0) return first;
+        const std::uint64_t digest = step.result(first, call).digest;
+        for (int r = first + 1; r < step.ranks(); ++r)
+            agree = agree && (step.result(r, call).digest == digest || step.has_no_result(r, call));
+        if (agree) return first;
+        holders_.clear();
+        for (int r = 0; r < step.ranks(); ++r)
+            if (!step.has_no_result(r, call)) holders_.add(step.result(r, call).digest, r);
+        const digest_index::group* const most = holders_.majority();
+        return most == nullptr ? -1 : most->first_rank;
     }
-    /// The squares of the result that all have, or of all parts. NaN if it was not read, or differs between the ranks
-    /// without a majority, and if an element is not finite.
-    static double squares_of_result(const judged_step& step, std::size_t b, int holder)
+    static double squares_of(const judged_step& step, std::size_t b, int holder)
     {
         const probed_call& call = step.calls[b];
         if (!call.has_result || holder < 0) return not_a_number();
@@ -237,14 +253,12 @@ public:
         }
         return squares;
     }
-
-private:
-    static void describe_result(const judged_step& step, std::size_t b, int holder)
+    static void describe_result(const judged_step& step, std::size_t b, const common_result& common)
     {
         const probed_call& call = step.calls[b];
         call_record& described = step.out.calls[b];
         if (!call.has_result) return;
-        described.has_result_digest = holder >= 0;
+        described.has_result_digest = common.holder >= 0;
         for (int r = 0; call.is_observed && r < step.ranks(); ++r)
             described.without_result += step.has_no_result(r, b) ? 1 : 0;
         if (step.messages.layout().times) {
@@ -252,11 +266,11 @@ private:
             for (int r = 0; r < step.ranks(); ++r)
                 described.intervals.push_back({step.messages.times(r, b).entered, step.messages.times(r, b).left});
         }
-        if (holder < 0) return;
-        described.result_norm = square_root(squares_of_result(step, b, holder));
+        if (common.holder < 0) return;
+        described.result_norm = square_root(common.squares);
         if (call.is_replicated()) {
-            described.result_nonfinite = step.result(holder, b).nonfinite;
-            described.result_digest = step.result(holder, b).digest;
+            described.result_nonfinite = step.result(common.holder, b).nonfinite;
+            described.result_digest = step.result(common.holder, b).digest;
             return;
         }
         for (int r = 0; r < step.ranks(); ++r) {
@@ -266,14 +280,6 @@ private:
         }
         described.result_digest = mix64(described.result_digest);
     }
-    /// Groups the ranks by the result of a call. Null if there is no majority.
-    COLLPROBE_COLD_INLINE const digest_index::group* result_of_most(const judged_step& step, std::size_t call)
-    {
-        holders_.clear();
-        for (int r = 0; r < step.ranks(); ++r)
-            if (!step.has_no_result(r, call)) holders_.add(step.result(r, call).digest, r);
-        return holders_.majority();
-    }
     /// -1: none.
     static int first_with_result(const judged_step& step, std::size_t call)
     {
@@ -282,7 +288,7 @@ private:
         return -1;
     }
 
-    digest_index holders_;
+    digest_index holders_; // of the results that differ, by digest
     std::vector<double> norms_;
     std::vector<double> squares_;
     direction direction_;
@@ -318,31 +324,29 @@ public:
         all_have_dots_ = all_are_sums_ = all_agree_ = true;
         elements_ = calls_ = 0;
     }
-    /// Takes in a call that sums gradients. `holder`: `results_check::find_holder`.
-    void add(const judged_step& step, std::size_t b, int holder)
+    /// Takes in a call that sums gradients. `common`: `results_check::find`.
+    void add(const judged_step& step, std::size_t b, const common_result& common)
     {
         const probed_call& call = step.calls[b];
-        const double factor = results_check::sum_factor(step, b);
         all_agree_ = all_agree_ && step.out.calls[b].results_agree;
         for (int r = 0; r < ranks_; ++r) {
             const call_entry& entry = step.entry(r, b);
             norms_squared_[at_rank(r)] += entry.input.sum_of_squares;
             if (call.is_replicated() && call.has_result
-                && (holder < 0 || entry.result.digest != step.result(holder, b).digest)) {
+                && (common.holder < 0 || entry.result.digest != step.result(common.holder, b).digest)) {
                 differs_[at_rank(r)] = true;
                 continue;
             }
-            dots_[at_rank(r)] += entry.result.dot * factor;
+            dots_[at_rank(r)] += entry.result.dot * common.sum_factor;
             // Decide from the messages, not from this rank's call: another rank may have called in place.
             all_have_dots_ = all_have_dots_ && call.call == collective::all_reduce && call.has_result
                 && is_finite(entry.result.dot);
         }
         ++calls_;
         elements_ += call.count;
-        const double squares = results_check::squares_of_result(step, b, holder);
-        result_squares_ += squares;
-        all_are_sums_ = all_are_sums_ && !is_no_sum(step, b, factor, factor * factor * squares);
-        sum_norm_squared_ += factor * factor * squares;
+        result_squares_ += common.squares;
+        all_are_sums_ = all_are_sums_ && !is_no_sum(step, b, common.sum_factor, common.sum_norm_squared());
+        sum_norm_squared_ += common.sum_norm_squared();
     }
     /// Elements of all calls that were taken in.
     std::uint64_t elements() const noexcept { return elements_; }

@@ -178,19 +178,19 @@ private:
     void judge_call(const judged_step& step, std::size_t b)
     {
         const probed_call& call = step.calls[b];
-        const int holder = results_.find_holder(step, b);
-        results_.describe(step, b, holder);
+        const common_result common = results_.find(step, b);
+        results_.describe(step, b, common);
         nonfinite_.judge_call(step, b);
-        results_.judge_overflow(step, b, holder);
+        results_.judge_overflow(step, b, common);
         if (call.is_gradient()) copies_.judge_copies(step, b);
         if (call.is_gradient() || (call.call == collective::all_gather && call.has_input))
             copies_.judge_repeats(step, b);
         if (!step.out.calls[b].results_agree) results_.judge_replicas(step, b);
         if (call.is_gradient()) add_numbers(step, b); // shards and parameters may differ between ranks
-        results_.judge_lengths(step, b, holder);
+        results_.judge_lengths(step, b, common);
         if (!call.is_gradient()) return;
         for (int r = 0; r < ranks_; ++r) zeros_.add(step.input(r, b), r);
-        gradient_.add(step, b, holder);
+        gradient_.add(step, b, common);
     }
     void add_numbers(const judged_step& step, std::size_t b)
     {
