@@ -290,13 +290,31 @@ TEST_CASE("each number that a rank tells is a value or an address, whatever the 
     }
 }
 
+namespace {
+
+/// Refuses the calls of a name.
+template <communicator Comm>
+class refusing : public adaptor<refusing<Comm>, Comm> {
+public:
+    using adaptor<refusing, Comm>::adaptor;
+    template <element T>
+    outcome_of<Comm, T> make(const collective_call& call, stream_ref_of<Comm> on)
+    {
+        const detail::caller who(*this, call.what, call.where);
+        if (std::strcmp(call.where.name, "refused") == 0) who.refuse("by its name");
+        return this->comm_.template make<T>(call, on);
+    }
+};
+
+} // namespace
+
 TEST_CASE("a call that is refused on one rank changes nothing in the record")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         CAPTURE(name(mode));
         local::run(3, [&](local::communicator& world) {
             host::stream stream;
-            probed probe{world, {.mode = mode, .calls = 2, .largest_step = 2}};
+            probed probe{refusing<local::communicator>(world), {.mode = mode, .calls = 2, .largest_step = 2}};
             std::vector<float> values(8, 1.0f + static_cast<float>(world.rank()));
             std::vector<int> counts(8);
             const auto refused = [&](auto& of) {
@@ -313,6 +331,11 @@ TEST_CASE("a call that is refused on one rank changes nothing in the record")
                 probe.all_reduce(view(counts), reduction::sum, stream);
                 CHECK(error_of([&] { probe.all_reduce(view(values), reduction::average, stream); }).has_value());
                 refused(values);
+                if (world.rank() == 1) { // by what is wrapped, of a call that has no room
+                    check_error(error_of([&] {
+                        probe.all_reduce(view(values), reduction::average, stream, call_site::named("refused"));
+                    }), status::invalid_argument, {"by its name"});
+                }
                 probe.all_reduce(view(values), reduction::average, stream);
                 probe.end_step(step, stream);
                 REQUIRE(probe.wait(record));

@@ -112,11 +112,6 @@ struct exchanging_device {
     {
         on.enqueue([=](cuda::stream_ref stream) { cuda::device::zero(stream, destination, where); });
     }
-    template <class T>
-    static void fill(stream_ref on, view<T> destination, std::type_identity_t<T> value, call_site where = {})
-    {
-        on.enqueue([=](cuda::stream_ref stream) { cuda::device::fill(stream, destination, value, where); });
-    }
     template <class Body>
     static void for_each(stream_ref on, std::uint64_t count, Body body)
     {
