@@ -133,17 +133,17 @@ inline const std::vector<kind>& all()
                 static constexpr double tokens[ranks] = {300, 100, 250, 150};
                 const std::vector<float>& gradient = own.draw(4096);
                 told.weight = tokens[own.rank];
-                own.probe.observe_input(view<const float>(gradient), own.stream);
+                const auto token = own.probe.observe(view<const float>(gradient), own.stream);
                 const std::vector<float>& result = own.sum(gradient, is_wrong ? 0.25 : tokens[own.rank] / 800);
-                own.probe.observe_result(view<const float>(result), own.stream);
+                token.result(view<const float>(result), own.stream);
             },
             {averaging::token_weighted}},
         {"an average returns the sum", finding::weights, -1, 0,
             [](job& own, std::uint64_t, bool is_wrong, seen&) {
                 const std::vector<float>& gradient = own.draw(4096);
-                own.probe.observe_input(
+                const auto token = own.probe.observe(
                     view<const float>(gradient), own.stream, collective::all_reduce, reduction::average);
-                own.probe.observe_result(view<const float>(own.sum(gradient, is_wrong ? 1 : 0.25)), own.stream);
+                token.result(view<const float>(own.sum(gradient, is_wrong ? 1 : 0.25)), own.stream);
             }},
         {"a tensor is reduced no more, from step 30 on", finding::call_missing, -1, 30,
             [](job& own, std::uint64_t step, bool is_wrong, seen&) {
@@ -203,8 +203,8 @@ inline const std::vector<kind>& all()
                     last = own.draw(4096);
                     for (std::size_t i = 0; i < all.size(); ++i) all[i] += last[i];
                 }
-                own.probe.observe_input(view<const float>(own.buffer(0) = all), own.stream);
-                own.probe.observe_result(view<const float>(own.sum(is_wrong ? last : all, 0.25)), own.stream);
+                const auto token = own.probe.observe(view<const float>(own.buffer(0) = all), own.stream);
+                token.result(view<const float>(own.sum(is_wrong ? last : all, 0.25)), own.stream);
             }},
     };
     return list;

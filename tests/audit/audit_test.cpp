@@ -545,20 +545,21 @@ TEST_CASE("a collective that the caller makes is observed, and its damage is nam
             host::stream stream;
             probed comm(world, {}, audit());
             std::vector<float> gradient(3000, static_cast<float>(1 + world.rank())), part(750);
-            comm.observe_input(view<const float>(gradient), stream, collective::all_reduce, reduction::sum,
-                call_site::named("flat"));
+            const auto flat = comm.observe(view<const float>(gradient), stream, collective::all_reduce,
+                reduction::sum, call_site::named("flat"));
             CHECK_THROWS_AS(comm.end_step(0, stream), error);
-            comm.observe_input(view<const float>(gradient), stream, collective::reduce_scatter, reduction::sum);
+            const auto scattered
+                = comm.observe(view<const float>(gradient), stream, collective::reduce_scatter, reduction::sum);
             world.reduce_scatter(gradient, view(part), reduction::sum, stream);
             world.all_reduce(gradient, view(gradient), reduction::sum, stream);
             stream.enqueue([&] {
                 if (harms) gradient[17] += 0.5f;
             });
-            CHECK_THROWS_AS(comm.observe_result(view<const double>(), stream), error);
-            CHECK_THROWS_AS(comm.observe_result(view<const float>(part), stream), error);
-            comm.observe_result(view<const float>(gradient), stream);
-            comm.observe_result(view<const float>(part), stream);
-            CHECK_THROWS_AS(comm.observe_result(view<const float>(part), stream), error);
+            CHECK_THROWS_AS(flat.result(view<const double>(), stream), error);
+            CHECK_THROWS_AS(flat.result(view<const float>(part), stream), error);
+            flat.result(view<const float>(gradient), stream);
+            scattered.result(view<const float>(part), stream);
+            CHECK_THROWS_AS(scattered.result(view<const float>(part), stream), error);
             comm.end_step(0, stream);
             stream.synchronize(20'000);
             step_record record;

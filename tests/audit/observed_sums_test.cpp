@@ -60,14 +60,14 @@ void run(std::uint64_t steps, const average& of, const watcher& see, const Parts
             std::vector<float> mine = fresh(rank);
             for (const int zero : of.zeros)
                 if (zero == rank) mine.assign(mine.size(), 0.0f);
-            comm.observe_input(view<const float>(mine), stream, collective::all_reduce, reduction::average, call_site::named("wte"));
+            const auto token = comm.observe(view<const float>(mine), stream, collective::all_reduce, reduction::average, call_site::named("wte"));
             std::vector<float> data = times(mine, own);
             comm.base().all_reduce(view<const float>(data), view<float>(data), reduction::sum, stream);
             stream.synchronize(testing::soon_ms);
             data = times(data, 1 / of.total);
             const std::vector<float> other = fresh(ranks);
             for (std::size_t i = 0; i < data.size(); ++i) data[i] += static_cast<float>(of.noise) * other[i];
-            comm.observe_result(view<const float>(data), stream);
+            token.result(view<const float>(data), stream);
             comm.end_step(step, {.loss = 2.0 + 0.1 * static_cast<double>(mine[0]), .weight = own}, stream);
             testing::require(comm.wait(record), "no record");
             if (rank == 0) see(record);

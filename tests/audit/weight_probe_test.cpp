@@ -37,7 +37,7 @@ auto audits()
     return [] { return audit(); };
 }
 
-/// The same between `observe_input` and `observe_result`, of four ranks.
+/// The same between `observe` and its `result`, of four ranks.
 template <class T, class... Parts>
 step_record observed(const outside& of, const Parts&... parts)
 {
@@ -46,13 +46,13 @@ step_record observed(const outside& of, const Parts&... parts)
         if constexpr (requires { comm.template part<weight_probe>(); })
             comm.template part<weight_probe>().scale(of.told_scale);
         const std::vector<T> mine = gradient<T>(rank);
-        comm.observe_input(view<const T>(mine), stream, collective::all_reduce, of.operation, call_site::named("wte"));
+        const auto token = comm.observe(view<const T>(mine), stream, collective::all_reduce, of.operation, call_site::named("wte"));
         stream.synchronize(testing::soon_ms);
         std::vector<T> data = times(mine, of.before[rank]);
         comm.base().all_reduce(view<const T>(data), view<T>(data), reduction::sum, stream);
         stream.synchronize(testing::soon_ms);
         data = times(data, of.behind);
-        comm.observe_result(view<const T>(data), stream);
+        token.result(view<const T>(data), stream);
         comm.end_step(3, {.weight = of.tokens[rank]}, stream);
         stream.synchronize(testing::soon_ms);
     }, parts...);

@@ -94,8 +94,8 @@ step_record observe(int ranks, const result_of_rank& result_of, const weight_pro
         for (int r = 0; r < ranks; ++r) inputs.push_back(gradient<float>(r));
         const std::vector<float> result = result_of(comm.rank(), inputs);
         const auto& mine = inputs[static_cast<std::size_t>(comm.rank())];
-        comm.observe_input(view<const float>(mine), stream, collective::all_reduce, reduction::average, call_site::named("wte"));
-        comm.observe_result(view<const float>(result), stream);
+        const auto token = comm.observe(view<const float>(mine), stream, collective::all_reduce, reduction::average, call_site::named("wte"));
+        token.result(view<const float>(result), stream);
         comm.end_step(0, stream);
         stream.synchronize(testing::soon_ms);
     }, weights(options));
@@ -254,12 +254,12 @@ TEST_CASE("a result that is partly of no rank is no pass, and tells how much of 
 {
     const step_record record = one_step(4, [](auto& comm, host::stream& stream) {
         const std::vector<float> mine = gradient<float>(comm.rank());
-        comm.observe_input(view<const float>(mine), stream);
+        const auto token = comm.observe(view<const float>(mine), stream);
         std::vector<float> data = mine;
         if (comm.rank() == 1) std::fill(data.begin(), data.begin() + count / 100, 0.0f);
         comm.base().all_reduce(view<const float>(data), view<float>(data), reduction::average, stream);
         stream.synchronize(testing::soon_ms);
-        comm.observe_result(view<const float>(data), stream);
+        token.result(view<const float>(data), stream);
         comm.end_step(0, stream);
         stream.synchronize(testing::soon_ms);
     }, weights());
@@ -322,8 +322,8 @@ TEST_CASE("the part of a result that is of no input is told as its share of the 
                 }
                 const auto size = static_cast<float>(foreign * detail::square_root(squares / 256));
                 for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += detail::mix64(step * 999 + i) % 2 == 0 ? size : -size;
-                comm.observe_input(view<const float>(gradient), stream);
-                comm.observe_result(view<const float>(sum), stream);
+                const auto token = comm.observe(view<const float>(gradient), stream);
+                token.result(view<const float>(sum), stream);
                 comm.end_step(step, stream);
                 stream.synchronize(60'000);
                 REQUIRE(comm.wait(record));

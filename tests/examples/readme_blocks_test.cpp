@@ -113,7 +113,7 @@ TEST_CASE("the audit's block about weights, of an average by tokens")
         for (std::uint64_t step = 0; step < steps; ++step) {
             mine.next();
             // from include/collprobe/audit/README.md:
-            comm.observe_input(view<const float>(gradient), stream);   // the mean gradient of the rank's tokens
+            const auto token = comm.observe(view<const float>(gradient), stream);   // the mean gradient of the rank's tokens
             /* scale, all-reduce, divide, accumulate ... */
             // end
             what_the_optimiser_gets = gradient;
@@ -125,7 +125,7 @@ TEST_CASE("the audit's block about weights, of an average by tokens")
             stream.synchronize();
             for (float& each : what_the_optimiser_gets) each /= static_cast<float>(total[0]);
             // from include/collprobe/audit/README.md:
-            comm.observe_result(view<const float>(what_the_optimiser_gets), stream);
+            token.result(view<const float>(what_the_optimiser_gets), stream);
             comm.end_step(step, {.loss = loss, .weight = tokens}, stream);
             // "bucket 0 'wte': rank 5 entered the average with weight 0 (others 1/8): rank lost"
             // end

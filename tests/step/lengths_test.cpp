@@ -113,10 +113,10 @@ TEST_CASE("an amplified term, and a library whose average is the sum, are proven
                 }
                 // Made by the caller: a note, because the result may be scaled on purpose.
                 fill(send, data::own, world.rank(), 3);
-                probe.observe_input(view<const float>(send), stream, collective::all_reduce, reduction::average,
-                    call_site::named("own"));
+                const auto token = probe.observe(view<const float>(send), stream, collective::all_reduce,
+                    reduction::average, call_site::named("own"));
                 world.all_reduce(send, view(receive), reduction::sum, stream);
-                probe.observe_result(view<const float>(receive), stream);
+                token.result(view<const float>(receive), stream);
                 probe.end_step(3, stream);
                 REQUIRE(probe.wait(record));
                 CHECK(record.calls[0].excess > 2);

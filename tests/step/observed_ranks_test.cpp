@@ -56,10 +56,11 @@ step_record record_of(const part_in_it& of)
         if (world.rank() == of.harmed || of.harms_all) sum[17] += 1000;
         const std::vector<float> own = gradient_of(world.rank());
         const auto site = call_site::named("expert");
-        if (of.sends[r]) comm.observe_input(view<const float>(own), stream, of.what, reduction::sum, site);
-        else comm.template observe_no_input<float>(count, stream, of.what, reduction::sum, site);
-        if (of.gets[r]) comm.observe_result(view<const float>(sum), stream);
-        else comm.observe_no_result(stream);
+        const auto token = of.sends[r]
+            ? comm.observe(view<const float>(own), stream, of.what, reduction::sum, site)
+            : comm.template observe_no_input<float>(count, stream, of.what, reduction::sum, site);
+        if (of.gets[r]) token.result(view<const float>(sum), stream);
+        else token.no_result(stream);
         // A usual call beside it.
         std::vector<float> all(count);
         comm.all_reduce(own, view(all), reduction::sum, stream);
@@ -180,9 +181,9 @@ TEST_CASE("a gather whose result some ranks do not get is compared by digest")
                 whole.insert(whole.end(), shard.begin(), shard.end());
             }
             if (world.rank() == harmed) whole[5] = 1e6f;
-            comm.observe_input(view<const float>(own), stream, collective::all_gather);
-            if (world.rank() == 1) comm.observe_no_result(stream);
-            else comm.observe_result(view<const float>(whole), stream);
+            const auto token = comm.observe(view<const float>(own), stream, collective::all_gather);
+            if (world.rank() == 1) token.no_result(stream);
+            else token.result(view<const float>(whole), stream);
             comm.end_step(0, stream);
             step_record record;
             REQUIRE(comm.wait(record));
@@ -207,11 +208,11 @@ TEST_CASE("what cannot be told of ranks that have nothing is refused, on the ran
         }
         CHECK(message.find("needs the mode gather") != std::string::npos);
         probed comm(world);
-        CHECK_THROWS_AS(comm.observe_no_result(stream), error); // no input before it
         CHECK_THROWS_AS(comm.observe_no_input<float>(8, stream, collective::broadcast), error);
-        comm.observe_no_input<float>(8, stream);
+        const auto token = comm.observe_no_input<float>(8, stream);
         CHECK_THROWS_AS(comm.end_step(0, stream), error); // no result yet
-        comm.observe_no_result(stream);
+        token.no_result(stream);
+        CHECK_THROWS_AS(token.no_result(stream), error); // it has one
         comm.end_step(0, stream);
         stream.synchronize();
     });

@@ -646,14 +646,15 @@ TEST_CASE("an abandoned capture takes along its observed inputs and the calls of
         probed comm(nccl::communicator_ref(world), {}, audit());
         rank.prepare(0);
         rank.stream.synchronize(soon_ms);
+        std::vector<decltype(comm)::observed_call> lost;
         in_lost_capture(rank.stream, [&] {
-            comm.observe_input(view<const float>(rank.send[0]), rank.stream);
+            lost.push_back(comm.observe(view<const float>(rank.send[0]), rank.stream));
             nccl::group together;
             rank.reduce(comm);
             comm.abandon_capture();
             together.end();
         });
-        check_refused([&] { comm.observe_result(view<const float>(rank.receive[0]), rank.stream); }, "observe_input");
+        check_refused([&] { lost[0].result(view<const float>(rank.receive[0]), rank.stream); }, "abandoned");
         rank.reduce(comm);
         comm.end_step(0, rank.seen(0), rank.stream);
         const step_record record = next_record(comm);

@@ -182,10 +182,10 @@ TEST_CASE("a result that is observed behind the growth of its step stays in the 
         probed comm(world, {.calls = 1}, first_elements());
         std::vector<float> first(100, 5.0f), second(100, 3.0f);
         const host_gate gate;
-        comm.observe_input(view<const float>(first), fast, collective::all_reduce, reduction::sum);
+        const auto token = comm.observe(view<const float>(first), fast, collective::all_reduce, reduction::sum);
         gate.close(slow);
         comm.all_reduce(second, view(second), reduction::sum, slow); // the step grows, on this stream
-        comm.observe_result(view<const float>(first), fast);
+        token.result(view<const float>(first), fast);
         run_for_a_while(fast);
         gate.open();
         comm.end_step(0, fast);

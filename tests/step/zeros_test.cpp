@@ -221,9 +221,9 @@ TEST_CASE("ranks that send nothing have no zeros, and are not unlike the others"
                 const bool sends = is_expert ? world.rank() < 2 : world.rank() != 1;
                 for (int c = 0; c < 2; ++c) {
                     fill(is_expert || random() % 4 == 0); // a frozen expert of two ranks
-                    if (sends) comm.observe_input(view<const float>(data), stream);
-                    else comm.observe_no_input<float>(data.size(), stream);
-                    comm.observe_no_result(stream);
+                    const auto token = sends ? comm.observe(view<const float>(data), stream)
+                                             : comm.observe_no_input<float>(data.size(), stream);
+                    token.no_result(stream);
                     stream.synchronize(60'000);
                 }
                 comm.end_step(step, stream);

@@ -105,7 +105,6 @@ public:
     template <element T, class Call>
     detail::sketch_target before(Call& call, view<const T> input, entry*) const
     {
-        call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
         if (compares_shards(call)) {
             call.memory().shards.template before<T>(
                 call.index(), input, call.has_input_digest(), call.stream(), call.workspace());

@@ -52,9 +52,8 @@ struct weight_probe_options {
 /// least squares over sketches, and names the form of these weights: mean, sum, divided twice, weighted by tokens, a
 /// rank lost or doubled. Use: `probed comm(world, options, weight_probe())`; its findings are in
 /// `call_record::weights`. Forms that are not expected are suspects, `finding::weights`; so is what no input explains,
-/// `finding::unexplained`. With `observe_input` and
-/// `observe_result` all that happens to gradients between two places is seen. The tokens of a rank are
-/// `step_observation::weight`.
+/// `finding::unexplained`. With `probed::observe` all that happens to gradients between two places is seen. The tokens
+/// of a rank are `step_observation::weight`.
 /// Preconditions: the mode is `gather`. At most 64 ranks: with more, calls are refused in the record. All-reduces and
 /// reduce-scatters of floating-point sums and averages; calls with leaves are not looked at.
 /// Cost of a call in a step that it looks at: arithmetic in the step's reads; with `audit`, a launch each. Cost of such
@@ -95,13 +94,13 @@ public:
     struct memory {
         memory(const weight_probe& of, int ranks) : sums(of.options_.bins, of.options_.seed, ranks) {}
         void clear() noexcept { sums.clear(); }
+        void forget(std::uint64_t first) noexcept { sums.forget(first); }
         detail::weight_check<Device> sums;
     };
 
     template <element T, class Call>
     detail::sketch_target before(Call& call, view<const T> input, entry* to) const
     {
-        call.memory().sums.forget(call.index()); // a call that was not made in the end left its index to this one
         if constexpr (floating_element<T>) {
             if (!is_looked_at(call)) return {};
             if (call.ranks().size() <= detail::most_weighted_ranks) {

@@ -493,9 +493,8 @@ collprobeResult_t collprobeObserveInput(collprobeProbe_t probe, collprobeCall_t 
         at->require_working();
         call_site where{};
         where.name = at->name_of(name, collprobe::name(what));
-        const observed_call number = at->apart(
-            [&] { return at->probe->observe_input(what, c::reduction_of(operation), input, where, stream); });
-        *token = static_cast<std::uint64_t>(number);
+        *token = at->apart(
+            [&] { return at->probe->observe(what, c::reduction_of(operation), input, where, stream); });
         at->add({0, *token, call, type, operation, count, where.name, false});
     });
 }
@@ -509,7 +508,7 @@ collprobeResult_t collprobeObserveResult(
         const c::buffer result = buffer_of(*at, c::element_type_of(of.type), data, count);
         require(result.is_there || count == 0, "count must be 0 with COLLPROBE_NO_BUFFER");
         at->require_working();
-        at->apart([&] { at->probe->observe_result(observed_call{token}, result, stream); });
+        at->apart([&] { at->probe->observe_result(token, result, stream); });
         of.has_result = true;
     });
 }

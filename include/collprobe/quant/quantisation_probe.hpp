@@ -148,7 +148,6 @@ public:
     {
         if (call.quantised() == nullptr) return {};
         call.quantised()->errors_to = &to->errors;
-        call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
         if (call.mode() != report_mode::gather || !call.is_quantised()) return {};
         if (checks_.messages && has_codes(call.what()))
             call.quantised()->digests_to = call.memory().messages.before(call.index());
@@ -172,8 +171,8 @@ public:
     void end_step(Step& step) const
     {
         const auto entry_of = [&](std::uint64_t call) { return step.entry(call); };
-        step.memory().sums.end(step.ranks(), step.calls(), step.stream(), entry_of, step.where());
-        step.memory().messages.end(step.ranks(), step.calls(), step.stream(), entry_of, step.where());
+        step.memory().sums.end(step.ranks(), step.stream(), entry_of, step.where());
+        step.memory().messages.end(step.ranks(), step.stream(), entry_of, step.where());
     }
 
     void judge(const part_entries<entry>& entries, step_record& record);

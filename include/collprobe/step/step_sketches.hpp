@@ -87,16 +87,14 @@ public:
     }
 
     /// Adds up over the ranks, behind all calls of the step.
-    template <communicator Comm>
-    void add_up(Comm& ranks, stream_ref stream, call_site where)
+    void add_up(communicator auto& ranks, stream_ref stream, call_site where)
     {
         added_sums_.for_each_used([&](view<double> sums) {
             ranks.all_reduce(view<const double>(sums), sums, reduction::sum, stream, where);
         });
     }
     /// In place of `add_up`: gathers what that would add. It takes the memory of all ranks.
-    template <communicator Comm>
-    void gather(Comm& ranks, stream_ref stream, call_site where)
+    void gather(communicator auto& ranks, stream_ref stream, call_site where)
     {
         added_sums_.for_each_used([&](view<double> sums) {
             const auto n = static_cast<std::uint64_t>(ranks.size());

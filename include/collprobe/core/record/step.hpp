@@ -118,7 +118,7 @@ struct call_record {
     std::uint64_t count = 0; ///< elements that each rank sent
     std::uint64_t result_count = 0; ///< elements that each rank got
     call_site site = {}; ///< its name, and the line that made it on this rank
-    bool is_observed = false; ///< seen by `observe_input` and `observe_result`: its result may be scaled on purpose
+    bool is_observed = false; ///< seen by `probed::observe`: its result may be scaled on purpose
     spread gradient_norm; ///< of the L2 norms of the buffers that the ranks sent
     double pooled_cosine = detail::not_a_number(); ///< for sums and averages, else undefined
     /// A sum is no longer than its terms together, and an all-gather, an all-to-all or a broadcast keeps the sum of all
@@ -136,7 +136,7 @@ struct call_record {
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
     bool results_agree = true;
     /// Of an observed call: the ranks that send nothing, and those that get nothing (`probed::observe_no_input`,
-    /// `observe_no_result`). The results of the others are compared.
+    /// `no_result`). The results of the others are compared.
     int without_input = 0;
     int without_result = 0;
     bool is_on_some_ranks() const noexcept { return without_input + without_result != 0; }

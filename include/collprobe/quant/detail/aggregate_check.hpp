@@ -56,9 +56,8 @@ public:
 
     /// Behind all calls of the step. `out_of(call)`: the entry where the device writes what it measured.
     template <communicator Comm, class OutOf>
-    void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const OutOf& out_of, call_site where)
+    void end(Comm& ranks, stream_ref stream, const OutOf& out_of, call_site where)
     {
-        forget(calls);
         sketches_.add_up(ranks, stream, where);
         bool captured = false;
         if constexpr (can_capture<stream_ref>) captured = stream.capturing(where);

@@ -92,9 +92,8 @@ public:
     }
     /// Behind all calls of the step. `out_of(call)`: the entry where the device writes what it found.
     template <communicator Comm, class OutOf>
-    void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const OutOf& out_of, call_site where)
+    void end(Comm& ranks, stream_ref stream, const OutOf& out_of, call_site where)
     {
-        forget(calls);
         if (open_.empty()) return;
         const auto count = static_cast<std::uint64_t>(open_.size());
         std::uint64_t* const sent = exchanged_.take(2 * ranks_ * count);

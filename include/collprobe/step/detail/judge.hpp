@@ -374,8 +374,6 @@ basic_step_judge<Unused>::basic_step_judge(
       gradient_(table_ranks),
       numbers_(table_ranks, false_alarms_per_step, times, lateness_floor_ns),
       weights_(at_rank(table_ranks)),
-      of_call_(at_rank(table_ranks))
-{
-}
+      of_call_(at_rank(table_ranks)) {}
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -14,6 +14,7 @@
 #include <collprobe/metrics/direction.hpp>
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/message.hpp>
+#include <collprobe/step/probe_options.hpp>
 
 /// The `summary` form of a step: numbers that an all-reduce can combine, O(calls) for any n.
 ///
@@ -100,10 +101,7 @@ struct summary_parts {
     {
         return reinterpret_cast<double*>(reference + 1)[b];
     }
-    COLLPROBE_HD call_sums& call(std::uint64_t b) const noexcept
-    {
-        return reinterpret_cast<call_sums*>(sums + 1)[b];
-    }
+    COLLPROBE_HD call_sums& call(std::uint64_t b) const noexcept { return reinterpret_cast<call_sums*>(sums + 1)[b]; }
     COLLPROBE_HD call_keys& call_extrema(std::uint64_t b) const noexcept
     {
         return reinterpret_cast<call_keys*>(keys + 1)[b];
@@ -111,9 +109,7 @@ struct summary_parts {
 };
 
 /// The lowest bits of a key are the complement of a rank, so that the lowest rank wins among equals.
-inline constexpr int rank_bits = 20;
 inline constexpr std::uint64_t rank_mask = (std::uint64_t{1} << rank_bits) - 1;
-inline constexpr int most_summary_ranks = 1 << rank_bits;
 
 /// An integer with the same order as finite doubles, made from 44 bits of the value (32 of the significand) and the
 /// rank. 0 for a value that is not finite.
