@@ -25,14 +25,14 @@ entry unchecked(std::uint64_t digest)
 
 struct judgement {
     call_record call;
-    std::vector<suspect> suspects;
+    std::vector<finding> suspects;
 };
 
 judgement judge(const std::vector<entry>& entries)
 {
     judgement result;
     detail::audit_judge judge(static_cast<int>(entries.size()));
-    judge.judge(entries, 4, result.call, result.suspects);
+    judge.judge(entries, 4, result.call, result.findings);
     return result;
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("equal bits that are the sum are no damage")
         CHECK(found.call.audit.where == damage::none);
         CHECK(found.call.audit.residual == 1);
         CHECK(found.call.audit.residual_limit == 8);
-        CHECK(found.suspects.empty());
+        CHECK(found.findings.empty());
     }
 }
 
@@ -61,12 +61,12 @@ TEST_CASE("equal bits that are not the sum were damaged in the reduction, and no
     CHECK_FALSE(found.call.audit.conserved);
     CHECK(found.call.audit.where == damage::reduce);
     CHECK(found.call.audit.culprits.empty());
-    REQUIRE(found.suspects.size() == 1);
-    CHECK(found.suspects[0].what == finding::sum_differs);
-    CHECK(found.suspects[0].rank == -1);
-    CHECK(found.suspects[0].call == 4);
-    CHECK(found.suspects[0].statistic == 99);
-    CHECK(found.suspects[0].threshold == 8);
+    REQUIRE(found.findings.size() == 1);
+    CHECK(found.findings[0].what == finding_kind::sum_differs);
+    CHECK(found.findings[0].rank == -1);
+    CHECK(found.findings[0].call == 4);
+    CHECK(found.findings[0].statistic == 99);
+    CHECK(found.findings[0].threshold == 8);
 }
 
 TEST_CASE("who holds other bits than the majority is named, with or without a sum")
@@ -80,9 +80,9 @@ TEST_CASE("who holds other bits than the majority is named, with or without a su
             CHECK(found.call.audit.conserved);
             CHECK(found.call.audit.where == damage::broadcast);
             CHECK(found.call.audit.culprits == ranks{1});
-            REQUIRE(found.suspects.size() == 1);
-            CHECK(found.suspects[0].what == finding::result_differs);
-            CHECK(found.suspects[0].rank == 1);
+            REQUIRE(found.findings.size() == 1);
+            CHECK(found.findings[0].what == finding_kind::result_differs);
+            CHECK(found.findings[0].rank == 1);
         }
     }
 }
@@ -113,10 +113,10 @@ TEST_CASE("without a right group it is unknown what happened, and nobody is name
         CHECK_FALSE(found.call.results_agree);
         CHECK(found.call.audit.where == damage::unknown);
         CHECK(found.call.audit.culprits.empty());
-        REQUIRE(found.suspects.size() == 1);
-        CHECK(found.suspects[0].what == finding::result_differs);
-        CHECK(found.suspects[0].rank == -1);
-        CHECK(found.suspects[0].statistic >= 2);
+        REQUIRE(found.findings.size() == 1);
+        CHECK(found.findings[0].what == finding_kind::result_differs);
+        CHECK(found.findings[0].rank == -1);
+        CHECK(found.findings[0].statistic >= 2);
     }
 }
 
@@ -131,7 +131,7 @@ TEST_CASE("shards that arrived damaged name whom the digests speak against")
 {
     detail::gather_verdict verdict;
     call_record call;
-    std::vector<suspect> suspects;
+    std::vector<finding> suspects;
     const call_audit& audit = call.audit;
     detail::judge_gather_audit(verdict, 1, call, suspects);
     CHECK(call.results_agree);
@@ -148,7 +148,7 @@ TEST_CASE("shards that arrived damaged name whom the digests speak against")
     CHECK(audit.culprits == ranks{2});
     REQUIRE(suspects.size() == 1);
     CHECK(suspects[0].rank == 2);
-    CHECK(suspects[0].what == finding::shard_differs);
+    CHECK(suspects[0].what == finding_kind::shard_differs);
     CHECK(suspects[0].call == 1);
 
     CHECK(suspects[0].other_rank == 0);

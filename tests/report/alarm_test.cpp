@@ -13,12 +13,12 @@ namespace {
 using namespace collprobe;
 using testing::contains;
 
-alarm_record differing()
+finding differing()
 {
-    alarm_record raised;
+    finding raised;
     raised.step = 17;
     raised.call = 1;
-    raised.what = finding::result_differs;
+    raised.what = finding_kind::result_differs;
     raised.where = damage::broadcast;
     raised.ranks = {3};
     raised.statistic = 1;
@@ -26,12 +26,12 @@ alarm_record differing()
     raised.source = 0;
     return raised;
 }
-alarm_record statistical()
+finding statistical()
 {
-    alarm_record raised;
+    finding raised;
     raised.step = 18;
     raised.call = 1;
-    raised.what = finding::gradient_norm;
+    raised.what = finding_kind::gradient_norm;
     raised.where = damage::input;
     raised.ranks = {5};
     raised.statistic = 12.5;
@@ -49,8 +49,8 @@ TEST_CASE("an alarm in words says who, where, on what evidence and what to do")
     CHECK(report::describe(differing())
         == "step 17, bucket 1: rank 3 held other bits of a result than the other ranks (result_differs); damage: on the result's way "
            "to the ranks, or in their memory; what to do: resync from rank 0");
-    alarm_record nobody = differing();
-    nobody.what = finding::value_differs;
+    finding nobody = differing();
+    nobody.what = finding_kind::value_differs;
     nobody.statistic = 2;
     nobody.where = damage::unknown;
     nobody.ranks.clear();
@@ -59,8 +59,8 @@ TEST_CASE("an alarm in words says who, where, on what evidence and what to do")
         == "step 17, bucket 1: some rank held another value than the other ranks, where all must have the same (value_differs): "
            "the ranks have 2 different values, since step 0; the evidence does not show where the damage happened; what to do: resync from elsewhere: no rank is known "
            "to hold what is right");
-    alarm_record sum = nobody;
-    sum.what = finding::sum_differs;
+    finding sum = nobody;
+    sum.what = finding_kind::sum_differs;
     sum.statistic = 40;
     sum.threshold = 8;
     sum.false_alarms_per_step = 3e-12;
@@ -77,9 +77,9 @@ TEST_CASE("an alarm of a number has the number, what was expected, and the rate"
         == "step 18, bucket 1: rank 5 had a gradient norm that stands out (gradient_norm): the norm of its gradient, 3.1, is 1.1 above the 2 expected "
            "from the other ranks; the largest such difference in the last 384 steps was 0.2; at most 1e-09 false alarms a step; "
            "damage: in the rank's own data, before the call; what to do: take out of the job");
-    alarm_record late = statistical();
+    finding late = statistical();
     late.call = -1;
-    late.what = finding::late;
+    late.what = finding_kind::late;
     late.where = damage::none;
     late.action = advice::none;
     late.number = {.value = 12e6, .expected = 2e6, .usual_difference = 0.5e6, .steps = 20};
@@ -94,9 +94,9 @@ TEST_CASE("an alarm of a number has the number, what was expected, and the rate"
 
 TEST_CASE("an alarm of NaN that most ranks have says since when")
 {
-    alarm_record spread;
+    finding spread;
     spread.step = 17;
-    spread.what = finding::non_finite;
+    spread.what = finding_kind::non_finite;
     spread.where = damage::input;
     spread.statistic = 6;
     spread.action = advice::skip;
@@ -116,8 +116,8 @@ TEST_CASE("each advice has words of its own")
     const advice all[] = {advice::none, advice::recheck, advice::skip, advice::resync, advice::quarantine};
     for (const advice a : all) {
         for (const advice b : all) {
-            alarm_record one = differing();
-            alarm_record two = differing();
+            finding one = differing();
+            finding two = differing();
             one.action = a;
             two.action = b;
             CHECK((report::describe(one) == report::describe(two)) == (a == b));
@@ -127,27 +127,27 @@ TEST_CASE("each advice has words of its own")
 
 TEST_CASE("what all ranks have is not told of some rank")
 {
-    alarm_record raised = differing();
+    finding raised = differing();
     raised.ranks.clear();
-    const auto says = [&](finding what, const std::string& text) {
+    const auto says = [&](finding_kind what, const std::string& text) {
         raised.what = what;
         CAPTURE(report::describe(raised));
         CHECK(report::describe(raised).find("bucket 1: " + text) != std::string::npos);
     };
-    says(finding::overflow, "the ranks received NaN or infinity");
-    says(finding::call_missing, "the ranks left out calls that all steps before had (call_missing): since step 0 without ");
-    says(finding::norm_differs, "the ranks computed a gradient norm that is not that of the reduced gradient");
-    says(finding::unexplained, "the ranks received a result, a part of which comes from no rank's input");
-    says(finding::value_repeats, "the ranks together did not draw the samples that are expected");
-    says(finding::weights, "some rank entered the average");
-    says(finding::non_finite, "some rank sent NaN");
+    says(finding_kind::overflow, "the ranks received NaN or infinity");
+    says(finding_kind::call_missing, "the ranks left out calls that all steps before had (call_missing): since step 0 without ");
+    says(finding_kind::norm_differs, "the ranks computed a gradient norm that is not that of the reduced gradient");
+    says(finding_kind::unexplained, "the ranks received a result, a part of which comes from no rank's input");
+    says(finding_kind::value_repeats, "the ranks together did not draw the samples that are expected");
+    says(finding_kind::weights, "some rank entered the average");
+    says(finding_kind::non_finite, "some rank sent NaN");
     raised.number.is_new_level = true;
-    says(finding::non_finite, "most ranks sent NaN");
+    says(finding_kind::non_finite, "most ranks sent NaN");
 }
 
 TEST_CASE("ten ranks are listed and the others counted")
 {
-    alarm_record raised = differing();
+    finding raised = differing();
     raised.ranks.clear();
     for (int rank = 0; rank < 10; ++rank) raised.ranks.push_back(rank);
     const auto names = [&](const char* ranks) {

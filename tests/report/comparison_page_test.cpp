@@ -34,11 +34,11 @@ report::run_log log_of(const std::string& run, std::uint64_t digest, double samp
         call.result_sample = {1, step < 7 ? 2 : 2 + sample};
         log.add(record);
         if (!alarm || step != 9) continue;
-        alarm_record raised;
+        finding raised;
         raised.step = step;
         raised.call = 0;
         raised.ranks = {2};
-        raised.what = finding::stale;
+        raised.what = finding_kind::stale;
         log.add(raised);
     }
     return log;

@@ -20,8 +20,8 @@ namespace {
 step_record step_with_suspects()
 {
     step_record record = sample_step(3);
-    record.suspects = {{.rank = 2, .call = 1, .what = finding::non_finite, .statistic = 3, .index = 41},
-        {.rank = 0, .other_rank = 1, .what = finding::duplicate, .statistic = detail::infinity()}};
+    record.findings = {{.rank = 2, .call = 1, .what = finding_kind::non_finite, .statistic = 3, .index = 41},
+        {.rank = 0, .other_rank = 1, .what = finding_kind::duplicate, .statistic = detail::infinity()}};
     return record;
 }
 
@@ -59,7 +59,7 @@ TEST_CASE("a step tells of its audit, and a suspect of its call")
     CHECK_FALSE(contains(report::json_line("strict", record), "audit"));
     record.calls[0].audit.checked = record.calls[2].audit.checked = record.calls[2].audit.sum_checked = true;
     CHECK(contains(report::json_line("strict", record), ",\"audit\":{\"calls\":2,\"sums\":1},\"suspects\":["));
-    record.suspects[0].site = {"b/train.cpp", "", 88, "w\"te"};
+    record.findings[0].site = {"b/train.cpp", "", 88, "w\"te"};
     CHECK(contains(report::json_line("strict", record), "\"index\":41,\"name\":\"w\\\"te\",\"line\":\"train.cpp:88\"}"));
 }
 

@@ -71,9 +71,9 @@ TEST_CASE("findings join the steps on which one check names one rank and bucket"
     report::run_history history;
     for (std::uint64_t step = 0; step < 6; ++step) {
         step_record record = sample_step(step);
-        if (step >= 2) record.suspects.push_back({.rank = 1, .call = 0, .what = finding::stale});
-        if (step == 3) record.suspects.push_back({.rank = 2, .call = 0, .what = finding::stale});
-        if (step == 4) record.suspects.push_back({.rank = 1, .call = 1, .what = finding::stale});
+        if (step >= 2) record.findings.push_back({.rank = 1, .call = 0, .what = finding_kind::stale});
+        if (step == 3) record.findings.push_back({.rank = 2, .call = 0, .what = finding_kind::stale});
+        if (step == 4) record.findings.push_back({.rank = 1, .call = 1, .what = finding_kind::stale});
         history.add(record);
     }
     const report::run_summary summary = history.summarize();

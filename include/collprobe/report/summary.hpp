@@ -53,7 +53,7 @@ public:
     }
 
     /// Adds an alarm of a step that was added before: the verdict then rests on alarms.
-    void add(const alarm_record& raised) { found_.add(raised); }
+    void add(const finding& raised) { found_.add(raised); }
 
     /// The values of one metric, one per step.
     const std::vector<double>& series(metric which) const noexcept
