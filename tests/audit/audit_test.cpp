@@ -198,7 +198,7 @@ TEST_CASE("any flipped bit of one rank's result names the rank")
                 CHECK(found.audit.where == damage::broadcast);
                 CHECK(found.audit.culprits == std::vector<int>{bad});
                 REQUIRE(all[0].findings.size() == 1);
-                CHECK(all[0].findings[0].rank == bad);
+                CHECK(all[0].findings[0].rank() == bad);
                 CHECK(all[0].findings[0].what == finding_kind::result_differs);
             }
         }
@@ -464,7 +464,7 @@ TEST_CASE("a shard that was damaged on its way out names its owner, as input, wi
             CHECK(record.calls.at(0).audit.where == damage::input);
             REQUIRE(record.findings.size() == 1);
             CHECK(record.findings[0].what == finding_kind::shard_differs);
-            CHECK(record.findings[0].rank == 2);
+            CHECK(record.findings[0].rank() == 2);
             CHECK(record.findings[0].other_rank == 2);
         });
     }
@@ -512,7 +512,7 @@ TEST_CASE("with statistics too a call is judged once, whatever its type")
                     if (found.what == finding_kind::result_differs) differs.push_back(found);
                 }
                 REQUIRE(differs.size() == 1);
-                CHECK(differs[0].rank == (mode == report_mode::gather ? 1 : -1));
+                CHECK(differs[0].rank() == (mode == report_mode::gather ? 1 : -1));
                 CHECK_FALSE(record.calls[0].results_agree);
             });
         }
@@ -571,7 +571,7 @@ TEST_CASE("a collective that the caller makes is observed, and its damage is nam
             CHECK(record.calls[1].audit.conserved);
             REQUIRE(record.findings.size() == (harmed < 0 ? 0 : 1));
             if (harmed >= 0) {
-                CHECK(record.findings[0].rank == harmed);
+                CHECK(record.findings[0].rank() == harmed);
                 CHECK(record.findings[0].what == finding_kind::result_differs);
             }
         });

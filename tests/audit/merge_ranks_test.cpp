@@ -339,7 +339,7 @@ private:
     {
         same("suspects", a.size(), b.size());
         for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
-            same("suspect.rank", a[i].rank, b[i].rank);
+            same("suspect.ranks", a[i].ranks, b[i].ranks);
             same("suspect.other_rank", a[i].other_rank, b[i].other_rank);
             same("suspect.call", a[i].call, b[i].call);
             same("suspect.what", std::string(name(a[i].what)), std::string(name(b[i].what)));
@@ -476,7 +476,7 @@ TEST_CASE("merge_ranks makes of blocks the record that probed makes of messages"
             CHECK(comparison().of(measured.records[step], merged[step]) == "");
         }
         if (ranks == 1) continue;
-        for (const finding each : {finding_kind::non_finite, finding_kind::duplicate, finding_kind::stale, finding_kind::result_differs,
+        for (const finding_kind each : {finding_kind::non_finite, finding_kind::duplicate, finding_kind::stale, finding_kind::result_differs,
                  finding_kind::sum_differs, finding_kind::overflow}) {
             CAPTURE(name(each));
             CHECK(steps_with(merged, each) > 0);
@@ -500,7 +500,7 @@ TEST_CASE("an all-gather is judged by the whole result: the rank that received o
         const step_record& probed = measured.records[step];
         REQUIRE(merged[step].findings.size() == probed.findings.size());
         for (std::size_t i = 0; i < probed.findings.size(); ++i) {
-            CHECK(merged[step].findings[i].rank == probed.findings[i].rank);
+            CHECK(merged[step].findings[i].rank() == probed.findings[i].rank());
             CHECK(merged[step].findings[i].call == probed.findings[i].call);
         }
         for (std::size_t c = 0; c < 2; ++c) {
@@ -512,11 +512,11 @@ TEST_CASE("an all-gather is judged by the whole result: the rank that received o
     }
     REQUIRE(merged[1].findings.size() == 1);
     CHECK(merged[1].findings[0].what == finding_kind::result_differs);
-    CHECK(merged[1].findings[0].rank == 2);
+    CHECK(merged[1].findings[0].rank() == 2);
     REQUIRE(merged[2].findings.size() == 1);
     CHECK(merged[2].findings[0].what == finding_kind::stale);
     REQUIRE(merged[3].findings.size() == 1);
-    CHECK(merged[3].findings[0].rank == 1);
+    CHECK(merged[3].findings[0].rank() == 1);
 }
 
 namespace {
@@ -614,7 +614,7 @@ std::vector<std::vector<T>> gradients(int ranks, std::uint64_t step, std::size_t
 bool names(const step_record& record, finding_kind what, int rank, int call)
 {
     for (const finding& found : record.findings) {
-        if (found.what == what && found.rank == rank && found.call == call) return true;
+        if (found.what == what && found.rank() == rank && found.call == call) return true;
     }
     return false;
 }
@@ -776,7 +776,7 @@ TEST_CASE("who comes late is named, also if the steps lie apart by more than the
         const step_record& record = steps.end({.follows = false});
         CHECK(is_nan(record.calls[0].lateness.gain_before)); // nobody knows when the call before ended
         for (const finding& found : record.findings) {
-            CHECK(found.rank == 2);
+            CHECK(found.rank() == 2);
             CHECK(found.what == finding_kind::unlike);
             CHECK(found.evidence.metric == finding_kind::late);
             named = true;

@@ -115,7 +115,7 @@ TEST_CASE_TEMPLATE(
         }
         REQUIRE(suspects.size() == (each.expected ? 0 : 1));
         if (each.expected) continue;
-        CHECK(suspects[0].rank == each.named);
+        CHECK(suspects[0].rank() == each.named);
         CHECK(suspects[0].call == 0);
         CHECK_FALSE(suspects[0].exact);
         CHECK(suspects[0].false_alarms_per_step == doctest::Approx(8e-9));

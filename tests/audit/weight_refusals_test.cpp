@@ -227,7 +227,7 @@ TEST_CASE("what no input explains is a suspect above its share, and else a line"
         CHECK((of.why_not == weights_refusal::unexplained) == (share > 0));
         if (found.empty()) continue;
         CHECK(found[0].what == finding_kind::unexplained);
-        CHECK(found[0].rank == -1);
+        CHECK(found[0].rank() == -1);
         CHECK(found[0].call == 0);
         CHECK(found[0].threshold == 0.05);
         // The inputs are independent, so the squares of the parts add up.

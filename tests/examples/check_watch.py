@@ -136,7 +136,7 @@ write("watch_evil.jsonl", alarm(1, name=evil, ).replace('"run": "run"', '"run": 
 write("watch_evil.jsonl", end().replace('"run": "run"', '"run": ' + json.dumps(evil)).replace("over", "\\u001b]0;title\\u0007"))
 out = once("watch_evil.jsonl")
 assert "?[31m???2J" not in out and out.startswith("?[31m??2J????red (2 ranks): step 1"), out
-assert "bucket 0 '?[31m??2J????red': rank 1 sent the data that it had sent last (stale)" in out and "It is ?]0;title?." in out
+assert "bucket 0 '?[31m??2J????red': rank 1 sent the same data as in the last such call (stale)" in out and "It is ?]0;title?." in out
 assert all(character >= " " or character == "\n" for character in out)
 shown = terminal("watch_evil.jsonl")
 assert shown.end() == 0
@@ -151,7 +151,7 @@ for writer in range(2):
         text += alarm(number, writer=writer)
     write(f"watch_rank{writer}.jsonl", text)
 out = once("watch_rank0.jsonl", "watch_rank1.jsonl")
-assert out.count("alarm: ") == 5 and "alarm: step 9, bucket 0 'wte': rank 1 sent the data that it had sent last (stale)" in out, out
+assert out.count("alarm: ") == 5 and "alarm: step 9, bucket 0 'wte': rank 1 sent the same data as in the last such call (stale)" in out, out
 assert "step 4," not in out and ": step 9, alarms 10, loss 0.5, grad norm 0.5 (std / mean 0.25), cosine 0.125, records dropped 0\n" in out, out
 assert re.search(r"^0 +0.25 +0.25 +0.5 +0$", out, re.M) and re.search(r"^1 +0.75 +0.75 +- +4$", out, re.M), out
 assert re.search(r"^last line [0-9.]+ s ago$", out, re.M), out

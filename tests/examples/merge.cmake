@@ -29,7 +29,7 @@ collprobe_add_merge_test(nan nan CODE 1 NOT_OUT "rank 0,"
     OUT "  alarm: ${in_step_40}: rank 2 sent NaN or infinity .non_finite.: [^\n]*. damage: in the rank's own data, before the call. what to do: drop the step's update. rank 2 .global 2, host b.\n"
         "\nRank 2 sent NaN or infinity in 1 of 60 steps, ${in_step_40}: drop the step's update. Of 180 sums 1 was not checked: its result has NaN or infinity.\n$")
 collprobe_add_merge_test(stale stale CODE 1
-    OUT "\nRank 2 sent the data that it had sent last in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
+    OUT "\nRank 2 sent the same data as in the last such call in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
 collprobe_add_merge_test(flipped flipped CODE 1
     OUT "the ranks got different results in 1 of 180 calls" "rank 2 held other bits of a result than the other ranks .result_differs.. damage: on the result's way to the ranks, or in their memory. what to do: resync from rank 0"
         "\nRank 2 held other bits of a result than the other ranks in 1 of 60 steps, ${in_step_40}: resync from rank 0.\n$")

@@ -250,7 +250,7 @@ TEST_CASE("an audit takes gathered codes for no damage, and damaged ones for som
             require(probe.wait(record), "no record");
             require(record.calls.at(0).results_agree != damaged, "agreement");
             const std::vector<finding> named = suspects_of(record, finding_kind::result_differs);
-            require(named.size() == (damaged ? 1 : 0) && (!damaged || named[0].rank == 1), "who");
+            require(named.size() == (damaged ? 1 : 0) && (!damaged || named[0].rank() == 1), "who");
             require(suspects_of(record, finding_kind::shard_differs).empty(), "shards");
         });
     }

@@ -88,7 +88,7 @@ TEST_CASE("a rank with a heavy tail and its worst block are named")
         CHECK(named.size() == (harmful ? 1 : 0));
         CHECK((call.verdict == quantisation_verdict::harmful) == harmful);
         for (const finding& each : named) {
-            CHECK(each.rank == 2);
+            CHECK(each.rank() == 2);
             CHECK(each.index == 8960);
         }
     }
@@ -198,7 +198,7 @@ TEST_CASE("a result that no roundings can have is corrupt, and alike roundings a
                 REQUIRE(quantisation_suspects(run.record()).empty());
                 REQUIRE_FALSE(run.record().findings.empty());
                 CHECK(run.record().findings.back().what == finding_kind::codes_differ);
-                CHECK(run.record().findings.back().rank == -1);
+                CHECK(run.record().findings.back().rank() == -1);
             }
         }
     }

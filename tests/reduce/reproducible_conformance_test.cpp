@@ -150,7 +150,7 @@ TEST_CASE("leaves go through a probe, which tells what is not finite in any leaf
         // Only the last call is of one gradient a rank.
         conformance::require(record.gradient_norms == std::vector<double>{10.0, 20.0}, "wrong norms");
         conformance::require(comm.poll(record), "no record");
-        conformance::require(record.findings.size() == 1 && record.findings[0].rank == 1
+        conformance::require(record.findings.size() == 1 && record.findings[0].rank() == 1
                 && record.findings[0].what == finding_kind::non_finite && record.findings[0].index == 150,
             "the infinity is not named");
     }));

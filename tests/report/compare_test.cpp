@@ -204,7 +204,7 @@ TEST_CASE("equal results with other findings or other numbers by rank differ")
         CHECK(contains(verdict(found), "in 1 step, first in step 7"));
         CHECK_FALSE(contains(describe(found), "identical"));
     };
-    check([](step_record& r) { r.findings = {{.rank = 3, .call = 1, .what = finding_kind::result_differs}}; });
+    check([](step_record& r) { r.findings = {{.ranks = {3}, .call = 1, .what = finding_kind::result_differs}}; });
     check([](step_record& r) { r.calls[1].results_agree = false; });
     check([](step_record& r) { r.calls[1].nonfinite = 1; });
     check([](step_record& r) { r.calls[2].result_norm = 9; });
@@ -212,7 +212,7 @@ TEST_CASE("equal results with other findings or other numbers by rank differ")
     check([](step_record& r) { r.losses = {1, 2, 3, 4}; });
     check([](step_record& r) { r.gradient_norms = {1, undefined, 3, 4}; });
     // Who comes late is of time.
-    const auto late = [](step_record& r) { r.findings = {{.rank = 3, .what = finding_kind::late}}; };
+    const auto late = [](step_record& r) { r.findings = {{.ranks = {3}, .what = finding_kind::late}}; };
     CHECK(compare(make_log(20, 4), make_log(20, late)).outcome == comparison_outcome::identical);
 }
 

@@ -68,7 +68,7 @@ TEST_CASE("the page of runs that part names the call, draws the growth and lists
     CHECK(contains(page, "<svg"));
     CHECK(contains(page, "Alarms only in B"));
     CHECK(contains(page, "rank 2"));
-    CHECK(contains(page, "sent the data that it had sent last"));
+    CHECK(contains(page, "sent the same data as in the last such call"));
     CHECK(contains(page, "b&lt;i&gt;"));
     CHECK_FALSE(contains(page, "<i>"));
     CHECK_FALSE(contains(page, "<b>\xff"));

@@ -53,8 +53,8 @@ TEST_CASE("a run without findings says among how much it found nothing")
 
 TEST_CASE("without alarms the verdict is the exact finding before the statistical, then the most frequent")
 {
-    const finding norm{.rank = 1, .call = 0, .what = finding_kind::gradient_norm, .exact = false};
-    const finding nan{.rank = 2, .call = 1, .what = finding_kind::non_finite, .site = {"a/train.cpp", "", 7, ""}};
+    const finding norm{.ranks = {1}, .call = 0, .what = finding_kind::gradient_norm, .exact = false};
+    const finding nan{.ranks = {2}, .call = 1, .what = finding_kind::non_finite, .site = {"a/train.cpp", "", 7, ""}};
     report::run_findings found;
     found.add(step_of(0, {norm}));
     found.add(step_of(1, {norm}));
@@ -166,7 +166,7 @@ TEST_CASE("memory is bounded whatever the run, and no finding is lost without a 
     report::run_findings found;
     const int more = static_cast<int>(report::run_findings::most) + 10;
     for (int i = 0; i < more; ++i) {
-        found.add(step_of(static_cast<std::uint64_t>(i), {{.rank = 0, .call = i, .what = finding_kind::stale}}));
+        found.add(step_of(static_cast<std::uint64_t>(i), {{.ranks = {0}, .call = i, .what = finding_kind::stale}}));
         finding raised = alarm_of(static_cast<std::uint64_t>(i), finding_kind::stale, {0}, advice::skip);
         raised.call = i;
         found.add(raised);

@@ -109,7 +109,7 @@ inline collprobe::step_record made_up_step(const made_up_run& of, std::uint64_t 
 
     const auto blame = [&](int rank, int call, finding_kind what, double statistic, double threshold, bool exact, double rate) {
         finding named;
-        named.rank = rank;
+        named.ranks = {rank};
         named.call = call;
         named.what = what;
         named.statistic = statistic;
@@ -181,7 +181,7 @@ inline std::vector<collprobe::finding> made_up_alarms(const collprobe::step_reco
         next.step = record.step;
         next.call = named.call;
         next.what = named.what;
-        if (named.rank >= 0) next.ranks = {named.rank};
+        if (named.rank() >= 0) next.ranks = {named.rank()};
         next.statistic = named.statistic;
         next.threshold = named.threshold;
         next.site = named.site;

@@ -232,7 +232,7 @@ TEST_CASE("the mark beside the verdict is look for statistics and act for exact 
     CHECK(level(page) == "fine");
 
     finding named;
-    named.rank = 0;
+    named.ranks = {0};
     named.what = finding_kind::loss;
     named.exact = false;
     record.findings = {named};
@@ -290,7 +290,7 @@ TEST_CASE("a page of 10000 steps of 64 ranks with alarms everywhere has less tha
         raised.step = record.step;
         raised.ranks = {static_cast<int>(step % 64)};
         finding named;
-        named.rank = raised.ranks[0];
+        named.ranks = {raised.ranks[0]};
         record.findings.push_back(named);
         page.add(record);
         page.add(raised);
@@ -378,7 +378,7 @@ TEST_CASE("a rank apart from the others is shown at its distance and one that a 
         if (step == 700) record.losses[2] = infinite;
         if (step == 800) {
             finding named;
-            named.rank = 4;
+            named.ranks = {4};
             record.findings = {named, named};
         }
         ranks.add(record);
@@ -411,7 +411,7 @@ TEST_CASE("of many ranks the worst are shown and named ranks among them")
     for (int rank = 0; rank < 300; ++rank) record.losses.push_back(rank % 7);
     record.losses[123] = 1e6;
     finding named;
-    named.rank = 251;
+    named.ranks = {251};
     record.findings = {named};
     ranks.add(record);
     const std::vector<const parts::rank_row*> rows = ranks.shown();
@@ -455,7 +455,7 @@ TEST_CASE("foreign text stays text")
         record.calls[0].audit.residual_limit = 1;
         record.calls[0].quantisation.seen = true;
         finding named;
-        named.rank = 0;
+        named.ranks = {0};
         named.call = 0;
         named.site = record.calls[0].site;
         record.findings = {named};
@@ -529,7 +529,7 @@ TEST_CASE("odd runs make a page")
                     record.lateness_by_rank.resize(3);
                     record.lateness_by_rank[1].latest = value;
                     finding named;
-                    named.rank = 1;
+                    named.ranks = {1};
                     named.statistic = value;
                     named.threshold = second;
                     record.findings = {named};
@@ -581,11 +581,11 @@ TEST_CASE("alarms come first in the table of suspects and a finding that an alar
     step_record record = plain_step(0, 1);
     record.ranks = 8;
     finding named;
-    named.rank = 3;
+    named.ranks = {3};
     named.call = 1;
     named.what = finding_kind::result_differs;
     finding other;
-    other.rank = 5;
+    other.ranks = {5};
     other.what = finding_kind::loss;
     other.exact = false;
     other.statistic = 9.5;

@@ -205,7 +205,7 @@ TEST_CASE("no run gives a rank more series than the limit")
         }
         for (const finding_kind what : sample_run::all_findings) {
             for (int rank = -1; rank < sample_run::ranks; ++rank) {
-                record.findings.push_back({.rank = rank, .other_rank = 7 - rank, .call = number % 64, .what = what});
+                record.findings.push_back({.ranks = {rank}, .other_rank = 7 - rank, .call = number % 64, .what = what});
             }
         }
         metrics.add(record);
@@ -306,7 +306,7 @@ TEST_CASE("a gauge stays while steps do not measure it and goes when it is undef
         CHECK_MESSAGE(later.at(each) == measured.at(each), each);
     }
     // Measured, but undefined: every loss is NaN, and no gradient has a direction.
-    bare.findings.push_back({.rank = 0, .what = finding_kind::non_finite, .statistic = 1});
+    bare.findings.push_back({.ranks = {0}, .what = finding_kind::non_finite, .statistic = 1});
     bare.gradient_norms.assign(sample_run::ranks, 0);
     bare.gradient_norm.finite = sample_run::ranks;
     bare.gradient_norm.mean = 0;

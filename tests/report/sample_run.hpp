@@ -95,7 +95,7 @@ inline step_record step(int number)
             call.inputs[3].negative_infinity = 1;
             call.nonfinite = 3;
             call.results_agree = false;
-            record.findings.push_back({.rank = 3, .call = c, .what = finding_kind::non_finite, .statistic = 3, .index = 7,
+            record.findings.push_back({.ranks = {3}, .call = c, .what = finding_kind::non_finite, .statistic = 3, .index = 7,
                 .site = call.site});
         }
         record.calls.push_back(call);

@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <collprobe/detail/math.hpp>
-#include <collprobe/report/detail/suspect_rows.hpp>
+#include <collprobe/report/detail/finding_rows.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 
@@ -72,9 +72,12 @@ TEST_CASE("random bytes become text that stays as it is")
 TEST_CASE("every finding has a phrase of its own")
 {
     for (int a = 0; a <= static_cast<int>(finding_kind::unexplained); ++a) {
-        CHECK(std::string(report::phrase(static_cast<finding_kind>(a))) != "was named");
+        const finding_facts& one = facts_of(static_cast<finding_kind>(a));
+        CHECK(std::string(one.name).size() > 3);
         for (int b = 0; b < a; ++b) {
-            CHECK(std::string(report::phrase(static_cast<finding_kind>(a))) != report::phrase(static_cast<finding_kind>(b)));
+            const finding_facts& other = facts_of(static_cast<finding_kind>(b));
+            CHECK(std::string(one.name) != other.name);
+            CHECK(std::string(one.sentence.named) != other.sentence.named);
         }
     }
 }
@@ -87,7 +90,7 @@ TEST_CASE("a record's counts are told as integers, whatever they are")
     for (std::size_t i = 0; i < 11; ++i) CHECK(report::detail::count_of(values[i]) == counts[i]);
     for (int what = 0; what <= static_cast<int>(finding_kind::unexplained); ++what) {
         for (const double value : values) {
-            finding named{.rank = 1, .call = 0, .what = static_cast<finding_kind>(what), .statistic = value};
+            finding named{.ranks = {1}, .call = 0, .what = static_cast<finding_kind>(what), .statistic = value};
             named.number = {.value = value, .expected = value};
             CHECK(!report::describe(named).empty());
             named.number.is_new_level = true;

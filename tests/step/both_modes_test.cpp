@@ -116,8 +116,11 @@ private:
     static places ranks_of(const step_record& of, finding_kind what)
     {
         places found;
-        for (const finding& each : of.findings)
-            if (each.what == what) found.insert({each.call, each.rank});
+        for (const finding& each : of.findings) {
+            if (each.what != what) continue;
+            if (!each.is_named()) found.insert({each.call, -1});
+            for (const int rank : each.ranks) found.insert({each.call, rank});
+        }
         return found;
     }
     static places calls_of(const step_record& of, finding_kind what)
@@ -132,7 +135,7 @@ private:
     {
         places found = calls_of_alike(of, finding_kind::overflow);
         for (const finding& each : of.findings) {
-            if (each.what == finding_kind::overflow && each.rank < 0 && of.calls[static_cast<std::size_t>(each.call)].results_agree)
+            if (each.what == finding_kind::overflow && each.rank() < 0 && of.calls[static_cast<std::size_t>(each.call)].results_agree)
                 found.insert({each.call, static_cast<int>(each.statistic)});
         }
         return found;

@@ -42,7 +42,7 @@ probed_call unnamed(std::uint64_t count, unsigned line = 88, collective what = c
 }
 
 struct told {
-    std::vector<std::string> suspects;
+    std::vector<std::string> findings;
     std::vector<std::string> notes;
 };
 
@@ -57,7 +57,7 @@ public:
         told found;
         for (const finding& each : record_.findings) {
             CHECK(each.what == finding_kind::call_missing);
-            CHECK(each.rank == -1);
+            CHECK(each.rank() == -1);
             CHECK(each.call == -1);
             CHECK(each.exact);
             CHECK(each.number.since == record_.step);
@@ -404,7 +404,7 @@ TEST_CASE("in both modes, named and unnamed, all ranks tell the call that they d
                     probed<local::communicator> comm(world, {.mode = mode});
                     host::stream stream;
                     std::vector<float> g(64, 1.0f);
-                    int suspects = 0;
+                    int findings = 0;
                     int notes = 0;
                     for (std::uint64_t s = 0; s < 60; ++s) {
                         for (std::uint64_t t = 0; t < 5; ++t) {
@@ -426,7 +426,7 @@ TEST_CASE("in both modes, named and unnamed, all ranks tell the call that they d
                         while (comm.wait(record)) {
                             for (const finding& each : record.findings) {
                                 if (each.what != finding_kind::call_missing) continue;
-                                ++suspects;
+                                ++findings;
                                 CHECK(record.step == 30);
                                 CHECK(each.other.count == 40);
                                 CHECK(each.number.steps == 30);
@@ -441,7 +441,7 @@ TEST_CASE("in both modes, named and unnamed, all ranks tell the call that they d
                             }
                         }
                     }
-                    CHECK(suspects == (from == 30 ? 1 : 0));
+                    CHECK(findings == (from == 30 ? 1 : 0));
                     CHECK(notes == (from == 1 ? 1 : 0));
                 });
             }

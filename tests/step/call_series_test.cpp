@@ -65,7 +65,7 @@ int stale_of(const step_record& record, int rank, const std::string& name)
     int found = 0;
     for (const finding& each : record.findings) {
         if (each.what != finding_kind::stale) continue;
-        CHECK(each.rank == rank);
+        CHECK(each.rank() == rank);
         CHECK(std::string(each.site.name) == name);
         ++found;
     }
@@ -234,7 +234,7 @@ TEST_CASE("what a rank's past says of a norm outlives calls that come and go bef
             if (step != 110) continue;
             bool named = false;
             for (const finding& each : record.findings)
-                named = named || (each.what == finding_kind::gradient_norm && each.rank == 2 && each.call == 1);
+                named = named || (each.what == finding_kind::gradient_norm && each.rank() == 2 && each.call == 1);
             CHECK(named);
         }
     });

@@ -28,7 +28,7 @@ int found_without_rank(const step_record& record, finding_kind what)
 {
     int found = 0;
     for (const finding& each : record.findings)
-        found += each.what == what && each.rank < 0 && each.exact ? 1 : 0;
+        found += each.what == what && each.rank() < 0 && each.exact ? 1 : 0;
     return found;
 }
 

@@ -141,7 +141,7 @@ inline void check_same(const step_record& a, const step_record& b)
     REQUIRE(a.findings.size() == b.findings.size());
     for (std::size_t i = 0; i < a.findings.size(); ++i) {
         CHECK(a.findings[i].what == b.findings[i].what);
-        CHECK(a.findings[i].rank == b.findings[i].rank);
+        CHECK(a.findings[i].rank() == b.findings[i].rank());
         CHECK(a.findings[i].call == b.findings[i].call);
     }
     REQUIRE(a.calls.size() == b.calls.size());

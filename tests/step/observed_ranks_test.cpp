@@ -116,7 +116,7 @@ TEST_CASE("of three ranks with a result the one that has another is named, thoug
         const step_record record = audits ? record_of<audit>(of) : record_of(of);
         REQUIRE(record.findings.size() == 1);
         CHECK(record.findings[0].what == finding_kind::result_differs);
-        CHECK(record.findings[0].rank == 1);
+        CHECK(record.findings[0].rank() == 1);
         CHECK(record.findings[0].call == 0);
         CHECK(!record.calls[0].results_agree);
         CHECK(record.calls[0].without_input == 0);
@@ -130,10 +130,10 @@ TEST_CASE("of two results that differ none is named, unless the sum shows which 
     const step_record plain = record_of(of);
     REQUIRE(plain.findings.size() == 1);
     CHECK(plain.findings[0].what == finding_kind::result_differs);
-    CHECK(plain.findings[0].rank == -1);
+    CHECK(plain.findings[0].rank() == -1);
     const step_record audited = record_of<audit>(of);
     REQUIRE(audited.findings.size() == 1);
-    CHECK(audited.findings[0].rank == 3);
+    CHECK(audited.findings[0].rank() == 3);
 }
 
 TEST_CASE("a reduction to one rank: the audit checks the only result")

@@ -119,7 +119,7 @@ TEST_CASE("a sum of finite float16 gradients that is infinite is an overflow, wi
                 REQUIRE(record.findings.size() == 1);
                 const finding& found = record.findings[0];
                 CHECK(found.what == finding_kind::overflow);
-                CHECK(found.rank == -1);
+                CHECK(found.rank() == -1);
                 CHECK(found.call == 0);
                 CHECK(found.exact);
                 CHECK(found.statistic == 1);
@@ -189,7 +189,7 @@ TEST_CASE_TEMPLATE("number and first index of an overflow are those of the buffe
                     continue;
                 }
                 REQUIRE(found.size() >= 2);
-                CHECK(found[at].rank == -1);
+                CHECK(found[at].rank() == -1);
                 CHECK(found[at].call == 0);
                 CHECK(found[at].statistic == static_cast<double>(of_sum.count));
                 CHECK(found[at++].index == (mode == report_mode::gather ? of_sum.first : no_index));
@@ -204,7 +204,7 @@ TEST_CASE_TEMPLATE("number and first index of an overflow are those of the buffe
                     if (mode == report_mode::summary && (part.count != most || at == 2)) continue; // the worst part
                     if (part.count == 0) continue;
                     REQUIRE(at < found.size());
-                    CHECK(found[at].rank == static_cast<int>(r));
+                    CHECK(found[at].rank() == static_cast<int>(r));
                     CHECK(found[at].call == 1);
                     CHECK(found[at].statistic == static_cast<double>(part.count));
                     CHECK(found[at++].index == (mode == report_mode::gather ? part.first : no_index));
@@ -229,7 +229,7 @@ TEST_CASE("where an input is not finite nothing overflows, and norm and directio
         });
         REQUIRE(record.findings.size() == 1);
         CHECK(record.findings[0].what == finding_kind::non_finite);
-        CHECK(record.findings[0].rank == 2);
+        CHECK(record.findings[0].rank() == 2);
         CHECK(record.findings[0].statistic == 1);
         CHECK(is_nan(record.calls[0].result_norm));
         CHECK(is_nan(record.calls[0].pooled_cosine));
@@ -255,7 +255,7 @@ TEST_CASE("an infinity in a result whose inputs cannot overflow is damage, and t
                 faults);
             const std::vector<finding> found = all_of(record, finding_kind::overflow);
             REQUIRE(found.size() == 1);
-            CHECK(found[0].rank == -1);
+            CHECK(found[0].rank() == -1);
             const bool is_known = mode == report_mode::gather || how == reduction::max;
             CHECK((found[0].threshold > 1) == is_known);
             CHECK((report::describe(found[0]).find("cannot overflow") != std::string::npos) == is_known);

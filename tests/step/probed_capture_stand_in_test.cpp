@@ -249,7 +249,7 @@ TEST_CASE("a value that a rank has otherwise in one replay is named there; a num
                 CHECK(record.expectations[0].holds == (number < 4));
                 for (const finding& found : record.findings) {
                     CHECK(found.what == finding_kind::value_differs);
-                    CHECK(found.rank == (mode == report_mode::gather ? 1 : -1));
+                    CHECK(found.rank() == (mode == report_mode::gather ? 1 : -1));
                     CHECK(found.number.since == 4);
                 }
                 CHECK(record.findings.size() == (number < 4 ? 0 : 1));
@@ -306,7 +306,7 @@ TEST_CASE("an audited step in a graph gives the records of the same steps uncapt
                         const bool of_sum = damage_done[0].call == 3;
                         CHECK(record.findings[0].call == (of_sum ? 3 : 4));
                         if (of_sum) CHECK(record.findings[0].what == finding_kind::sum_differs);
-                        else if (mode == report_mode::gather) CHECK(record.findings[0].rank == 1);
+                        else if (mode == report_mode::gather) CHECK(record.findings[0].rank() == 1);
                         else CHECK(record.findings[0].what == finding_kind::result_differs);
                     }
                     rank.stream.synchronize(soon_ms);

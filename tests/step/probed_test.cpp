@@ -104,7 +104,7 @@ std::vector<step_record> run_steps(int ranks, const probe_options& options, int 
             REQUIRE(to_bits(a.cosine.pooled) == to_bits(b.cosine.pooled));
             REQUIRE(a.findings.size() == b.findings.size());
             for (std::size_t i = 0; i < a.findings.size(); ++i) {
-                REQUIRE(a.findings[i].rank == b.findings[i].rank);
+                REQUIRE(a.findings[i].rank() == b.findings[i].rank());
                 REQUIRE(a.findings[i].what == b.findings[i].what);
                 REQUIRE(a.findings[i].call == b.findings[i].call);
             }
@@ -444,7 +444,7 @@ TEST_CASE("a NaN is named by rank, bucket and index in both modes, and the norms
         REQUIRE(records[1].findings.size() >= 1);
         const finding& found = records[1].findings[0];
         CHECK(found.what == finding_kind::non_finite);
-        CHECK(found.rank == 2);
+        CHECK(found.rank() == 2);
         CHECK(found.call == 1);
         CHECK(found.statistic == 1);
         if (mode == report_mode::gather) CHECK(found.index == 4321);
@@ -468,7 +468,7 @@ TEST_CASE("a loss that is no number is named")
         });
         REQUIRE(records[0].findings.size() == 1);
         CHECK(records[0].findings[0].what == finding_kind::non_finite);
-        CHECK(records[0].findings[0].rank == 1);
+        CHECK(records[0].findings[0].rank() == 1);
         CHECK(records[0].findings[0].call == -1);
         CHECK(records[0].loss.finite == 2);
         CHECK(records[0].loss.mean == doctest::Approx(2.0));
@@ -489,18 +489,18 @@ TEST_CASE("equal bits of two ranks and of two steps are named, zeros are not")
     for (std::size_t i = 0; i < 4; ++i) {
         const finding& found = records[1].findings[i];
         CHECK(found.what == finding_kind::duplicate);
-        CHECK(found.rank == (i % 2 == 0 ? 1 : 3));
+        CHECK(found.rank() == (i % 2 == 0 ? 1 : 3));
         CHECK(found.other_rank == (i % 2 == 0 ? 3 : 1));
         CHECK(found.call == static_cast<int>(i / 2));
     }
     REQUIRE(records[2].findings.size() == 2);
     for (const finding& found : records[2].findings) {
         CHECK(found.what == finding_kind::stale);
-        CHECK(found.rank == 0);
+        CHECK(found.rank() == 0);
     }
 }
 
-TEST_CASE("where several ranks hold the same, each of them is named with the lowest of the others")
+TEST_CASE("where several ranks hold the same, they are named together")
 {
     // Ranks 1, 2 and 4 are alike, then all of them.
     const auto records = run_steps<float>(5, {}, 2, [&](int rank, int step) {
@@ -508,14 +508,16 @@ TEST_CASE("where several ranks hold the same, each of them is named with the low
         return random_gradient<float>(alike ? 1 : rank, {300}, 40 + static_cast<std::uint64_t>(step));
     });
     const auto named = [](const step_record& record) {
-        std::vector<std::vector<int>> pairs;
+        std::vector<std::vector<int>> groups;
         for (const finding& found : record.findings) {
-            if (found.what == finding_kind::duplicate) pairs.push_back({found.rank, found.other_rank});
+            if (found.what != finding_kind::duplicate) continue;
+            groups.push_back(found.ranks);
+            CHECK(found.other_rank == found.ranks[0]);
         }
-        return pairs;
+        return groups;
     };
-    CHECK(named(records[0]) == std::vector<std::vector<int>>{{1, 2}, {2, 1}, {4, 1}});
-    CHECK(named(records[1]) == std::vector<std::vector<int>>{{0, 1}, {1, 0}, {2, 0}, {3, 0}, {4, 0}});
+    CHECK(named(records[0]) == std::vector<std::vector<int>>{{1, 2, 4}});
+    CHECK(named(records[1]) == std::vector<std::vector<int>>{{0, 1, 2, 3, 4}});
 }
 
 namespace {
@@ -562,7 +564,7 @@ TEST_CASE("a result that differs on one rank is named by majority, and only dete
         REQUIRE(record.findings.size() == 1);
         CHECK(record.findings[0].what == finding_kind::result_differs);
         CHECK(record.findings[0].call == 0);
-        CHECK(record.findings[0].rank == (n == 5 && mode == report_mode::gather ? 1 : -1));
+        CHECK(record.findings[0].rank() == (n == 5 && mode == report_mode::gather ? 1 : -1));
     }
 }
 
@@ -590,7 +592,7 @@ TEST_CASE("a rank that received a damaged result is named for that, not for its 
                 if (world.rank() != 0 || step != 40) continue;
                 for (const finding& each : own.findings) found.push_back(each.what);
                 cosines = own.cosine.leave_one_out;
-                CHECK(own.findings.at(0).rank == bad);
+                CHECK(own.findings.at(0).rank() == bad);
             }
         });
         CHECK(found == std::vector<finding_kind>{finding_kind::result_differs});
@@ -617,7 +619,7 @@ TEST_CASE_TEMPLATE("a sum that is wrong on all ranks blames no rank for its dire
             // The control: the direction of an input is judged in the next step, and is no certainty.
             REQUIRE(names_a_direction(records[41]));
             CHECK(has_direction(records[41]));
-            CHECK(records[41].findings[0].rank == 5);
+            CHECK(records[41].findings[0].rank() == 5);
             CHECK_FALSE(records[41].findings[0].exact);
         }
     }
@@ -758,7 +760,7 @@ TEST_CASE("numbers that only the device knows are read at the end of the step, a
                 CHECK(record.result_norm == doctest::Approx(6 * std::sqrt(10.0)));
                 std::vector<int> other_norms;
                 for (const finding& found : record.findings)
-                    if (found.what == finding_kind::norm_differs) other_norms.push_back(found.rank);
+                    if (found.what == finding_kind::norm_differs) other_norms.push_back(found.rank());
                 CHECK(other_norms == (record.step < 2 ? std::vector<int>{2} : std::vector<int>()));
             }
         });
@@ -779,7 +781,7 @@ TEST_CASE("a scaled gradient is named in its step and bucket, once it is known w
         int norms = 0;
         int magnitudes = 0;
         for (const finding& found : record.findings) {
-            CHECK(found.rank == 6);
+            CHECK(found.rank() == 6);
             CHECK(is_of_number(found.what));
             CHECK_FALSE(found.exact);
             CHECK(found.statistic > found.threshold);
@@ -813,7 +815,7 @@ TEST_CASE("a record says that two ranks do not fit though neither can be named")
     int norms = 0;
     for (const finding& found : records[50].findings) {
         CHECK(is_of_number(found.what));
-        CHECK(found.rank == -1);
+        CHECK(found.rank() == -1);
         CHECK(found.statistic > found.threshold);
         CHECK(found.threshold > 0);
         norms += found.what == finding_kind::gradient_norm && found.call == 1 ? 1 : 0;
@@ -1508,7 +1510,7 @@ TEST_CASE("a shard that did not change is stale, unless most of the shards did n
             REQUIRE(record.findings.size() == named);
             for (std::size_t i = 0; i < named; ++i) {
                 CHECK(record.findings[i].what == finding_kind::stale);
-                CHECK(record.findings[i].rank == static_cast<int>(i));
+                CHECK(record.findings[i].rank() == static_cast<int>(i));
             }
         });
     }

@@ -135,7 +135,7 @@ TEST_CASE("a rank is named by the number in which it is unlike the others, with 
         const outcome of = run(0, 120, {}, each.disturb);
         const std::vector<finding> found = unlike(of);
         REQUIRE_FALSE(found.empty());
-        for (const finding& one : found) CHECK(one.rank == 2);
+        for (const finding& one : found) CHECK(one.rank() == 2);
         CHECK(found[0].evidence.metric == each.metric);
         CHECK(found[0].evidence.side == each.side);
         CHECK(found[0].statistic >= found[0].threshold);
@@ -167,7 +167,7 @@ TEST_CASE("one call that is unlike is named by its index, site and name")
     });
     bool named = false;
     for (const finding& found : unlike(of)) {
-        CHECK(found.rank == 1);
+        CHECK(found.rank() == 1);
         if (found.call != 1) continue;
         named = true;
         CHECK(std::string(found.site.name) == "second");

@@ -190,7 +190,7 @@ TEST_CASE("a rank that is late by more than the floor gives evidence over the ru
                 ranks.call();
                 for (const finding& each : ranks.end_step().findings) {
                     if (each.what != finding_kind::unlike) continue;
-                    CHECK(each.rank == last);
+                    CHECK(each.rank() == last);
                     CHECK(each.evidence.metric == finding_kind::late);
                     CHECK(contains(report::describe(each), "its arrival at the calls was the last in "));
                     named = true;
@@ -215,7 +215,7 @@ TEST_CASE("ranks that keep an order within the floor do not hide one that is lat
         const step_record& record = ranks.end_step();
         for (const finding& each : late_of(record)) {
             CHECK(step >= 100);
-            CHECK(each.rank == 2);
+            CHECK(each.rank() == 2);
             named = true;
         }
     }
@@ -235,10 +235,10 @@ TEST_CASE("a rank that is late in one step, as it has never been, is named in th
         int late = 0;
         for (const finding& each : record.findings) {
             if (each.what != finding_kind::late) continue;
-            CHECK(each.rank == 3);
+            CHECK(each.rank() == 3);
             CHECK(std::fabs(each.number.value - 100 * ms) < ms);
             CHECK(each.number.expected < ms);
-            CHECK(contains(report::describe(each), "the delay of its arrival, "));
+            CHECK(contains(report::describe(each), "its delay at the calls, "));
             ++late;
         }
         if (step == 120) CHECK(late == 1);
@@ -265,7 +265,7 @@ TEST_CASE("a rank that is late in each step is named once, with the odds, and th
                 ++named;
                 CHECK(step >= 100);
                 CHECK(step < 130);
-                CHECK(each.rank == 5);
+                CHECK(each.rank() == 5);
                 CHECK(each.call == -1);
                 CHECK_FALSE(each.exact);
                 CHECK(each.evidence.side == rank_side::largest);
@@ -442,7 +442,7 @@ TEST_CASE("an in-process rank that is late at a call is named, with the time")
     run_late(4, 100, {.lateness_floor_ns = 50'000}, [](int) { return 2; }, [&](const step_record& record) {
         for (const finding& each : late_of(record)) {
             ++named;
-            CHECK(each.rank == 2);
+            CHECK(each.rank() == 2);
         }
         last = record;
     });

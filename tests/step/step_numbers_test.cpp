@@ -69,7 +69,7 @@ std::vector<step_record> run(int ranks, int steps, const std::function<rank_step
 int count(const step_record& record, finding_kind what, int rank)
 {
     int found = 0;
-    for (const finding& each : record.findings) found += each.what == what && each.rank == rank ? 1 : 0;
+    for (const finding& each : record.findings) found += each.what == what && each.rank() == rank ? 1 : 0;
     return found;
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("an exponent bit that doubles the energy of a bfloat16 gradient is nam
         for (const step_record& record : records) {
             if (record.step == 60) {
                 named += count(record, finding_kind::largest_magnitude, who);
-                for (const finding& each : record.findings) CHECK(each.rank == who);
+                for (const finding& each : record.findings) CHECK(each.rank() == who);
             } else {
                 CHECK(record.findings.empty());
             }
@@ -110,7 +110,7 @@ TEST_CASE("a loss that jumps by two fifths is named though ranks differ by a ten
             if (record.step != 120) wrong += record.findings.empty() ? 0 : 1;
         for (const finding& each : records.back().findings) {
             if (each.what != finding_kind::loss) continue;
-            CHECK(each.rank == 5);
+            CHECK(each.rank() == 5);
             ++named;
             CHECK(each.number.value == doctest::Approx(records.back().losses[5]).epsilon(1e-6));
             CHECK(each.number.expected == doctest::Approx(each.number.value / 1.4).epsilon(0.1));
@@ -160,7 +160,7 @@ TEST_CASE("of eight ranks with copies the copies count once, and a real outlier 
             if (each.what == finding_kind::duplicate) continue;
             CHECK(record.step == 90);
             CHECK(each.what == finding_kind::loss);
-            CHECK(each.rank == 6);
+            CHECK(each.rank() == 6);
         }
     }
     CHECK(count(records[90], finding_kind::loss, 6) == 1);

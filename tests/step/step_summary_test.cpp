@@ -120,7 +120,7 @@ TEST_CASE("a hundred thousand ranks are summed up as one table of them is")
         } else {
             REQUIRE(record.findings.size() == 1);
             CHECK(record.findings[0].what == finding_kind::non_finite);
-            CHECK(record.findings[0].rank == 99998);
+            CHECK(record.findings[0].rank() == 99998);
             CHECK(record.findings[0].statistic == 5);
             CHECK(record.calls[1].nonfinite == 8);
         }

@@ -35,7 +35,7 @@ const weighting ones = [](int, std::uint64_t) { return 1.0; };
 
 /// A step's suspects and notes.
 struct seen {
-    std::vector<std::pair<std::uint64_t, suspect>> suspects;
+    std::vector<std::pair<std::uint64_t, finding>> findings;
     std::vector<step_record> kept; ///< of the steps that are asked for
     std::size_t alarms = 0;
     std::vector<rank_evidence> evidence; ///< of the last step
@@ -89,7 +89,7 @@ TEST_CASE("a rank without a gradient is noted at once, and named once when it la
     CHECK(found.findings[0].first == 115);
     const finding& named = found.findings[0].second;
     CHECK(named.what == finding_kind::zeros);
-    CHECK(named.rank == 3);
+    CHECK(named.rank() == 3);
     CHECK(named.call == -1);
     CHECK(named.exact);
     CHECK(named.number.since == 100);
@@ -134,7 +134,7 @@ TEST_CASE("a parameter without gradient on one rank is named by its call, and on
     CHECK(found.findings[0].first == 65);
     const finding& named = found.findings[0].second;
     CHECK(named.what == finding_kind::zeros);
-    CHECK(named.rank == 1);
+    CHECK(named.rank() == 1);
     CHECK(named.call == 1);
     CHECK(std::string(named.site.name) == "second");
     CHECK(named.number.since == 50);
@@ -151,7 +151,7 @@ TEST_CASE("what comes and goes, what all ranks do and what most ranks do is name
     });
     REQUIRE(later.findings.size() == 1);
     CHECK(later.findings[0].first == 323);
-    CHECK(later.findings[0].second.rank == 1);
+    CHECK(later.findings[0].second.rank() == 1);
     // Layers that are frozen, and steps without any gradient.
     CHECK(is_silent(run(200, [](int, std::uint64_t step, int call) { return call == 1 && step >= 50; })));
     CHECK(is_silent(run(100, [](int, std::uint64_t step, int) { return step % 2 == 1; })));

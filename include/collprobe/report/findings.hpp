@@ -108,7 +108,7 @@ COLLPROBE_COLD_INLINE void run_findings::add_to(
         if (first.what != next.what || first.where != next.where || !collprobe::detail::is_same_place(first, next)
             || first.ranks != next.ranks || (!are_alarms && first.other_rank != next.other_rank))
             continue;
-        if (known.last_step != next.step) ++known.steps;
+        if (!are_alarms || known.last_step != next.step) ++known.steps;
         known.last_step = next.step;
         const finding& graver = next.action > first.action ? next : first;
         const std::tuple kept{first.step, graver.action, graver.source};

@@ -101,7 +101,7 @@ inline constexpr finding_facts finding_kinds[] = {
     {.kind = finding_kind::duplicate, .name = "duplicate", .sentence = "sent the data of another rank",
         .evidence = "the same bits as {other}", .place = damage::duplicated_data, .is_of_ranks = true},
     // The buffer has the bits of the last such call, and those of at least half of the ranks have not.
-    {.kind = finding_kind::stale, .name = "stale", .sentence = "sent the data that it had sent last",
+    {.kind = finding_kind::stale, .name = "stale", .sentence = "sent the same data as in the last such call",
         .place = damage::input, .action = advice::skip, .may_blame = true, .is_of_ranks = true},
     // Other bits from a collective that gives all ranks the same. Without a rank no result has a majority.
     {.kind = finding_kind::result_differs, .name = "result_differs",
@@ -135,7 +135,7 @@ inline constexpr finding_facts finding_kinds[] = {
     // Arrival at the calls after the median of the others, in ns. The data are right.
     {.kind = finding_kind::late, .name = "late", .sentence = "came later to the calls than usual",
         .evidence = "{number}", .how = certainty::statistical, .place = damage::none, .action = advice::none,
-        .number = "the delay of {its} arrival", .is_of_number = true, .is_of_results = false},
+        .number = "{its} delay at the calls", .is_of_number = true, .is_of_results = false},
     // Quantisation harmed the call, or hid something: `call_quantisation`. Index: of the rank's worst block.
     {.kind = finding_kind::quantisation, .name = "quantisation", .sentence = "lost too much by quantisation",
         .evidence = "{statistic}{limit}{block}", .how = certainty::of_finding, .place = damage::reduce,

@@ -287,7 +287,8 @@ struct step_record {
     void settle_findings()
     {
         for (finding& each : findings) {
-            const call_record* const of = each.call >= 0 ? &calls[static_cast<std::size_t>(each.call)] : nullptr;
+            const auto call = static_cast<std::size_t>(each.call);
+            const call_record* const of = call < calls.size() ? &calls[call] : nullptr;
             if (of != nullptr && each.site.line == 0 && each.site.name[0] == '\0') each.site = of->site;
             each.step = step;
             each.settle(of != nullptr ? of->audit.where : damage::none);

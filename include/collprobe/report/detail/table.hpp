@@ -349,7 +349,9 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         text += "late: rank " + std::to_string(rank) + ", by " + milliseconds(late.behind)
             + " in the median of " + detail::counted(static_cast<std::uint64_t>(late.steps), "step") + ", "
             + milliseconds(late.behind_before) + " of it between the calls; last in "
-            + short_number(100 * late.share_last) + " % of them\n";
+            + short_number(100 * late.share_last) + " % of them";
+        const std::string gain = detail::gain_text(record, static_cast<int>(rank));
+        text += gain.empty() ? "\n" : "; " + gain + '\n';
     }
     text += detail::finding_lines(record);
     return text;
