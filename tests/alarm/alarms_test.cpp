@@ -704,7 +704,7 @@ TEST_CASE("what cannot be is refused, and changes nothing")
     for (std::uint64_t step = 0; step < 3; ++step) watch.judge(settled(record_of(step, 4, {one})));
     for (std::uint64_t step = 10; step < 40; ++step) {
         for (const step_record& bad : {record_of(step, 5), record_of(step, 4, {one, exact(finding_kind::stale, 4)}),
-                 record_of(step, 4, {exact(finding_kind::stale, -2)})}) {
+                 record_of(step, 4, {finding{.ranks = {-2}, .what = finding_kind::stale}})}) {
             bool is_thrown = false;
             try {
                 watch.judge(settled(bad));

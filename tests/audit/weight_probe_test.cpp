@@ -130,7 +130,7 @@ TEST_CASE("texts and JSON lines tell the form, the weights and the rank")
     const std::string table = report::step_table(record);
     const auto has = [](const std::string& text, const char* part) { return text.find(part) != text.npos; };
     CHECK(has(table, "\nweights: bucket 0 'wte': rank 1 entered the average with weight 0 (others 1/4): rank lost\n"));
-    CHECK(has(table, "\nsuspect: rank 1, bucket 0 'wte': entered the average with 0 times the weight that a mean gives it\n"));
+    CHECK(has(table, "\nfinding: bucket 0 'wte': rank 1 entered the average with another weight than is expected (weights): 0 times that of a mean\n"));
     const std::string line = report::json_line("run", record);
     CHECK(has(line, "\"weights\":{\"form\":\"rank_lost\",\"expected\":false,\"by_rank\":[0.2"));
     CHECK(has(line, "\"ranks\":[1],\"common\":0.2"));

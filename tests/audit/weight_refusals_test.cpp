@@ -142,9 +142,10 @@ TEST_CASE("ranks that observe different results have the weights of each")
     CHECK(found[0].other_rank == 0);
     CHECK(found[1].other_rank == 2);
     const std::string table = report::step_table(tied);
-    CHECK(has(table, "\nweights: bucket 0 'wte': ranks 0, 1 hold: the ranks entered the average with weights of 0 to 1: no "
-        "known form; ranks 2, 3 hold: the ranks entered the average with weights of 0 to 1: no known form\n"));
-    CHECK(has(table, "\nsuspect: no rank named, bucket 0 'wte': in the result of rank 2, the ranks entered"));
+    CHECK(has(table, "\nweights: bucket 0 'wte': ranks 0 and 1 hold: the ranks entered the average with weights of 0 to 1: no "
+        "known form; ranks 2 and 3 hold: the ranks entered the average with weights of 0 to 1: no known form\n"));
+    CHECK(has(table, "\nfinding: bucket 0 'wte': some rank entered the average with another weight than is expected (weights): in the result of "
+                     "rank 2, the one farthest"));
     CHECK(has(report::json_line("r", tied), R"("holders":[0,1],"others":[{"form":"other","expected":false,"by_rank":[)"));
 
     const std::vector<double> mean(4, 0.25);
@@ -232,7 +233,7 @@ TEST_CASE("what no input explains is a suspect above its share, and else a line"
         CHECK(found[0].threshold == 0.05);
         // The inputs are independent, so the squares of the parts add up.
         CHECK(found[0].statistic == doctest::Approx(share / std::sqrt(1 + share * share)).epsilon(0.06));
-        CHECK(has(report::step_table(record), "% of the result comes from no rank's input"));
+        CHECK(has(report::step_table(record), "a part of which comes from no rank's input (unexplained): "));
     }
     CHECK(by_weights(observe(4, with_other(0.06), {.every = 1, .unexplained = 0.1})).empty());
 }

@@ -21,6 +21,7 @@ int main()
     record.cosine.noise_scale = detail::infinity();
     record.cosine.leave_one_out = {-0.0, detail::not_a_number()};
     record.findings = {{.ranks = {1}, .call = 2, .what = finding_kind::non_finite, .statistic = -detail::infinity(), .index = 7}};
+    record.settle_findings();
     std::fputs(report::json_line(run, record).c_str(), stdout);
     report::run_history history(run);
     history.add(record);

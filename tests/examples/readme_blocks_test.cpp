@@ -57,7 +57,7 @@ void check(const collprobe::step_record& record, collprobe::alarms& watch)
 {
     check(record);
     for (const collprobe::finding& each : watch.judge(record))
-        collprobe::testing::require(each.what == collprobe::finding_kind::late, "an alarm: " + collprobe::report::describe(each));
+        collprobe::testing::require(each.what == collprobe::finding_kind::late, "an alarm: " + collprobe::report::describe_alarm(each));
 }
 template <class Probe>
 void check_rest(Probe& comm)
@@ -168,7 +168,7 @@ TEST_CASE("the alarms' block")
             probe.end_step(step, {.loss = mine.loss}, stream);
             // from include/collprobe/alarm/README.md:
             while (comm.poll(record))
-                for (const finding& raised : watch.judge(record)) std::puts(report::describe(raised).c_str());
+                for (const finding& raised : watch.judge(record)) std::puts(report::describe_alarm(raised).c_str());
             // end
         }
         check_rest(probe);

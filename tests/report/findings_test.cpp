@@ -103,7 +103,7 @@ TEST_CASE("where the gravest alarm names nobody, the verdict says with whom it b
         if (step >= 5) found.add(alarm_of(step, finding_kind::non_finite, {}, advice::resync));
     }
     CHECK(found.verdict()
-        == "Some rank sent NaN or infinity in 5 of 10 steps, first in step 5, bucket 1 'wte': resync from rank 0. "
+        == "Most ranks sent NaN or infinity in 5 of 10 steps, first in step 5, bucket 1 'wte': resync from rank 0. "
            "It began with rank 2 in step 3, bucket 1 'wte'. 2 other alarms in the run.");
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("what came behind the gravest alarm did not begin it")
         if (step == 4) found.add(alarm_of(step, finding_kind::non_finite, {2}, advice::skip));
     }
     CHECK(found.verdict()
-        == "Some rank sent NaN or infinity in 8 of 10 steps, first in step 2, bucket 1 'wte': resync from rank 0. "
+        == "Most ranks sent NaN or infinity in 8 of 10 steps, first in step 2, bucket 1 'wte': resync from rank 0. "
            "1 other alarm in the run.");
 }
 

@@ -563,7 +563,7 @@ TEST_CASE("odd runs make a page")
         }
         const std::string text = page_of(page);
         CHECK(text.find("The table has 50 of 1000 rows.") != text.npos);
-        CHECK(count_of(between(text, "aria-label=\"Suspects\"", "</table>"), "<tr>") == 51);
+        CHECK(count_of(between(text, "aria-label=\"Findings\"", "</table>"), "<tr>") == 51);
     }
     SUBCASE("numbers only every tenth step are still a line")
     {
@@ -575,7 +575,7 @@ TEST_CASE("odd runs make a page")
     }
 }
 
-TEST_CASE("alarms come first in the table of suspects and a finding that an alarm tells is not told again")
+TEST_CASE("alarms come first in the table of findings and a finding that an alarm tells is not told again")
 {
     html_page page;
     step_record record = plain_step(0, 1);
@@ -602,7 +602,7 @@ TEST_CASE("alarms come first in the table of suspects and a finding that an alar
     run_record run = describe_made_up({});
     run.nodes = 0;
     run.rank = 5;
-    const std::string table = between(page_of(page, run), "aria-label=\"Suspects\"", "</table>");
+    const std::string table = between(page_of(page, run), "aria-label=\"Findings\"", "</table>");
     CHECK(count_of(table, "<tr>") == 3); // with the heading
     CHECK(table.find("rank 3") < table.find("rank 5"));
     CHECK(table.find("resync from rank 0") != table.npos);

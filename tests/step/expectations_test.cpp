@@ -189,8 +189,8 @@ TEST_CASE("samples that the ranks have not drawn each once are told at the end o
             CHECK(record.expectations[0].values == std::vector<double>(ranks, 64));
             if (one_seed) continue;
             CHECK(report::describe(found[0])
-                == "no rank named, 'samples of the epoch': the ranks together have 512 samples, which are not the 512 "
-                   "that are expected, since step 0");
+                == "'samples of the epoch': the ranks together did not draw the samples that are expected (value_repeats): "
+                   "512 samples, not 512, since step 0");
         }
     }
     // A rank that draws less, and one that means another epoch.

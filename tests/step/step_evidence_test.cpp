@@ -152,7 +152,7 @@ TEST_CASE("a rank is named by the number in which it is unlike the others, with 
                 if (alarm.what != finding_kind::unlike) continue;
                 ++raised;
                 CHECK(alarm.ranks == std::vector<int>{2});
-                CHECK(contains(report::describe(alarm), " against chance"));
+                CHECK(contains(report::describe_alarm(alarm), " against chance"));
                 CHECK(contains(report::json_line("r", alarm), R"("evidence":{"metric":)"));
             }
         }
@@ -171,7 +171,7 @@ TEST_CASE("one call that is unlike is named by its index, site and name")
         if (found.call != 1) continue;
         named = true;
         CHECK(std::string(found.site.name) == "second");
-        CHECK(contains(report::describe(found), "rank 1, bucket 1 'second': unlike the other ranks: the norm of its gradient was the largest in "));
+        CHECK(contains(report::describe(found), "bucket 1 'second': rank 1 was unlike the other ranks over many steps (unlike): the norm of its gradient was the largest in "));
     }
     CHECK(named);
 }

@@ -95,7 +95,7 @@ TEST_CASE("a rank without a gradient is noted at once, and named once when it la
     CHECK(named.number.since == 100);
     CHECK(named.number.steps == 16);
     CHECK(found.alarms == 1);
-    CHECK(contains(report::describe(named), "rank 3, whole step: has sent zeros only, where others have not, since step 100"));
+    CHECK(contains(report::describe(named), "whole step: rank 3 sent zeros only, where others did not (zeros): since step 100"));
     CHECK(found.kept[0].zero_ranks.empty());
     for (const std::size_t at : {1u, 2u}) {
         const step_record& record = found.kept.at(at);

@@ -40,7 +40,7 @@ public:
     explicit run_history(std::string run = {}) : run_(std::move(run)) {}
 
     /// Adds one finished step. Steps arrive in order.
-    /// Cost: memory for one number per metric and rank, and the search for each suspect.
+    /// Cost: memory for one number per metric and rank, and the search for each finding.
     COLLPROBE_COLD_INLINE void add(const step_record& record)
     {
         found_.add(record);
