@@ -135,6 +135,7 @@ public:
         for (std::size_t r = 0; r < n_; ++r) write(t, r, faulty && r == bad && with.kind == fault_kind::result_noise ? with.size : 0);
         judge_.judge(detail::gathered_step(reinterpret_cast<const unsigned char*>(messages_.data()), static_cast<int>(n_), buckets),
             calls_, {}, {}, record);
+        record.settle_findings();
     }
 
     vector local_norms;

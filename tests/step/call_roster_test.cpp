@@ -100,7 +100,7 @@ TEST_CASE("a call that is not made from step 30 on is a suspect of step 30, once
     for (int s = 0; s < 30; ++s) CHECK(of.make(whole).findings.empty());
     const told found = of.make(without_wpe);
     CHECK(found.findings
-        == texts{"all ranks, whole step: since step 30 without all_reduce 'wpe' (1,024 elements of float), made in all 30 steps before"});
+        == texts{"whole step: the ranks left out calls that all steps before had (call_missing): since step 30 without all_reduce 'wpe' (1,024 elements of float), made in all 30 steps before"});
     CHECK(found.notes.empty());
     for (int s = 31; s < 100; ++s) CHECK(of.make(without_wpe).findings.empty());
     // It comes back, and goes again: a pattern.
@@ -132,7 +132,7 @@ TEST_CASE("calls without names are told by their line, or by their form alone")
         for (int s = 0; s < 30; ++s) of.make(loop);
         const told found = of.make({loop[0], loop[1], loop[3]});
         CHECK(found.findings
-            == texts{"all ranks, whole step: since step 30 without all_reduce (3,000 elements of float, train.cpp:88), "
+            == texts{"whole step: the ranks left out calls that all steps before had (call_missing): since step 30 without all_reduce (3,000 elements of float, train.cpp:88), "
                      "made in all 30 steps before"});
     }
 }
@@ -167,7 +167,7 @@ TEST_CASE("more than four missing calls are one line that counts them")
     for (int s = 0; s < 10; ++s) of.make(many);
     const told found = of.make({many.begin() + 7, many.end()});
     CHECK(found.findings
-        == texts{"all ranks, whole step: since step 10 without 7 calls, made in all 10 steps before; the largest is all_reduce "
+        == texts{"whole step: the ranks left out calls that all steps before had (call_missing): since step 10 without 7 calls, made in all 10 steps before; the largest is all_reduce "
                  "'layer' (106 elements of float)"});
     program other;
     for (int s = 0; s < 10; ++s) other.make(many);
@@ -191,14 +191,14 @@ TEST_CASE("buckets that are built anew are no missing calls, unless they hold le
     program of;
     for (int s = 0; s < 30; ++s) of.make(first);
     CHECK(of.make(less).findings
-        == texts{"all ranks, whole step: since step 30 the calls of all_reduce have 40 float elements less than in all 30 steps "
+        == texts{"whole step: the ranks left out calls that all steps before had (call_missing): since step 30 the calls of all_reduce have 40 float elements less than in all 30 steps "
                  "before"});
     for (int s = 0; s < 10; ++s) CHECK(of.make(less).findings.empty());
     // After a step in which buckets were built anew, a call is missed as before.
     program rebuilt;
     for (int s = 0; s < 30; ++s) rebuilt.make(s == 0 ? first : same);
     CHECK(rebuilt.make({same[0], same[1], same[3], same[4]}).findings
-        == texts{"all ranks, whole step: since step 30 without all_reduce (7 elements of float, train.cpp:90), made in all 30 steps "
+        == texts{"whole step: the ranks left out calls that all steps before had (call_missing): since step 30 without all_reduce (7 elements of float, train.cpp:90), made in all 30 steps "
                  "before"});
 }
 

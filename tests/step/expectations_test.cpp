@@ -76,7 +76,7 @@ TEST_CASE("a number that one rank has otherwise is named with both values and it
         CHECK(found.exact);
         CHECK(std::string(found.site.name) == "lr");
         CHECK(report::describe(found)
-            == "rank 2, 'lr': has 0.01, most ranks have 0.001, since step 3");
+            == "'lr': rank 2 held another value than the other ranks, where all must have the same (value_differs): 0.01, most ranks have 0.001, since step 3");
     }
 }
 
@@ -150,7 +150,7 @@ TEST_CASE("a buffer is compared where its stream is, by bits, type and count, in
             CHECK(found[0].number.since == s);
             if (s != 2 || mode != report_mode::gather) continue;
             CHECK(report::describe(found[0])
-                == "rank 1, 'gradient after sync': has other bits than most ranks, since step 2"); // norms read alike
+                == "'gradient after sync': rank 1 held another value than the other ranks, where all must have the same (value_differs): other bits of 189.8, since step 2"); // norms read alike
         }
     }
 }
@@ -285,7 +285,7 @@ TEST_CASE("a rank that reduces another tensor of the same shape is named with bo
             const std::string text = report::describe(found[0]);
             CAPTURE(text);
             CHECK(text.starts_with(
-                "rank 2, bucket 0 'energy': made the call all_reduce 'forces' (64 elements of float, "));
+                "bucket 0 'energy': rank 2 made another call than the other ranks (other_call): all_reduce 'forces' (64 elements of float, "));
         }
     }
 }

@@ -52,9 +52,9 @@ public:
     int ranks() const noexcept { return ranks_; }
     const alarm_options& options() const noexcept { return options_; }
 
-    /// The alarms of a step, in the order of its findings: these, regrouped, with `action` and `source`. Valid until the
-    /// next call. A step that is judged twice in a row counts once. Precondition: the findings are settled, as a probe
-    /// leaves them (`step_record::settle_findings`).
+    /// The alarms of a step, in the order of its findings: these, regrouped, with `action` and `source`. Valid until
+    /// the next call. A step that is judged twice in a row counts once.
+    /// Precondition: the findings are settled, as a probe leaves them (`step_record::settle_findings`).
     /// Errors: `status::invalid_argument` for a record of other ranks; then nothing changes.
     view<const finding> judge(const step_record& record, const call_site& where = call_site::current())
     {
@@ -97,8 +97,8 @@ private:
     static bool has_wrong_sum(const step_record& record) noexcept
     {
         for (const call_record& judged : record.calls) {
-            const bool is_reduction = judged.call == collective::all_reduce || judged.call == collective::reduce_scatter;
-            if (is_reduction && judged.audit.checked && !(judged.results_agree && judged.audit.conserved)) return true;
+            const bool sums = judged.call == collective::all_reduce || judged.call == collective::reduce_scatter;
+            if (sums && judged.audit.checked && !(judged.results_agree && judged.audit.conserved)) return true;
         }
         return false;
     }

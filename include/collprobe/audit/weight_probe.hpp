@@ -43,7 +43,7 @@ struct weight_probe_options {
     /// 1e-9 are six deviations. At least 1e-12.
     double miss = 1e-9;
     /// The share of a result's norm of no input, beyond what rounding explains, above which it is a finding
-    /// (`finding_kind::unexplained`). For an average, nothing else belongs there; where a result has other parts on purpose,
+    /// (`unexplained`). For an average, nothing else belongs there; where a result has other parts on purpose,
     /// such as weight decay or momentum, 1 tells none.
     double unexplained = 0.05;
 };
@@ -51,8 +51,8 @@ struct weight_probe_options {
 /// A part of a step that finds the weight with which each rank's input is in the result of a sum or an average, by
 /// least squares over sketches, and names the form of these weights: mean, sum, divided twice, weighted by tokens, a
 /// rank lost or doubled. Use: `probed comm(world, options, weight_probe())`; its findings are in
-/// `call_record::weights`. Forms that are not expected are findings, `finding_kind::weights`; so is what no input explains,
-/// `finding_kind::unexplained`. With `observe_input` and
+/// `call_record::weights`. Forms that are not expected are findings, `weights`; so is what no input explains,
+/// `unexplained`. With `observe_input` and
 /// `observe_result` all that happens to gradients between two places is seen. The tokens of a rank are
 /// `step_observation::weight`.
 /// Preconditions: the mode is `gather`. At most 64 ranks: with more, calls are refused in the record. All-reduces and

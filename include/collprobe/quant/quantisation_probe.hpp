@@ -94,7 +94,7 @@ struct write_quantised_outcome {
 
 /// A part of a step that says what quantisation did to each call: `probed comm(quantised{world, how},
 /// options, quantisation_probe())`. Its numbers are in `call_record::quantisation`, its findings are
-/// `finding_kind::quantisation` and `finding_kind::codes_differ`. README.md of this folder has the numbers, their formulas
+/// `quantisation` and `codes_differ`. README.md of this folder has the numbers, their formulas
 /// and the verdicts.
 /// Preconditions: the communicator under `probed` is `quantised`, or an adaptor around it; the mode is
 /// `gather`. Cost of a call: arithmetic in the reads of the quantised call and, for a sum, of the step; two launches.

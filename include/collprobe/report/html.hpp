@@ -81,6 +81,7 @@ private:
     std::uint64_t first_step_ = 0;
     std::uint64_t last_step_ = 0;
     report_mode mode_ = report_mode::gather;
+    std::string late_ranks_; ///< of the last step in which a rank stood out by its arrival
     std::string unequal_losses_; ///< of the last step whose mean loss over tokens is not that over ranks
 };
 

@@ -188,10 +188,10 @@ inline constexpr finding_facts finding_kinds[] = {
     // The norm of the gradient that the trainer computed (statistic) is not that of the step's results (threshold).
     {.kind = finding_kind::norm_differs, .name = "norm_differs",
         .sentence = "computed a gradient norm that is not that of the reduced gradient", .subject = "the ranks",
-        .evidence = "{statistic}, not {threshold}: it may be of a shard alone, of the gradient before the reduction, or "
-                    "of a scaled one",
+        .evidence = "{statistic}, not {threshold}: it may be of a shard alone, of the gradient before the reduction, "
+                    "or of a scaled one",
         .place = damage::none},
-    // A part of the result is of no input. Statistic: its share of the norm; threshold: what is allowed beyond rounding.
+    // A part of the result is of no input. Statistic: its share of the norm; threshold: what is allowed of it.
     {.kind = finding_kind::unexplained, .name = "unexplained",
         .sentence = "received a result, a part of which comes from no rank's input", .subject = "the ranks",
         .evidence = "{in result}{percent} % of it: micro-batches that were not observed, another gradient, or noise",

@@ -283,7 +283,7 @@ struct step_record {
     /// Adds a finding of one rank, or of none.
     void add(finding found) { detail::add_finding(findings, std::move(found)); }
 
-    /// Completes the findings by what follows from their kinds, the audits and the calls. To be called behind all checks.
+    /// Completes the findings by what follows from their kinds, the audits and the calls. Behind all checks.
     void settle_findings()
     {
         for (finding& each : findings) {

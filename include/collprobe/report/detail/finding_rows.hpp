@@ -68,7 +68,8 @@ COLLPROBE_COLD_INLINE bool is_told(const repeated_finding& each, const run_findi
     for (const repeated_finding& alarm : found.alarms()) {
         const finding& raised = alarm.first;
         if (raised.call != of.call) continue;
-        const bool has_ranks = std::includes(raised.ranks.begin(), raised.ranks.end(), of.ranks.begin(), of.ranks.end());
+        const bool has_ranks = std::all_of(
+            of.ranks.begin(), of.ranks.end(), [&raised](int rank) { return raised.names(rank); });
         const bool is_same = raised.what == of.what && (has_ranks || !raised.is_named());
         const bool is_within = has_ranks && raised.call >= 0 && alarm.first_step <= each.first_step
             && each.last_step <= alarm.last_step;
@@ -87,9 +88,10 @@ COLLPROBE_COLD_INLINE std::vector<finding_row> finding_rows(const run_findings& 
     const auto gravity = [](const finding_row& of) {
         return of.is_alarm ? 2 + static_cast<int>(of.of->first.action) : of.of->first.exact ? 1 : 0;
     };
-    std::stable_sort(rows.begin(), rows.end(), [&gravity](const finding_row& a, const finding_row& b) {
+    std::sort(rows.begin(), rows.end(), [&gravity](const finding_row& a, const finding_row& b) {
         const int more = gravity(a) - gravity(b);
-        return more != 0 ? more > 0 : a.of->steps > b.of->steps;
+        if (more != 0) return more > 0;
+        return a.of->steps != b.of->steps ? a.of->steps > b.of->steps : a.of < b.of; // of one list
     });
     return rows;
 }

@@ -96,6 +96,8 @@ COLLPROBE_COLD_INLINE void html_page::add(const step_record& record)
     if (const std::string losses = detail::loss_text(record); !losses.empty())
         unequal_losses_
             = "In step " + std::to_string(record.step) + ' ' + losses + ". The chart has the mean over ranks.";
+    if (const std::string last = detail::lateness_text(record); !last.empty())
+        late_ranks_ = "In step " + std::to_string(record.step) + ' ' + last + '.';
     series_.add(record);
     ranks_.add(record);
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
@@ -155,7 +157,8 @@ COLLPROBE_COLD_INLINE std::string html_page::data(const record_context& at, bool
     json.key("unread_calls").integer(found_.unread_calls()).key("alarm_count").integer(found_.alarm_count());
     const auto list = [&json](const char* what, const std::vector<repeated_finding>& all) {
         json.key(what).open('[');
-        for (std::size_t i = 0; i < all.size() && i < detail::most_finding_rows; ++i) detail::write_finding(json, all[i]);
+        for (std::size_t i = 0; i < all.size() && i < detail::most_finding_rows; ++i)
+            detail::write_finding(json, all[i]);
         json.close(']');
     };
     list("alarms", found_.alarms());
@@ -429,7 +432,7 @@ COLLPROBE_COLD_INLINE std::string html_page::text(const record_context& at, bool
     write_title(out, at, finished);
     out += "<main>\n";
     write_findings(out, at.run);
-    detail::write_charts(out, series_, unequal_losses_);
+    detail::write_charts(out, series_, {unequal_losses_, late_ranks_});
     detail::write_ranks(out, ranks_, mode_);
     write_calls(out);
     write_facts(out, at);

@@ -364,7 +364,8 @@ public:
         out.result_norm = square_root(result_squares_);
         const std::size_t before = out.findings.size();
         int wrong = 0;
-        for (int r = 0; r < ranks_; ++r) wrong += judge_told_norm(step.messages.header(r).gradient_norm, r, out) ? 1 : 0;
+        for (int r = 0; r < ranks_; ++r)
+            wrong += judge_told_norm(step.messages.header(r).gradient_norm, r, out) ? 1 : 0;
         if (2 * wrong > ranks_) { // the trainer's doing, not a rank's
             out.findings.resize(before + 1);
             out.findings[before].ranks.clear();
