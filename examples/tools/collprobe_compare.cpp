@@ -148,12 +148,12 @@ bool lacks_lines(const run_files& run)
 /// "ranks 0, 1 and 2", at most ten of them.
 std::string writers_in_words(const report::run_log& log)
 {
-    alarm_record named;
+    std::vector<int> ranks;
     for (const report::log_writer& each : log.writers()) {
-        if (each.rank >= 0) named.ranks.push_back(each.rank);
+        if (each.rank >= 0) ranks.push_back(each.rank);
     }
-    std::sort(named.ranks.begin(), named.ranks.end());
-    return named.ranks.empty() ? "a rank" : report::detail::list_named(named);
+    std::sort(ranks.begin(), ranks.end());
+    return ranks.empty() ? "a rank" : report::detail::list_ranks(ranks);
 }
 
 /// One line about the run, one about each thing that its files lack.

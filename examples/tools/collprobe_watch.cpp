@@ -70,7 +70,7 @@ public:
             add(line.step);
         } else if (line.what == kind::alarm) {
             ++by.alarms;
-            add(report::describe(line.alarm));
+            add(report::describe_alarm(line.alarm));
         } else if (line.what == kind::end) {
             by.has_ended = true;
             verdict_ = line.verdict;
@@ -151,11 +151,14 @@ private:
         step_ = step;
         step_.calls.clear();
         std::vector<int> ranks;
-        for (const suspect& each : step.suspects) {
-            if (each.rank < 0 || std::find(ranks.begin(), ranks.end(), each.rank) != ranks.end()) continue;
-            ranks.push_back(each.rank);
-            if (named_.size() <= static_cast<std::size_t>(each.rank)) named_.resize(static_cast<std::size_t>(each.rank) + 1);
-            ++named_[static_cast<std::size_t>(each.rank)];
+        for (const finding& each : step.findings)
+            ranks.insert(ranks.end(), each.ranks.begin(), each.ranks.end());
+        std::sort(ranks.begin(), ranks.end());
+        ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+        for (const int each : ranks) {
+            const auto rank = static_cast<std::size_t>(each);
+            if (named_.size() <= rank) named_.resize(rank + 1);
+            ++named_[rank];
         }
     }
     /// Keeps the last 64, to know those that another rank writes too.

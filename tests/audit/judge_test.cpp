@@ -25,14 +25,14 @@ entry unchecked(std::uint64_t digest)
 
 struct judgement {
     call_record call;
-    std::vector<suspect> suspects;
+    std::vector<finding> findings;
 };
 
 judgement judge(const std::vector<entry>& entries)
 {
     judgement result;
     detail::audit_judge judge(static_cast<int>(entries.size()));
-    judge.judge(entries, 4, result.call, result.suspects);
+    judge.judge(entries, 4, result.call, result.findings);
     return result;
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("equal bits that are the sum are no damage")
         CHECK(found.call.audit.where == damage::none);
         CHECK(found.call.audit.residual == 1);
         CHECK(found.call.audit.residual_limit == 8);
-        CHECK(found.suspects.empty());
+        CHECK(found.findings.empty());
     }
 }
 
@@ -61,12 +61,12 @@ TEST_CASE("equal bits that are not the sum were damaged in the reduction, and no
     CHECK_FALSE(found.call.audit.conserved);
     CHECK(found.call.audit.where == damage::reduce);
     CHECK(found.call.audit.culprits.empty());
-    REQUIRE(found.suspects.size() == 1);
-    CHECK(found.suspects[0].what == finding::sum_differs);
-    CHECK(found.suspects[0].rank == -1);
-    CHECK(found.suspects[0].call == 4);
-    CHECK(found.suspects[0].statistic == 99);
-    CHECK(found.suspects[0].threshold == 8);
+    REQUIRE(found.findings.size() == 1);
+    CHECK(found.findings[0].what == finding_kind::sum_differs);
+    CHECK(found.findings[0].rank() == -1);
+    CHECK(found.findings[0].call == 4);
+    CHECK(found.findings[0].statistic == 99);
+    CHECK(found.findings[0].threshold == 8);
 }
 
 TEST_CASE("who holds other bits than the majority is named, with or without a sum")
@@ -80,9 +80,9 @@ TEST_CASE("who holds other bits than the majority is named, with or without a su
             CHECK(found.call.audit.conserved);
             CHECK(found.call.audit.where == damage::broadcast);
             CHECK(found.call.audit.culprits == ranks{1});
-            REQUIRE(found.suspects.size() == 1);
-            CHECK(found.suspects[0].what == finding::result_differs);
-            CHECK(found.suspects[0].rank == 1);
+            REQUIRE(found.findings.size() == 1);
+            CHECK(found.findings[0].what == finding_kind::result_differs);
+            CHECK(found.findings[0].rank() == 1);
         }
     }
 }
@@ -113,10 +113,10 @@ TEST_CASE("without a right group it is unknown what happened, and nobody is name
         CHECK_FALSE(found.call.results_agree);
         CHECK(found.call.audit.where == damage::unknown);
         CHECK(found.call.audit.culprits.empty());
-        REQUIRE(found.suspects.size() == 1);
-        CHECK(found.suspects[0].what == finding::result_differs);
-        CHECK(found.suspects[0].rank == -1);
-        CHECK(found.suspects[0].statistic >= 2);
+        REQUIRE(found.findings.size() == 1);
+        CHECK(found.findings[0].what == finding_kind::result_differs);
+        CHECK(found.findings[0].rank() == -1);
+        CHECK(found.findings[0].statistic >= 2);
     }
 }
 
@@ -131,42 +131,42 @@ TEST_CASE("shards that arrived damaged name whom the digests speak against")
 {
     detail::gather_verdict verdict;
     call_record call;
-    std::vector<suspect> suspects;
+    std::vector<finding> findings;
     const call_audit& audit = call.audit;
-    detail::judge_gather_audit(verdict, 1, call, suspects);
+    detail::judge_gather_audit(verdict, 1, call, findings);
     CHECK(call.results_agree);
     CHECK(audit.where == damage::none);
-    CHECK(suspects.empty());
+    CHECK(findings.empty());
 
     verdict.damaged = 3;
     verdict.listed = 2;
     verdict.shard[0] = {.owner = 0, .receiver = 2, .culprit = detail::gather_culprit::receiver};
     verdict.shard[1] = {.owner = 1, .receiver = 2, .culprit = detail::gather_culprit::receiver};
-    detail::judge_gather_audit(verdict, 1, call, suspects);
+    detail::judge_gather_audit(verdict, 1, call, findings);
     CHECK_FALSE(call.results_agree);
     CHECK(audit.where == damage::broadcast);
     CHECK(audit.culprits == ranks{2});
-    REQUIRE(suspects.size() == 1);
-    CHECK(suspects[0].rank == 2);
-    CHECK(suspects[0].what == finding::shard_differs);
-    CHECK(suspects[0].call == 1);
+    REQUIRE(findings.size() == 1);
+    CHECK(findings[0].rank() == 2);
+    CHECK(findings[0].what == finding_kind::shard_differs);
+    CHECK(findings[0].call == 1);
 
-    CHECK(suspects[0].other_rank == 0);
+    CHECK(findings[0].other_rank == 0);
 
     verdict.shard[0] = {.owner = 3, .receiver = 0, .culprit = detail::gather_culprit::owner};
     verdict.shard[1] = {.owner = 3, .receiver = 1, .culprit = detail::gather_culprit::owner};
-    suspects.clear();
-    detail::judge_gather_audit(verdict, 1, call, suspects);
+    findings.clear();
+    detail::judge_gather_audit(verdict, 1, call, findings);
     CHECK(audit.where == damage::input);
-    REQUIRE(suspects.size() == 1);
-    CHECK(suspects[0].rank == 3);
-    CHECK(suspects[0].other_rank == 3);
+    REQUIRE(findings.size() == 1);
+    CHECK(findings[0].rank() == 3);
+    CHECK(findings[0].other_rank == 3);
 
     verdict.shard[0].culprit = verdict.shard[1].culprit = detail::gather_culprit::unknown;
-    suspects.clear();
-    detail::judge_gather_audit(verdict, 1, call, suspects);
+    findings.clear();
+    detail::judge_gather_audit(verdict, 1, call, findings);
     CHECK(audit.where == damage::unknown);
     CHECK(audit.culprits.empty());
-    REQUIRE(suspects.size() == 1);
-    CHECK(suspects[0].rank == -1);
+    REQUIRE(findings.size() == 1);
+    CHECK(findings[0].rank() == -1);
 }

@@ -54,11 +54,11 @@ TEST_CASE("what is not known yet is NaN by its bits")
 
 TEST_CASE("every enumerator has a name")
 {
-    for (int i = 0; i <= static_cast<int>(finding::cosine); ++i) CHECK(std::strcmp(name(static_cast<finding>(i)), "unknown") != 0);
+    for (int i = 0; i <= static_cast<int>(finding_kind::cosine); ++i) CHECK(std::strcmp(name(static_cast<finding_kind>(i)), "unknown") != 0);
     for (int i = 0; i <= static_cast<int>(collective::split); ++i) {
         CHECK(std::strcmp(name(static_cast<collective>(i)), "unknown") != 0);
     }
-    CHECK(std::strcmp(name(static_cast<finding>(99)), "unknown") == 0);
+    CHECK(std::strcmp(name(static_cast<finding_kind>(99)), "unknown") == 0);
     CHECK(std::strcmp(name(report_mode::summary), "summary") == 0);
 }
 

@@ -101,7 +101,8 @@ expect(lambda l: steps(l)[1]["calls"][0].update(type="bfloat16"), "first in step
 expect(lambda l: l.remove(steps(l)[3]), "! steps 3 to 3 are missing")
 expect(lambda l: l.remove(steps(l)[5]), "other calls first in step 5: only A has this step")
 expect(lambda l: l.pop(), "! the log of rank 0 has no end", code=0)
-expect(lambda l: steps(l)[3]["suspects"].append({"rank": 2, "other_rank": None, "bucket": 1, "check": "stale"}),
+expect(lambda l: steps(l)[3]["findings"].append({"check": "stale", "ranks": [2], "other_rank": None, "bucket": 1, "statistic": 1,
+           "threshold": 0, "false_alarms_per_step": 0, "damage": "input", "advice": "skip", "source": None}),
        "other findings, or other numbers of ranks or calls, in 1 step, first in step 3")
 expect(lambda l: steps(l)[3]["calls"][1].update(results_agree=False), "in 1 step, first in step 3")
 expect(lambda l: steps(l)[3]["loss"]["by_rank"].__setitem__(2, 9), "in 1 step, first in step 3")

@@ -27,11 +27,12 @@ def line(kind, run="run", writer=0, **members):
         "time_us": int(time.time() * 1e6), "records_dropped": 0, **members}) + "\n"
 
 
-def step(number, suspects=(), ranks=2, **more):
+def step(number, named=(), ranks=2, **more):
     part = {"mean": 0.5, "std": 0, "std_sample": 0, "range": 0, "cv": 0.25, "by_rank": [0.25, 0.75]}
     return line("step", step=number, ranks=ranks, loss=part, grad_norm=part, noise_scale=0, cosine={"mean_pairwise": 0.125,
-        "pooled": 0, "predicted": 0, "leave_one_out": [0.5, "nan"]}, suspects=[{"rank": rank, "other_rank": None,
-        "bucket": None, "check": "loss", "statistic": 1, "threshold": 1, "index": None} for rank in suspects], **more)
+        "pooled": 0, "predicted": 0, "leave_one_out": [0.5, "nan"]}, findings=[{"check": "loss", "ranks": [rank],
+        "other_rank": None, "bucket": None, "exact": False, "statistic": 1, "threshold": 1, "index": None,
+        "false_alarms_per_step": 1e-4, "damage": "input", "advice": "recheck", "source": None} for rank in named], **more)
 
 
 def alarm(number, writer=0, name="wte", **more):
@@ -136,7 +137,7 @@ write("watch_evil.jsonl", alarm(1, name=evil, ).replace('"run": "run"', '"run": 
 write("watch_evil.jsonl", end().replace('"run": "run"', '"run": ' + json.dumps(evil)).replace("over", "\\u001b]0;title\\u0007"))
 out = once("watch_evil.jsonl")
 assert "?[31m???2J" not in out and out.startswith("?[31m??2J????red (2 ranks): step 1"), out
-assert "bucket 0 '?[31m??2J????red': rank 1 sent the data that it had sent last (stale)" in out and "It is ?]0;title?." in out
+assert "bucket 0 '?[31m??2J????red': rank 1 sent the same data as in the last such call (stale)" in out and "It is ?]0;title?." in out
 assert all(character >= " " or character == "\n" for character in out)
 shown = terminal("watch_evil.jsonl")
 assert shown.end() == 0
@@ -147,11 +148,11 @@ assert not re.search(rb"[\x00-\x09\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]", rest)
 for writer in range(2):
     text = line("run", writer=writer, comm_id="", global_rank=writer, ranks=2, started_us=1)
     for number in range(10):
-        text += step(number, suspects=[1, 1] if number > 5 else []).replace('"writer": 0', f'"writer": {writer}')
+        text += step(number, named=[1, 1] if number > 5 else []).replace('"writer": 0', f'"writer": {writer}')
         text += alarm(number, writer=writer)
     write(f"watch_rank{writer}.jsonl", text)
 out = once("watch_rank0.jsonl", "watch_rank1.jsonl")
-assert out.count("alarm: ") == 5 and "alarm: step 9, bucket 0 'wte': rank 1 sent the data that it had sent last (stale)" in out, out
+assert out.count("alarm: ") == 5 and "alarm: step 9, bucket 0 'wte': rank 1 sent the same data as in the last such call (stale)" in out, out
 assert "step 4," not in out and ": step 9, alarms 10, loss 0.5, grad norm 0.5 (std / mean 0.25), cosine 0.125, records dropped 0\n" in out, out
 assert re.search(r"^0 +0.25 +0.25 +0.5 +0$", out, re.M) and re.search(r"^1 +0.75 +0.75 +- +4$", out, re.M), out
 assert re.search(r"^last line [0-9.]+ s ago$", out, re.M), out
@@ -170,8 +171,8 @@ write("watch_found.jsonl", step(30)
     + found("zeros", ranks=[1], since=14))
 out = once("watch_found.jsonl")
 assert "since step 30 without all_reduce 'head' (1,024 elements of float, train.cpp:8), made in all 28 steps before" in out, out
-assert "'lr': rank 1 held another value" in out and "has 0.5, most ranks have 0.25, since step 12" in out, out
-assert "sent zeros only, where others have not, since step 14" in out, out
+assert "'lr': rank 1 held another value" in out and ": 0.5, most ranks have 0.25, since step 12" in out, out
+assert "sent zeros only, where others did not (zeros): since step 14" in out, out
 
 # A run that starts again in the same file, and a line that is none.
 shown = terminal("watch_again.jsonl")

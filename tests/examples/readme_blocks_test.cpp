@@ -48,16 +48,16 @@ struct healthy_rank {
 /// Nobody is a suspect. Ranks that share cores may be late in fact.
 void check(const collprobe::step_record& record)
 {
-    for (const collprobe::suspect& each : record.suspects) {
-        if (each.what == collprobe::finding::late || each.evidence.metric == collprobe::finding::late) continue;
+    for (const collprobe::finding& each : record.findings) {
+        if (each.what == collprobe::finding_kind::late || each.evidence.metric == collprobe::finding_kind::late) continue;
         collprobe::testing::require(false, "step " + std::to_string(record.step) + ": " + collprobe::report::describe(each));
     }
 }
 void check(const collprobe::step_record& record, collprobe::alarms& watch)
 {
     check(record);
-    for (const collprobe::alarm_record& each : watch.judge(record))
-        collprobe::testing::require(each.what == collprobe::finding::late, "an alarm: " + collprobe::report::describe(each));
+    for (const collprobe::finding& each : watch.judge(record))
+        collprobe::testing::require(each.what == collprobe::finding_kind::late, "an alarm: " + collprobe::report::describe_alarm(each));
 }
 template <class Probe>
 void check_rest(Probe& comm)
@@ -89,7 +89,7 @@ TEST_CASE("the audit's first block")
             // from include/collprobe/audit/README.md:
             comm.all_reduce(gradient, view(gradient), reduction::sum, stream);
             comm.end_step(step, {.loss = loss}, stream);
-            if (comm.poll(record)) alarms.judge(record);           // record.calls[i].audit, record.suspects
+            if (comm.poll(record)) alarms.judge(record);           // record.calls[i].audit, record.findings
             // end
         }
         check_rest(comm);
@@ -168,7 +168,7 @@ TEST_CASE("the alarms' block")
             probe.end_step(step, {.loss = mine.loss}, stream);
             // from include/collprobe/alarm/README.md:
             while (comm.poll(record))
-                for (const alarm_record& raised : watch.judge(record)) std::puts(report::describe(raised).c_str());
+                for (const finding& raised : watch.judge(record)) std::puts(report::describe_alarm(raised).c_str());
             // end
         }
         check_rest(probe);

@@ -60,9 +60,9 @@ run_log make_log(std::uint64_t steps, int ranks = 4)
     return make_log(steps, [](step_record&) {}, ranks);
 }
 
-alarm_record make_alarm(std::uint64_t step, finding what, int call, std::vector<int> ranks)
+finding make_alarm(std::uint64_t step, finding_kind what, int call, std::vector<int> ranks)
 {
-    alarm_record raised;
+    finding raised;
     raised.step = step;
     raised.what = what;
     raised.call = call;
@@ -204,7 +204,7 @@ TEST_CASE("equal results with other findings or other numbers by rank differ")
         CHECK(contains(verdict(found), "in 1 step, first in step 7"));
         CHECK_FALSE(contains(describe(found), "identical"));
     };
-    check([](step_record& r) { r.suspects = {{.rank = 3, .call = 1, .what = finding::result_differs}}; });
+    check([](step_record& r) { r.findings = {{.ranks = {3}, .call = 1, .what = finding_kind::result_differs}}; });
     check([](step_record& r) { r.calls[1].results_agree = false; });
     check([](step_record& r) { r.calls[1].nonfinite = 1; });
     check([](step_record& r) { r.calls[2].result_norm = 9; });
@@ -212,7 +212,7 @@ TEST_CASE("equal results with other findings or other numbers by rank differ")
     check([](step_record& r) { r.losses = {1, 2, 3, 4}; });
     check([](step_record& r) { r.gradient_norms = {1, undefined, 3, 4}; });
     // Who comes late is of time.
-    const auto late = [](step_record& r) { r.suspects = {{.rank = 3, .what = finding::late}}; };
+    const auto late = [](step_record& r) { r.findings = {{.ranks = {3}, .what = finding_kind::late}}; };
     CHECK(compare(make_log(20, 4), make_log(20, late)).outcome == comparison_outcome::identical);
 }
 
@@ -438,38 +438,38 @@ TEST_CASE("a metric's verdict at the edges")
 
 TEST_CASE("alarms that one run alone has are listed, and count unless they are of time")
 {
-    const auto with = [](std::vector<alarm_record> raised) {
+    const auto with = [](std::vector<finding> raised) {
         run_log log = make_log(9);
-        for (const alarm_record& each : raised) log.add(each, 0);
+        for (const finding& each : raised) log.add(each, 0);
         return log;
     };
-    const alarm_record both = make_alarm(2, finding::stale, 0, {1});
-    const run_log a = with({both, make_alarm(3, finding::non_finite, 1, {0, 2})});
-    const run_log b = with({make_alarm(7, finding::result_differs, 2, {3}), make_alarm(5, finding::result_differs, 2, {3}), both});
+    const finding both = make_alarm(2, finding_kind::stale, 0, {1});
+    const run_log a = with({both, make_alarm(3, finding_kind::non_finite, 1, {0, 2})});
+    const run_log b = with({make_alarm(7, finding_kind::result_differs, 2, {3}), make_alarm(5, finding_kind::result_differs, 2, {3}), both});
     const run_comparison found = compare(a, b);
     CHECK(found.outcome == comparison_outcome::differ);
     REQUIRE(found.new_alarms.size() == 1);
-    CHECK(found.new_alarms[0].what == finding::result_differs);
+    CHECK(found.new_alarms[0].what == finding_kind::result_differs);
     CHECK(found.new_alarms[0].steps == std::vector<std::uint64_t>{5, 7});
     REQUIRE(found.gone_alarms.size() == 1);
     CHECK(contains(describe(found), "alarm only in B: step 5 and 1 more step, bucket 2 'wte': result_differs: rank 3\n"));
     CHECK(contains(describe(found), "alarm only in A: step 3, bucket 1 'wte': non_finite: ranks 0 and 2\n"));
 
     const auto of_value = [](const char* value) {
-        alarm_record raised = make_alarm(3, finding::value_differs, -1, {2});
+        finding raised = make_alarm(3, finding_kind::value_differs, -1, {2});
         raised.site = call_site::named(value);
         return raised;
     };
     const std::string values = describe(compare(with({of_value("lr")}), with({of_value("lr"), of_value("seed")})));
     CHECK(contains(values, "alarm only in B: step 3, 'seed': value_differs: rank 2\n"));
     CHECK(!contains(values, "'lr'"));
-    alarm_record missing = make_alarm(3, finding::call_missing, -1, {});
+    finding missing = make_alarm(3, finding_kind::call_missing, -1, {});
     missing.site = {};
     missing.other.site.name = "wte";
     const std::string without = describe(compare(with({}), with({missing})));
     CHECK(contains(without, "alarm only in B: step 3, 'wte': call_missing: the ranks\n"));
 
-    const run_comparison late = compare(with({}), with({make_alarm(3, finding::late, -1, {2})}));
+    const run_comparison late = compare(with({}), with({make_alarm(3, finding_kind::late, -1, {2})}));
     CHECK(late.outcome == comparison_outcome::identical);
     CHECK(late.new_alarms.size() == 1);
 }

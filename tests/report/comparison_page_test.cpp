@@ -34,11 +34,11 @@ report::run_log log_of(const std::string& run, std::uint64_t digest, double samp
         call.result_sample = {1, step < 7 ? 2 : 2 + sample};
         log.add(record);
         if (!alarm || step != 9) continue;
-        alarm_record raised;
+        finding raised;
         raised.step = step;
         raised.call = 0;
         raised.ranks = {2};
-        raised.what = finding::stale;
+        raised.what = finding_kind::stale;
         log.add(raised);
     }
     return log;
@@ -68,7 +68,7 @@ TEST_CASE("the page of runs that part names the call, draws the growth and lists
     CHECK(contains(page, "<svg"));
     CHECK(contains(page, "Alarms only in B"));
     CHECK(contains(page, "rank 2"));
-    CHECK(contains(page, "sent the data that it had sent last"));
+    CHECK(contains(page, "sent the same data as in the last such call"));
     CHECK(contains(page, "b&lt;i&gt;"));
     CHECK_FALSE(contains(page, "<i>"));
     CHECK_FALSE(contains(page, "<b>\xff"));

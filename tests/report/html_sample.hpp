@@ -107,9 +107,9 @@ inline collprobe::step_record made_up_step(const made_up_run& of, std::uint64_t 
     record.cosine.noise_scale = 1 / record.cosine.pooled - 1;
     if (step > 10) record.cosine.predicted_cosine = 0.5 - 0.35 * done;
 
-    const auto blame = [&](int rank, int call, finding what, double statistic, double threshold, bool exact, double rate) {
-        suspect named;
-        named.rank = rank;
+    const auto blame = [&](int rank, int call, finding_kind what, double statistic, double threshold, bool exact, double rate) {
+        finding named;
+        named.ranks = {rank};
         named.call = call;
         named.what = what;
         named.statistic = statistic;
@@ -117,24 +117,24 @@ inline collprobe::step_record made_up_step(const made_up_run& of, std::uint64_t 
         named.exact = exact;
         named.false_alarms_per_step = rate;
         if (call >= 0) named.site = record.calls[static_cast<std::size_t>(call)].site;
-        record.suspects.push_back(named);
+        record.findings.push_back(named);
     };
     if (is(3, 0.3) || is(3, 0.34)) {
         record.calls[1].results_agree = false;
         record.calls[1].audit.where = damage::broadcast;
         record.calls[1].audit.culprits = {3};
-        blame(3, 1, finding::result_differs, 1, 0, true, 0);
+        blame(3, 1, finding_kind::result_differs, 1, 0, true, 0);
     }
     if (is(6, 0.8)) {
         record.calls[2].nonfinite = 1234;
         record.losses[6] = collprobe::detail::not_a_number();
-        blame(6, 2, finding::non_finite, 1234, 0, true, 0);
+        blame(6, 2, finding_kind::non_finite, 1234, 0, true, 0);
     }
-    if (is(1, 0.62)) blame(1, -1, finding::gradient_norm, 19.2, 7.4, false, 0);
+    if (is(1, 0.62)) blame(1, -1, finding_kind::gradient_norm, 19.2, 7.4, false, 0);
     for (const double at : {0.45, 0.47, 0.48}) {
-        if (is(5, at)) blame(5, 0, finding::stale, 1, 0, true, 0);
+        if (is(5, at)) blame(5, 0, finding_kind::stale, 1, 0, true, 0);
     }
-    if (of.faults && ranks > 2 && step == of.steps / 2 + 5) blame(2, -1, finding::late, 3.6e6, 1.1e6, false, 1e-5);
+    if (of.faults && ranks > 2 && step == of.steps / 2 + 5) blame(2, -1, finding_kind::late, 3.6e6, 1.1e6, false, 1e-5);
     if (of.quantised) {
         for (std::size_t c = 0; c < 3; ++c) {
             call_quantisation& codes = record.calls[c].quantisation;
@@ -162,41 +162,41 @@ inline collprobe::step_record made_up_step(const made_up_run& of, std::uint64_t 
         record.cosine.mean_pairwise = collprobe::detail::not_a_number();
         record.lateness_by_rank.clear();
         record.lateness = {};
-        std::vector<suspect> kept;
-        for (const suspect& each : record.suspects) {
-            if (each.what == finding::non_finite) kept.push_back(each);
+        std::vector<finding> kept;
+        for (const finding& each : record.findings) {
+            if (each.what == finding_kind::non_finite) kept.push_back(each);
         }
-        record.suspects = kept;
+        record.findings = kept;
     }
     return record;
 }
 
 /// An alarm for each suspect, with the advice that `alarms` would give.
-inline std::vector<collprobe::alarm_record> made_up_alarms(const collprobe::step_record& record)
+inline std::vector<collprobe::finding> made_up_alarms(const collprobe::step_record& record)
 {
     using namespace collprobe;
-    std::vector<alarm_record> raised;
-    for (const suspect& named : record.suspects) {
-        alarm_record next;
+    std::vector<finding> raised;
+    for (const finding& named : record.findings) {
+        finding next;
         next.step = record.step;
         next.call = named.call;
         next.what = named.what;
-        if (named.rank >= 0) next.ranks = {named.rank};
+        if (named.rank() >= 0) next.ranks = {named.rank()};
         next.statistic = named.statistic;
         next.threshold = named.threshold;
         next.site = named.site;
         next.where = damage::input;
         next.action = advice::skip;
-        if (named.what == finding::result_differs) {
+        if (named.what == finding_kind::result_differs) {
             next.where = damage::broadcast;
             next.action = advice::resync;
             next.source = 0;
         }
-        if (named.what == finding::gradient_norm) {
+        if (named.what == finding_kind::gradient_norm) {
             next.action = advice::recheck;
             next.false_alarms_per_step = 2.9e-7;
         }
-        if (named.what == finding::late) {
+        if (named.what == finding_kind::late) {
             next.where = damage::none;
             next.action = advice::none;
             next.false_alarms_per_step = named.false_alarms_per_step;

@@ -29,7 +29,7 @@ int main(int argc, char** argv)
             at.unix_ns += 1'250'000'000;
             const step_record record = made_up_step(of, step);
             page.on_step(record, at);
-            for (const alarm_record& raised : made_up_alarms(record)) page.on_alarm(raised, at);
+            for (const finding& raised : made_up_alarms(record)) page.on_alarm(raised, at);
         }
         if (of.inspected) page.on_inspection(made_up_inspection(), at);
         page.close(at);

@@ -175,7 +175,7 @@ html_page made_up_page(const made_up_run& of)
     for (std::uint64_t step = 0; step < of.steps; ++step) {
         const step_record record = made_up_step(of, step);
         page.add(record);
-        for (const alarm_record& raised : made_up_alarms(record)) page.add(raised);
+        for (const finding& raised : made_up_alarms(record)) page.add(raised);
     }
     return page;
 }
@@ -199,7 +199,7 @@ TEST_CASE("the page has the verdict of the findings in the text and in the data"
         for (std::uint64_t step = 0; step < 120; ++step) {
             const step_record record = made_up_step({.ranks = 8, .steps = 120, .faults = faults}, step);
             expected.add(record);
-            for (const alarm_record& raised : made_up_alarms(record)) expected.add(raised);
+            for (const finding& raised : made_up_alarms(record)) expected.add(raised);
         }
         const std::string text = page_of(page);
         CHECK(unescaped(between(text, "<p id=\"verdict\">", "</p>")) == expected.verdict());
@@ -231,19 +231,19 @@ TEST_CASE("the mark beside the verdict is look for statistics and act for exact 
     page.add(record);
     CHECK(level(page) == "fine");
 
-    suspect named;
-    named.rank = 0;
-    named.what = finding::loss;
+    finding named;
+    named.ranks = {0};
+    named.what = finding_kind::loss;
     named.exact = false;
-    record.suspects = {named};
+    record.findings = {named};
     html_page with_statistics = page;
     with_statistics.add(record);
     CHECK(level(with_statistics) == "look");
-    record.suspects[0].exact = true;
+    record.findings[0].exact = true;
     html_page with_exact = page;
     with_exact.add(record);
     CHECK(level(with_exact) == "act");
-    alarm_record raised;
+    finding raised;
     raised.action = advice::recheck;
     with_exact.add(raised); // judged: the advice counts
     CHECK(level(with_exact) == "look");
@@ -252,7 +252,7 @@ TEST_CASE("the mark beside the verdict is look for statistics and act for exact 
     CHECK(level(with_exact) == "act");
 
     html_page blind;
-    record.suspects.clear();
+    record.findings.clear();
     record.unread_calls = 3;
     blind.add(record);
     CHECK(level(blind) == "look");
@@ -285,13 +285,13 @@ TEST_CASE("a page of 10000 steps of 64 ranks with alarms everywhere has less tha
         record.lateness.behind = 1e6 * next();
         record.calls[0].results_agree = step % 2 == 0;
         record.calls[1].nonfinite = step % 3;
-        record.suspects.clear();
-        alarm_record raised;
+        record.findings.clear();
+        finding raised;
         raised.step = record.step;
         raised.ranks = {static_cast<int>(step % 64)};
-        suspect named;
-        named.rank = raised.ranks[0];
-        record.suspects.push_back(named);
+        finding named;
+        named.ranks = {raised.ranks[0]};
+        record.findings.push_back(named);
         page.add(record);
         page.add(raised);
     }
@@ -377,9 +377,9 @@ TEST_CASE("a rank apart from the others is shown at its distance and one that a 
         if (step == 650) record.losses[8] = 10 + 10 * 0.2966;
         if (step == 700) record.losses[2] = infinite;
         if (step == 800) {
-            suspect named;
-            named.rank = 4;
-            record.suspects = {named, named};
+            finding named;
+            named.ranks = {4};
+            record.findings = {named, named};
         }
         ranks.add(record);
     }
@@ -410,9 +410,9 @@ TEST_CASE("of many ranks the worst are shown and named ranks among them")
     record.ranks = 300;
     for (int rank = 0; rank < 300; ++rank) record.losses.push_back(rank % 7);
     record.losses[123] = 1e6;
-    suspect named;
-    named.rank = 251;
-    record.suspects = {named};
+    finding named;
+    named.ranks = {251};
+    record.findings = {named};
     ranks.add(record);
     const std::vector<const parts::rank_row*> rows = ranks.shown();
     CHECK(rows.size() == 64);
@@ -454,18 +454,18 @@ TEST_CASE("foreign text stays text")
         record.calls[0].audit.checked = record.calls[0].audit.sum_checked = true;
         record.calls[0].audit.residual_limit = 1;
         record.calls[0].quantisation.seen = true;
-        suspect named;
-        named.rank = 0;
+        finding named;
+        named.ranks = {0};
         named.call = 0;
         named.site = record.calls[0].site;
-        record.suspects = {named};
+        record.findings = {named};
         page.add(record);
         inspection inspected;
         inspected.communicator = text;
         page.add(inspected);
         for (const bool alarmed : {false, true}) {
             if (alarmed) {
-                alarm_record raised;
+                finding raised;
                 raised.step = 3;
                 raised.call = 0;
                 raised.ranks = {0};
@@ -528,11 +528,11 @@ TEST_CASE("odd runs make a page")
                     record.lateness.behind = value;
                     record.lateness_by_rank.resize(3);
                     record.lateness_by_rank[1].latest = value;
-                    suspect named;
-                    named.rank = 1;
+                    finding named;
+                    named.ranks = {1};
                     named.statistic = value;
                     named.threshold = second;
-                    record.suspects = {named};
+                    record.findings = {named};
                     page.add(record);
                 }
                 page_of(page);
@@ -557,13 +557,13 @@ TEST_CASE("odd runs make a page")
         html_page page;
         page.add(plain_step(0, 1));
         for (int rank = 0; rank < 1000; ++rank) {
-            alarm_record raised;
+            finding raised;
             raised.ranks = {rank};
             page.add(raised);
         }
         const std::string text = page_of(page);
         CHECK(text.find("The table has 50 of 1000 rows.") != text.npos);
-        CHECK(count_of(between(text, "aria-label=\"Suspects\"", "</table>"), "<tr>") == 51);
+        CHECK(count_of(between(text, "aria-label=\"Findings\"", "</table>"), "<tr>") == 51);
     }
     SUBCASE("numbers only every tenth step are still a line")
     {
@@ -575,26 +575,26 @@ TEST_CASE("odd runs make a page")
     }
 }
 
-TEST_CASE("alarms come first in the table of suspects and a finding that an alarm tells is not told again")
+TEST_CASE("alarms come first in the table of findings and a finding that an alarm tells is not told again")
 {
     html_page page;
     step_record record = plain_step(0, 1);
     record.ranks = 8;
-    suspect named;
-    named.rank = 3;
+    finding named;
+    named.ranks = {3};
     named.call = 1;
-    named.what = finding::result_differs;
-    suspect other;
-    other.rank = 5;
-    other.what = finding::loss;
+    named.what = finding_kind::result_differs;
+    finding other;
+    other.ranks = {5};
+    other.what = finding_kind::loss;
     other.exact = false;
     other.statistic = 9.5;
     other.threshold = 7;
-    record.suspects = {other, named};
+    record.findings = {other, named};
     page.add(record);
-    alarm_record raised;
+    finding raised;
     raised.call = 1;
-    raised.what = finding::result_differs;
+    raised.what = finding_kind::result_differs;
     raised.ranks = {3};
     raised.action = advice::resync;
     raised.source = 0;
@@ -602,7 +602,7 @@ TEST_CASE("alarms come first in the table of suspects and a finding that an alar
     run_record run = describe_made_up({});
     run.nodes = 0;
     run.rank = 5;
-    const std::string table = between(page_of(page, run), "aria-label=\"Suspects\"", "</table>");
+    const std::string table = between(page_of(page, run), "aria-label=\"Findings\"", "</table>");
     CHECK(count_of(table, "<tr>") == 3); // with the heading
     CHECK(table.find("rank 3") < table.find("rank 5"));
     CHECK(table.find("resync from rank 0") != table.npos);

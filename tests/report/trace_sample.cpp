@@ -41,12 +41,12 @@ public:
         record.cosine.mean_pairwise = -0.25;
         return record;
     }
-    alarm_record alarm(const step_record& about)
+    finding alarm(const step_record& about)
     {
-        alarm_record raised;
+        finding raised;
         raised.step = about.step - below(3) * (about.step > 3 ? 1 : 0);
         raised.call = static_cast<int>(below(7)) - 1;
-        raised.what = static_cast<finding>(below(13));
+        raised.what = static_cast<finding_kind>(below(13));
         for (int rank = 0; rank < ranks_; ++rank) {
             if (below(3) == 0) raised.ranks.push_back(rank);
         }

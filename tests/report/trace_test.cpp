@@ -386,10 +386,10 @@ TEST_CASE("an alarm is a slice, an instant and an arrow from the call of the fir
                     {call_that_ends(left, {10, 10, 10, 10}), call_that_ends(left + 100, {90, 90, 90, 90})}),
             2 * s + step * 2'560'000);
     }
-    alarm_record raised;
+    finding raised;
     raised.step = 1;
     raised.call = 0;
-    raised.what = finding::result_differs;
+    raised.what = finding_kind::result_differs;
     raised.ranks = {2, 3};
     raised.action = advice::resync;
     raised.source = 0;
@@ -429,7 +429,7 @@ TEST_CASE("an alarm is a slice, an instant and an arrow from the call of the fir
 TEST_CASE("alarms after eight further steps have no arrow, and memory does not grow")
 {
     traced out(traced_run(1));
-    alarm_record raised;
+    finding raised;
     raised.ranks = {0};
     for (std::uint64_t step = 0; step < 10; ++step) {
         const auto left = static_cast<std::uint32_t>(1000 * (step + 1));
@@ -444,7 +444,7 @@ TEST_CASE("an alarm about a call without times points from its step")
 {
     traced out(traced_run(2));
     out.add(step_of(0, 2, {call_record()}), 2 * s);
-    alarm_record raised;
+    finding raised;
     raised.call = 0;
     raised.ranks = {1};
     out.add(raised, 2 * s);
@@ -467,7 +467,7 @@ TEST_CASE("one file per rank has each thing once")
         step_record counted = step_of(1, 3, {call_that_ends(5000, {10, 20, 30})});
         counted.loss.mean = 2;
         out.add(counted, 2 * s + 5 * ms);
-        alarm_record raised;
+        finding raised;
         raised.call = 0;
         raised.ranks = {2};
         out.add(raised, 2 * s + 6 * ms);
@@ -515,7 +515,7 @@ TEST_CASE("foreign texts cannot break a line, end a string or leave their member
         call_record call = call_that_ends(100, {10});
         call.site = {nasty.c_str(), "f", 1, nasty.c_str()};
         out.add(step_of(0, 1, {call, call_record()}), 2 * s);
-        alarm_record raised;
+        finding raised;
         raised.call = 0;
         raised.site = call.site;
         out.add(raised, 2 * s);
@@ -559,7 +559,7 @@ TEST_CASE("an alarm and a step with absurd numbers do not stop the trace")
     out.text.add(out.all, record, {run, 0, 0});
     out.text.add(out.all, record, {run, ~std::uint64_t{0}, 0});
     out.text.add(out.all, record, {run, 5, 0});
-    alarm_record raised;
+    finding raised;
     raised.step = 1;
     raised.call = 1000;
     raised.ranks = {1000};
@@ -586,7 +586,7 @@ TEST_CASE("a sink writes the file, stops at its size and ends it; an empty path 
             each->on_step(step_of(step, 2, {call_that_ends(left, {10, 10})}), {run, trace_begin + (2 + step) * s, 0});
             if (each == &out) CHECK(text_of(path).ends_with("}}")); // at any time whole events, only the end is missing
         }
-        alarm_record raised;
+        finding raised;
         each->on_alarm(raised, {run, trace_begin + 9 * s, 0});
         each->close({run, trace_begin + 9 * s, 0});
     }
@@ -613,7 +613,7 @@ TEST_CASE("records that several threads put reach the file, and it is complete")
         });
         for (std::uint64_t step = 0; step < 20; ++step) {
             out.put(step_of(step, 1, {call_that_ends(static_cast<std::uint32_t>(1000 * step), {10})}));
-            alarm_record raised;
+            finding raised;
             raised.step = step;
             out.put(raised);
         }

@@ -58,8 +58,8 @@ struct audit_keys {
 } // namespace detail
 
 /// A part of a step that checks results: whether all ranks hold the same bits, and whether a sum is the sum of the
-/// inputs. Use: `probed comm(world, options, audit())`; its findings are in `call_record::audit` and in the suspects:
-/// which call was damaged, where, and which ranks hold the damage. audit/README.md says what is seen and what is not.
+/// inputs. Use: `probed comm(world, options, audit())`; it fills `call_record::audit` and adds findings: which call was
+/// damaged, where, and which ranks hold the damage. audit/README.md says what is seen and what is not.
 /// Checked, for all element types: all-reduce (agreement; sums and averages of floating point by a checksum),
 /// reduce-scatter (that sum, over all parts), all-gather (digests of the shards; agreement in a `summary` and of
 /// codes), broadcast (agreement). Cost of a call, beyond the step's own: one read of the result if the step takes no
@@ -231,7 +231,7 @@ COLLPROBE_COLD_INLINE void audit::judge(const part_entries<entry>& entries, step
 
 COLLPROBE_COLD_INLINE void audit::judge_summary(const part_summaries<summary>& summaries, step_record& record) const
 {
-    const std::size_t first = record.suspects.size();
+    const std::size_t first = record.findings.size();
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
         call_record& call = record.calls[c];
         if (!detail::is_audited(call)) continue;
@@ -252,14 +252,14 @@ COLLPROBE_COLD_INLINE void audit::judge_summary(const part_summaries<summary>& s
         if (!call.results_agree) {
             out.where = damage::unknown;
             if (agreed_before) {
-                record.suspects.push_back({.call = index, .what = finding::result_differs, .statistic = 2});
+                record.findings.push_back({.call = index, .what = finding_kind::result_differs, .statistic = 2});
             }
         } else if (!out.conserved) {
             out.where = all_checked ? damage::reduce : damage::unknown;
         }
         if (!out.conserved) {
-            record.suspects.push_back(
-                {.call = index, .what = finding::sum_differs, .statistic = out.residual, .threshold = 1});
+            record.findings.push_back(
+                {.call = index, .what = finding_kind::sum_differs, .statistic = out.residual, .threshold = 1});
         }
         detail::leave_open(call);
         detail::note_overflow(call);

@@ -66,7 +66,7 @@ public:
             "a step has one block for each call and rank", where);
         steps_.judge(step, out);
         audit_calls(step, out);
-        detail::place_suspects(steps_.calls(), out);
+        out.settle_findings();
     }
 
     /// Forgets all steps, as after a restart from a checkpoint.

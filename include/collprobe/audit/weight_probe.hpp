@@ -36,14 +36,14 @@ struct weight_probe_options {
     /// 4096. A small buffer has no more bins than elements (but at least 64).
     std::uint32_t bins = 0;
     std::uint64_t seed = sketch_options().seed; ///< with that of the audit, both use one read
-    /// Forms that are no suspects. Empty: of an average `mean` and `token_weighted`, of a sum these and `sum`.
+    /// Forms that are no findings. Empty: of an average `mean` and `token_weighted`, of a sum these and `sum`.
     std::vector<averaging> expected = {};
     double scale = 1; ///< the first `weight_probe::scale`
     /// How rarely a weight is off by more than its bound to one side, if the errors of a sketch's bins are Gaussian:
     /// 1e-9 are six deviations. At least 1e-12.
     double miss = 1e-9;
-    /// The share of a result's norm of no input, beyond what rounding explains, above which it is a suspect
-    /// (`finding::unexplained`). For an average, nothing else belongs there; where a result has other parts on purpose,
+    /// The share of a result's norm of no input, beyond what rounding explains, above which it is a finding
+    /// (`unexplained`). For an average, nothing else belongs there; where a result has other parts on purpose,
     /// such as weight decay or momentum, 1 tells none.
     double unexplained = 0.05;
 };
@@ -51,9 +51,9 @@ struct weight_probe_options {
 /// A part of a step that finds the weight with which each rank's input is in the result of a sum or an average, by
 /// least squares over sketches, and names the form of these weights: mean, sum, divided twice, weighted by tokens, a
 /// rank lost or doubled. Use: `probed comm(world, options, weight_probe())`; its findings are in
-/// `call_record::weights`. Forms that are not expected are suspects, `finding::weights`; so is what no input explains,
-/// `finding::unexplained`. With `probed::observe` all that happens to gradients between two places is seen. The tokens
-/// of a rank are `step_observation::weight`.
+/// `call_record::weights`. Forms that are not expected are findings, `weights`; so is what no input explains,
+/// `unexplained`. With `probed::observe` all that happens to gradients between two places is seen. The tokens of a rank
+/// are `step_observation::weight`.
 /// Preconditions: the mode is `gather`. At most 64 ranks: with more, calls are refused in the record. All-reduces and
 /// reduce-scatters of floating-point sums and averages; calls with leaves are not looked at.
 /// Cost of a call in a step that it looks at: arithmetic in the step's reads; with `audit`, a launch each. Cost of such
@@ -265,13 +265,13 @@ COLLPROBE_COLD_INLINE double unit_roundoff_of(element_type type) noexcept
 }
 
 /// The weight that tells most of why a form was not expected, in units of the mean's.
-COLLPROBE_COLD_INLINE suspect suspect_of_weights(const call_weights& of)
+COLLPROBE_COLD_INLINE finding finding_of_weights(const call_weights& of)
 {
     const double unit = static_cast<double>(of.weights.size()) / of.scale;
-    suspect named{.what = finding::weights, .exact = false};
+    finding named{.what = finding_kind::weights};
     std::size_t which = 0;
     if (of.ranks.size() == 1) {
-        named.rank = of.ranks[0];
+        named.ranks = of.ranks;
         which = static_cast<std::size_t>(of.ranks[0]);
     } else {
         double farthest = -1;
@@ -294,10 +294,10 @@ COLLPROBE_COLD_INLINE void weight_probe::judge_result(const part_entries<entry>&
 {
     const double roundoff = detail::unit_roundoff_of(record.calls[static_cast<std::size_t>(c)].type);
     detail::collect_weights(entries, c, results, which, options_.miss, roundoff, out);
-    const auto tell = [&](suspect named) {
+    const auto tell = [&](finding named) {
         named.call = c;
         if (results.count > 1) named.other_rank = results.holders[which];
-        record.suspects.push_back(named);
+        record.findings.push_back(std::move(named));
     };
     if (out.why_not == weights_refusal::none) {
         name_weights(out, 2 * roundoff, tokens_);
@@ -313,23 +313,20 @@ COLLPROBE_COLD_INLINE void weight_probe::judge_result(const part_entries<entry>&
             && detail::absolute(out.common - over_all) > detail::absolute(out.common - out.scale / known);
         out.expected = out.how == averaging::unknown
             || is_expected(out.how, entries(c, 0).averages != 0, has_equal_tokens && !is_of_known);
-        if (!out.expected) tell(detail::suspect_of_weights(out));
+        if (!out.expected) tell(detail::finding_of_weights(out));
     }
     const bool is_solved
         = out.why_not == weights_refusal::none || out.why_not == weights_refusal::unexplained
         || out.why_not == weights_refusal::imprecise || out.why_not == weights_refusal::ambiguous;
     if (is_solved && out.residual > out.residual_limit + options_.unexplained)
-        tell({.what = finding::unexplained,
-            .statistic = out.residual,
-            .threshold = options_.unexplained,
-            .exact = false});
+        tell({.what = finding_kind::unexplained, .statistic = out.residual, .threshold = options_.unexplained});
 }
 
 COLLPROBE_COLD_INLINE void weight_probe::judge(const part_entries<entry>& entries, step_record& record)
 {
     tokens_.clear();
     for (int r = 0; r < entries.ranks(); ++r) tokens_.push_back(entries.weight(r));
-    const std::size_t first = record.suspects.size();
+    const std::size_t first = record.findings.size();
     double tests = 0;
     for (int c = 0; c < entries.calls(); ++c) {
         call_record& call = record.calls[static_cast<std::size_t>(c)];
@@ -343,8 +340,8 @@ COLLPROBE_COLD_INLINE void weight_probe::judge(const part_entries<entry>& entrie
         }
         detail::settle_observed(call);
     }
-    for (std::size_t s = first; s < record.suspects.size(); ++s) {
-        record.suspects[s].false_alarms_per_step = tests * options_.miss;
+    for (std::size_t s = first; s < record.findings.size(); ++s) {
+        record.findings[s].false_alarms_per_step = tests * options_.miss;
     }
 }
 

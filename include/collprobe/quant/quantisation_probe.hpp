@@ -93,8 +93,8 @@ struct write_quantised_outcome {
 } // namespace detail
 
 /// A part of a step that says what quantisation did to each call: `probed comm(quantised{world, how},
-/// options, quantisation_probe())`. Its findings are in `call_record::quantisation`, its suspects are
-/// `finding::quantisation` and `finding::codes_differ`. README.md of this folder has the numbers, their formulas
+/// options, quantisation_probe())`. Its numbers are in `call_record::quantisation`, its findings are
+/// `quantisation` and `codes_differ`. README.md of this folder has the numbers, their formulas
 /// and the verdicts.
 /// Preconditions: the communicator under `probed` is `quantised`, or an adaptor around it; the mode is
 /// `gather`. Cost of a call: arithmetic in the reads of the quantised call and, for a sum, of the step; two launches.
@@ -374,26 +374,26 @@ COLLPROBE_COLD_INLINE double largest_coherence(const call_quantisation& of, int 
     return steps * (ranks + nodes + 2) * (1 + 8 * square_root(2.0 / of.bins));
 }
 
-/// The verdict, and its evidence as a suspect.
+/// The verdict, and its evidence as a finding.
 COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation& of, bool agree, int ranks,
-    const quantisation_limits& limits, double largest_bias, suspect& why) noexcept
+    const quantisation_limits& limits, double largest_bias, finding& why)
 {
     using verdict = quantisation_verdict;
     const auto found = [&](verdict said, int rank, std::uint64_t index, double statistic, double threshold = 0) {
-        why.rank = rank;
+        if (rank >= 0) why.ranks = {rank};
         why.index = index;
         why.statistic = statistic;
         why.threshold = threshold;
         return said;
     };
     if (of.damaged_pairs != 0) {
-        why.what = finding::codes_differ;
+        why.what = finding_kind::codes_differ;
         why.other_rank = of.damaged_sender;
         return found(verdict::corrupt, of.damaged_receiver, no_index, static_cast<double>(of.damaged_pairs));
     }
     if (!agree) return found(verdict::corrupt, of.worst_rank, of.worst_block, 0);
     if (of.coherence > largest_coherence(of, ranks)) {
-        why.what = finding::codes_differ;
+        why.what = finding_kind::codes_differ;
         return found(verdict::corrupt, -1, no_index, of.coherence, largest_coherence(of, ranks));
     }
     if (of.nonfinite != 0 && of.nonfinite_results == 0) {
@@ -457,12 +457,12 @@ COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& 
             if (each.nonfinite() > nonfinite) nonfinite = each.nonfinite();
         }
         if (read != 0) out.nonfinite = nonfinite;
-        suspect why{.call = c, .what = finding::quantisation, .site = call.site};
+        finding why{.call = c, .what = finding_kind::quantisation, .site = call.site};
         // The parts of a reduce-scatter are decoded by their owners, who count no results.
         if (call.call == collective::reduce_scatter) out.nonfinite_results = out.nonfinite;
         out.verdict = detail::judge_numbers(
             out, call.results_agree, entries.ranks(), limits_, largest_bias, why);
-        if (out.verdict < quantisation_verdict::visible) record.suspects.push_back(why);
+        if (out.verdict < quantisation_verdict::visible) record.findings.push_back(std::move(why));
     }
 }
 

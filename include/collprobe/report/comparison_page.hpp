@@ -117,11 +117,8 @@ COLLPROBE_COLD_INLINE void write_alarm_table(
     table_writer table(out, title, {"Ranks", "What happened", "Where", ">Steps", ">First step"});
     for (std::size_t i = 0; i < alarms.size() && i < most; ++i) {
         const logged_alarm& each = alarms[i];
-        alarm_record named;
-        named.what = each.what;
-        named.ranks = each.ranks;
-        table.cell(list_named(named));
-        table.cell(phrase(each.what, !each.ranks.empty()));
+        table.cell(subject(each.what, each.ranks));
+        table.cell(facts_of(each.what).sentence.of(!each.ranks.empty()));
         table.cell(describe_place(each));
         table.cell(std::to_string(each.steps.size()));
         table.cell(std::to_string(each.steps.front()));

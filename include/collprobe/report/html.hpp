@@ -32,7 +32,7 @@ public:
     void add(const step_record& record);
 
     /// Precondition: its step was added before.
-    COLLPROBE_COLD_INLINE void add(const alarm_record& raised)
+    COLLPROBE_COLD_INLINE void add(const finding& raised)
     {
         found_.add(raised);
         ranks_.add(raised);
@@ -67,7 +67,7 @@ private:
 
     std::string data(const record_context& at, bool finished) const;
     void write_title(std::string& out, const record_context& at, bool finished) const;
-    void write_suspects(std::string& out, const run_record& run) const;
+    void write_findings(std::string& out, const run_record& run) const;
     void write_calls(std::string& out) const;
     void write_facts(std::string& out, const record_context& at) const;
 
@@ -81,6 +81,7 @@ private:
     std::uint64_t first_step_ = 0;
     std::uint64_t last_step_ = 0;
     report_mode mode_ = report_mode::gather;
+    std::string late_ranks_; ///< of the last step in which a rank stood out by its arrival
     std::string unequal_losses_; ///< of the last step whose mean loss over tokens is not that over ranks
 };
 
@@ -104,7 +105,7 @@ public:
         is_new_ = true;
     }
 
-    COLLPROBE_COLD_INLINE void on_alarm(const alarm_record& raised, const record_context&) override
+    COLLPROBE_COLD_INLINE void on_alarm(const finding& raised, const record_context&) override
     {
         if (path_.empty()) return;
         page_.add(raised);

@@ -50,7 +50,7 @@ public:
     }
 
     inline void on_step(const step_record& record, const record_context& context) override;
-    inline void on_alarm(const alarm_record& raised, const record_context& context) override;
+    inline void on_alarm(const finding& raised, const record_context& context) override;
     inline void on_inspection(const inspection& found, const record_context& context) override;
 
     COLLPROBE_COLD_INLINE void flush(const record_context&) override
@@ -169,7 +169,7 @@ COLLPROBE_COLD_INLINE std::string inspector_lines(const record_context& context,
     return lines + inspector_line_of(context, "step", step_line(context, record, false));
 }
 
-COLLPROBE_COLD_INLINE std::string inspector_line(const record_context& context, const alarm_record& raised)
+COLLPROBE_COLD_INLINE std::string inspector_line(const record_context& context, const finding& raised)
 {
     return inspector_line_of(context, "alarm", json_line(context, raised));
 }
@@ -188,7 +188,7 @@ COLLPROBE_COLD_INLINE void json_lines::on_step(const step_record& record, const 
     lines_ += is_inspector() ? detail::inspector_lines(context, record) : json_line(context, record);
 }
 
-COLLPROBE_COLD_INLINE void json_lines::on_alarm(const alarm_record& raised, const record_context& context)
+COLLPROBE_COLD_INLINE void json_lines::on_alarm(const finding& raised, const record_context& context)
 {
     if (path_.empty()) return;
     found_.add(raised);

@@ -50,7 +50,7 @@ struct logged_step {
 
 /// An alarm with its steps. Alarms of the same check, call and ranks are one.
 struct logged_alarm {
-    finding what = finding::non_finite;
+    finding_kind what = finding_kind::non_finite;
     damage where = damage::unknown;
     int call = -1;
     std::string name; ///< of the call or the value; of `call_missing` that of the missing call
@@ -113,7 +113,7 @@ public:
 
     /// A rank's steps in the order in which it wrote them.
     void add(const step_record& record, int writer = -1);
-    void add(const alarm_record& raised, int writer = -1);
+    void add(const finding& raised, int writer = -1);
 
     /// `records_dropped` of a line: so many since the run began.
     COLLPROBE_COLD_INLINE void add_dropped(std::uint64_t records, int writer = -1)
@@ -222,9 +222,9 @@ COLLPROBE_COLD_INLINE std::uint64_t facts_of(const step_record& record) noexcept
         add(call.results_agree ? 1 : 0);
         add(call.audit.checked ? 1 + static_cast<std::uint64_t>(call.audit.where) : 0);
     }
-    for (const suspect& found : record.suspects) {
-        if (found.what == finding::late) continue; // of time
-        add_index(found.rank);
+    for (const finding& found : record.findings) {
+        if (found.what == finding_kind::late) continue; // of time
+        for (const int rank : found.ranks) add_index(rank);
         add_index(found.other_rank);
         add_index(found.call);
         add(static_cast<std::uint64_t>(found.what));
@@ -327,10 +327,10 @@ COLLPROBE_COLD_INLINE void run_log::add(const step_record& record, int writer)
     steps_.insert(place, added);
 }
 
-COLLPROBE_COLD_INLINE void run_log::add(const alarm_record& raised, int writer)
+COLLPROBE_COLD_INLINE void run_log::add(const finding& raised, int writer)
 {
     writer_of(writer);
-    const call_site& site = raised.what == finding::call_missing ? raised.other.site : raised.site;
+    const call_site& site = raised.what == finding_kind::call_missing ? raised.other.site : raised.site;
     logged_alarm added{raised.what, raised.where, raised.call, site.name,
         site.line == 0 ? std::string() : detail::short_line(site), raised.ranks, {raised.step}};
     for (logged_alarm& known : alarms_) {

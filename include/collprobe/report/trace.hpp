@@ -57,7 +57,7 @@ public:
     /// These append to `out`. Their texts, one after the other, are a JSON document.
     void begin(std::string& out, const run_record& run);
     void add(std::string& out, const step_record& record, const record_context& context);
-    void add(std::string& out, const alarm_record& raised, const record_context& context);
+    void add(std::string& out, const finding& raised, const record_context& context);
     void add(std::string& out, const inspection& found, const record_context& context);
     /// An event for the first step that is left out.
     void tell_left_out(std::string& out, const step_record& record, const record_context& context);
@@ -114,7 +114,7 @@ private:
     void write_calls(std::string& out, const step_record& record, places& noted);
     void write_step(std::string& out, const step_record& record, std::int64_t arrived, places& noted);
     void write_counters(std::string& out, const step_record& record, std::int64_t at);
-    point point_of(const alarm_record& raised) const noexcept;
+    point point_of(const finding& raised) const noexcept;
 
     COLLPROBE_COLD_INLINE void append_time(std::string& out, std::int64_t ns) const
     {
@@ -193,7 +193,7 @@ public:
         write();
     }
 
-    COLLPROBE_COLD_INLINE void on_alarm(const alarm_record& raised, const record_context& context) override
+    COLLPROBE_COLD_INLINE void on_alarm(const finding& raised, const record_context& context) override
     {
         if (!file_) return;
         text_.add(out_, raised, context);

@@ -69,7 +69,7 @@ public:
     {
         return step.blocks[call * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)];
     }
-    /// Fills `out`, but for the sites of suspects. Precondition: there is a block for each call and rank.
+    /// Fills `out`, but for `settle_findings`. Precondition: there is a block for each call and rank.
     COLLPROBE_COLD_INLINE void judge(const merged_step& step, step_record& out)
     {
         if (!step.follows) judge_.forget_end();

@@ -51,7 +51,7 @@ struct step_observation {
     number weight = 1; ///< number of samples or tokens in that mean
     /// The L2 norm of the gradient as the trainer computed it behind the collectives, before clipping, of exactly the
     /// tensors that this step sums or averages, as they are there: times the loss scale, if the trainer takes that out
-    /// later. A norm that is not that of their results is a suspect. If not given:
+    /// later. A norm that is not that of their results is a finding. If not given:
     /// none.
     number gradient_norm = detail::not_given();
     bool loss_is_sum = false; ///< `loss` is the sum over the batch: the record has it divided by `weight`; 0 of 0: none

@@ -175,7 +175,7 @@ public:
     /// Says that a value must be the same on all ranks in this step: a learning rate, a loss scale, what all ranks must
     /// have decided alike; or, of a buffer, gradients behind their synchronisation, weights, buffers of a model. Bits
     /// are compared. Where they differ, `step_record::expectations` has the groups of ranks, each rank's number (of a
-    /// buffer its L2 norm), and the step since when; `finding::value_differs` names those that differ from most ranks.
+    /// buffer its L2 norm), and the step since when; `value_differs` names those that differ from most ranks.
     /// A step may consist of such values alone. `what` is the name: as that of a call (`call_site::name`).
     /// Preconditions: all ranks tell the same values in the same order. One thread at a time.
     /// Stream behaviour: a buffer is read on `stream`, at its place there. A number is taken now.
@@ -195,7 +195,7 @@ public:
     {
         tell_buffer(what, value, stream, expectation::equal, {comm_, "expect_equal", where});
     }
-    /// The same of a value that no two ranks may have alike: a seed, a digest of sample ids. `finding::value_repeats`
+    /// The same of a value that no two ranks may have alike: a seed, a digest of sample ids. `value_repeats`
     /// names all ranks that have the value of another one.
     /// \throws error as above; `unsupported` in the mode `summary`, which cannot tell.
     template <class Number>
@@ -213,7 +213,7 @@ public:
 
     /// The same of the sample ids that this rank has drawn, in an epoch or a step: with those of the other ranks they
     /// must be `whole`, which is equal on all ranks, each sample as often as there. They are not where each rank
-    /// shuffles by a seed of its own: `finding::value_repeats` without a rank. If the sampler fills up the last batch
+    /// shuffles by a seed of its own: `value_repeats` without a rank. If the sampler fills up the last batch
     /// with samples that it has drawn before, `whole` has these twice.
     /// \throws error as above; `unsupported` in the mode `summary`.
     void expect_partition(const char* what, const sample_set& drawn, const sample_set& whole,

@@ -35,7 +35,7 @@ inline call_audit& begin_audit(call_record& call)
 
 /// Adds the verdict on an all-gather's shards, which is already equal on all ranks.
 inline void judge_gather_audit(
-    const gather_verdict& verdict, int call_index, call_record& call, std::vector<suspect>& suspects)
+    const gather_verdict& verdict, int call_index, call_record& call, std::vector<finding>& findings)
 {
     call_audit& out = begin_audit(call);
     call.results_agree = out.majority = verdict.intact();
@@ -43,21 +43,21 @@ inline void judge_gather_audit(
     out.culprits = verdict.culprits();
     bool owners = false;
     bool receivers = false;
-    suspect found{
-        .call = call_index, .what = finding::shard_differs, .statistic = static_cast<double>(verdict.damaged)};
+    finding found{
+        .call = call_index, .what = finding_kind::shard_differs, .statistic = static_cast<double>(verdict.damaged)};
     for (const int rank : out.culprits) {
         for (std::uint32_t i = 0; i < verdict.listed; ++i) {
             const damaged_shard& shard = verdict.shard[i];
             const bool by_owner = shard.culprit == gather_culprit::owner;
             if (shard.culprit == gather_culprit::unknown || (by_owner ? shard.owner : shard.receiver) != rank) continue;
             (by_owner ? owners : receivers) = true;
-            found.rank = rank;
+            found.ranks = {rank};
             found.other_rank = shard.owner;
-            suspects.push_back(found);
+            add_finding(findings, found);
             break;
         }
     }
-    if (out.culprits.empty()) suspects.push_back(found);
+    if (out.culprits.empty()) findings.push_back(found);
     out.where = owners == receivers ? damage::unknown : owners ? damage::input : damage::broadcast;
 }
 
@@ -78,7 +78,7 @@ public:
 
     /// `entries`: one per rank, for the call with index `call_index`, which all ranks should have in common.
     void judge(
-        view<const audit_finding> entries, int call_index, call_record& call, std::vector<suspect>& suspects)
+        view<const audit_finding> entries, int call_index, call_record& call, std::vector<finding>& findings)
     {
         call_audit& out = begin_audit(call);
         const std::size_t n = entries.size();
@@ -97,26 +97,24 @@ public:
         std::uint64_t right = 0;
         if (!group_of_right_ranks(entries, call, right)) {
             out.where = damage::unknown;
-            suspects.push_back({.call = call_index,
-                .what = finding::result_differs,
+            findings.push_back({.call = call_index,
+                .what = finding_kind::result_differs,
                 .statistic = static_cast<double>(holders_.distinct())});
         } else if (!call.results_agree) {
             out.where = damage::broadcast;
             for (std::size_t r = 0; r < n; ++r) {
                 if (entries[r].digest == right) continue;
                 out.culprits.push_back(static_cast<int>(r));
-                suspects.push_back({.rank = static_cast<int>(r),
-                    .call = call_index,
-                    .what = finding::result_differs,
-                    .statistic = 1});
             }
+            findings.push_back({.ranks = out.culprits, .call = call_index, .what = finding_kind::result_differs,
+                .statistic = 1});
         }
         // A rank that holds the sum shows that the reduction was right; ranks with other bits were named above.
         if (call.results_agree && !out.conserved) {
             // All hold the same bits. If only some find them wrong, the ranks got different sums of checksums.
             out.where = conserved == 0 ? damage::reduce : damage::unknown;
-            suspects.push_back({.call = call_index,
-                .what = finding::sum_differs,
+            findings.push_back({.call = call_index,
+                .what = finding_kind::sum_differs,
                 .statistic = out.residual,
                 .threshold = out.residual_limit});
         }

@@ -33,7 +33,7 @@ COLLPROBE_COLD_INLINE void note_overflow(call_record& judged) noexcept
     if (!judged.audit.conserved && judged.audit.where == damage::none) judged.audit.where = damage::reduce;
 }
 
-/// Sets how certain the suspects of sums are, from suspect `first` on. A residual above the limit is not chance, but
+/// Sets how certain the findings of sums are, from finding `first` on. A residual above the limit is not chance, but
 /// unfavourable data can cause it by rounding alone. A residual above 4 n times the limit cannot be rounding: u sqrt((n
 /// - 1) sum of m E) bounds rounding without any model of the data.
 /// Precondition: the calls have the bins of their checksums, but for integers.
@@ -45,20 +45,20 @@ COLLPROBE_COLD_INLINE void state_certainty(std::size_t first, double sigmas, ste
         if (call.audit.checked && call.audit.sum_checked) bins += call.audit.bins;
     }
     const double of_a_bin = error_function_complement(sigmas * 0.70710678118654752440);
-    for (std::size_t i = first; i < record.suspects.size(); ++i) {
-        suspect& found = record.suspects[i];
-        if (found.what != finding::sum_differs) continue;
+    for (std::size_t i = first; i < record.findings.size(); ++i) {
+        finding& found = record.findings[i];
+        if (found.what != finding_kind::sum_differs) continue;
         if (!is_floating(record.calls[static_cast<std::size_t>(found.call)].type)) continue;
         found.exact = found.statistic > 4.0 * record.ranks * found.threshold;
         found.false_alarms_per_step = bins * of_a_bin;
     }
     // What the lengths prove of a result, the audit says with more detail.
     std::size_t at = 0;
-    std::erase_if(record.suspects, [&](const suspect& found) {
+    std::erase_if(record.findings, [&](const finding& found) {
         if (at++ >= first || !found.by_length) return false;
         bool is_said = false;
-        for (std::size_t i = first; i < record.suspects.size(); ++i) {
-            suspect& own = record.suspects[i];
+        for (std::size_t i = first; i < record.findings.size(); ++i) {
+            finding& own = record.findings[i];
             if (own.call != found.call || own.what != found.what) continue;
             own.exact = is_said = true; // the lengths may prove what the checksum only makes likely
             own.false_alarms_per_step = 0;
@@ -76,8 +76,8 @@ public:
     /// The sum tells more than the majority: what the step says of results that differ is replaced.
     COLLPROBE_COLD_INLINE void begin(step_record& record)
     {
-        std::erase_if(record.suspects, [](const suspect& found) { return found.what == finding::result_differs; });
-        first_ = record.suspects.size();
+        std::erase_if(record.findings, [](const finding& found) { return found.what == finding_kind::result_differs; });
+        first_ = record.findings.size();
     }
 
     /// An all-gather, by the reports of all receivers.
@@ -85,7 +85,7 @@ public:
         const std::vector<receiver_report>& reports, int call_index, step_record& record)
     {
         call_record& call = record.calls[static_cast<std::size_t>(call_index)];
-        judge_gather_audit(judge_gather(reports), call_index, call, record.suspects);
+        judge_gather_audit(judge_gather(reports), call_index, call, record.findings);
     }
 
     /// Any other call, by the findings of all ranks. `bins`: of the checksum, of a floating-point sum; else any.
@@ -93,7 +93,7 @@ public:
         view<const audit_finding> findings, std::uint32_t bins, int call_index, step_record& record)
     {
         call_record& call = record.calls[static_cast<std::size_t>(call_index)];
-        judge_.judge(findings, call_index, call, record.suspects);
+        judge_.judge(findings, call_index, call, record.findings);
         if (call.audit.sum_checked && is_floating(call.type)) call.audit.bins = bins;
         leave_open(call);
         note_overflow(call);
@@ -103,7 +103,7 @@ public:
 
 private:
     audit_judge judge_;
-    std::size_t first_ = 0; ///< suspect of this audit
+    std::size_t first_ = 0; ///< finding of this audit
 };
 
 } // namespace collprobe::detail

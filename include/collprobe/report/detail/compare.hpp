@@ -312,34 +312,9 @@ COLLPROBE_COLD_INLINE std::vector<logged_alarm> alarms_missing_in(const run_log&
 }
 
 /// Whether an alarm belongs to the values of a run, with the same or another number of ranks.
-constexpr bool counts(finding what, bool same_ranks) noexcept
+constexpr bool counts(finding_kind what, bool same_ranks) noexcept
 {
-    switch (what) {
-    case finding::late: return false;
-    case finding::loss:
-    case finding::gradient_norm:
-    case finding::cosine:
-    case finding::largest_magnitude:
-    case finding::duplicate:
-    case finding::stale:
-    case finding::zeros:
-    case finding::value_repeats:
-    case finding::unlike:
-    case finding::quantisation: return same_ranks;
-    case finding::non_finite:
-    case finding::result_differs:
-    case finding::shard_differs:
-    case finding::value_differs:
-    case finding::sum_differs:
-    case finding::codes_differ:
-    case finding::overflow:
-    case finding::call_missing:
-    case finding::other_call:
-    case finding::norm_differs:
-    case finding::unexplained:
-    case finding::weights: return true;
-    }
-    return true;
+    return facts_of(what).is_of_results && (same_ranks || !facts_of(what).is_of_ranks);
 }
 
 /// Finds the steps of both runs, and the first step that only one has.
@@ -484,12 +459,9 @@ COLLPROBE_COLD_INLINE std::string describe_place(const compared_call& place)
 
 COLLPROBE_COLD_INLINE std::string describe_logged(const logged_alarm& raised)
 {
-    alarm_record named;
-    named.what = raised.what;
-    named.ranks = raised.ranks;
     std::string text = "step " + std::to_string(raised.steps.front());
     if (raised.steps.size() > 1) text += " and " + counted(raised.steps.size() - 1, "more step");
-    return text + ", " + describe_place(raised) + ": " + name(raised.what) + ": " + list_named(named);
+    return text + ", " + describe_place(raised) + ": " + name(raised.what) + ": " + subject(raised.what, raised.ranks);
 }
 
 COLLPROBE_COLD_INLINE std::string verdict_in_words(const metric_difference& of)
@@ -649,9 +621,9 @@ COLLPROBE_COLD_INLINE void write_alarms(json_writer& json, const std::vector<log
         json.key("bucket").index(each.call);
         if (!each.name.empty()) json.key("name").text(each.name);
         if (!each.line.empty()) json.key("line").text(each.line);
-        json.key("check").text(name(each.what)).key("damage").text(name(each.where)).key("ranks").open('[');
-        for (const int rank : each.ranks) json.element().index(rank);
-        json.close(']').close('}');
+        json.key("check").text(name(each.what)).key("damage").text(name(each.where));
+        write_ranks(json.key("ranks"), each.ranks);
+        json.close('}');
     }
     json.close(']');
 }

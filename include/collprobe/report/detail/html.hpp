@@ -9,7 +9,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/report/detail/html_charts.hpp>
 #include <collprobe/report/detail/html_style.hpp>
-#include <collprobe/report/detail/suspect_rows.hpp>
+#include <collprobe/report/detail/finding_rows.hpp>
 #include <collprobe/report/detail/table_writer.hpp>
 #include <collprobe/report/file.hpp>
 #include <collprobe/report/html.hpp>
@@ -22,7 +22,7 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 
 namespace detail {
 
-inline constexpr std::size_t most_suspect_rows = 50;
+inline constexpr std::size_t most_finding_rows = 50;
 
 inline constexpr std::size_t most_quantised_calls = 256;
 
@@ -96,6 +96,8 @@ COLLPROBE_COLD_INLINE void html_page::add(const step_record& record)
     if (const std::string losses = detail::loss_text(record); !losses.empty())
         unequal_losses_
             = "In step " + std::to_string(record.step) + ' ' + losses + ". The chart has the mean over ranks.";
+    if (const std::string last = detail::lateness_text(record); !last.empty())
+        late_ranks_ = "In step " + std::to_string(record.step) + ' ' + last + '.';
     series_.add(record);
     ranks_.add(record);
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
@@ -153,29 +155,15 @@ COLLPROBE_COLD_INLINE std::string html_page::data(const record_context& at, bool
     json.key("last_step").integer(last_step_).key("suspicious_steps").integer(found_.suspicious_steps());
     json.key("calls").integer(found_.calls()).key("unprobed_calls").integer(found_.unprobed_calls());
     json.key("unread_calls").integer(found_.unread_calls()).key("alarm_count").integer(found_.alarm_count());
-    json.key("alarms").open('[');
-    std::size_t shown = 0;
-    for (const repeated_alarm& each : found_.alarms()) {
-        if (shown++ == detail::most_suspect_rows) break;
-        const alarm_record& raised = each.first;
-        json.element().open('{').key("check").text(name(raised.what)).key("ranks").open('[');
-        for (const int rank : raised.ranks) json.element().index(rank);
-        json.close(']').key("bucket").index(raised.call);
-        detail::write_site(json, raised.site);
-        json.key("advice").text(name(raised.action)).key("statistic").number(raised.statistic);
-        json.key("threshold").number(raised.threshold).key("first_step").integer(each.first_step);
-        json.key("last_step").integer(each.last_step).key("steps").integer(each.steps).close('}');
-    }
-    json.close(']').key("findings").open('[');
-    shown = 0;
-    for (const repeated_finding& each : found_.findings()) {
-        if (shown++ == detail::most_suspect_rows) break;
-        json.element().open('{');
-        detail::write_suspect(json, each.first);
-        json.key("first_step").integer(each.first_step).key("last_step").integer(each.last_step);
-        json.key("steps").integer(each.steps).close('}');
-    }
-    json.close(']').key("series").open('{').key("first_step").open('[');
+    const auto list = [&json](const char* what, const std::vector<repeated_finding>& all) {
+        json.key(what).open('[');
+        for (std::size_t i = 0; i < all.size() && i < detail::most_finding_rows; ++i)
+            detail::write_finding(json, all[i]);
+        json.close(']');
+    };
+    list("alarms", found_.alarms());
+    list("findings", found_.findings());
+    json.key("series").open('{').key("first_step").open('[');
     const detail::step_bins& bins = series_.bins();
     for (std::size_t i = 0; i < bins.size(); ++i) json.element().integer(bins[i].first);
     json.close(']').key("steps").open('[');
@@ -235,18 +223,18 @@ COLLPROBE_COLD_INLINE void html_page::write_title(
     }
 }
 
-COLLPROBE_COLD_INLINE void html_page::write_suspects(std::string& out, const run_record& run) const
+COLLPROBE_COLD_INLINE void html_page::write_findings(std::string& out, const run_record& run) const
 {
     using detail::html_text;
-    out += "<section><h2>Suspects</h2>\n";
-    const std::vector<detail::suspect_row> rows = detail::suspect_rows(found_);
+    out += "<section><h2>Findings</h2>\n";
+    const std::vector<detail::finding_row> rows = detail::finding_rows(found_);
     if (rows.empty()) {
         out += std::string("<p>")
             + (found_.steps() == 0 ? "No step was recorded." : "No check named a rank or a call.")
             + "</p></section>\n";
         return;
     }
-    const std::size_t shown = std::min(rows.size(), detail::most_suspect_rows);
+    const std::size_t shown = std::min(rows.size(), detail::most_finding_rows);
     out += "<p class=\"note\">The gravest first. A row is one check with the same ranks and call, in one "
            "step or many.";
     if (shown < rows.size()) {
@@ -259,21 +247,22 @@ COLLPROBE_COLD_INLINE void html_page::write_suspects(std::string& out, const run
             + "; those behind are not listed.";
     out += "</p>\n";
     {
-        detail::table_writer table(out, "Suspects",
+        detail::table_writer table(out, "Findings",
             {"Rank", "What happened", "What to do", "Where", "Evidence", "Steps", "False alarms"}, "wide");
         for (std::size_t i = 0; i < shown; ++i) {
-            const detail::suspect_row& row = rows[i];
-            const std::string host = detail::host_of(row, run);
-            table.raw(html_text(row.ranks)
+            const repeated_finding& row = *rows[i].of;
+            const finding& found = row.first;
+            const std::string host = detail::host_of(found.ranks, run);
+            table.raw(html_text(detail::subject(found.what, found.ranks))
                 + (host.empty() ? std::string() : " <span class=\"note\">on " + html_text(host) + "</span>"));
-            table.raw(html_text(phrase(row.what, !row.rank_list.empty())) + " <span class=\"note\">("
-                + name(row.what) + ")</span>");
-            table.cell(row.advice);
-            table.cell(detail::describe_place(row.call, row.site));
-            table.cell(row.evidence);
+            table.raw(html_text(facts_of(found.what).sentence.of(found.is_named())) + " <span class=\"note\">("
+                + name(found.what) + ")</span>");
+            table.cell(rows[i].is_alarm ? detail::advise(found) : "no alarm was raised: watch it");
+            table.cell(detail::describe_place(found.call, found.site));
+            table.cell(detail::row_evidence(rows[i]));
             table.cell(std::to_string(row.steps) + " of " + std::to_string(found_.steps()) + ": "
                 + detail::step_range(row.first_step, row.last_step));
-            table.cell(row.false_alarms);
+            table.cell(detail::false_alarms_of(found));
         }
     }
     out += "</section>\n";
@@ -401,7 +390,7 @@ COLLPROBE_COLD_INLINE void html_page::write_facts(std::string& out, const record
         row("steps recorded", found_.steps(),
             mode_ == report_mode::summary ? "summary mode: sums and extrema, no numbers of single ranks"
                                           : "");
-        row("steps that name a suspect", found_.suspicious_steps(), "");
+        row("steps with findings", found_.suspicious_steps(), "");
         row("alarms, with repetitions", found_.alarm_count(), "");
         row("calls made", found_.calls(), "");
         row("calls looked at", found_.calls() - unprobed - unread, "");
@@ -442,8 +431,8 @@ COLLPROBE_COLD_INLINE std::string html_page::text(const record_context& at, bool
         + " - collprobe report</title><style>" + detail::html_style + "</style></head>\n<body>\n";
     write_title(out, at, finished);
     out += "<main>\n";
-    write_suspects(out, at.run);
-    detail::write_charts(out, series_, unequal_losses_);
+    write_findings(out, at.run);
+    detail::write_charts(out, series_, {unequal_losses_, late_ranks_});
     detail::write_ranks(out, ranks_, mode_);
     write_calls(out);
     write_facts(out, at);

@@ -167,8 +167,9 @@ COLLPROBE_COLD_INLINE const char* in_words(rank_state state) noexcept
     return "-";
 }
 
-/// `note`: what belongs below the charts; may be empty.
-COLLPROBE_COLD_INLINE void write_charts(std::string& out, const step_series& series, const std::string& note)
+/// `notes`: what belongs below the charts; may be empty.
+COLLPROBE_COLD_INLINE void write_charts(
+    std::string& out, const step_series& series, const std::vector<std::string>& notes)
 {
     const step_bins& bins = series.bins();
     out += "<section><h2>Over the steps</h2>\n";
@@ -230,7 +231,8 @@ COLLPROBE_COLD_INLINE void write_charts(std::string& out, const step_series& ser
     }
     out += "</div>\n";
     if (!missing.empty()) none += "Not recorded in this run: " + missing + '.';
-    if (!note.empty()) out += "<p class=\"note\">" + html_text(note) + "</p>\n";
+    for (const std::string& note : notes)
+        if (!note.empty()) out += "<p class=\"note\">" + html_text(note) + "</p>\n";
     if (!none.empty()) out += "<p class=\"note\">" + html_text(none) + "</p>\n";
     out += "</section>\n";
 }

@@ -77,7 +77,7 @@ public:
 
     void add(const step_record& record);
 
-    COLLPROBE_COLD_INLINE void add(const alarm_record& raised)
+    COLLPROBE_COLD_INLINE void add(const finding& raised)
     {
         const std::size_t bin = bins_.find(raised.step);
         for (const int rank : raised.ranks) {
@@ -182,12 +182,14 @@ COLLPROBE_COLD_INLINE void rank_steps::add(const step_record& record)
         rank_row* const row = row_of(static_cast<int>(i));
         if (row != nullptr) row->late_ms.add(record.lateness_by_rank[i].latest / 1e6);
     }
-    for (const suspect& named : record.suspects) {
-        rank_row* const row = row_of(named.rank);
-        if (row == nullptr) continue;
-        set(*row, bins_.last(), rank_state::named);
-        if (row->last_named != bins_.records()) ++row->named_steps;
-        row->last_named = bins_.records();
+    for (const finding& named : record.findings) {
+        for (const int rank : named.ranks) {
+            rank_row* const row = row_of(rank);
+            if (row == nullptr) continue;
+            set(*row, bins_.last(), rank_state::named);
+            if (row->last_named != bins_.records()) ++row->named_steps;
+            row->last_named = bins_.records();
+        }
     }
 }
 

@@ -236,7 +236,7 @@ COLLPROBE_COLD_INLINE void step_series::add(const step_record& record)
         put(track::nonfinite_calls, with_nonfinite);
         put(track::nonfinite_elements, elements);
     }
-    if (!record.suspects.empty()) mark(record.step, step_mark::named);
+    if (!record.findings.empty()) mark(record.step, step_mark::named);
 }
 
 COLLPROBE_COLD_INLINE track_point step_series::merged(

@@ -390,7 +390,7 @@ COLLPROBE_COLD_INLINE void trace_text::add(
     if (tells_about_all()) write_counters(out, record, at);
 }
 
-COLLPROBE_COLD_INLINE trace_text::point trace_text::point_of(const alarm_record& raised) const noexcept
+COLLPROBE_COLD_INLINE trace_text::point trace_text::point_of(const finding& raised) const noexcept
 {
     for (const places& noted : recent_) {
         if (noted.step != raised.step || noted.ranks == 0) continue;
@@ -411,7 +411,7 @@ COLLPROBE_COLD_INLINE trace_text::point trace_text::point_of(const alarm_record&
 }
 
 COLLPROBE_COLD_INLINE void trace_text::add(
-    std::string& out, const alarm_record& raised, const record_context& context)
+    std::string& out, const finding& raised, const record_context& context)
 {
     if (!tells_about_all()) return;
     const point from = point_of(raised);
@@ -420,10 +420,10 @@ COLLPROBE_COLD_INLINE void trace_text::add(
     if (to.at < from.at) to.at = from.at; // an arrow does not go backwards
     alarms_end_ = to.at + alarm_length;
 
-    const std::string title = std::string(name(raised.what)) + ": " + list_named(raised);
+    const std::string title = std::string(name(raised.what)) + ": " + subject(raised.what, raised.ranks);
     std::string arguments;
     json_writer common(arguments);
-    common.open('{').key("text").text(describe(raised)).key("advice").text(advise(raised)).key("record");
+    common.open('{').key("text").text(describe_alarm(raised)).key("advice").text(advise(raised)).key("record");
     arguments += json_line(context.run.name, raised);
     arguments.back() = '}'; // instead of the newline
     json_writer json = event(out, title, 'X', to);

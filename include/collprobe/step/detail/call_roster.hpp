@@ -394,7 +394,7 @@ COLLPROBE_COLD_INLINE void call_roster::tell(const kind& of, step_record& out)
                 out.missing_calls.push_back(what);
                 return;
             }
-            out.suspects.push_back({.what = finding::call_missing,
+            out.add({.what = finding_kind::call_missing,
                 .statistic = static_cast<double>(what.calls),
                 .number = {.steps = static_cast<std::uint32_t>(std::min<std::uint64_t>(what.steps, 0xffffffffu)),
                     .since = what.since},

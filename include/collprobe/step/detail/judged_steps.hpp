@@ -69,7 +69,7 @@ public:
         if (step.unprobed_calls != 0) out.forget_result_norm();
         out.first_call = calls_before;
         judge.judge_missing(calls, has_places, out.unread_calls == 0, out.unprobed_calls, out);
-        place_suspects(calls, out);
+        out.settle_findings();
         unread.push();
     }
 
