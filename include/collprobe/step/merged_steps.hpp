@@ -56,6 +56,15 @@ struct merged_step {
 
 namespace detail {
 
+/// The statistics of the input times `factor`.
+COLLPROBE_COLD_INLINE statistics statistics_of_product(statistics of, double factor) noexcept
+{
+    of.absolute_maximum *= absolute(factor);
+    of.sum *= factor;
+    of.sum_of_squares = of.sum_of_squares * factor * factor;
+    return of;
+}
+
 /// Makes of the ranks' blocks the messages that the ranks of `probed` exchange, and judges them as it does.
 class merged_steps {
 public:
@@ -109,15 +118,9 @@ private:
                 has_unknown_scale = has_unknown_scale || !is_finite(block.scale);
             }
             const bool has_statistics = is_floating(call.type);
-            calls_.push_back({.call = call.call,
-                .type = call.type,
-                .operation = call.operation,
-                .count = call.count,
-                .has_input = has_input && has_statistics,
-                .has_result = has_result && has_statistics,
-                .site = call.site,
-                .result_count = call.result_count,
-                .has_unknown_scale = has_unknown_scale,
+            calls_.push_back({.call = call.call, .type = call.type, .operation = call.operation, .count = call.count,
+                .has_input = has_input && has_statistics, .has_result = has_result && has_statistics,
+                .site = call.site, .result_count = call.result_count, .has_unknown_scale = has_unknown_scale,
                 .place = call.bucket});
             has_results_.push_back(has_result);
         }
@@ -158,16 +161,3 @@ private:
 
 } // namespace detail
 } // namespace collprobe
-
-namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// The statistics of the input times `factor`.
-COLLPROBE_COLD_INLINE statistics statistics_of_product(statistics of, double factor) noexcept
-{
-    of.absolute_maximum *= absolute(factor);
-    of.sum *= factor;
-    of.sum_of_squares = of.sum_of_squares * factor * factor;
-    return of;
-}
-
-} // namespace collprobe::inline COLLPROBE_ABI::detail

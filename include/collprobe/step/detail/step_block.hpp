@@ -41,11 +41,8 @@ struct step_block {
     };
 
     step_block(const step_report::shape& form, std::uint64_t room, call_site where)
-        : layout(form.layout),
-          expected(form.room_for_values),
-          values(form.room_for_values),
-          read_values(form.room_for_values),
-          gram(form.room_for_gram ? form.ranks * form.ranks : 0)
+        : layout(form.layout), expected(form.room_for_values), values(form.room_for_values),
+          read_values(form.room_for_values), gram(form.room_for_gram ? form.ranks * form.ranks : 0)
     {
         add_piece(room, form.with_values(form.room_for_values).layout.bytes(room), where);
     }

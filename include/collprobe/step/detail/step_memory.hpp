@@ -23,9 +23,7 @@ struct step_tools {
 
     step_tools(const step_report::shape& form, std::uint64_t room, call_site where, const probe_options& options,
         const auto& parts)
-        : lanes(options.streams),
-          exchange(form, room, where),
-          part_memory(parts, static_cast<int>(form.ranks))
+        : lanes(options.streams), exchange(form, room, where), part_memory(parts, static_cast<int>(form.ranks))
     {
         if (!form.room_for_gram) return;
         const std::uint64_t least = 16 * form.ranks; // two 8-byte elements from each rank

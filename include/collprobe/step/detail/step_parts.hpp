@@ -227,11 +227,11 @@ private:
     /// Other calls than gradients are not sampled, but every word of the message must be initialised.
     template <communicator Comm, class T>
     static void sample(const seen_call<Comm>& call, view<const T> here, std::uint64_t first,
-        const message_layout& layout, std::uint64_t* words)
+        const message_layout& layout, std::uint64_t* to)
     {
         const std::uint64_t whole = call.what.is_gradient() ? call.what.count : 0;
         Comm::device::for_each(
-            call.stream, layout.samples, take_sample<T>{here, first, whole, layout.samples, words});
+            call.stream, layout.samples, take_sample<T>{here, first, whole, layout.samples, to});
     }
 
     int every_;
