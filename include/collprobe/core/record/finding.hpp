@@ -159,7 +159,10 @@ inline bool is_same_place(const finding& a, const finding& b) noexcept
 /// Whether two findings say the same, but for the ranks.
 inline bool says_same(const finding& a, const finding& b) noexcept
 {
-    return a.what == b.what && is_same_place(a, b) && a.other_rank == b.other_rank
+    const auto is_owner = [](const finding& of) {
+        return of.what == finding_kind::shard_differs && of.rank() == of.other_rank;
+    };
+    return a.what == b.what && is_same_place(a, b) && a.other_rank == b.other_rank && is_owner(a) == is_owner(b)
         && to_bits(a.statistic) == to_bits(b.statistic) && to_bits(a.threshold) == to_bits(b.threshold)
         && a.index == b.index && a.exact == b.exact && a.by_length == b.by_length && a.number == b.number
         && a.evidence == b.evidence && is_same(a.other, b.other);
