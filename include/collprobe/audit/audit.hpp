@@ -63,7 +63,7 @@ struct audit_keys {
 /// Checked, for all element types: all-reduce (agreement; sums and averages of floating point by a checksum),
 /// reduce-scatter (that sum, over all parts), all-gather (digests of the shards; agreement in a `summary` and of
 /// codes), broadcast (agreement). Cost of a call, beyond the step's own: one read of the result if the step takes no
-/// digest of it; for a sum arithmetic in the step's reads; for an all-gather a launch for each shard. Cost of a step:
+/// digest of it; for a sum arithmetic in the step's reads; for an all-gather a launch for all shards. Cost of a step:
 /// an all-reduce of 16 bytes a bin for each sum (`conservation_options`; rows of at most 4 KiB), an all-gather of 8
 /// bytes a rank for each all-gather, a launch for each call. 64 bytes a call and rank in the step's message; in a
 /// `summary` 32 bytes.
