@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <collprobe/audit/conservation_bound.hpp>
-#include <collprobe/audit/detail/step_audit.hpp>
+#include <collprobe/audit/detail/judge.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
@@ -26,7 +26,6 @@ struct merge_options {
     double lateness_floor_ns = 50'000; ///< that of a `lateness_watch`
     bool times = true; ///< judge who comes late; a tenth of the false alarms is for that
     bool sums = true; ///< check sums and averages of calls that have sketches
-    double sigmas = 8; ///< `conservation_options::sigmas`
     rounding_order order = rounding_order::linear; ///< of the communicator that made the calls
 };
 
@@ -51,7 +50,7 @@ public:
           steps_(ranks, options.false_alarms_per_step, options.times, options.lateness_floor_ns),
           audit_(ranks),
           terms_(detail::terms_of(options.order, ranks)),
-          findings_(static_cast<std::size_t>(ranks))
+          of_ranks_(static_cast<std::size_t>(ranks))
     {
     }
 
@@ -62,7 +61,7 @@ public:
     /// \throws error `invalid_argument` unless there is a block for each call and rank; then nothing changes.
     COLLPROBE_COLD_INLINE void judge(const merged_step& step, step_record& out, call_site where = call_site::current())
     {
-        detail::require(step.blocks.size() == step.calls.size() * findings_.size(), "merge_ranks::judge",
+        detail::require(step.blocks.size() == step.calls.size() * of_ranks_.size(), "merge_ranks::judge",
             "a step has one block for each call and rank", where);
         steps_.judge(step, out);
         audit_calls(step, out);
@@ -80,9 +79,9 @@ private:
 
     merge_options options_;
     detail::merged_steps steps_;
-    detail::step_audit audit_;
+    detail::audit_judge audit_;
     detail::rounded_terms terms_;
-    std::vector<detail::audit_finding> findings_; ///< of all ranks about one call
+    std::vector<detail::audit_entry> of_ranks_; ///< about one call
     std::vector<double> sum_of_inputs_; ///< sketches
     std::vector<double> sum_of_results_;
 };
@@ -108,7 +107,6 @@ COLLPROBE_COLD_INLINE const merge_options& merge_ranks::checked(
     check(detail::is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
     check(is_finite(options.lateness_floor_ns) && options.lateness_floor_ns >= 0 && options.lateness_floor_ns < 0x1p53,
         "lateness_floor_ns must be 0 to 2^53");
-    check(is_finite(options.sigmas) && options.sigmas > 0, "sigmas must be finite and above 0");
     return options;
 }
 
@@ -118,15 +116,15 @@ COLLPROBE_COLD_INLINE void merge_ranks::audit_calls(const merged_step& step, ste
     for (std::size_t c = 0; c < step.calls.size(); ++c) {
         if (!detail::is_audited(out.calls[c]) || !steps_.has_results(c)) continue;
         const bool is_replicated = steps_.calls()[c].is_replicated();
-        for (std::size_t r = 0; r < findings_.size(); ++r) {
+        for (std::size_t r = 0; r < of_ranks_.size(); ++r) {
             const rank_block& block = steps_.block_of(step, c, static_cast<int>(r));
             const auto& of = rank_call_layout::measurement(block.bytes);
-            findings_[r] = {is_replicated ? of.entry.result.digest : 0, {}};
+            of_ranks_[r] = {is_replicated ? of.entry.result.digest : 0, {}};
         }
         with_floating_type(step.calls[c].type, [&]<class T>(T) { check_sum<T>(step, c); });
-        audit_.judge_results(findings_, static_cast<std::uint32_t>(step.calls[c].bins), static_cast<int>(c), out);
+        audit_.judge_results(of_ranks_, static_cast<std::uint32_t>(step.calls[c].bins), static_cast<int>(c), out);
     }
-    audit_.end(options_.sigmas, out);
+    audit_.end(out);
 }
 
 /// Not inlined: see `gradual_underflow`.
@@ -146,13 +144,13 @@ template <floating_element T>
         detail::add_numbers(layout.input_sketch(block.bytes), r == 0, sum_of_inputs_);
         if (is_part) detail::add_numbers(layout.result_sketch(block.bytes), r == 0, sum_of_results_);
     }
-    auto judge = detail::judge_conservation<T>(sum_of_inputs_.data(), sum_of_results_.data(),
-        static_cast<std::uint32_t>(call.bins), (call.count + call.bins - 1) / call.bins, call.operation,
-        options_.order, ranks(), options_.sigmas, terms_);
+    const std::uint64_t rows = (call.count + call.bins - 1) / call.bins;
+    detail::conservation_judge judge{sum_of_inputs_.data(), sum_of_results_.data(), call.bins,
+        detail::conservation_bound::of<T>(call.operation, options_.order, ranks(), rows, terms_)};
     for (int r = 0; r < ranks(); ++r) {
-        detail::conservation_result& to = findings_[static_cast<std::size_t>(r)].sum;
+        detail::conservation_result& to = of_ranks_[static_cast<std::size_t>(r)].sum;
         if (!is_part) judge.result = layout.result_sketch(steps_.block_of(step, c, r).bytes);
-        if (is_part && r > 0) to = findings_[0].sum; // the verdict is about all parts together
+        if (is_part && r > 0) to = of_ranks_[0].sum; // the verdict is about all parts together
         else to = judge.finish(detail::reduce_blocks(judge, call.bins));
     }
 }

@@ -119,6 +119,8 @@ public:
     std::uint64_t count() const noexcept { return what_.count; } ///< elements that each rank sends
     /// Whether the input holds several gradients of the rank, one after the other: more elements than the result.
     bool has_leaves() const noexcept { return what_.has_leaves; }
+    /// Whether it is the sum or average, by an all-reduce or reduce-scatter, of one gradient of each rank.
+    bool is_sum() const noexcept { return what_.is_sum(); }
     bool is_observed() const noexcept { return what_.is_observed; } ///< ranks may have no input, or no result
     report_mode mode() const noexcept { return mode_; }
     /// Whether the step itself reads the input, and so has its digest (`part_step::input_digest`).
