@@ -24,9 +24,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 struct merge_options {
     double false_alarms_per_step = 1e-4; ///< of the statistical checks, as of `probe_options`
     double lateness_floor_ns = 50'000; ///< that of a `lateness_watch`
-    bool times = true; ///< judge who comes late; a tenth of the false alarms is for that
     bool sums = true; ///< check sums and averages of calls that have sketches
-    rounding_order order = rounding_order::linear; ///< of the communicator that made the calls
 };
 
 /// Judges what the ranks of a communicator measured apart: makes of their blocks the record that `probed` with the part
@@ -46,16 +44,14 @@ public:
     /// \throws error `invalid_argument` for less than 1 rank, or options out of range.
     COLLPROBE_COLD_INLINE explicit merge_ranks(
         int ranks, const merge_options& options = {}, call_site where = call_site::current())
-        : options_(checked(ranks, options, where)),
-          steps_(ranks, options.false_alarms_per_step, options.times, options.lateness_floor_ns),
+        : sums_(checked(ranks, options, where).sums),
+          steps_(ranks, options.false_alarms_per_step, options.lateness_floor_ns),
           audit_(ranks),
-          terms_(detail::terms_of(options.order, ranks)),
           of_ranks_(static_cast<std::size_t>(ranks))
     {
     }
 
     int ranks() const noexcept { return steps_.ranks(); }
-    const merge_options& options() const noexcept { return options_; }
 
     /// Fills `out`. If that is the same object each time, its memory is reused.
     /// \throws error `invalid_argument` unless there is a block for each call and rank; then nothing changes.
@@ -77,10 +73,9 @@ private:
     template <floating_element T>
     void check_sum(const merged_step& step, std::size_t call);
 
-    merge_options options_;
+    bool sums_;
     detail::merged_steps steps_;
     detail::audit_judge audit_;
-    detail::rounded_terms terms_;
     std::vector<detail::audit_entry> of_ranks_; ///< about one call
     std::vector<double> sum_of_inputs_; ///< sketches
     std::vector<double> sum_of_results_;
@@ -132,7 +127,7 @@ template <floating_element T>
 [[gnu::noinline]] void merge_ranks::check_sum(const merged_step& step, std::size_t c)
 {
     const merged_call& call = step.calls[c];
-    if (!options_.sums || call.bins == 0 || !steps_.calls()[c].is_gradient()) return;
+    if (!sums_ || call.bins == 0 || !steps_.calls()[c].is_gradient()) return;
     const detail::gradual_underflow as_ieee_has_it;
     const rank_call_layout layout{call.bins};
     const bool is_part = call.call == collective::reduce_scatter;
@@ -146,7 +141,7 @@ template <floating_element T>
     }
     const std::uint64_t rows = (call.count + call.bins - 1) / call.bins;
     detail::conservation_judge judge{sum_of_inputs_.data(), sum_of_results_.data(), call.bins,
-        detail::conservation_bound::of<T>(call.operation, options_.order, ranks(), rows, terms_)};
+        detail::conservation_bound::of<T>(call.operation, rounding_order::linear, ranks(), rows)};
     for (int r = 0; r < ranks(); ++r) {
         detail::conservation_result& to = of_ranks_[static_cast<std::size_t>(r)].sum;
         if (!is_part) judge.result = layout.result_sketch(steps_.block_of(step, c, r).bytes);

@@ -59,9 +59,9 @@ namespace detail {
 /// Makes of the ranks' blocks the messages that the ranks of `probed` exchange, and judges them as it does.
 class merged_steps {
 public:
-    merged_steps(int ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
-        : ranks_(ranks), layout_{.times = times},
-          judge_(ranks, false_alarms_per_step, report_mode::gather, times, lateness_floor_ns,
+    merged_steps(int ranks, double false_alarms_per_step, double lateness_floor_ns)
+        : ranks_(ranks), layout_{.times = true},
+          judge_(ranks, false_alarms_per_step, report_mode::gather, true, lateness_floor_ns,
               exchangeability_options{.tolerance = 0.25})
     {
     }
@@ -165,7 +165,7 @@ COLLPROBE_COLD_INLINE void merged_steps::write_messages(const merged_step& step)
             call_entry& entry = layout_.entry(message, c);
             entry = {};
             entry.result.dot = not_a_number();
-            if (layout_.times) layout_.times_of(message, c) = {};
+            layout_.times_of(message, c) = {};
             if (block.bytes == nullptr || !is_floating(step.calls[c].type)) continue;
             const rank_measurement& of = rank_call_layout::measurement(block.bytes);
             const bool is_product = is_finite(block.scale) && to_bits(block.scale) != to_bits(1.0);
@@ -173,7 +173,7 @@ COLLPROBE_COLD_INLINE void merged_steps::write_messages(const merged_step& step)
             if (block.has_input && is_product) entry.input = statistics_of_product(entry.input, block.scale);
             if (block.has_result) entry.result = of.entry.result;
             if (block.has_result && is_product) entry.result.dot *= block.scale;
-            if (layout_.times) layout_.times_of(message, c) = {of.input_done, of.result_begun};
+            layout_.times_of(message, c) = {of.input_done, of.result_begun};
         }
     }
 }
