@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include <collprobe/audit/detail/judge.hpp>
@@ -11,29 +13,52 @@ using namespace collprobe;
 
 namespace {
 
-using entry = detail::audit_finding;
+using entry = detail::audit_entry;
 
-entry right(std::uint64_t digest) { return {digest, {.residual = 1, .limit = 8, .bin = 0, .checked = true, .conserved = true}}; }
-entry wrong(std::uint64_t digest)
-{
-    return {digest, {.residual = 99, .limit = 8, .bin = 3, .checked = true, .conserved = false}};
-}
-entry unchecked(std::uint64_t digest)
-{
-    return {digest, {.residual = 0, .limit = 0, .bin = 0, .checked = false, .conserved = true}};
-}
+entry right(std::uint64_t digest) { return {digest, {{.residual = 1, .bin = 0, .checked = true, .conserved = true}}}; }
+entry wrong(std::uint64_t digest) { return {digest, {{.residual = 99, .bin = 3, .checked = true, .conserved = false}}}; }
+entry unchecked(std::uint64_t digest) { return {digest, {{.residual = 0, .bin = 0, .checked = false, .conserved = true}}}; }
 
 struct judgement {
     call_record call;
     std::vector<finding> findings;
 };
 
+constexpr int call_index = 4; // of the call
+
+judgement of(const step_record& record) { return {record.calls[call_index], record.findings}; }
+step_record step_of(std::size_t ranks)
+{
+    step_record record;
+    record.ranks = static_cast<int>(ranks);
+    record.calls.resize(call_index + 1);
+    return record;
+}
+
 judgement judge(const std::vector<entry>& entries)
 {
-    judgement result;
-    detail::audit_judge judge(static_cast<int>(entries.size()));
-    judge.judge(entries, 4, result.call, result.findings);
-    return result;
+    step_record record = step_of(entries.size());
+    detail::audit_judge judge(record.ranks);
+    judge.begin(record);
+    judge.judge_results(entries, 64, call_index, record);
+    judge.end(record);
+    return of(record);
+}
+
+/// A receiver's wrong shards.
+entry with_shards(std::uint64_t wrong, std::initializer_list<detail::shard_report::shard> first)
+{
+    entry made;
+    made.shards = {wrong, {}};
+    std::copy(first.begin(), first.end(), made.shards.first);
+    return made;
+}
+
+judgement judge_shards(const std::vector<entry>& entries)
+{
+    step_record record = step_of(entries.size());
+    detail::audit_judge(record.ranks).judge_shards(entries, call_index, record);
+    return of(record);
 }
 
 using ranks = std::vector<int>;
@@ -64,7 +89,7 @@ TEST_CASE("equal bits that are not the sum were damaged in the reduction, and no
     REQUIRE(found.findings.size() == 1);
     CHECK(found.findings[0].what == finding_kind::sum_differs);
     CHECK(found.findings[0].rank() == -1);
-    CHECK(found.findings[0].call == 4);
+    CHECK(found.findings[0].call == call_index);
     CHECK(found.findings[0].statistic == 99);
     CHECK(found.findings[0].threshold == 8);
 }
@@ -129,44 +154,36 @@ TEST_CASE("ranks that hold the same and judge it differently were told different
 
 TEST_CASE("shards that arrived damaged name whom the digests speak against")
 {
-    detail::gather_verdict verdict;
-    call_record call;
-    std::vector<finding> findings;
-    const call_audit& audit = call.audit;
-    detail::judge_gather_audit(verdict, 1, call, findings);
-    CHECK(call.results_agree);
-    CHECK(audit.where == damage::none);
-    CHECK(findings.empty());
+    const entry intact = with_shards(0, {});
+    const judgement nothing = judge_shards({intact, intact, intact, intact});
+    CHECK(nothing.call.results_agree);
+    CHECK(nothing.call.audit.where == damage::none);
+    CHECK(nothing.findings.empty());
 
-    verdict.damaged = 3;
-    verdict.listed = 2;
-    verdict.shard[0] = {.owner = 0, .receiver = 2, .culprit = detail::gather_culprit::receiver};
-    verdict.shard[1] = {.owner = 1, .receiver = 2, .culprit = detail::gather_culprit::receiver};
-    detail::judge_gather_audit(verdict, 1, call, findings);
-    CHECK_FALSE(call.results_agree);
-    CHECK(audit.where == damage::broadcast);
-    CHECK(audit.culprits == ranks{2});
-    REQUIRE(findings.size() == 1);
-    CHECK(findings[0].rank() == 2);
-    CHECK(findings[0].what == finding_kind::shard_differs);
-    CHECK(findings[0].call == 1);
+    const judgement received = judge_shards({intact, intact, with_shards(3, {{0, 70}, {1, 71}, {3, 73}}), intact});
+    CHECK_FALSE(received.call.results_agree);
+    CHECK(received.call.audit.where == damage::broadcast);
+    CHECK(received.call.audit.culprits == ranks{2});
+    REQUIRE(received.findings.size() == 1);
+    CHECK(received.findings[0].rank() == 2);
+    CHECK(received.findings[0].what == finding_kind::shard_differs);
+    CHECK(received.findings[0].call == call_index);
+    CHECK(received.findings[0].other_rank == 0);
+    CHECK(received.findings[0].statistic == 3);
 
-    CHECK(findings[0].other_rank == 0);
+    const judgement sent = judge_shards({with_shards(1, {{3, 9}}), with_shards(1, {{3, 9}}), intact, intact});
+    CHECK(sent.call.audit.where == damage::input);
+    REQUIRE(sent.findings.size() == 1);
+    CHECK(sent.findings[0].rank() == 3);
+    CHECK(sent.findings[0].other_rank == 3);
 
-    verdict.shard[0] = {.owner = 3, .receiver = 0, .culprit = detail::gather_culprit::owner};
-    verdict.shard[1] = {.owner = 3, .receiver = 1, .culprit = detail::gather_culprit::owner};
-    findings.clear();
-    detail::judge_gather_audit(verdict, 1, call, findings);
-    CHECK(audit.where == damage::input);
-    REQUIRE(findings.size() == 1);
-    CHECK(findings[0].rank() == 3);
-    CHECK(findings[0].other_rank == 3);
+    const judgement both = judge_shards({with_shards(2, {{1, 5}, {3, 9}}), with_shards(1, {{3, 9}}), intact, intact});
+    CHECK(both.call.audit.where == damage::unknown);
+    CHECK(both.call.audit.culprits == ranks{0, 3});
 
-    verdict.shard[0].culprit = verdict.shard[1].culprit = detail::gather_culprit::unknown;
-    findings.clear();
-    detail::judge_gather_audit(verdict, 1, call, findings);
-    CHECK(audit.where == damage::unknown);
-    CHECK(audit.culprits.empty());
-    REQUIRE(findings.size() == 1);
-    CHECK(findings[0].rank() == -1);
+    const judgement either = judge_shards({intact, with_shards(1, {{0, 9}})});
+    CHECK(either.call.audit.where == damage::unknown);
+    CHECK(either.call.audit.culprits.empty());
+    REQUIRE(either.findings.size() == 1);
+    CHECK(either.findings[0].rank() == -1);
 }

@@ -68,7 +68,6 @@ TEST_CASE("what cannot be measured is refused, with the reason")
         testing::require(refused([&] { weight_probe({.every = -1}); }), "every");
         testing::require(refused([&] { weight_probe({.bins = 100}); }), "bins");
         testing::require(refused([&] { weight_probe({.scale = 0}); }), "scale");
-        testing::require(refused([&] { weight_probe({.miss = 0}); }), "miss");
     });
 }
 

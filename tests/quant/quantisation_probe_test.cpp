@@ -336,6 +336,5 @@ TEST_CASE("limits and checks out of range are refused")
     CHECK(refused({.visible = 0.2}, {}));
     CHECK(refused({.drift_steps = 0}, {}));
     CHECK(refused({}, {.sketch = {.bins = 100}}));
-    CHECK(refused({}, {.rows = 0}));
     CHECK_FALSE(refused({}, {.aggregate = false, .messages = true}));
 }

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/audit/detail/observed_sums.hpp>
+#include <collprobe/audit/detail/judge.hpp>
 #include <collprobe/audit/detail/weight_check.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -17,11 +17,14 @@
 #include <collprobe/detail/standard_normal.hpp>
 #include <collprobe/scan/sketch.hpp>
 #include <collprobe/step/part.hpp>
-#include <collprobe/step/step_sketches.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
+
+/// How rarely a weight is off by more than its bound to one side, if the errors of a sketch's bins are Gaussian: six
+/// deviations.
+inline constexpr double weight_miss = 1e-9;
 
 struct distinct_results;
 
@@ -39,9 +42,6 @@ struct weight_probe_options {
     /// Forms that are no findings. Empty: of an average `mean` and `token_weighted`, of a sum these and `sum`.
     std::vector<averaging> expected = {};
     double scale = 1; ///< the first `weight_probe::scale`
-    /// How rarely a weight is off by more than its bound to one side, if the errors of a sketch's bins are Gaussian:
-    /// 1e-9 are six deviations. At least 1e-12.
-    double miss = 1e-9;
     /// The share of a result's norm of no input, beyond what rounding explains, above which it is a finding
     /// (`unexplained`). For an average, nothing else belongs there; where a result has other parts on purpose,
     /// such as weight decay or momentum, 1 tells none.
@@ -71,8 +71,6 @@ public:
     {
         detail::require(options_.every >= 0, "weight_probe", "every is below 0", where);
         if (options_.bins != 0) detail::require_sketch_options({.bins = options_.bins}, "weight_probe", where);
-        detail::require(options_.miss >= 1e-12 && options_.miss <= 0.01, "weight_probe",
-            "miss is not between 1e-12 and 0.01", where);
         detail::require(is_finite(options_.unexplained) && options_.unexplained >= 0, "weight_probe",
             "unexplained is negative or not finite", where);
         scale(options_.scale, where);
@@ -91,23 +89,23 @@ public:
     int every() const noexcept { return options_.every; }
 
     template <class Device>
-    struct memory {
-        memory(const weight_probe& of, int ranks) : sums(of.options_.bins, of.options_.seed, ranks) {}
-        void clear() noexcept { sums.clear(); }
-        void forget(std::uint64_t first) noexcept { sums.forget(first); }
-        detail::weight_check<Device> sums;
+    struct memory : detail::weight_check<Device> {
+        memory(const weight_probe& of, int ranks)
+            : detail::weight_check<Device>(of.options_.bins, of.options_.seed, ranks)
+        {
+        }
     };
 
     template <element T, class Call>
     detail::sketch_target before(Call& call, view<const T> input, entry* to) const
     {
+        call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
         if constexpr (floating_element<T>) {
-            if (!is_looked_at(call)) return {};
+            if (call.mode() != report_mode::gather || !call.is_sum()) return {};
             if (call.ranks().size() <= detail::most_weighted_ranks) {
                 Call::device::sum_each(call.stream(), 1,
                     detail::sample_magnitudes<T>{input, to, call.operation() == reduction::average});
-                return call.memory().sums.template before<T>(call.index(), call.count(),
-                    call.what() == collective::reduce_scatter, call.is_observed(), options_.scale, call.lane());
+                return call.memory().template before<T>(call, options_.scale);
             }
             Call::device::for_each(call.stream(), 1, detail::refuse_weights{to, weights_refusal::many_ranks});
         }
@@ -116,31 +114,17 @@ public:
     template <element T, class Call>
     detail::sketch_target after(Call& call, view<const T> result, entry*) const
     {
-        if constexpr (floating_element<T>) {
-            return call.memory().sums.template after<T>(
-                call.index(), result.count(), call.ranks().rank(), call.lane());
-        } else {
-            return {};
-        }
+        return call.memory().after(call, result.count());
     }
     template <class Step>
     void end_step(Step& step) const
     {
-        step.memory().sums.end(step.ranks(), step.calls(), step.stream(),
-            [&](std::uint64_t call) { return step.entry(call); }, step.where());
+        step.memory().end(step, [&](std::uint64_t call) { return step.entry(call); });
     }
 
     void judge(const part_entries<entry>& entries, step_record& record);
 
 private:
-    template <class Call>
-    static bool is_looked_at(const Call& call) noexcept
-    {
-        return call.mode() == report_mode::gather && !call.has_leaves()
-            && (call.what() == collective::all_reduce || call.what() == collective::reduce_scatter)
-            && (call.operation() == reduction::sum || call.operation() == reduction::average);
-    }
-
     COLLPROBE_COLD_INLINE bool is_expected(averaging how, bool averages, bool has_equal_tokens) const noexcept
     {
         if (options_.expected.empty()) {
@@ -203,23 +187,14 @@ COLLPROBE_COLD_INLINE weights_refusal refusal_of_all(
     return results.are_too_many ? weights_refusal::results_differ : weights_refusal::none;
 }
 
-/// Collects what the ranks say of one of the results of a call, up to the name.
+/// Collects what the ranks say of one of the results of a call, up to the name. Precondition: `out` is new.
 COLLPROBE_COLD_INLINE void collect_weights(const part_entries<weight_entry>& entries, int call,
-    const distinct_results& results, int which, double miss, double roundoff, call_weights& out)
+    const distinct_results& results, int which, double roundoff, call_weights& out)
 {
     const weight_entry& first = entries(call, 0);
     out.seen = true;
-    out.how = averaging::unknown;
-    out.why_not = weights_refusal::none;
-    out.weights.clear();
-    out.bounds.clear();
-    out.ranks.clear();
-    out.holders.clear();
-    out.common = not_a_number();
-    out.expected = true;
     out.scale = first.scale;
     out.bins = first.bins;
-    out.residual = out.residual_limit = 0;
     const weights_refusal of_all = refusal_of_all(entries, call, results);
     bool have_few = false;
     for (int r = 0; r < entries.ranks(); ++r) {
@@ -248,7 +223,7 @@ COLLPROBE_COLD_INLINE void collect_weights(const part_entries<weight_entry>& ent
         if (why != weights_refusal::none) continue;
         out.weights.push_back(found.weight);
         // Products with a factor, before the sum and behind it, may be rounded alike for many elements.
-        out.bounds.push_back(student_upper_quantile(miss, each.degrees) * found.deviation + systematic
+        out.bounds.push_back(student_upper_quantile(weight_miss, each.degrees) * found.deviation + systematic
             + 2 * roundoff * absolute(found.weight));
     }
     if (of_all != weights_refusal::none) out.why_not = of_all;
@@ -293,7 +268,7 @@ COLLPROBE_COLD_INLINE void weight_probe::judge_result(const part_entries<entry>&
     const detail::distinct_results& results, int which, call_weights& out, step_record& record)
 {
     const double roundoff = detail::unit_roundoff_of(record.calls[static_cast<std::size_t>(c)].type);
-    detail::collect_weights(entries, c, results, which, options_.miss, roundoff, out);
+    detail::collect_weights(entries, c, results, which, roundoff, out);
     const auto tell = [&](finding named) {
         named.call = c;
         if (results.count > 1) named.other_rank = results.holders[which];
@@ -341,7 +316,7 @@ COLLPROBE_COLD_INLINE void weight_probe::judge(const part_entries<entry>& entrie
         detail::settle_observed(call);
     }
     for (std::size_t s = first; s < record.findings.size(); ++s) {
-        record.findings[s].false_alarms_per_step = tests * options_.miss;
+        record.findings[s].false_alarms_per_step = tests * detail::weight_miss;
     }
 }
 

@@ -53,9 +53,7 @@ struct quantisation_checks {
     /// Whether the messages of codes arrived as they were sent: names sender and receiver. Reads the codes twice more
     /// on each way, in a launch for each message, and sends 8 bytes to each rank for a call.
     bool messages = false;
-    sketch_options sketch = {};
-    /// A small buffer has fewer bins, so that there are at least so many elements in a bin (but at least 64 bins).
-    std::uint32_t rows = 16;
+    sketch_options sketch = {}; ///< a small buffer has fewer bins: 16 elements or more in each (but at least 64 bins)
 };
 
 namespace detail {
@@ -120,7 +118,6 @@ public:
         require(detail::is_rate(limits.false_alarms_per_step), "false_alarms_per_step is not between 0 and 1");
         require(limits.drift_steps > 0, "drift_steps is not above 0");
         detail::require_sketch_options(checks.sketch, "quantisation_probe", where);
-        require(checks.rows != 0, "rows is 0");
     }
 
     template <class Device>
@@ -152,8 +149,7 @@ public:
         if (checks_.messages && has_codes(call.what()))
             call.quantised()->digests_to = call.memory().messages.before(call.index());
         if (!measures(call)) return {};
-        return call.memory().sums.template before<T>({call.what(), call.type(), call.operation(), input.count()},
-            call.index(), bins_for(input.count()), call.lane());
+        return call.memory().sums.before(call, input.count());
     }
     template <element T, class Call>
     detail::sketch_target after(Call& call, view<const T> result, entry* to) const
@@ -164,15 +160,14 @@ public:
         calls->digests_to = nullptr;
         if (!has_codes(call.what())) return {};
         Call::device::for_each(call.stream(), 1, detail::write_quantised_outcome{to, calls->last});
-        if (!measures(call)) return {};
-        return call.memory().sums.template after<T>(call.index(), result.count(), call.ranks().rank(), call.lane());
+        return call.memory().sums.after(call, result.count());
     }
     template <class Step>
     void end_step(Step& step) const
     {
         const auto entry_of = [&](std::uint64_t call) { return step.entry(call); };
-        step.memory().sums.end(step.ranks(), step.stream(), entry_of, step.where());
-        step.memory().messages.end(step.ranks(), step.stream(), entry_of, step.where());
+        step.memory().sums.end(step, entry_of);
+        step.memory().messages.end(step, entry_of);
     }
 
     void judge(const part_entries<entry>& entries, step_record& record);
@@ -188,13 +183,6 @@ private:
         return checks_.aggregate && call.mode() == report_mode::gather && call.is_quantised()
             && (call.what() == collective::all_reduce || call.what() == collective::reduce_scatter);
     }
-    std::uint32_t bins_for(std::uint64_t count) const noexcept
-    {
-        std::uint32_t bins = 64;
-        while (bins < checks_.sketch.bins && 2 * bins <= count / checks_.rows) bins *= 2;
-        return bins;
-    }
-
     quantisation_limits limits_;
     quantisation_checks checks_;
     std::vector<detail::last_roundings> last_; ///< by the slot of the call's series

@@ -68,10 +68,12 @@ COLLPROBE_COLD_INLINE statistics statistics_of_product(statistics of, double fac
 /// Makes of the ranks' blocks the messages that the ranks of `probed` exchange, and judges them as it does.
 class merged_steps {
 public:
-    merged_steps(int ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
-        : ranks_(ranks), layout_{.times = times},
-          judge_(ranks, false_alarms_per_step, report_mode::gather, times, lateness_floor_ns,
-              exchangeability_options{.tolerance = 0.25}) {}
+    merged_steps(int ranks, double false_alarms_per_step, double lateness_floor_ns)
+        : ranks_(ranks), layout_{.times = true},
+          judge_(ranks, false_alarms_per_step, report_mode::gather, true, lateness_floor_ns,
+              exchangeability_options{.tolerance = 0.25})
+    {
+    }
 
     int ranks() const noexcept { return ranks_; }
     const rank_block& block_of(const merged_step& step, std::size_t call, int rank) const noexcept

@@ -188,13 +188,13 @@ struct probed_call {
             | static_cast<std::uint64_t>(operation);
     }
 
-    /// Whether the call sums one gradient of each rank, as far as the library can tell.
-    bool is_gradient() const noexcept
+    bool is_sum() const noexcept
     {
-        return has_input && !has_leaves && !has_unknown_scale
-            && (call == collective::all_reduce || call == collective::reduce_scatter)
+        return !has_leaves && (call == collective::all_reduce || call == collective::reduce_scatter)
             && (operation == reduction::sum || operation == reduction::average);
     }
+    /// Whether the call sums one gradient of each rank, as far as the library can tell.
+    bool is_gradient() const noexcept { return has_input && !has_unknown_scale && is_sum(); }
     /// Whether the results hold the elements of the inputs, each of an input as often.
     bool is_move() const noexcept
     {
