@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -14,28 +15,48 @@
 /// The checks of an audit without a step around them. Synchronise the stream before they go.
 namespace collprobe::testing {
 
-/// A single call as a part sees it, and the step of it.
+/// A single call as a part sees it, which is also the step of it.
 template <class Comm>
 struct lone_call {
     using inner = std::remove_reference_t<decltype(std::declval<Comm&>().innermost())>;
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    inner& ranks;
-    detail::probed_call what;
-    typename device::workspace reduces;
-    int memory = 0;
-    detail::message_layout layout = {};
+    explicit lone_call(Comm& of) : comm(of.innermost()) {}
+    const lone_call& on(stream_ref stream)
+    {
+        on_stream.emplace(stream);
+        return *this;
+    }
 
-    explicit lone_call(Comm& comm) : ranks(comm.innermost()) {}
-    part_call<inner, int> on(stream_ref stream)
+    inner& ranks() const noexcept { return comm; }
+    stream_ref stream() const noexcept { return *on_stream; }
+    call_site where() const noexcept { return {}; }
+    std::uint64_t calls() const noexcept { return 1; }
+    std::uint64_t index() const noexcept { return 0; }
+    int lane() const noexcept { return 0; }
+    collective what() const noexcept { return facts.call; }
+    reduction operation() const noexcept { return facts.operation; }
+    element_type type() const noexcept { return facts.type; }
+    std::uint64_t count() const noexcept { return facts.count; }
+    bool has_leaves() const noexcept { return facts.has_leaves; }
+    bool is_sum() const noexcept { return facts.is_sum(); }
+    bool is_observed() const noexcept { return facts.is_observed; }
+    bool is_quantised() const noexcept { return false; }
+    report_mode mode() const noexcept { return report_mode::gather; }
+    bool has_input_digest() const noexcept { return false; }
+    bool has_result_digest() const noexcept { return false; }
+    const std::uint64_t* input_digest(std::uint64_t) const noexcept { return nullptr; }
+    typename device::workspace& workspace() const noexcept { return reduces; }
+    void reduce(const auto& reducer, std::uint64_t count, auto* to) const
     {
-        return {ranks, stream, 0, 0, what, report_mode::gather, nullptr, reduces, memory};
+        device::reduce(*on_stream, reducer, count, to, reduces);
     }
-    part_step<inner, int, int> step(stream_ref stream)
-    {
-        return {ranks, stream, call_site::current(), nullptr, layout, 0, 1, memory};
-    }
+
+    inner& comm;
+    detail::probed_call facts;
+    std::optional<stream_ref> on_stream;
+    mutable typename device::workspace reduces;
 };
 
 /// `check.before<float>(gradient, stream, operation)`, the collective, `check.after<float>(result, out, stream)`.
@@ -56,9 +77,9 @@ public:
     {
         const auto scope = comm_.device_scope();
         check_.clear();
-        call_.what.call = is_part ? collective::reduce_scatter : collective::all_reduce;
-        call_.what.operation = operation;
-        call_.what.count = send.count();
+        call_.facts.call = is_part ? collective::reduce_scatter : collective::all_reduce;
+        call_.facts.operation = operation;
+        call_.facts.count = send.count();
         const auto target = check_.template before<T>(call_.on(stream));
         if constexpr (floating_element<T>) detail::enqueue_sketch<device, T>(stream, send, target);
     }
@@ -69,8 +90,7 @@ public:
         device::fill(stream, view<detail::conservation_result>(out, 1), {0, 0, false, true});
         const auto target = check_.after(call_.on(stream), result.count());
         if constexpr (floating_element<T>) detail::enqueue_sketch<device, T>(stream, result, target);
-        auto step = call_.step(stream);
-        check_.end(step, [&](std::uint64_t) { return out; });
+        check_.end(call_, [&](std::uint64_t) { return out; });
     }
 
 private:
@@ -121,7 +141,7 @@ public:
     {
         const auto scope = comm_.device_scope();
         check_.template after<T>(call_.on(stream), whole);
-        check_.end(call_.step(stream),
+        check_.end(call_,
             [&, this](std::uint64_t) { return reinterpret_cast<detail::shard_report*>(own_.data()); });
         comm_.innermost().all_gather(view<const std::uint64_t>(own_), view<std::uint64_t>(all_), stream);
         device::copy(stream, view<const std::uint64_t>(view<std::uint64_t>(all_)), view<std::uint64_t>(host_));
@@ -144,7 +164,7 @@ private:
         : comm_(comm), call_(comm), check_(comm.size()), own_(words),
           all_(words * static_cast<std::uint64_t>(comm.size())), host_(words * static_cast<std::uint64_t>(comm.size()))
     {
-        call_.what.call = collective::all_gather;
+        call_.facts.call = collective::all_gather;
     }
 
     Comm& comm_;
