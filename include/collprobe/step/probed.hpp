@@ -33,7 +33,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 template <communicator Comm, class... Parts>
 class probed : public detail::probe_core<Comm, Parts...> {
     static_assert((step_part<Parts> && ...), "a part needs a type entry of whole 8-byte words: step/part.hpp");
-    friend struct detail::observed_numbers;
+    template <class, class>
+    friend class c::probe_of;
     using core = detail::probe_core<Comm, Parts...>;
     using typename core::block, typename core::caller, typename core::captured_work, typename core::part_list;
     using typename core::slot;
@@ -65,7 +66,8 @@ public:
 
     private:
         friend probed;
-        friend struct detail::observed_numbers;
+        template <class, class>
+        friend class c::probe_of;
         observed_call(void* const* probe, std::uint64_t number) : probe_(probe), number_(number) {}
         void* const* probe_;
         std::uint64_t number_;

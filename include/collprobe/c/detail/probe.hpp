@@ -16,20 +16,6 @@
 #include <collprobe/step/probe_options.hpp>
 #include <collprobe/step/probed.hpp>
 
-namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// C knows observed calls by their numbers.
-struct observed_numbers {
-    static std::uint64_t of(const auto& token) noexcept { return token.number_; }
-    template <class Probe>
-    static typename Probe::observed_call token(const Probe& probe, std::uint64_t number) noexcept
-    {
-        return {probe.cell_, number};
-    }
-};
-
-} // namespace collprobe::detail
-
 /// Probes of all kinds behind one interface. Arguments were checked before.
 namespace collprobe::inline COLLPROBE_ABI::c {
 
@@ -97,16 +83,17 @@ public:
     {
         std::uint64_t token = 0;
         with_read_type(input.type, [&, this]<class T>(T) {
-            token = numbers::of(input.is_there
-                    ? probe_.observe(input.as<T>(), streams_.of(on), call, operation, where)
-                    : probe_.template observe_no_input<T>(input.count, streams_.of(on), call, operation, where));
+            const auto observed = input.is_there
+                ? probe_.observe(input.as<T>(), streams_.of(on), call, operation, where)
+                : probe_.template observe_no_input<T>(input.count, streams_.of(on), call, operation, where);
+            token = observed.number_;
         });
         return token;
     }
     void observe_result(std::uint64_t token, const buffer& result, collprobeStream_t on) override
     {
         with_read_type(result.type, [&, this]<class T>(T) {
-            const auto of = numbers::token(probe_, token);
+            const typename probed<Comm>::observed_call of(probe_.cell_, token);
             if (result.is_there) of.result(result.as<T>(), streams_.of(on), call_site{});
             else of.no_result(streams_.of(on), call_site{});
         });
@@ -133,8 +120,6 @@ public:
     void restore(view<const std::uint64_t> state) override { probe_.restore_evidence(state, call_site{}); }
 
 protected:
-    using numbers = collprobe::detail::observed_numbers;
-
     Streams streams_;
     probed<Comm> probe_;
 };

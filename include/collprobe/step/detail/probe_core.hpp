@@ -23,6 +23,11 @@
 #include <collprobe/step/part.hpp>
 #include <collprobe/step/probe_options.hpp>
 
+namespace collprobe::inline COLLPROBE_ABI::c {
+template <class Comm, class Streams>
+class probe_of; ///< knows observed calls by their numbers
+} // namespace collprobe::c
+
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The base of an object that is found where it was moved to: in a cell of its memory, which stays where it is.
@@ -36,7 +41,6 @@ protected:
     }
     void** cell_ = nullptr;
 };
-struct observed_numbers; ///< defined where observed calls are known by numbers: the C library
 
 /// How a probe adds calls and values to its open step, and what ends it. `probed` has what users call.
 template <communicator Comm, class... Parts>
