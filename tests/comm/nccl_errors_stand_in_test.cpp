@@ -636,7 +636,8 @@ TEST_CASE("what cannot be a communicator is refused")
     const ncclComm_t none = nullptr;
     check_error(error_of([&] { nccl::communicator_ref{none}; }), status::invalid_argument,
         {"nccl::communicator_ref", "the ncclComm_t is null"});
-    run_each_nccl(2, {}, [](testing::nccl_owner& comm) {
+    std::barrier counting(2); // the other rank frees nothing while this one counts allocations
+    run_each_nccl(2, {}, [&](testing::nccl_owner& comm) {
         const auto made = [&](nccl::options settings = {}) {
             return error_of([&] { const nccl::communicator_ref borrowed(comm.native_handle(), settings); });
         };
@@ -644,13 +645,15 @@ TEST_CASE("what cannot be a communicator is refused")
         const cuda::stream stream;
         comm.barrier(stream);
         comm.synchronize(stream);
-        if (comm.rank() != 0) return;
+        counting.arrive_and_wait();
+        if (comm.rank() != 0) return counting.arrive_and_wait();
         const std::size_t live = stand_in::live_allocations();
         for (const char* const call : {"cudaMalloc", "cudaStreamCreateWithFlags", "cudaMemsetAsync"}) {
             stand_in::fail_next(call, cudaErrorECCUncorrectable);
             check_error(made(), status::device_failure, {call});
             CHECK(stand_in::live_allocations() == live);
         }
+        counting.arrive_and_wait();
     }, deadline_s);
 }
 

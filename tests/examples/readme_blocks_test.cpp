@@ -45,7 +45,7 @@ struct healthy_rank {
     }
 };
 
-/// Nobody is a suspect. Ranks that share cores may be late in fact.
+/// Nobody is named. Ranks that share cores may be late in fact.
 void check(const collprobe::step_record& record)
 {
     for (const collprobe::finding& each : record.findings) {
@@ -197,9 +197,9 @@ TEST_CASE("the step's call with a name")
     });
 }
 
-TEST_CASE("the root's block of a step between threads")
+TEST_CASE("the headers' block of a step between threads")
 {
-    // from README.md:
+    // from include/collprobe/README.md:
     collprobe::local::run(4, [](collprobe::local::communicator& world) {
         std::vector<float> gradient(1000, float(world.rank() + 1)), average(1000);
         collprobe::host::stream stream;
@@ -210,11 +210,11 @@ TEST_CASE("the root's block of a step between threads")
         collprobe::step_record record; // the same on every rank
         // end
         collprobe::testing::require(comm.pending_steps() == 1, "no step");
-        // from README.md:
+        // from include/collprobe/README.md:
         if (comm.poll(record) && world.rank() == 0) std::puts(collprobe::report::step_table(record).c_str());
         // end
         check(record);
-        // from README.md:
+        // from include/collprobe/README.md:
     });
     // end
 }
