@@ -45,7 +45,7 @@ struct healthy_rank {
     }
 };
 
-/// Nobody is a suspect. Ranks that share cores may be late in fact.
+/// Nobody is named. Ranks that share cores may be late in fact.
 void check(const collprobe::step_record& record)
 {
     for (const collprobe::finding& each : record.findings) {

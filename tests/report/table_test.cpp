@@ -382,7 +382,7 @@ TEST_CASE("table, JSON and page say how much shorter a step would be if its last
     const std::string sentence = "last to the calls: rank 6 came 2 ms after the median of the other ranks; they waited for it; "
                                  "a step would be 12 ms shorter if rank 6 came with the next";
     CHECK(contains(report::step_table(record), '\n' + sentence + '\n'));
-    CHECK(contains(report::json_line("", record), "\"stands_out\":true,\"gain\":12000000,\"gain_before\":9000000,\"late\":[]"));
+    CHECK(contains(report::json_line("", record), "\"stands_out\":true,\"gain\":1.2e+07,\"gain_before\":9e+06,\"late\":[]"));
     CHECK(contains(page_of(record), "In step 17 " + sentence + ".</p>"));
     for (const double none : {detail::not_a_number(), 0.0}) { // the control
         record.lateness_by_rank[6].gain = none;

@@ -58,11 +58,20 @@ double largest_of()
     return detail::widen(detail::bit_cast<T>(static_cast<typename traits::bits_type>(traits::smallest_nonfinite - 1)));
 }
 
+/// One for each rank, by call and rank.
 std::vector<finding> all_of(const step_record& record, finding_kind what)
 {
     std::vector<finding> found;
-    for (const finding& each : record.findings)
-        if (each.what == what) found.push_back(each);
+    for (const finding& each : record.findings) {
+        if (each.what != what) continue;
+        if (!each.is_named()) found.push_back(each);
+        for (const int rank : each.ranks) {
+            found.push_back(each);
+            found.back().ranks = {rank};
+        }
+    }
+    std::sort(found.begin(), found.end(),
+        [](const finding& a, const finding& b) { return a.call != b.call ? a.call < b.call : a.rank() < b.rank(); });
     return found;
 }
 
