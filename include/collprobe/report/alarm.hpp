@@ -47,6 +47,7 @@ COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const alarm_r
     json.close(']').key("statistic").number(raised.statistic).key("threshold").number(raised.threshold);
     json.key("false_alarms_per_step").number(raised.false_alarms_per_step);
     json.key("advice").text(name(raised.action)).key("source").index(raised.source);
+    detail::write_evidence_text(json, raised, !raised.ranks.empty());
     if (raised.by_length) json.key("by_length").boolean(true);
     detail::write_number(json, raised.what, raised.number, raised.other);
     if (raised.what == finding::unlike) {

@@ -72,13 +72,6 @@ COLLPROBE_COLD_INLINE const char* comms_type(element_type type) noexcept
     return "Undefined";
 }
 
-/// Whether the record has the call's times. (Nobody noted when a rank entered a call whose input was not read.)
-COLLPROBE_COLD_INLINE bool has_times(const call_record& call, int ranks) noexcept
-{
-    const auto n = static_cast<std::size_t>(ranks);
-    return ranks > 0 && call.count != 0 && call.intervals.size() == n && call.inputs.size() == n;
-}
-
 /// Viewers draw no strings, so an undefined number is left out.
 COLLPROBE_COLD_INLINE void write_finite(json_writer& json, std::string_view name, double value)
 {
