@@ -38,10 +38,10 @@ TEST_CASE("a step is one line with the members of the schema in their order")
            "\"leave_one_out\":[0.5,\"nan\",-0.5]},\"noise_scale\":\"nan\",\"suspects\":["
            "{\"rank\":2,\"other_rank\":null,\"bucket\":1,\"check\":\"non_finite\",\"statistic\":3,"
            "\"threshold\":0,"
-           "\"index\":41},"
+           "\"index\":41,\"exact\":true,\"false_alarms_per_step\":0,\"text\":\"3 elements are NaN or infinite\"},"
            "{\"rank\":0,\"other_rank\":1,\"bucket\":null,\"check\":\"duplicate\",\"statistic\":\"inf\","
            "\"threshold\":0,"
-           "\"index\":null}]}\n");
+           "\"index\":null,\"exact\":true,\"false_alarms_per_step\":0}]}\n");
 }
 
 TEST_CASE("a step tells how many calls were not probed, if any")
@@ -60,7 +60,7 @@ TEST_CASE("a step tells of its audit, and a suspect of its call")
     record.calls[0].audit.checked = record.calls[2].audit.checked = record.calls[2].audit.sum_checked = true;
     CHECK(contains(report::json_line("strict", record), ",\"audit\":{\"calls\":2,\"sums\":1},\"suspects\":["));
     record.suspects[0].site = {"b/train.cpp", "", 88, "w\"te"};
-    CHECK(contains(report::json_line("strict", record), "\"index\":41,\"name\":\"w\\\"te\",\"line\":\"train.cpp:88\"}"));
+    CHECK(contains(report::json_line("strict", record), "\"index\":41,\"name\":\"w\\\"te\",\"line\":\"train.cpp:88\","));
 }
 
 TEST_CASE("a call has what each rank sent; counts that are zero everywhere are left out")

@@ -14,7 +14,7 @@ from typing import Dict, List, Optional
 from . import compare, comparison_page, inspector, trace, watch
 from .lines import BadInput, Source, Stream, merged, sources_of
 from .page import page
-from .run import Run, Runs
+from .run import KINDS, Run, Runs
 from .words import printable
 
 
@@ -143,11 +143,12 @@ def check_choice(runs: Runs, options: argparse.Namespace) -> None:
 
 
 def end_by_signals() -> None:
-    """SIGTERM ends a program as Ctrl-C does."""
+    """SIGTERM ends a program as Ctrl-C does, and that also where a shell has put the program into the background."""
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, stop)
+    for each in signal.SIGINT, signal.SIGTERM:
+        signal.signal(each, stop)
 
 
 def seconds(text: str) -> float:
@@ -246,7 +247,8 @@ def selected(sources: List[Source], options: argparse.Namespace):
     """The entries of the runs that were asked for."""
     any_ = False
     for entry in merged(sources):
-        if options.run in (None, entry.stream.run) and options.comm in (None, entry.stream.communicator):
+        is_wanted = options.run in (None, entry.stream.run) and options.comm in (None, entry.stream.communicator)
+        if is_wanted and entry.kind in KINDS:
             any_ = True
             yield entry
     bad = sum(source.bad + source.is_cut for source in sources)

@@ -126,8 +126,6 @@ class Log:
 
     def add(self, entry: Entry) -> None:
         line = entry.line
-        if entry.kind not in ("run", "step", "alarm", "end"):
-            return
         by = self.writers.setdefault(entry.writer, Writer())
         by.dropped = max(by.dropped, count(line, "records_dropped"))
         if entry.kind == "run":
@@ -139,7 +137,7 @@ class Log:
             self._add_step(_step_of(line, entry.writer), by)
         elif entry.kind == "alarm":
             self._add_alarm(finding(line, count(line, "step"), True))
-        else:
+        elif entry.kind == "end":
             by.has_ended = True
 
     def _add_step(self, record: Step, by: Writer) -> None:

@@ -212,17 +212,18 @@ class Entry:
 
 
 class Told:
-    """What was told last, to know what another rank tells too: all ranks write the same records."""
+    """What was told last, to know what another rank or file tells too: all ranks write the same records."""
 
     def __init__(self, most: int = 256) -> None:
-        self._writers: Dict[Any, Optional[int]] = {}
+        self._tellers: Dict[Any, Any] = {}
         self._most = most
 
-    def is_new(self, key: Any, writer: Optional[int]) -> bool:
-        if self._writers.setdefault(key, writer) != writer:
+    def is_new(self, key: Any, entry: Entry) -> bool:
+        teller = (entry.source.path, entry.writer)
+        if self._tellers.setdefault(key, teller) != teller:
             return False
-        if len(self._writers) > self._most:
-            del self._writers[next(iter(self._writers))]
+        if len(self._tellers) > self._most:
+            del self._tellers[next(iter(self._tellers))]
         return True
 
 

@@ -13,6 +13,7 @@ from .series import ALARM, ALARM_TO_ACT, NAMED, RankSteps, Series
 from .words import GRAVE, GRAVITY, advise, counted, list_ranks, phrase, place_of, printable, short, subject
 
 MOST = 4096  # different findings, and alarms, that are kept
+KINDS = {"run", "step", "alarm", "inspection", "end"}  # of lines; others are not of one communicator of a run
 
 
 class Repeated:
@@ -142,12 +143,10 @@ class Run:
         return max(self._dropped.values(), default=0)
 
     def add(self, entry: Entry) -> None:
-        """Another line. Several ranks write the same records: each counts once. Raises BadLine before it counts."""
+        """Another line, of one of the KINDS. Several ranks write the same records: each counts once. Raises BadLine before it counts."""
         line = entry.line
         time_us, dropped = count(line, "time_us"), count(line, "records_dropped")
-        adder = getattr(self, "_add_" + entry.kind, None) if entry.kind.isalpha() else None
-        if adder is not None:
-            adder(entry, line)
+        getattr(self, "_add_" + entry.kind)(entry, line)
         self.time_us = max(self.time_us, time_us)
         self._dropped[entry.writer] = max(self._dropped.get(entry.writer, 0), dropped)
 
@@ -165,7 +164,7 @@ class Run:
         self.end = line
 
     def _add_inspection(self, entry: Entry, line: Line) -> None:
-        if not self._told.is_new(str(content_of(line)), entry.writer):
+        if not self._told.is_new(str(content_of(line)), entry):
             return
         if len(self.inspections) < self.most_inspections:
             self.inspections.append(line)
@@ -174,7 +173,7 @@ class Run:
 
     def _add_alarm(self, entry: Entry, line: Line) -> None:
         raised = finding(line, count(line, "step"), True)
-        if not self._told.is_new((entry.attempt, raised.step, raised.place(), raised.ranks, raised.damage), entry.writer):
+        if not self._told.is_new((entry.attempt, raised.step, raised.place(), raised.ranks, raised.damage), entry):
             return
         self.alarm_count += 1
         self.alarms.add(raised)
@@ -357,6 +356,8 @@ class Runs:
     def add(self, entry: Entry) -> None:
         """Counts a line that cannot be read as bad or, if `strict`, raises BadInput."""
         stream = entry.stream
+        if entry.kind not in KINDS:
+            return
         self.names[stream.run] = None
         if self._only_run not in (None, stream.run) or self._only_communicator not in (None, stream.communicator):
             return

@@ -158,10 +158,10 @@ class Trace:
                 self._last = (entry.attempt, entry.step)
         elif entry.kind == "alarm":
             raised = finding(line, count(line, "step"), True)
-            if self._told.is_new((entry.attempt, raised.step, raised.place(), raised.ranks, raised.damage), entry.writer):
+            if self._told.is_new((entry.attempt, raised.step, raised.place(), raised.ranks, raised.damage), entry):
                 self._add_alarm(line, raised, arrived)
         elif entry.kind == "inspection":
-            if self._told.is_new(str(content_of(line)), entry.writer):
+            if self._told.is_new(str(content_of(line)), entry):
                 self._event("collprobe:inspection", "i", self._own(STEPS, arrived), cat="collprobe", s="p",
                             args=content_of(line))
 

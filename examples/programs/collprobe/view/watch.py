@@ -10,6 +10,7 @@ import time
 from typing import Callable, Dict, List, Optional
 
 from .lines import BadLine, Entry, Line, Source, Stream, count, finding, findings_of, member, number, numbers, text
+from .run import KINDS
 from .words import counted, describe_alarm, printable, short, text_table
 
 _shown_alarms, _kept_alarms = 5, 64
@@ -44,8 +45,6 @@ class Watched:
 
     def add(self, entry: Entry) -> None:
         line, kind = entry.line, entry.kind
-        if kind not in ("run", "step", "alarm", "end"):
-            return
         time_us = count(line, "started_us" if kind == "run" else "time_us")
         ranks = count(line, "ranks") if isinstance(line.get("ranks"), int) else 0  # an alarm has a list
         raised = describe_alarm(finding(line, count(line, "step"), True)) if kind == "alarm" else ""
@@ -126,6 +125,8 @@ class Watcher:
             before = source.number
             for entry in source.entries(growing=True):
                 any_ = True
+                if entry.kind not in KINDS:
+                    continue
                 try:
                     self.runs.setdefault(entry.stream, Watched(entry.stream)).add(entry)
                 except BadLine as problem:
