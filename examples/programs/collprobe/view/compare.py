@@ -13,8 +13,8 @@ from operator import mul
 from sys import intern
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .lines import (SCHEMA, BadInput, BadLine, Entry, Finding, Line, Stream, count, finding, findings_of, merged, member,
-                    number, numbers, objects, sources_of, text)
+from .lines import (SCHEMA, BadInput, BadLine, Entry, Finding, Line, Stream, count, elements, finding, findings_of, member,
+                    merged, number, numbers, objects, sources_of, text)
 from .run import Runs
 from .words import counted, describe_place, list_ranks, printable, short, subject, text_table
 
@@ -206,18 +206,14 @@ def _agree(a: Step, b: Step) -> bool:
 
 def _call_of(of: Line) -> Call:
     kind = text(of, "call")
-    sizes = of.get("input_sizes" if kind == "reduce_scatter" else "output_sizes")
-    try:
-        elements = count({"size": sizes[0][0]}, "size")  # type: ignore[index]
-    except (TypeError, IndexError, KeyError):
-        raise BadLine("has a call without its sizes") from None
+    size = elements(of, "input_sizes" if kind == "reduce_scatter" else "output_sizes")
     digest = None
     if "digest" in of:
         try:
             digest = int(member(of, "digest", str), 16)
         except ValueError:
             raise BadLine("has something else where a digest belongs") from None
-    return Call(intern(kind), intern(text(of, "type")), elements, intern(text(of, "name")), intern(text(of, "line")), digest,
+    return Call(intern(kind), intern(text(of, "type")), size, intern(text(of, "name")), intern(text(of, "line")), digest,
                 number(of.get("result_norm")), tuple(numbers(of.get("result_sample"))))
 
 

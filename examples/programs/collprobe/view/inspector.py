@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Dict, Iterable, Iterator, Optional, Tuple
 
-from .lines import BadLine, Entry, Line, Stream, count, objects, text
+from .lines import BadLine, Entry, Line, Stream, count, elements, objects, text
 from .trace import interval, times_of
 
 _bytes = {"int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "half": 2, "bfloat16": 2, "float": 4,
@@ -78,8 +78,7 @@ def _performance(call: Line, ranks: int, writer: Optional[int], is_gpu: bool) ->
     if writer is None or not 0 <= writer < len(times):
         return None
     kind = text(call, "call")
-    sizes = call["input_sizes" if kind in ("all_gather", "all_to_all") else "output_sizes"]
-    size = count({"size": sizes[0][0]}, "size") * _bytes.get(text(call, "type"), 1)
+    size = elements(call, "input_sizes" if kind in ("all_gather", "all_to_all") else "output_sizes") * _bytes.get(text(call, "type"), 1)
     traffic = size * ranks if kind in ("all_gather", "reduce_scatter") else size
     share = (ranks - 1) / ranks
     factor = 2 * share if kind == "all_reduce" else share if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1

@@ -127,6 +127,14 @@ def indices(of: Line, name: str) -> Tuple[int, ...]:
     return tuple(values)
 
 
+def elements(call: Line, name: str) -> int:
+    """Of `input_sizes` or `output_sizes`: [[elements of a rank]]."""
+    try:
+        return count({"size": call[name][0][0]}, "size")
+    except (KeyError, TypeError, IndexError):
+        raise BadLine(f"has a call without its '{name}'") from None
+
+
 @dataclass
 class Finding:
     """What a check found in one step, or an alarm about it."""
@@ -202,8 +210,9 @@ class Entry:
     stream: Stream
     writer: Optional[int]
     line: Line
-    attempt: int  # how often the writer had been started again, and
-    step: int  # the last step that it wrote: entries of several ranks are in this order
+    attempt: int  # how often the writer had been started again
+    step: int  # the last step that it wrote
+    order: Tuple[int, int]  # entries of several files are in this order
     source: Source
     number: int  # of the line
 
@@ -248,6 +257,7 @@ class Source:
         self.number, self._offset, self._partial = 0, 0, b""
         self._identities: Dict[Tuple[str, str, Optional[int]], str] = {}
         self._last: Dict[Tuple[Stream, Optional[int]], Tuple[int, int]] = {}
+        self._order = (0, -1)  # how often the file went back to a lower step, and the last step
 
     def _fail(self, problem: OSError) -> None:
         name = "the standard input" if self.path == "-" else f"'{printable(self.path)}'"
@@ -350,7 +360,8 @@ class Source:
             step = count(line, "step")
             attempt, last = attempt + (step <= last), step
             self._last[stream, writer] = attempt, last
-        return Entry(kind, stream, writer, line, attempt, last, self, self.number)
+            self._order = (self._order[0] + (step < self._order[1]), step)
+        return Entry(kind, stream, writer, line, attempt, last, self._order, self, self.number)
 
 
 def merged(sources: List[Source], growing: bool = False, strict: bool = False) -> Iterator[Entry]:
@@ -358,7 +369,7 @@ def merged(sources: List[Source], growing: bool = False, strict: bool = False) -
     if len(sources) == 1:
         return sources[0].entries(growing, strict)
     each = [source.entries(growing, strict) for source in sources]
-    return heapq.merge(*each, key=lambda entry: (entry.attempt, entry.step))
+    return heapq.merge(*each, key=lambda entry: entry.order)
 
 
 def files_of(path: str) -> List[str]:

@@ -10,7 +10,7 @@ import pathlib
 from typing import Any, List, Optional, Sequence, Tuple
 
 from .drawing import Chart, ChartLine, chart_svg, map_svg
-from .lines import count, number, text
+from .lines import index, number, text
 from .run import MOST, Run, call_place
 from .series import ALARM, BLAMED, STATES, USUAL, RankRow, Series, Thinned, joined
 from .words import (DAMAGE, advise, counted, duration, escaped, evidence, false_alarms, phrase, place_of, printable,
@@ -85,8 +85,8 @@ def page(run: Run, unread_lines: int = 0) -> str:
 
 def facts(run: Run) -> List[str]:
     head = run.head
-    ranks = run.ranks if run.steps else count(head, "ranks")
-    nodes = count(head, "nodes") if head.get("nodes") else 0
+    ranks = run.ranks if run.steps else index(head, "ranks") or 0
+    nodes = index(head, "nodes") or 0
     found = [counted(ranks, "rank") + (f" on {counted(nodes, 'node')}" if nodes else "")]
     if run.steps:
         found.append(f"{counted(run.steps, 'step')}: {step_range(run.first_step, run.last_step)}")
@@ -94,7 +94,7 @@ def facts(run: Run) -> List[str]:
         found.append(f"written by rank {head.get('writer')} on {printable(head['host'])}")
     if text(head, "job"):
         found.append(f"job {printable(head['job'])}")
-    started = count(head, "started_us") if "started_us" in head else 0
+    started = index(head, "started_us") or 0
     if started:
         length = (run.time_us - started) / 1e6
         found.append(utc(started / 1e6) + " UTC" + (f", {duration(length)}" if length > 0 else ""))

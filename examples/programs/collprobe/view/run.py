@@ -85,6 +85,7 @@ class Quantised:
 
     order = ("unknown", "corrupt", "non_finite_hidden", "biased", "harmful", "degenerate_blocks", "visible",
              "negligible")
+    numbers = ("bytes_plain", "bytes_sent", "sqnr_db", "noise_ratio")
 
     def __init__(self) -> None:
         self.worst: Line = {}
@@ -164,6 +165,8 @@ class Run:
         self.end = line
 
     def _add_inspection(self, entry: Entry, line: Line) -> None:
+        for name in ("max_ulp", "median_us", "busbw_gbs"):
+            number(line.get(name))
         if not self._told.is_new(str(content_of(line)), entry):
             return
         if len(self.inspections) < self.most_inspections:
@@ -196,6 +199,8 @@ class Run:
         values = self._values(line, loss, norm, cosine, late, by_rank, calls)
         unprobed, unread = count(line, "unprobed_calls"), count(line, "unread_calls")
         quantised = [(count(each, "bucket"), each) for each in objects(line, "quantisation")]
+        for _, each in quantised:
+            _ = (text(each, "name"), text(each, "line"), *(number(each.get(name)) for name in Quantised.numbers))
         audited = [(count(each, "bucket"), each) for each in calls if "audit" in each]
         audits = Audits()
         for bucket, each in audited:
@@ -364,10 +369,10 @@ class Runs:
         if not stream.identity:  # the line of its beginning is missing
             alike = (each for each in self.all if each[:2] == stream[:2])
             stream = next(alike, stream)
-        if stream not in self.all:
-            self.all[stream] = self._kind(stream)
+        run = self.all.get(stream) or self._kind(stream)
         try:
-            self.all[stream].add(entry)
+            run.add(entry)
+            self.all[stream] = run
         except BadLine as problem:
             if self._strict:
                 raise BadInput(entry.explain(problem)) from None

@@ -30,8 +30,8 @@ import math
 from collections import deque
 from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from .lines import (BadInput, BadLine, Entry, Finding, Line, Stream, Told, content_of, count, finding, index, member, number,
-                    objects, text)
+from .lines import (BadInput, BadLine, Entry, Finding, Line, Stream, Told, content_of, count, elements, finding, index, member,
+                    number, objects, text)
 from .words import advise, describe_alarm, describe_place, printable, shortened, subject
 
 SECOND = 1_000_000_000
@@ -225,7 +225,7 @@ class Trace:
         calls = objects(line, "calls")
         times = [times_of(call, ranks) for call in calls]
         counters = self._counters_of(line)
-        arguments = [self._arguments(line, call, ranks) if known else {} for call, known in zip(calls, times)]
+        arguments = [self._arguments(line, call, ranks) for call in calls]
         if ranks > 1 << 16:
             raise BadLine("has more ranks than a trace can show")
         self._name_tracks(ranks)
@@ -254,12 +254,7 @@ class Trace:
     def _arguments(self, line: Line, call: Line, ranks: int) -> Line:
         """Of a call's slices: alike for all ranks. With what is each rank's own, by rank."""
         kind = text(call, "call")
-        sizes = []
-        for name in ("input_sizes", "output_sizes"):
-            try:
-                sizes.append(count({"size": call[name][0][0]}, "size"))
-            except (KeyError, TypeError, IndexError):
-                raise BadLine("has a call without its sizes") from None
+        sizes = [elements(call, name) for name in ("input_sizes", "output_sizes")]
         shown = list(range(ranks)) if ranks <= 30 else [*range(29), "...", ranks - 1]
         arguments = {
             "Collective name": _names.get(kind, ("", "other"))[1], "In msg nelems": sizes[0], "Out msg nelems": sizes[1],
@@ -365,10 +360,8 @@ class Trace:
         self._steps_end = begin + length
         listed = []
         for i, call in untimed[:_most_listed_calls]:
-            size = call.get("input_sizes", [["?"]])
-            elements = size[0][0] if isinstance(size, list) and size and isinstance(size[0], list) and size[0] else "?"
             listed.append(f"{describe_place(i, text(call, 'name'), text(call, 'line'))}: {printable(call.get('call'))} of "
-                          f"{printable(elements)} {_types.get(text(call, 'type'), 'Undefined')}")
+                          f"{elements(call, 'input_sizes')} {_types.get(text(call, 'type'), 'Undefined')}")
         args: Line = {"step": step, "ranks": ranks, "calls": listed}
         if len(listed) < len(untimed):
             args["calls_left_out"] = len(untimed) - len(listed)
