@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <collprobe/detail/math.hpp>
-#include <collprobe/report/detail/suspect_rows.hpp>
+#include <collprobe/report/detail/evidence.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 

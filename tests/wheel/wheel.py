@@ -170,9 +170,9 @@ def commands():
         a, b = scratch / "a.jsonl", scratch / "b.jsonl"
         json_lines(library, a, 4)
         json_lines(library, b, "nan")
-        expect(run(programs / "collprobe_compare", a, a).stdout, "identical: 3 steps")
-        expect(run(programs / "collprobe_compare", a, b, code=1).stdout, "step 0")
-        expect(run(programs / "collprobe_watch", "--once", b).stdout, "run", "2 ranks", "step 2")
+        expect(run(programs / "collprobe", "compare", a, a).stdout, "identical: 3 steps")
+        expect(run(programs / "collprobe", "compare", a, b, code=1).stdout, "step 0")
+        expect(run(programs / "collprobe", "watch", "--once", b).stdout, "run", "2 ranks", "step 2")
 
         run(sys.argv[4], scratch / "ranks", "nan")
         expect(run(programs / "collprobe_merge", scratch / "ranks", "--html", scratch / "ranks.html", code=1).stdout,

@@ -5,7 +5,7 @@
 #include <string>
 
 #include <collprobe/core/record.hpp>
-#include <collprobe/report/detail/suspect_rows.hpp>
+#include <collprobe/report/detail/evidence.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 

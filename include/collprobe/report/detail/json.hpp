@@ -8,7 +8,7 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/report/json.hpp>
-#include <collprobe/report/detail/suspect_rows.hpp>
+#include <collprobe/report/detail/evidence.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 

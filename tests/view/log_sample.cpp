@@ -4,9 +4,8 @@
 // log_sample PATH RUN RANKS [FAULTY_CALL] [WORD...]: a run's JSON lines, to compare and to watch.
 // 6 steps with the sums "wte", "wpe" and "head". They do not depend on the number of ranks, which divides 16. In call
 // FAULTY_CALL (from 0; "none") one bit of a rank's terms is flipped on its way, so all ranks get the same wrong result.
-// Words: "all": PATH is a folder with a file of every rank; "inspector": that dialect;
-// "unread": results are not read; "sampled": 8 elements of each result are; "append": behind what is in the file;
-// "killed": without an end.
+// Words: "all": PATH is a folder with a file of every rank; "unread": results are not read; "sampled": 8 elements of each
+// result are; "killed": without an end.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -37,9 +36,7 @@ int main(int argc, char** argv)
         const bool writes = has("all") || world.rank() == 0;
         const std::string path
             = has("all") ? words[0] + "/rank" + std::to_string(world.rank()) + ".jsonl" : words[0];
-        const report::json_lines_options how{
-            has("inspector") ? report::json_dialect::inspector : report::json_dialect::collprobe, has("append")};
-        report::sinks out(report::describe_run(world, words[1]), report::json_lines(writes ? path : "", how));
+        report::sinks out(report::describe_run(world, words[1]), report::json_lines(writes ? path : ""));
         host::stream stream;
         probed comm{faulty{world, faults}, {.order_sample = has("sampled") ? 8 : 0, .results = !has("unread")}};
         const int share = 16 / world.size();
