@@ -23,7 +23,7 @@ PARTS = {
     "grad_norm": {"mean", "std", "cv"},
     "cosine": {"mean_pairwise", "pooled", "predicted", "leave_one_out"},
 }
-SUSPECT = {"rank", "other_rank", "bucket", "check", "statistic", "threshold", "index"}
+SUSPECT = {"rank", "other_rank", "bucket", "check", "statistic", "threshold", "index", "exact", "false_alarms_per_step"}
 
 
 def refuse(word):
@@ -50,13 +50,14 @@ def check_object(line, more=frozenset()):
     assert line["schema"] == 1
     assert set(line) == (STEP | more if line["kind"] == "step" else SUMMARY), sorted(line)
     for part, names in PARTS.items():
-        by_rank = {"by_rank"} if "by_rank" in line[part] else set()
-        assert set(line[part]) == names | by_rank, (part, sorted(line[part]))
+        more_of_ranks = {"by_rank", "min", "min_rank", "max", "max_rank"} & set(line[part])
+        assert set(line[part]) == names | more_of_ranks, (part, sorted(line[part]))
         check_numbers(line[part])
     check_numbers(line["noise_scale"])
     for suspect in line["suspects"]:
         more = set() if line["kind"] == "step" else {"first_step", "last_step", "steps"}
         more |= {"evidence"} if suspect["check"] == "unlike" else set()
+        more |= {"text"} & set(suspect)
         assert set(suspect) == SUSPECT | more, sorted(suspect)
 
 
@@ -82,7 +83,7 @@ def check_trainer(path, ranks, steps, runs):
                 assert samples["groups"] == list(range(ranks)) and len(samples["values"]) == ranks
                 assert len(line["loss"]["by_rank"]) == len(line["grad_norm"]["by_rank"]) == ranks
                 for call in line["calls"]:
-                    assert set(call) - {"lateness", "headroom"} == CALL, sorted(call)
+                    assert set(call) - {"lateness", "headroom", "times"} == CALL, sorted(call)
                     assert call["collective_seq_id"] == calls and int(call["digest"], 16) < 2**64
                     assert set(call["inputs"]) - {"zero"} == INPUTS, sorted(call["inputs"])
                     assert all(len(by_rank) == ranks for by_rank in call["inputs"].values())
@@ -114,7 +115,8 @@ def check_sample(path):
     assert step["noise_scale"] == "inf" and summary["noise_scale"] == "inf"
     assert step["cosine"]["leave_one_out"] == [0, "nan"]
     assert step["suspects"] == [{"rank": 1, "other_rank": None, "bucket": 2, "check": "non_finite",
-                                 "statistic": "-inf", "threshold": 0, "index": 7}]
+                                 "statistic": "-inf", "threshold": 0, "index": 7, "exact": True,
+                                 "false_alarms_per_step": 0, "text": "0 element is NaN or infinite"}]
     assert summary["test_accuracy"] == 0.975 and summary["loss"]["mean"] == 0.1
 
 

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`collprobe page`: what a page says, and that a browser, a telephone, a printer and a screen reader can use it."""
 import html.parser
-import json
 import math
 import os
 import pathlib
@@ -14,7 +13,7 @@ import time
 import unittest
 
 import made_up
-from made_up import ViewTest, alarm, alarms_of, made_up_run, run_line, step_line, suspect
+from made_up import ViewTest, alarm, made_up_run, suspect
 from collprobe.view import drawing, words
 from collprobe.view.series import ALARM, ALARM_TO_ACT, APART_4, APART_16, BLAMED, NAMED, USUAL, RankSteps, Series, Thinned
 

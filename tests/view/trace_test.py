@@ -202,7 +202,8 @@ class InspectorTest(ViewTest):
         self.assertEqual(lines[0]["metadata"]["inspector_output_format_version"], "v4.0")
         self.assertEqual(set(lines[0]["coll_perf"]), {"coll", "coll_sn", "coll_msg_size_bytes", "coll_exec_time_us",
                                                       "coll_timing_source", "coll_algobw_gbs", "coll_busbw_gbs"})
-        self.assertEqual((lines[0]["coll_perf"]["coll"], lines[0]["coll_perf"]["coll_timing_source"]), ("AllReduce", "kernel_gpu"))
+        self.assertEqual((lines[0]["coll_perf"]["coll"], lines[0]["coll_perf"]["coll_timing_source"]),
+                         ("AllReduce", "kernel_gpu"))
         self.assertEqual(lines[1]["coll_values"]["name"], "blocks")
         self.assertNotIn("calls", lines[3]["step"])
 

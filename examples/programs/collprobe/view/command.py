@@ -9,10 +9,10 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Dict, List, Optional
+from typing import Dict, Iterable, Iterator, List, Optional
 
 from . import compare, comparison_page, inspector, trace, watch
-from .lines import BadInput, Source, Stream, merged, sources_of
+from .lines import BadInput, Entry, Source, Stream, merged, sources_of
 from .page import page
 from .run import KINDS, Run, Runs
 from .words import printable
@@ -243,7 +243,7 @@ def run_inspector(options: argparse.Namespace) -> int:
     return 0
 
 
-def selected(sources: List[Source], options: argparse.Namespace):
+def selected(sources: List[Source], options: argparse.Namespace) -> Iterator[Entry]:
     """The entries of the runs that were asked for."""
     any_ = False
     for entry in merged(sources):
@@ -259,7 +259,7 @@ def selected(sources: List[Source], options: argparse.Namespace):
                        + ", ".join(f"'{printable(each)}'" for each in options.files))
 
 
-def write_lines(out: str, texts) -> None:
+def write_lines(out: str, texts: Iterable[str]) -> None:
     if out == "-":
         for text in texts:
             sys.stdout.buffer.write(text.encode("utf-8", "replace"))
@@ -277,13 +277,13 @@ def run_watch(options: argparse.Namespace) -> int:
 
 
 def version() -> str:
-    """Of the wheel or the installation; in a source tree there is none."""
+    """Of the wheel; an installation by CMake and a source tree have no number of their own."""
     from importlib import metadata
 
     try:
         return metadata.version("collprobe")
     except metadata.PackageNotFoundError:
-        return "of a source tree"
+        return "(not from a wheel)"
 
 
 def main(words: Optional[List[str]] = None) -> int:

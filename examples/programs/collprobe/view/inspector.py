@@ -78,7 +78,8 @@ def _performance(call: Line, ranks: int, writer: Optional[int], is_gpu: bool) ->
     if writer is None or not 0 <= writer < len(times):
         return None
     kind = text(call, "call")
-    size = elements(call, "input_sizes" if kind in ("all_gather", "all_to_all") else "output_sizes") * _bytes.get(text(call, "type"), 1)
+    counted = "input_sizes" if kind in ("all_gather", "all_to_all") else "output_sizes"
+    size = elements(call, counted) * _bytes.get(text(call, "type"), 1)
     traffic = size * ranks if kind in ("all_gather", "reduce_scatter") else size
     share = (ranks - 1) / ranks
     factor = 2 * share if kind == "all_reduce" else share if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1

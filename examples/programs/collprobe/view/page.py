@@ -289,8 +289,9 @@ def rank_table(run: Run, rows: List[RankRow]) -> str:
     titles = {"loss": ">Loss", "norm": ">Gradient norm", "cosine": ">Cosine with the others", "late_ms": ">Lateness, ms"}
     known = [(title, thinned) for name, title in titles.items()
              for thinned in [run.rank_steps.thinned[name]] if thinned.rows]
-    remark = (f"Medians over the steps, of up to {Thinned.most} at equal distances. Lateness: after the median of the "
-              "other ranks.") if known else ""
+    remark = f"Medians over the steps, of up to {Thinned.most} at equal distances." if known else ""
+    if run.rank_steps.thinned["late_ms"].rows:
+        remark += " Lateness: after the median of the other ranks."
     sign = ' <span class="glyph" role="img" aria-label="named">\u25c4</span>'
     cells = [[Raw(f"{row.rank}{sign if row.named_steps + row.alarms else ''}"),
               *(short(thinned.median_of(row.rank)) for _, thinned in known), row.named_steps, row.alarms]

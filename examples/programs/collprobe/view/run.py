@@ -144,7 +144,8 @@ class Run:
         return max(self._dropped.values(), default=0)
 
     def add(self, entry: Entry) -> None:
-        """Another line, of one of the KINDS. Several ranks write the same records: each counts once. Raises BadLine before it counts."""
+        """Another line, of one of the KINDS. Several ranks write the same records: each counts once. A line that cannot be
+        read raises BadLine, and does not count."""
         line = entry.line
         time_us, dropped = count(line, "time_us"), count(line, "records_dropped")
         getattr(self, "_add_" + entry.kind)(entry, line)
