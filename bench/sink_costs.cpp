@@ -134,11 +134,7 @@ int main(int argc, char** argv)
             measure(table, name, std::move(sink), path, steps, ranks, calls);
         };
         add("json_lines", base + ".jsonl", report::json_lines(base + ".jsonl"));
-        add("json_lines, inspector", base + ".jsonl",
-            report::json_lines(base + ".jsonl", {.dialect = report::json_dialect::inspector}));
         add("prometheus", base + ".prom", report::prometheus(base + ".prom"));
-        add("trace", base + ".json", report::trace(base + ".json"));
-        add("html, a page each 30 s", base + ".html", report::html(base + ".html"));
         std::printf("%s\n", table.text().c_str());
     }
 }

@@ -16,7 +16,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPTS = {"collprobe-check", "collprobe-run"}
-PROGRAMS = SCRIPTS | {"collprobe_compare", "collprobe_merge", "collprobe_verify", "collprobe_watch", "summation_order"}
+PROGRAMS = SCRIPTS | {"collprobe_merge", "collprobe_verify", "summation_order"}
 LIBRARIES = {"libcollprobe.so", "libcollprobe_preload.so", "libcollprobe_proxy.so"}
 OTHER_LIBRARIES = {"libcollprobe_engine.so", "libcollprobe_mpi_openmpi.so", "libcollprobe_mpi_mpich.so"}  # where CUDA, MPI is
 LICENCES = {"LICENSE", "THIRD_PARTY_NOTICES"}
@@ -44,7 +44,7 @@ def problems_of(path, newest_glibc):
 
     info = f"collprobe-{version()}.dist-info/"
     package = {str(each.relative_to(ROOT / "examples/programs"))
-               for each in (ROOT / "examples/programs/collprobe").rglob("*") if each.suffix in (".py", ".typed")}
+               for each in (ROOT / "examples/programs/collprobe").rglob("*") if each.suffix in (".py", ".typed", ".css")}
     wanted = package | {"collprobe/bin/" + name for name in PROGRAMS} | {"collprobe/lib/" + name for name in LIBRARIES}
     wanted |= {info + "licenses/" + name for name in LICENCES}
     wanted |= {info + name for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}

@@ -23,11 +23,9 @@
 #include <sys/resource.h>
 
 #include <collprobe/report/alarm.hpp>
-#include <collprobe/report/html.hpp>
 #include <collprobe/report/json_lines.hpp>
 #include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/table.hpp>
-#include <collprobe/report/trace.hpp>
 #include <collprobe/report/words.hpp>
 
 #include "../report_files.hpp"
@@ -55,17 +53,16 @@ struct options {
 /// The files that one communicator's records go to.
 class outputs {
 public:
-    outputs(const report_files& files, run_record run) : run_(std::move(run))
+    outputs(const report_files& files, run_record run)
+        : run_(std::move(run)), views_(files.jsonl, files.html, files.trace)
     {
         const auto add = [this](const std::string& path, auto make) {
             if (!path.empty()) sinks_.push_back(make(path));
         };
-        add(files.jsonl, [](const std::string& path) { return std::make_unique<report::json_lines>(path); });
+        add(views_.jsonl(), [](const std::string& path) { return std::make_unique<report::json_lines>(path); });
         add(files.prometheus, [](const std::string& path) {
             return std::make_unique<report::prometheus>(path, report::prometheus_options{.all_ranks = true});
         });
-        add(files.trace, [](const std::string& path) { return std::make_unique<report::trace>(path); });
-        add(files.html, [](const std::string& path) { return std::make_unique<report::html>(path); });
         call([&](report::sink& each) { each.open(run_); });
     }
 
@@ -88,6 +85,7 @@ public:
     {
         call([&](report::sink& each) { each.close(context()); });
         sinks_.clear();
+        views_.make(run_.name);
     }
     /// Records that the ranks lost before they could write them.
     std::uint64_t dropped = 0;
@@ -102,6 +100,7 @@ private:
     }
 
     run_record run_;
+    run_views views_;
     std::vector<std::unique_ptr<report::sink>> sinks_;
     std::uint64_t unix_ns_ = 0;
     std::uint64_t steps_ = 0;

@@ -76,15 +76,6 @@ inline double number_of(const json& of, const char* name)
     return found == of.end() ? collprobe::detail::not_a_number() : number(*found);
 }
 
-inline std::vector<double> numbers_of(const json& of, const char* name)
-{
-    std::vector<double> all;
-    if (const auto found = of.find(name); found != of.end()) {
-        for (const json& each : *found) all.push_back(number(each));
-    }
-    return all;
-}
-
 inline std::uint64_t count_of(const json& of, const char* name)
 {
     const auto found = of.find(name);

@@ -51,8 +51,8 @@ def check_object(line, more=frozenset()):
     assert line["schema"] == 1
     assert set(line) == (STEP | more if line["kind"] == "step" else SUMMARY), sorted(line)
     for part, names in PARTS.items():
-        by_rank = {"by_rank"} if "by_rank" in line[part] else set()
-        assert set(line[part]) == names | by_rank, (part, sorted(line[part]))
+        more_of_ranks = {"by_rank", "min", "min_rank", "max", "max_rank"} & set(line[part])
+        assert set(line[part]) == names | more_of_ranks, (part, sorted(line[part]))
         check_numbers(line[part])
     check_numbers(line["noise_scale"])
     for finding in line["findings"]:
@@ -83,7 +83,7 @@ def check_trainer(path, ranks, steps, runs):
                 assert samples["groups"] == list(range(ranks)) and len(samples["values"]) == ranks
                 assert len(line["loss"]["by_rank"]) == len(line["grad_norm"]["by_rank"]) == ranks
                 for call in line["calls"]:
-                    assert set(call) - {"lateness", "headroom"} == CALL, sorted(call)
+                    assert set(call) - {"lateness", "headroom", "times"} == CALL, sorted(call)
                     assert call["collective_seq_id"] == calls and int(call["digest"], 16) < 2**64
                     assert set(call["inputs"]) - {"zero"} == INPUTS, sorted(call["inputs"])
                     assert all(len(by_rank) == ranks for by_rank in call["inputs"].values())
@@ -116,7 +116,7 @@ def check_sample(path):
     assert step["cosine"]["leave_one_out"] == [0, "nan"]
     assert step["findings"] == [{"check": "non_finite", "ranks": [1], "other_rank": None, "bucket": 2, "exact": True,
                                  "statistic": "-inf", "threshold": 0, "index": 7, "false_alarms_per_step": 0,
-                                 "damage": "input", "advice": "skip", "source": None}]
+                                 "damage": "input", "advice": "skip", "source": None, "text": "in 0 elements, the first at index 7"}]
     assert summary["test_accuracy"] == 0.975 and summary["loss"]["mean"] == 0.1
 
 

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import time
 
-merge, sample, compare, watch, folder = sys.argv[1:]
+merge, sample, launcher, folder = sys.argv[1:]
+compare, watch = [(sys.executable, "-B", launcher, name) for name in ("compare", "watch")]
 shutil.rmtree(folder, ignore_errors=True)
 os.makedirs(folder)
 os.chdir(folder)
@@ -44,13 +45,13 @@ made("c", "every=4", "flipped")
 for name, code in ("a", 0), ("b", 0), ("c", 1):
     run(merge, name, "--jsonl", name + ".jsonl", code=code)
 assert lines("a.jsonl")[0]["comm_id"] != lines("b.jsonl")[0]["comm_id"]
-assert "\nidentical: 15 steps, 60 calls with equal digests, 4 ranks\n" in run(compare, "a.jsonl", "b.jsonl")
-text = run(compare, "a.jsonl", "c.jsonl", code=1)
+assert "\nidentical: 15 steps, 60 calls with equal digests, 4 ranks\n" in run(*compare, "a.jsonl", "b.jsonl")
+text = run(*compare, "a.jsonl", "c.jsonl", code=1)
 assert "only in B: step 40, bucket 1 'all_reduce#1 1200 bfloat16': result_differs: rank 2" in text, text
 made("d", "every=4", "seed=2")
 run(merge, "d", "--jsonl", "d.jsonl")
-assert "first in step 0, bucket 0 'all_reduce#0 1200 float', call 0" in run(compare, "a.jsonl", "d.jsonl", code=1)
-text = run(watch, "--once", "c.jsonl")
+assert "first in step 0, bucket 0 'all_reduce#0 1200 float', call 0" in run(*compare, "a.jsonl", "d.jsonl", code=1)
+text = run(*watch, "--once", "c.jsonl")
 assert text.startswith("sample/comm0 (4 ranks): step 56, ") and "alarm: step 40, bucket 1" in text, text
 read = lines("c.jsonl")
 assert [line["kind"] for line in read] == ["run"] + ["step"] * 11 + ["alarm"] + ["step"] * 4 + ["end"], read

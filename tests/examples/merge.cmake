@@ -90,16 +90,15 @@ collprobe_add_merge_test(found_late "found;steps=4;nan;fault=0;lasting" CODE 1
     OUT "! 16 of the calls 0 to 15 count as 1 step, because" "alarm: step 0, bucket 1 [^\n]+: rank 2 sent NaN or infinity .non_finite.[^\n]+\n\n" "\nRank 2 sent NaN")
 collprobe_add_run_test(tools.merge_help RUN $<TARGET_FILE:collprobe_merge> --help CODE 0 OUT "--follow" "Exit status: 0 nothing")
 collprobe_add_run_test(tools.merge_no_files RUN $<TARGET_FILE:collprobe_merge> ${logs}/no_files CODE 2 ERR "has no file")
-collprobe_add_run_test(tools.merge_no_ranks RUN $<TARGET_FILE:collprobe_merge> ${logs}/clean.jsonl CODE 2
+collprobe_add_run_test(tools.merge_no_ranks RUN $<TARGET_FILE:collprobe_merge> ${logs}/lines.jsonl CODE 2
     ERR "no file has a line of a rank")
-set_tests_properties(tools.merge_no_ranks PROPERTIES FIXTURES_REQUIRED tool_logs)
 collprobe_add_run_test(tools.merge_no_json RUN $<TARGET_FILE:collprobe_merge> ${logs}/text.jsonl CODE 2
     ERR "/text.jsonl:1: this line is not JSON")
 collprobe_add_run_test(tools.merge_bad_rate RUN $<TARGET_FILE:collprobe_merge> ${logs} --false-alarms 2 CODE 2 ERR "--false-alarms")
 
 if(Python3_FOUND)
     add_test(NAME tools.merge COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/check_merge.py
-        $<TARGET_FILE:collprobe_merge> $<TARGET_FILE:rank_log_sample> $<TARGET_FILE:collprobe_compare>
-        $<TARGET_FILE:collprobe_watch> ${logs}/python_merge)
+        $<TARGET_FILE:collprobe_merge> $<TARGET_FILE:rank_log_sample>
+        ${PROJECT_SOURCE_DIR}/examples/programs/launcher.py ${logs}/python_merge)
     set_tests_properties(tools.merge PROPERTIES TIMEOUT 240 LABELS trainer ENVIRONMENT "${sanitizer_options}")
 endif()

@@ -18,7 +18,7 @@ using namespace collprobe::testing;
 std::vector<std::pair<const char*, const char*>> collprobe::testing::engine_variables()
 {
     return {{"COLLPROBE_CHANNEL", "inband"}, {"COLLPROBE_RUN", "inband"},
-        {"COLLPROBE_SINKS", "jsonl,html,prometheus,trace"}};
+        {"COLLPROBE_SINKS", "jsonl,prometheus"}};
 }
 
 namespace {

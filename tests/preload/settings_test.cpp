@@ -46,15 +46,15 @@ TEST_CASE("the variables of the environment become settings")
     CHECK_FALSE(plain.probed_kinds[collprobe_send]);
     CHECK(plain.wants("any", 17));
 
-    const settings set = read({{"COLLPROBE_DIR", "run.%r"}, {"RANK", "3"}, {"COLLPROBE_SINKS", "html, trace"},
+    const settings set = read({{"COLLPROBE_DIR", "run.%r"}, {"RANK", "3"}, {"COLLPROBE_SINKS", "prometheus, nvtx"},
         {"COLLPROBE_EVERY", "8"}, {"COLLPROBE_OPS", "broadcast,all_to_all"}, {"COLLPROBE_COMMS", "dp,0x1f"},
         {"COLLPROBE_AUDIT", "0"}, {"COLLPROBE_CHANNEL", "inband"}, {"COLLPROBE_STEP", "calls"}});
     CHECK(set.warnings.empty());
     CHECK(set.directory == "run.3");
     CHECK(set.global_rank == 3);
     CHECK_FALSE(set.jsonl);
-    CHECK(set.html);
-    CHECK(set.trace);
+    CHECK(set.prometheus);
+    CHECK(set.nvtx);
     CHECK(set.every == 8);
     CHECK(set.probed_kinds[collprobe_broadcast]);
     CHECK_FALSE(set.probed_kinds[collprobe_all_reduce]);
@@ -85,7 +85,13 @@ TEST_CASE("a value that cannot be used is told with what is expected, and the de
     CHECK(warns(wrong, "there is no variable COLLPROBE_EVRY: is COLLPROBE_EVERY meant?"));
     CHECK(warns(wrong, "there is no variable COLLPROBE_SOMETHING"));
     CHECK(wrong.warnings.size() == 8);
-    CHECK(warns(read({{"COLLPROBE_SINKS", "html"}}), "are written with COLLPROBE_CHANNEL=inband, or by collprobe_merge"));
+    CHECK(warns(read({{"COLLPROBE_SINKS", "prometheus"}}), "is written with COLLPROBE_CHANNEL=inband, or by collprobe_merge"));
+    for (const char* const sink : {"html", "trace", "inspector"}) {
+        const settings refused = read({{"COLLPROBE_SINKS", sink}});
+        CHECK(refused.jsonl);
+        CHECK(warns(refused, "` makes it of JSON lines, which are written"));
+        CHECK(warns(refused, std::string("`collprobe ") + (std::string(sink) == "html" ? "page" : sink)));
+    }
 }
 
 TEST_CASE("an operator's order is a number from 1 to 1e9, auto or off, and nothing else")

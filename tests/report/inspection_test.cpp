@@ -73,7 +73,7 @@ TEST_CASE("an inspection is a JSON line, null where it has no number")
            "\"count\":1024,\"ranks\":8,\"roundings_per_element\":1,\"partial_sum_precision\":24,"
            "\"partial_sum_precision_or_more\":false,\"order_class\":\"ring\",\"orders\":2,\"run_stable\":true,"
            "\"size_stable\":false,\"permutation_stable\":true,\"ranks_agree\":true,\"max_ulp\":0.75,\"rms_ulp\":0.25,"
-           "\"reproduced\":0.99999,\"time_us\":8,\"algbw_gbs\":0.256,"
+           "\"reproduced\":0.99999,\"median_us\":8,\"algbw_gbs\":0.256,"
            "\"busbw_gbs\":0.448}\n");
     const std::string line = report::json_line("", inspection{});
     CHECK(line.find("\"roundings_per_element\":null,\"partial_sum_precision\":null,") != std::string::npos);

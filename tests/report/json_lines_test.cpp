@@ -64,11 +64,11 @@ std::vector<std::string> lines_of(const std::string& text)
     return lines;
 }
 
-std::string write(const report::json_lines_options& options)
+std::string write()
 {
     const testing::temporary_folder folder;
     const std::string path = folder.path("run.jsonl");
-    report::sinks out(run_of_two(), report::json_lines(path, options), report::json_lines(""));
+    report::sinks out(run_of_two(), report::json_lines(path), report::json_lines(""));
     out.put(step_with_call(collective::all_reduce, 1000, 3906)); // 1 ms
     finding raised;
     raised.step = 4;
@@ -85,7 +85,7 @@ std::string write(const report::json_lines_options& options)
 
 TEST_CASE("a file has the run, its records and its end, each in a line that says who wrote it")
 {
-    const std::vector<std::string> lines = lines_of(write({}));
+    const std::vector<std::string> lines = lines_of(write());
     REQUIRE(lines.size() == 5);
     CHECK(lines[0]
         == R"({"schema":1,"kind":"run","run":"a \"run\"","job":"","comm":"dp\u003c0>","comm_id":"0xabc",)"
@@ -99,57 +99,6 @@ TEST_CASE("a file has the run, its records and its end, each in a line that says
     CHECK(contains(lines[3], R"("kind":"inspection")"));
     CHECK(contains(lines[4], R"("kind":"end")"));
     CHECK(contains(lines[4], R"("records_dropped":0,"steps":1,"suspicious_steps":0,"alarms":1,"verdict":"Rank 1 )"));
-}
-
-TEST_CASE("in the dialect of Inspector each call has a line with the keys of Inspector's code")
-{
-    const std::vector<std::string> lines = lines_of(write({.dialect = report::json_dialect::inspector}));
-    REQUIRE(lines.size() == 4);
-    for (const std::string& line : lines) {
-        CHECK(contains(line, R"({"header":{"id":"0xabc","comm_name":"dp\u003c0>","rank":1,"n_ranks":2,"nnodes":1},)"
-                             R"("metadata":{"inspector_output_format_version":"v4.0","git_rev":"1.2.3",)"
-                             R"("rec_mechanism":"collprobe","dump_timestamp_us":)"));
-        CHECK(contains(line, R"("hostname":"node\u000a1","pid":42},"schema":1,)"));
-    }
-    CHECK(contains(lines[0], R"("coll_perf":{"coll":"AllReduce","coll_sn":10,"coll_msg_size_bytes":2000,)"
-                             R"("coll_exec_time_us":1000,"coll_timing_source":"collective_cpu","coll_algobw_gbs":0.0020)"));
-    CHECK(contains(lines[0], R"("coll_values":{"step":4,"bucket":0,"name":"wte",)"));
-    CHECK(contains(lines[1], R"("step":{"schema":1,"kind":"step",)"));
-    CHECK_FALSE(contains(lines[1], R"("calls":[)"));
-    CHECK(contains(lines[2], R"("alarm":{"schema":1,)"));
-    CHECK(contains(lines[3], R"("inspection":{"schema":1,)"));
-}
-
-TEST_CASE("bytes and bandwidths are those of nccl-tests")
-{
-    struct {
-        collective what;
-        const char* name;
-        std::uint64_t bytes; ///< of 1000 elements of 2 bytes, sent by each of 2 ranks
-        double algorithm; ///< bytes over time, in 1e9 bytes a second, for 256 ns
-        double bus;
-    } const expected[] = {
-        {collective::all_reduce, "AllReduce", 2000, 2000 / 256., 2000 / 256.},
-        {collective::all_gather, "AllGather", 2000, 4000 / 256., 2000 / 256.},
-        {collective::reduce_scatter, "ReduceScatter", 1000, 2000 / 256., 1000 / 256.},
-        {collective::all_to_all, "AlltoAll", 2000, 2000 / 256., 1000 / 256.},
-        {collective::broadcast, "Broadcast", 2000, 2000 / 256., 2000 / 256.},
-    };
-    const run_record run = run_of_two();
-    const record_context context{run, 0, 0};
-    for (const auto& each : expected) {
-        const std::string line = report::detail::inspector_lines(context, step_with_call(each.what, 1000, 1));
-        std::string wanted;
-        report::detail::json_writer json(wanted);
-        json.key("coll").text(each.name).key("coll_sn").integer(10).key("coll_msg_size_bytes").integer(each.bytes);
-        CHECK(contains(line, wanted));
-        wanted.clear();
-        report::detail::json_writer(wanted).key("coll_algobw_gbs").number(each.algorithm).key("coll_busbw_gbs").number(each.bus);
-        CHECK(contains(line, wanted));
-    }
-    step_record record = step_with_call(collective::all_reduce, 1000, 1);
-    record.calls[0].intervals.clear(); // not measured
-    CHECK_FALSE(contains(report::detail::inspector_lines(context, record), "coll_perf"));
 }
 
 TEST_CASE("a file that cannot be written stops its sink, and is told")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """prometheus_check.py FOLDER SOURCE
 
-Reads what write_samples has written to FOLDER with the two parsers of prometheus_client, compares it with the made-up
+Reads what write_samples has written to FOLDER with the parser of prometheus_client, compares it with the made-up
 run of sample_run.hpp, and checks that dashboard and alarm rules of SOURCE/examples/grafana ask only for series that
 are written. With promtool, that reads files and rules too. Exit status 77 without prometheus_client.
 """
@@ -15,23 +15,21 @@ import subprocess
 import sys
 
 try:
-    from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
     from prometheus_client.parser import text_string_to_metric_families as parse_classic
 except ImportError:
     print("prometheus_client is missing (Debian: python3-prometheus-client)")
     sys.exit(77)
 
 FOLDER, SOURCE = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-PARSERS = {"prometheus": parse_classic, "openmetrics": parse_openmetrics}
 RANKS, STEPS, FINDINGS, LIMIT = 8, 10, 23, 40
 COMMON = {"job", "comm", "rank", "node"}
-KIND = {"_total": "counter", "_info": "info"}
+KIND = {"_total": "counter"}
 
 
 def read(path):
     """The families of a file, and its samples as {(name, labels): value}; each of them with a HELP, TYPE and once."""
     text = path.read_bytes().decode("utf-8")  # strict
-    families = list(PARSERS[path.parts[len(FOLDER.parts)]](text))
+    families = list(parse_classic(text))
     samples = {}
     for family in families:
         assert family.samples, f"{path}: {family.name} has no sample"
@@ -39,8 +37,6 @@ def read(path):
         for sample in family.samples:
             suffix = sample.name[sample.name.rfind("_"):]
             wanted = KIND.get(suffix, "gauge")
-            if wanted == "info" and "openmetrics" not in path.parts:
-                wanted = "gauge"
             assert family.type == wanted, f"{path}: {sample.name} is a {family.type}"
             assert COMMON <= set(sample.labels), sample
             assert sample.value == sample.value, f"{path}: {sample.name} is NaN"
@@ -86,37 +82,35 @@ def check_values(samples, rank, of_job, has_rank=True):
 def check_runs():
     """Returns the labels of each metric that any file has."""
     emitted = collections.defaultdict(set)
-    for form in PARSERS:
-        for run in ("ranks", "summary"):
-            together, helps = {}, collections.defaultdict(set)
-            for rank in range(RANKS):
-                families, samples = read(FOLDER / form / run / f"rank{rank}.prom")
-                assert len(samples) <= LIMIT, f"{run}: {len(samples)} series"
-                check_values(samples, rank, 16 + rank, has_rank=run == "ranks")
-                assert not together.keys() & samples.keys(), "two ranks write the same series"
-                together.update(samples)
-                for family in families:
-                    helps[family.name].add((family.documentation, family.type))
-            assert all(len(each) == 1 for each in helps.values()), helps
-            assert {dict(labels)["UUID"] for _, labels in together} == {f"GPU-{rank}" for rank in range(RANKS)}
-            for name, labels in together:
-                emitted[name] |= {label for label, _ in labels}
-        _, samples = read(FOLDER / form / "all_ranks" / "rank0.prom")
+    for run in ("ranks", "summary"):
+        together, helps = {}, collections.defaultdict(set)
         for rank in range(RANKS):
-            check_values(samples, rank, rank)
+            families, samples = read(FOLDER / "prometheus" / run / f"rank{rank}.prom")
+            assert len(samples) <= LIMIT, f"{run}: {len(samples)} series"
+            check_values(samples, rank, 16 + rank, has_rank=run == "ranks")
+            assert not together.keys() & samples.keys(), "two ranks write the same series"
+            together.update(samples)
+            for family in families:
+                helps[family.name].add((family.documentation, family.type))
+        assert all(len(each) == 1 for each in helps.values()), helps
+        assert {dict(labels)["UUID"] for _, labels in together} == {f"GPU-{rank}" for rank in range(RANKS)}
+        for name, labels in together:
+            emitted[name] |= {label for label, _ in labels}
+    _, samples = read(FOLDER / "prometheus" / "all_ranks" / "rank0.prom")
+    for rank in range(RANKS):
+        check_values(samples, rank, rank)
     return emitted
 
 
 def check_hard_texts():
     raws = sorted((FOLDER / "hard").glob("*.raw"))
     assert len(raws) > 10
-    for form in PARSERS:
-        for raw in raws:
-            text = raw.read_bytes().decode("utf-8", "replace")
-            _, samples = read(FOLDER / form / "hard" / f"{raw.stem}.prom")
-            (labels,) = [dict(own) for (name, own) in samples if name == "collprobe_run_info"]
-            for label in ("job", "comm", "node", "run", "comm_id") + (("UUID",) if text else ()):
-                assert labels[label] == text, f"{raw}: {label} is {labels[label]!r} and not {text!r}"
+    for raw in raws:
+        text = raw.read_bytes().decode("utf-8", "replace")
+        _, samples = read(FOLDER / "prometheus" / "hard" / f"{raw.stem}.prom")
+        (labels,) = [dict(own) for (name, own) in samples if name == "collprobe_run_info"]
+        for label in ("job", "comm", "node", "run", "comm_id") + (("UUID",) if text else ()):
+            assert labels[label] == text, f"{raw}: {label} is {labels[label]!r} and not {text!r}"
 
 
 # A query of PromQL: metrics with the labels that it asks of them, and labels that it groups or matches by.

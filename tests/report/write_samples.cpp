@@ -53,29 +53,27 @@ void write_run(const run_record& run, const Sink& sink, report_mode mode = repor
 
 void write_prometheus(const std::string& folder)
 {
-    for (const bool open_metrics : {false, true}) {
-        const std::string format = folder + (open_metrics ? "openmetrics/" : "prometheus/");
-        const auto write = [&](const std::string& file, const run_record& run, bool all_ranks = false,
-                               report_mode mode = report_mode::gather) {
-            const report::prometheus_options options{.open_metrics = open_metrics, .all_ranks = all_ranks};
-            write_run(run, report::prometheus(file + ".prom", options), mode);
-        };
-        for (int rank = 0; rank < sample_run::ranks; ++rank) {
-            const run_record run = sample_run::describe(rank);
-            write(folder_of(format + "ranks") + "rank" + std::to_string(rank), run);
-            write(folder_of(format + "summary") + "rank" + std::to_string(rank), run, false, report_mode::summary);
-        }
-        write(folder_of(format + "all_ranks") + "rank0", sample_run::describe(0), true);
+    const std::string format = folder + "prometheus/";
+    const auto write = [&](const std::string& file, const run_record& run, bool all_ranks = false,
+                           report_mode mode = report_mode::gather) {
+        const report::prometheus_options options{.all_ranks = all_ranks};
+        write_run(run, report::prometheus(file + ".prom", options), mode);
+    };
+    for (int rank = 0; rank < sample_run::ranks; ++rank) {
+        const run_record run = sample_run::describe(rank);
+        write(folder_of(format + "ranks") + "rank" + std::to_string(rank), run);
+        write(folder_of(format + "summary") + "rank" + std::to_string(rank), run, false, report_mode::summary);
+    }
+    write(folder_of(format + "all_ranks") + "rank0", sample_run::describe(0), true);
 
-        int number = 0;
-        for (const std::string& text : sample_run::hard_texts()) {
-            run_record run = sample_run::describe(0);
-            for (std::string* each : {&run.name, &run.job, &run.communicator, &run.communicator_id, &run.host,
-                     &run.device, &run.library}) {
-                *each = text;
-            }
-            write(folder_of(format + "hard") + std::to_string(number++), run);
+    int number = 0;
+    for (const std::string& text : sample_run::hard_texts()) {
+        run_record run = sample_run::describe(0);
+        for (std::string* each : {&run.name, &run.job, &run.communicator, &run.communicator_id, &run.host,
+                 &run.device, &run.library}) {
+            *each = text;
         }
+        write(folder_of(format + "hard") + std::to_string(number++), run);
     }
 }
 

@@ -44,10 +44,6 @@ live_view::live_view(const settings& options, const collprobe::run_record& run, 
       merge_(ranks, {.false_alarms_per_step = options.false_alarms_per_step, .sums = options.audit}),
       alarms_(ranks),
       sinks_(run, report::json_lines(path_of(options, run, true, ".live.jsonl")),
-          report::json_lines(path_of(options, run, options.inspector, ".inspector.jsonl"),
-              {.dialect = report::json_dialect::inspector}),
-          report::html(path_of(options, run, options.html, ".html")),
-          report::trace(path_of(options, run, options.trace, ".trace.json")),
           report::prometheus(path_of(options, run, options.prometheus, ".prom"), {.all_ranks = true}))
 {
 }

@@ -39,9 +39,7 @@ private:
     int ranks_;
     collprobe::merge_ranks merge_;
     collprobe::alarms alarms_;
-    collprobe::report::sinks<collprobe::report::json_lines, collprobe::report::json_lines,
-        collprobe::report::html, collprobe::report::trace, collprobe::report::prometheus>
-        sinks_;
+    collprobe::report::sinks<collprobe::report::json_lines, collprobe::report::prometheus> sinks_;
     std::unordered_set<std::string> texts_; ///< names of calls
     std::vector<collprobe::merged_call> calls_;
     std::vector<collprobe::rank_block> blocks_;

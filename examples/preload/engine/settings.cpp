@@ -209,11 +209,12 @@ settings settings::from_environment()
         for (const std::string& each : items_of(sinks)) {
             if (each == "jsonl") result.jsonl = true;
             else if (each == "prometheus") result.prometheus = true;
-            else if (each == "trace") result.trace = true;
-            else if (each == "html") result.html = true;
-            else if (each == "inspector") result.inspector = true;
             else if (each == "nvtx") result.nvtx = true;
-            else if (each != "none") from.warn("SINKS", sinks, "there is no sink '" + each + "'");
+            else if (each == "html" || each == "trace" || each == "inspector") {
+                result.jsonl = true;
+                from.warn("SINKS", sinks, "`collprobe " + (each == "html" ? "page" : each)
+                        + "` makes it of JSON lines, which are written");
+            } else if (each != "none") from.warn("SINKS", sinks, "there is no sink '" + each + "'");
         }
     }
     if (const char* const every = from.text("EVERY"); every != nullptr && std::strcmp(every, "auto") != 0) {
@@ -249,10 +250,9 @@ settings settings::from_environment()
     from.choice("LOG", {"off", "warn", "info"}, [&](std::size_t i) {
         result.log = i == 0 ? log_kind::off : i == 1 ? log_kind::warn : log_kind::info;
     });
-    if (result.channel == channel_kind::files
-        && (result.prometheus || result.trace || result.html || result.inspector)) {
-        result.warnings.push_back("COLLPROBE_SINKS: prometheus, trace, html and inspector are written with "
-                                  "COLLPROBE_CHANNEL=inband, or by collprobe_merge");
+    if (result.channel == channel_kind::files && result.prometheus) {
+        result.warnings.push_back("COLLPROBE_SINKS: prometheus is written with COLLPROBE_CHANNEL=inband, or by "
+                                  "collprobe_merge");
     }
     warn_of_unknown_names(result);
     return result;

@@ -22,9 +22,6 @@ struct settings {
     std::string directory; ///< of all files
     bool jsonl = true; ///< the ranks' own files
     bool prometheus = false;
-    bool trace = false;
-    bool html = false;
-    bool inspector = false;
     bool nvtx = false;
     std::uint64_t every = 0; ///< 0: by the budget
     double budget = 0.01; ///< share of the GPU's time

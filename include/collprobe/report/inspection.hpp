@@ -53,7 +53,7 @@ COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const inspect
     json.key("permutation_stable").boolean(found.permutation_stable);
     json.key("ranks_agree").boolean(found.ranks_agree);
     json.key("max_ulp").number(found.max_ulp).key("rms_ulp").number(found.rms_ulp);
-    json.key("reproduced").number(found.reproduced).key("time_us").number(found.time_us);
+    json.key("reproduced").number(found.reproduced).key("median_us").number(found.time_us);
     json.key("algbw_gbs").number(found.algbw_gbs).key("busbw_gbs").number(found.busbw_gbs);
     json.close('}');
     line += '\n';

@@ -24,7 +24,6 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 
 struct prometheus_options {
     int interval_ms = 5000; ///< the file is written at most once in this time, and at the end; 0: at each flush
-    bool open_metrics = false; ///< OpenMetrics 1.0; node_exporter reads the other format, version 0.0.4
     /// One process has all ranks of the communicator: what differs between ranks has a series for each of them. The
     /// label `rank` is then the rank in the communicator.
     bool all_ranks = false;
@@ -184,18 +183,12 @@ COLLPROBE_COLD_INLINE std::string prometheus_label(const char* label, std::strin
 /// Writes families of series. A family without a sample leaves no trace.
 class family_writer {
 public:
-    family_writer(std::string& out, bool open_metrics) noexcept : out_(out), open_metrics_(open_metrics) {}
+    explicit family_writer(std::string& out) noexcept : out_(out) {}
 
-    void gauge(const char* family, const char* help) { begin(family, "gauge", "", "", help); }
-    void counter(const char* family, const char* help)
-    {
-        begin(family, "counter", open_metrics_ ? "" : "_total", "_total", help);
-    }
-    /// Constant facts, as labels of a series with the value 1. The older format has no type for them.
-    void info(const char* family, const char* help)
-    {
-        begin(family, open_metrics_ ? "info" : "gauge", open_metrics_ ? "" : "_info", "_info", help);
-    }
+    void gauge(const char* family, const char* help) { begin(family, "gauge", "", help); }
+    void counter(const char* family, const char* help) { begin(family, "counter", "_total", help); }
+    /// Constant facts, as labels of a series with the value 1.
+    void info(const char* family, const char* help) { begin(family, "gauge", "_info", help); }
 
     /// `more`: further labels, each begins with a comma.
     family_writer& sample(std::string_view labels, std::uint64_t value, std::string_view more = {})
@@ -213,11 +206,10 @@ public:
     }
 
 private:
-    void begin(const char* family, const char* type, const char* suffix, const char* sample_suffix, const char* help)
+    void begin(const char* family, const char* type, const char* suffix, const char* help)
     {
-        const std::string name = std::string("collprobe_") + family;
-        head_ = "# HELP " + name + suffix + ' ' + help + "\n# TYPE " + name + suffix + ' ' + type + '\n';
-        name_ = name + sample_suffix;
+        name_ = std::string("collprobe_") + family + suffix;
+        head_ = "# HELP " + name_ + ' ' + help + "\n# TYPE " + name_ + ' ' + type + '\n';
     }
     family_writer& write(std::string_view labels, std::string_view more, std::string_view value)
     {
@@ -230,7 +222,6 @@ private:
     }
 
     std::string& out_;
-    bool open_metrics_;
     std::string head_;
     std::string name_;
 };
@@ -350,7 +341,7 @@ COLLPROBE_COLD_INLINE void prometheus_metrics::add(const finding& raised)
 COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context& now) const
 {
     std::string out;
-    detail::family_writer families(out, options_.open_metrics);
+    detail::family_writer families(out);
     const auto gauge = [&](const char* family, double value, const char* help) {
         families.gauge(family, help);
         families.sample(labels_, value);
@@ -432,7 +423,6 @@ COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context&
     of_ranks("evidence_odds", &rank_numbers::odds,
         "Odds against chance that this rank is unlike the others, over the run; 1 / odds bounds the probability that "
         "alike ranks reach them.");
-    if (options_.open_metrics) out += "# EOF\n";
     return out;
 }
 

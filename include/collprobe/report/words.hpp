@@ -188,26 +188,6 @@ COLLPROBE_COLD_INLINE std::string advise(const finding& raised)
 
 using collprobe::detail::utf8_text;
 
-/// Text for HTML, within and outside of attributes: escaped; control characters become U+FFFD.
-COLLPROBE_COLD_INLINE std::string html_text(std::string_view bytes)
-{
-    std::string text;
-    for (const char character : utf8_text(bytes)) {
-        switch (character) {
-        case '&': text += "&amp;"; break;
-        case '<': text += "&lt;"; break;
-        case '>': text += "&gt;"; break;
-        case '"': text += "&quot;"; break;
-        case '\'': text += "&#39;"; break;
-        default:
-            const auto code = static_cast<unsigned char>(character); // ARM's char has no sign, x86-64's has
-            if ((code < 0x20 || code == 0x7f) && character != '\n' && character != '\t') text += "\xef\xbf\xbd";
-            else text += character;
-        }
-    }
-    return text;
-}
-
 } // namespace detail
 
 COLLPROBE_COLD_INLINE std::string detail::describe_place(int call, const call_site& site)

@@ -8,6 +8,7 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/report/json.hpp>
+#include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::report {
@@ -18,8 +19,16 @@ namespace detail {
 /// rank are those of a step.
 template <class Value>
 void write_metrics(json_writer& json, const Value& value, const std::vector<double>& leave_one_out,
-    const std::vector<double>& losses = {}, const std::vector<double>& norms = {})
+    const step_record& by_rank = {})
 {
+    const auto ranks = [&](const spread& of, const std::vector<double>& values) {
+        if (!is_nan(of.minimum)) {
+            json.key("min").number(of.minimum).key("min_rank").index(of.minimum_rank);
+            json.key("max").number(of.maximum).key("max_rank").index(of.maximum_rank);
+        }
+        if (!values.empty()) json.key("by_rank").numbers(values);
+        json.close('}');
+    };
     json.key("loss").open('{');
     json.key("mean").number(value(metric::loss_mean));
     const double of_tokens = value(metric::loss_of_tokens);
@@ -27,14 +36,12 @@ void write_metrics(json_writer& json, const Value& value, const std::vector<doub
     json.key("std").number(value(metric::loss_std));
     json.key("std_sample").number(value(metric::loss_std_sample));
     json.key("range").number(value(metric::loss_range));
-    if (!losses.empty()) json.key("by_rank").numbers(losses);
-    json.close('}');
+    ranks(by_rank.loss, by_rank.losses);
     json.key("grad_norm").open('{');
     json.key("mean").number(value(metric::norm_mean));
     json.key("std").number(value(metric::norm_std));
     json.key("cv").number(value(metric::norm_cv));
-    if (!norms.empty()) json.key("by_rank").numbers(norms);
-    json.close('}');
+    ranks(by_rank.gradient_norm, by_rank.gradient_norms);
     json.key("cosine").open('{');
     json.key("mean_pairwise").number(value(metric::cosine_mean_pairwise));
     json.key("pooled").number(value(metric::cosine_pooled));
@@ -83,6 +90,7 @@ COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t buc
     }
     json.key("verdict").text(name(of.verdict)).key("within").text(name(of.outcome.within));
     json.key("across").text(name(of.outcome.across)).key("block").integer(of.outcome.block);
+    json.key("levels").integer(of.outcome.levels);
     json.key("roundings").integer(of.outcome.roundings_per_element).key("feedback").text(name(of.outcome.feedback));
     json.key("sqnr_db").number(of.sqnr_db).key("worst_rank").index(of.worst_rank).key("worst_block");
     if (of.worst_block == no_index) json.index(-1);
@@ -96,7 +104,9 @@ COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t buc
     }
     json.key("zeroed").number(of.zeroed).key("zeroed_expected").number(of.zeroed_expected);
     json.key("crest").number(of.crest);
-    json.key("saturated").integer(of.saturated).key("nonfinite").integer(of.nonfinite).close('}');
+    json.key("saturated").integer(of.saturated).key("nonfinite").integer(of.nonfinite);
+    if (const std::string advice = quantisation_advice(of); !advice.empty()) json.key("advice").text(advice);
+    json.close('}');
 }
 
 COLLPROBE_COLD_INLINE void write_weights(json_writer& json, const call_weights& of)
@@ -158,6 +168,13 @@ COLLPROBE_COLD_INLINE void write_inputs(json_writer& json, const std::vector<sta
     json.close('}');
 }
 
+/// Whether the record has the call's times. (Nobody noted when a rank entered a call whose input was not read.)
+COLLPROBE_COLD_INLINE bool has_times(const call_record& call, int ranks) noexcept
+{
+    const auto n = static_cast<std::size_t>(ranks);
+    return ranks > 0 && call.count != 0 && call.intervals.size() == n && call.inputs.size() == n;
+}
+
 COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& record, std::size_t c)
 {
     const call_record& call = record.calls[c];
@@ -178,7 +195,9 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
     if (const call_audit& of = call.audit; of.checked) {
         json.key("audit").open('{').key("damage").text(collprobe::name(of.where)).key("sum_checked");
         json.boolean(of.sum_checked).key("residual").number(of.residual);
-        write_ranks(json.key("residual_limit").number(of.residual_limit).key("ranks"), of.culprits);
+        json.key("residual_limit").number(of.residual_limit).key("bins").integer(of.bins);
+        json.key("majority").boolean(of.majority).key("conserved").boolean(of.conserved).key("ranks");
+        write_ranks(json, of.culprits);
         json.close('}');
     }
     if (call.weights.seen) {
@@ -189,6 +208,12 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
     if (const call_lateness& of = call.lateness; of.last >= 0) {
         json.key("lateness").open('{').key("last").index(of.last).key("spread").number(of.spread);
         json.key("transport").number(of.transport).close('}');
+    }
+    if (has_times(call, record.ranks)) {
+        json.key("times").open('[');
+        for (const call_interval& of : call.intervals)
+            json.element().open('[').element().integer(of.entered).element().integer(of.left).close(']');
+        json.close(']');
     }
     if (!call.result_sample.empty()) json.key("result_sample").numbers(call.result_sample);
     if (!call.inputs.empty()) write_inputs(json, call.inputs);
@@ -206,6 +231,7 @@ COLLPROBE_COLD_INLINE void write_finding(json_writer& json, const finding& of)
     else json.integer(of.index);
     json.key("false_alarms_per_step").number(of.false_alarms_per_step).key("damage").text(name(of.where));
     json.key("advice").text(name(of.action)).key("source").index(of.source);
+    if (const std::string text = evidence_text(of); !text.empty()) json.key("text").text(text);
     if (of.by_length) json.key("by_length").boolean(true);
     const bool is_missing = of.what == finding_kind::call_missing;
     if (is_of_number(of.what) || is_of_value(of.what))
@@ -239,9 +265,9 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
     detail::json_writer json(line);
     detail::write_head(json, "step", head);
     json.key("step").integer(record.step).key("ranks").index(record.ranks);
+    if (record.mode != report_mode::gather) json.key("mode").text(name(record.mode));
     detail::write_metrics(
-        json, [&](metric which) { return detail::value_of(which, record); }, record.cosine.leave_one_out,
-        record.losses, record.gradient_norms);
+        json, [&](metric which) { return detail::value_of(which, record); }, record.cosine.leave_one_out, record);
     if (with_calls && !record.calls.empty()) {
         json.key("calls").open('[');
         for (std::size_t c = 0; c < record.calls.size(); ++c) {
@@ -288,7 +314,9 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
             json.key("gain").number(record.lateness_by_rank[last].gain);
             json.key("gain_before").number(record.lateness_by_rank[last].gain_before);
         }
-        json.key("late").open('[');
+        json.key("latest").open('[');
+        for (const rank_lateness& each : record.lateness_by_rank) json.element().number(each.latest);
+        json.close(']').key("late").open('[');
         for (std::size_t rank = 0; rank < record.lateness_by_rank.size(); ++rank) {
             if (rank >= record.evidence_by_rank.size()) break;
             const rank_evidence& evidence = record.evidence_by_rank[rank];
@@ -309,7 +337,7 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
     }
     if (record.silent_evidence > 0) json.key("silent_evidence").index(record.silent_evidence);
     const auto counts = [](const rank_evidence& of) { return of.unlike || of.odds >= 1; };
-    if (std::any_of(record.evidence_by_rank.begin(), record.evidence_by_rank.end(), counts)) {
+    if (!record.evidence_by_rank.empty()) {
         json.key("evidence").open('[');
         for (std::size_t rank = 0; rank < record.evidence_by_rank.size(); ++rank) {
             const rank_evidence& each = record.evidence_by_rank[rank];
