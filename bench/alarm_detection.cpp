@@ -135,6 +135,7 @@ public:
         for (std::size_t r = 0; r < n_; ++r) write(t, r, faulty && r == bad && with.kind == fault_kind::result_noise ? with.size : 0);
         judge_.judge(detail::gathered_step(reinterpret_cast<const unsigned char*>(messages_.data()), static_cast<int>(n_), buckets),
             calls_, {}, {}, record);
+        record.settle_findings();
     }
 
     vector local_norms;
@@ -243,13 +244,13 @@ void run_once(int ranks, double noise_scale, const fault& with, std::uint64_t se
             if (said.named == 0 || rank != said.rank) ++said.named;
             said.rank = rank;
         };
-        for (const suspect& found : run.record.suspects) {
+        for (const finding& found : run.record.findings) {
             if (!is_of_number(found.what)) continue;
             verdicts[0].alarmed = true;
-            if (found.rank >= 0) add_name(verdicts[0], found.rank);
+            for (const int rank : found.ranks) add_name(verdicts[0], rank);
         }
         for (const auto& raised : own.judge(run.record)) {
-            baseline::rule_verdict& said = verdicts[raised.what == finding::unlike ? 2 : 1];
+            baseline::rule_verdict& said = verdicts[raised.what == finding_kind::unlike ? 2 : 1];
             said.alarmed = true;
             for (const int rank : raised.ranks) add_name(said, rank);
         }

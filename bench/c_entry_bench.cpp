@@ -6,13 +6,14 @@
 // caller waits. One rank. Times are those of the clock on the wall, medians over the iterations:
 //
 //   ns                 of collprobeObserveInput
-//   stream_ns          of probed::observe_input on a host::stream, and of its synchronize
+//   stream_ns          of probed::observe on a host::stream, and of its synchronize
 //   read_ns            of the bare read
 //   ratio_to_read      ns / read_ns
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <ctime>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,12 +68,13 @@ void input_of_host(benchmark::State& state)
         std::uint64_t step = 0;
         for (auto _ : state) {
             std::uint64_t token = 0;
+            std::optional<decltype(peer)::observed_call> observed;
             own_times.push_back(ns_of([&] {
                 (void)collprobeObserveInput(probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, data.data(),
                     data.size(), "wte", nullptr, &token);
             }));
             stream_times.push_back(ns_of([&] {
-                peer.observe_input(view<const float>(data), stream);
+                observed.emplace(peer.observe(view<const float>(data), stream));
                 stream.synchronize();
             }));
             read_times.push_back(ns_of([&] {
@@ -81,7 +83,7 @@ void input_of_host(benchmark::State& state)
             (void)collprobeObserveResult(probe, token, COLLPROBE_NO_BUFFER, 0, nullptr);
             (void)collprobeEndStep(probe, step, nullptr, nullptr);
             (void)collprobePoll(probe, 1);
-            peer.observe_no_result(stream);
+            observed->no_result(stream);
             peer.end_step(step++, stream);
             peer.wait(record);
         }

@@ -272,34 +272,34 @@ private:
     baseline::byterobust byterobust_;
 };
 
-bool any(const std::vector<suspect>& suspects, bool (*is)(finding))
+bool any(const std::vector<finding>& suspects, bool (*is)(finding_kind))
 {
-    for (const suspect& found : suspects) {
+    for (const finding& found : suspects) {
         if (is(found.what)) return true;
     }
     return false;
 }
-bool is_exact(finding what) { return what == finding::non_finite || what == finding::duplicate || what == finding::stale; }
-bool is_difference(finding what) { return what == finding::result_differs; }
-bool is_sum(finding what) { return what == finding::sum_differs; }
-bool is_evidence(finding what) { return what == finding::unlike; }
+bool is_exact(finding_kind what) { return what == finding_kind::non_finite || what == finding_kind::duplicate || what == finding_kind::stale; }
+bool is_difference(finding_kind what) { return what == finding_kind::result_differs; }
+bool is_sum(finding_kind what) { return what == finding_kind::sum_differs; }
+bool is_evidence(finding_kind what) { return what == finding_kind::unlike; }
 
 /// What the checks said of a step in which `of` was injected on `rank`.
 void count(const scenario& of, int rank, int ranks, const step_record& record,
-    view<const alarm_record> raised, const verdicts& rules, counts& to)
+    view<const finding> raised, const verdicts& rules, counts& to)
 {
     ++to.injected;
-    to.exact += any(record.suspects, is_exact) ? 1 : 0;
-    to.differs += any(record.suspects, is_difference) ? 1 : 0;
-    to.sum += any(record.suspects, is_sum) ? 1 : 0;
-    to.numbers += any(record.suspects, is_of_number) ? 1 : 0;
+    to.exact += any(record.findings, is_exact) ? 1 : 0;
+    to.differs += any(record.findings, is_difference) ? 1 : 0;
+    to.sum += any(record.findings, is_sum) ? 1 : 0;
+    to.numbers += any(record.findings, is_of_number) ? 1 : 0;
     for (int k = 0; k < rule_count; ++k) to.rules[k] += rules.alarmed[k] ? 1 : 0;
     if (raised.empty()) return;
     ++to.alarmed;
     bool names_it = false, names_another = false, says_truth = false, says_other = false;
     // Of data that two ranks hold the bits do not tell whose they are: both are named.
     const int twin = of.what.kind == fault_kind::duplicate_shard ? (rank + 1) % ranks : -1;
-    for (const alarm_record& one : raised) {
+    for (const finding& one : raised) {
         for (const int named : one.ranks) {
             names_it = names_it || named == rank;
             names_another = names_another || (named != rank && named != twin);
@@ -314,15 +314,15 @@ void count(const scenario& of, int rank, int ranks, const step_record& record,
 }
 
 /// What the checks said of a step in which there was nothing.
-void count_clean(const step_record& record, view<const alarm_record> raised, const verdicts& rules,
+void count_clean(const step_record& record, view<const finding> raised, const verdicts& rules,
     false_counts& to)
 {
     ++to.steps;
-    to.exact += any(record.suspects, is_exact) ? 1 : 0;
-    to.differs += any(record.suspects, is_difference) ? 1 : 0;
-    to.sum += any(record.suspects, is_sum) ? 1 : 0;
-    to.numbers += any(record.suspects, is_of_number) ? 1 : 0;
-    to.evidence += any(record.suspects, is_evidence) ? 1 : 0;
+    to.exact += any(record.findings, is_exact) ? 1 : 0;
+    to.differs += any(record.findings, is_difference) ? 1 : 0;
+    to.sum += any(record.findings, is_sum) ? 1 : 0;
+    to.numbers += any(record.findings, is_of_number) ? 1 : 0;
+    to.evidence += any(record.findings, is_evidence) ? 1 : 0;
     to.alarms += raised.empty() ? 0 : 1;
     for (int k = 0; k < rule_count; ++k) to.rules[k] += rules.alarmed[k] ? 1 : 0;
 }
@@ -386,7 +386,7 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
             published_rules copy = rules;
             const verdicts said = (has_fault ? copy : rules).judge(shown_to_rules);
             alarms watch_copy = watch;
-            const view<const alarm_record> raised = (has_fault ? watch_copy : watch).judge(record);
+            const view<const finding> raised = (has_fault ? watch_copy : watch).judge(record);
             if (has_fault) {
                 count(list[plan[step].scenario], plan[step].rank, ranks, record, raised, said,
                     result.of_scenario[plan[step].scenario]);
@@ -424,14 +424,14 @@ lasting_outcome run_lasting(int ranks, fault one, std::uint64_t onset, std::uint
         for (std::uint64_t step = 0; step < onset + steps; ++step) {
             own.step(step, true, true, record);
             if (world.rank() != 0) continue;
-            const view<const alarm_record> all = watch.judge(record);
+            const view<const finding> all = watch.judge(record);
             if (step < onset) continue;
             const auto note = [&](long& first) {
                 if (first < 0) first = static_cast<long>(step - onset);
             };
-            for (const suspect& found : record.suspects)
+            for (const finding& found : record.findings)
                 if (is_of_number(found.what)) note(result.numbers);
-            for (const alarm_record& raised : all) {
+            for (const finding& raised : all) {
                 note(is_evidence(raised.what) ? result.evidence : is_of_number(raised.what) ? result.alarms : result.exact);
                 const int twin = one.kind == fault_kind::duplicate_shard ? (one.rank + 1) % ranks : -1;
                 for (const int named : raised.ranks) result.is_right = result.is_right && (named == one.rank || named == twin);

@@ -82,7 +82,7 @@ exchangeability_watch watch_of(
     int ranks, double alpha, const side_shares& shares = {0.5, 0.25, 0.125, 0.125}, double tolerance = 0)
 {
     exchangeability_watch watch(ranks, {.false_alarms_per_run = alpha, .tolerance = tolerance});
-    watch.add(finding::loss, shares);
+    watch.add(finding_kind::loss, shares);
     return watch;
 }
 

@@ -83,7 +83,7 @@ struct rank_of_job {
 
 struct kind {
     const char* report; ///< what was reported, in a few words
-    finding what; ///< that tells it
+    finding_kind what; ///< that tells it
     int rank; ///< that it names; -1: none
     std::uint64_t first; ///< the step in which it can be told first
     /// One step; `is_wrong`: of the faulty program.
@@ -106,7 +106,7 @@ inline const std::vector<kind>& all()
     using job = rank_of_job;
     using seen = step_observation;
     static const std::vector<kind> list{
-        {"a float16 sum of finite gradients overflows", finding::overflow, -1, 0,
+        {"a float16 sum of finite gradients overflows", finding_kind::overflow, -1, 0,
             [](job& own, std::uint64_t, bool is_wrong, seen&) {
                 static thread_local std::vector<float16> gradient(4096), result(4096);
                 std::normal_distribution<float> noise;
@@ -114,50 +114,50 @@ inline const std::vector<kind>& all()
                 gradient[100] = float16(is_wrong ? 20000.0f : 16000.0f);
                 own.probe.all_reduce(gradient, view(result), reduction::sum, own.stream, call_site::named("wte"));
             }},
-        {"a loader of one rank has run dry: it sends zeros", finding::zeros, 3, 20,
+        {"a loader of one rank has run dry: it sends zeros", finding_kind::zeros, 3, 20,
             [](job& own, std::uint64_t step, bool is_wrong, seen&) {
                 std::vector<float>& gradient = own.draw(4096);
                 const bool is_dry = is_wrong ? step >= 5 : step % 16 > 12; // at the end of an epoch it may
                 if (own.rank == 3 && is_dry) std::fill(gradient.begin(), gradient.end(), 0.0f);
                 own.all_reduce(gradient, "wte");
             }},
-        {"one parameter has no gradient on one rank", finding::zeros, 1, 20,
+        {"one parameter has no gradient on one rank", finding_kind::zeros, 1, 20,
             [](job& own, std::uint64_t step, bool is_wrong, seen&) {
                 own.all_reduce(own.draw(4096), "wte");
                 std::vector<float>& gradient = own.draw(640);
                 if (own.rank == 1 && is_wrong && step >= 5) std::fill(gradient.begin(), gradient.end(), 0.0f);
                 own.all_reduce(gradient, "bias");
             }},
-        {"ranks of unequal tokens are averaged alike", finding::weights, -1, 0,
+        {"ranks of unequal tokens are averaged alike", finding_kind::weights, -1, 0,
             [](job& own, std::uint64_t, bool is_wrong, seen& told) {
                 static constexpr double tokens[ranks] = {300, 100, 250, 150};
                 const std::vector<float>& gradient = own.draw(4096);
                 told.weight = tokens[own.rank];
-                own.probe.observe_input(view<const float>(gradient), own.stream);
+                const auto token = own.probe.observe(view<const float>(gradient), own.stream);
                 const std::vector<float>& result = own.sum(gradient, is_wrong ? 0.25 : tokens[own.rank] / 800);
-                own.probe.observe_result(view<const float>(result), own.stream);
+                token.result(view<const float>(result), own.stream);
             },
             {averaging::token_weighted}},
-        {"an average returns the sum", finding::weights, -1, 0,
+        {"an average returns the sum", finding_kind::weights, -1, 0,
             [](job& own, std::uint64_t, bool is_wrong, seen&) {
                 const std::vector<float>& gradient = own.draw(4096);
-                own.probe.observe_input(
+                const auto token = own.probe.observe(
                     view<const float>(gradient), own.stream, collective::all_reduce, reduction::average);
-                own.probe.observe_result(view<const float>(own.sum(gradient, is_wrong ? 1 : 0.25)), own.stream);
+                token.result(view<const float>(own.sum(gradient, is_wrong ? 1 : 0.25)), own.stream);
             }},
-        {"a tensor is reduced no more, from step 30 on", finding::call_missing, -1, 30,
+        {"a tensor is reduced no more, from step 30 on", finding_kind::call_missing, -1, 30,
             [](job& own, std::uint64_t step, bool is_wrong, seen&) {
                 own.all_reduce(own.draw(4096), "wte");
                 if (!is_wrong || step < 30) own.all_reduce(own.draw(2048), "wpe");
                 own.all_reduce(own.draw(640), "bias");
             }},
-        {"a rank reduces another tensor of the same shape", finding::other_call, 2, 0,
+        {"a rank reduces another tensor of the same shape", finding_kind::other_call, 2, 0,
             [](job& own, std::uint64_t, bool is_wrong, seen&) {
                 const bool is_swapped = is_wrong && own.rank == 2;
                 own.all_reduce(own.draw(640), is_swapped ? "forces" : "energy");
                 own.all_reduce(own.draw(640), is_swapped ? "energy" : "forces");
             }},
-        {"a second backward behind the reduction: gradients part", finding::value_differs, 1, 0,
+        {"a second backward behind the reduction: gradients part", finding_kind::value_differs, 1, 0,
             [](job& own, std::uint64_t, bool is_wrong, seen&) {
                 const std::vector<float>& gradient = own.draw(4096);
                 std::vector<float>& mean = own.buffer(gradient.size());
@@ -166,16 +166,16 @@ inline const std::vector<kind>& all()
                 if (is_wrong && own.rank == 1) mean[7] += gradient[7];
                 own.probe.expect_equal("gradient after sync", view<const float>(mean), own.stream);
             }},
-        {"a rank has another learning rate", finding::value_differs, 2, 0,
+        {"a rank has another learning rate", finding_kind::value_differs, 2, 0,
             [](job& own, std::uint64_t step, bool is_wrong, seen&) {
                 const double lr = 1e-3 / (1 + 0.01 * static_cast<double>(step));
                 own.probe.expect_equal("lr", is_wrong && own.rank == 2 ? 2 * lr : lr);
             }},
-        {"ranks drop out by one seed", finding::value_repeats, 0, 0,
+        {"ranks drop out by one seed", finding_kind::value_repeats, 0, 0,
             [](job& own, std::uint64_t step, bool is_wrong, seen&) {
                 own.probe.expect_distinct("dropout seed", is_wrong ? step : step * ranks + static_cast<unsigned>(own.rank));
             }},
-        {"the norm is taken of shards that are not reduced", finding::norm_differs, -1, 0,
+        {"the norm is taken of shards that are not reduced", finding_kind::norm_differs, -1, 0,
             [](job& own, std::uint64_t, bool is_wrong, seen& told) {
                 const std::vector<float>& gradient = own.draw(4096);
                 std::vector<float>& shard = own.buffer(gradient.size() / ranks);
@@ -186,7 +186,7 @@ inline const std::vector<kind>& all()
                 if (!is_wrong) squares = own.sum(squares);
                 told.gradient_norm = std::sqrt(static_cast<double>(squares[0]));
             }},
-        {"each rank shuffles by a seed of its own", finding::value_repeats, -1, 0,
+        {"each rank shuffles by a seed of its own", finding_kind::value_repeats, -1, 0,
             [](job& own, std::uint64_t step, bool is_wrong, seen&) {
                 std::vector<std::uint64_t> ids(512);
                 for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i;
@@ -196,15 +196,15 @@ inline const std::vector<kind>& all()
                 for (std::size_t i = static_cast<std::size_t>(own.rank); i < ids.size(); i += ranks) drawn.add(ids[i]);
                 own.probe.expect_partition("samples of the epoch", drawn, sample_set::first(ids.size()));
             }},
-        {"only the last of four micro-batches trains", finding::unexplained, -1, 0,
+        {"only the last of four micro-batches trains", finding_kind::unexplained, -1, 0,
             [](job& own, std::uint64_t, bool is_wrong, seen&) {
                 std::vector<float> all(4096), last;
                 for (int batch = 0; batch < 4; ++batch) {
                     last = own.draw(4096);
                     for (std::size_t i = 0; i < all.size(); ++i) all[i] += last[i];
                 }
-                own.probe.observe_input(view<const float>(own.buffer(0) = all), own.stream);
-                own.probe.observe_result(view<const float>(own.sum(is_wrong ? last : all, 0.25)), own.stream);
+                const auto token = own.probe.observe(view<const float>(own.buffer(0) = all), own.stream);
+                token.result(view<const float>(own.sum(is_wrong ? last : all, 0.25)), own.stream);
             }},
     };
     return list;
@@ -224,13 +224,13 @@ inline outcome run(const kind& of, bool is_wrong, std::uint64_t steps)
             if (own.rank != 0) continue;
             told.alarms += watch.judge(own.record).empty() ? 0 : 1;
             bool exact = false;
-            for (const suspect& found : own.record.suspects) {
+            for (const finding& found : own.record.findings) {
                 exact = exact || found.exact;
                 if (told.text.empty()) told.text = "step " + std::to_string(step) + ", " + report::describe(found);
-                if (found.what == of.what && found.rank == of.rank && told.first == no_index) told.first = step;
+                if (found.what == of.what && found.rank() == of.rank && told.first == no_index) told.first = step;
             }
             if (exact) ++told.exact;
-            else if (!own.record.suspects.empty()) ++told.statistical;
+            else if (!own.record.findings.empty()) ++told.statistical;
         }
     });
     return told;

@@ -113,7 +113,7 @@ public:
         double share_of_error = share)
         : watch_(ranks, floor_ns), evidence_(ranks, rules), latest_(static_cast<std::size_t>(ranks)), has_floor_(floor_ns > 0)
     {
-        evidence_.add(finding::late, {.largest = share_of_error});
+        evidence_.add(finding_kind::late, {.largest = share_of_error});
     }
 
     call_lateness add(const std::vector<double>& in_call, const std::vector<double>& before)
@@ -374,7 +374,7 @@ double median_of(std::vector<double> values)
     return values[values.size() / 2];
 }
 
-bool is_late(const rank_evidence& of, bool is_unlike) { return is_unlike && of.metric == finding::late; }
+bool is_late(const rank_evidence& of, bool is_unlike) { return is_unlike && of.metric == finding_kind::late; }
 
 struct real_outcome : outcome {
     double noise_ns = 0;
@@ -412,8 +412,8 @@ real_outcome run_real(int ranks, double delay, bool fixed, long even, long late_
             comm.end_step(static_cast<std::uint64_t>(s), stream);
             comm.wait(record);
             if (comm.rank() != 0) continue;
-            for (const suspect& found : record.suspects)
-                if (is_late(found.evidence, found.what == finding::unlike) && (!late || !fixed || found.rank != culprit))
+            for (const finding& found : record.findings)
+                if (is_late(found.evidence, found.what == finding_kind::unlike) && (!late || !fixed || !found.names(culprit)))
                     ++result.wrong;
             result.noise_ns = record.lateness.noise;
             if (!late) continue;

@@ -68,7 +68,7 @@ host_times summary_times(int ranks, std::uint64_t buckets)
             combined.combine();
         }
         combined.judge(judge, ranks, record);
-        if (record.suspects.size() != buckets || record.suspects[0].rank != ranks - 1) std::exit(1);
+        if (record.findings.size() != buckets || record.findings[0].rank() != ranks - 1) std::exit(1);
         const double mean = 2 + sum / ranks;
         if (!(std::fabs(record.loss.mean - mean) <= 1e-12 * mean)) std::exit(1);
     }
@@ -76,6 +76,7 @@ host_times summary_times(int ranks, std::uint64_t buckets)
     const std::vector<std::uint64_t> message = summary_simulation::message_of(3, values);
     times.pack = microseconds(5000, [&](int) { combined.pack(message, 5 % ranks); });
     times.judge = microseconds(5000, [&](int) { combined.judge(judge, ranks, record); });
+    record.settle_findings();
     alarms watch(ranks);
     times.alarm = microseconds(5000, [&](int i) {
         record.step = static_cast<std::uint64_t>(i);

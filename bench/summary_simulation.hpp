@@ -63,12 +63,12 @@ public:
           buckets_(buckets),
           gradients_((buckets + 63) / 64, ~std::uint64_t{0}),
           references_(2 + buckets),
-          all_(collprobe::detail::step_report::bytes(form_, buckets) / 8),
+          all_(collprobe::detail::step_report(nullptr, form_, buckets).whole.count() / 8),
           own_(all_.size())
     {
     }
-    std::uint64_t sums_bytes() { return report(all_).sums().size_bytes(); }
-    std::uint64_t keys_bytes() { return report(all_).keys().size_bytes(); }
+    std::uint64_t sums_bytes() { return report(all_).sums.size_bytes(); }
+    std::uint64_t keys_bytes() { return report(all_).keys.size_bytes(); }
 
     void begin() { first_ = true; }
     /// What a rank does before the all-reduces.
@@ -76,7 +76,7 @@ public:
     {
         using namespace collprobe::detail;
         const pack_summary pack{reinterpret_cast<const unsigned char*>(message.data()), gradients_.data(), buckets_, rank,
-            static_cast<int>(form_.ranks), reinterpret_cast<const step_reference*>(references_.data()), report(own_).summary()};
+            static_cast<int>(form_.ranks), reinterpret_cast<const step_reference*>(references_.data()), report(own_).summary};
         for (std::uint64_t i = 0; i <= buckets_; ++i) pack(i);
     }
     /// What the all-reduces do with it.
@@ -87,11 +87,11 @@ public:
             first_ = false;
             return;
         }
-        const auto sums = report(all_).sums();
-        const auto own_sums = report(own_).sums();
+        const auto sums = report(all_).sums;
+        const auto own_sums = report(own_).sums;
         for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += own_sums[i];
-        const auto keys = report(all_).keys();
-        const auto own_keys = report(own_).keys();
+        const auto keys = report(all_).keys;
+        const auto own_keys = report(own_).keys;
         for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = keys[i] > own_keys[i] ? keys[i] : own_keys[i];
     }
     /// What a rank does after them.
@@ -100,9 +100,9 @@ public:
         using namespace collprobe;
         calls_.resize(buckets_);
         for (detail::probed_call& call : calls_) call = {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, true, false};
-        detail::judge_summary(judge, report(all_).summary(), ranks, calls_, {}, {}, {}, out);
+        detail::judge_summary(judge, report(all_).summary, ranks, calls_, {}, {}, {}, out);
         const detail::advance_reference advance{
-            report(all_).summary(), reinterpret_cast<detail::step_reference*>(references_.data())};
+            report(all_).summary, reinterpret_cast<detail::step_reference*>(references_.data())};
         for (std::uint64_t i = 0; i <= buckets_; ++i) advance(i);
     }
 

@@ -35,7 +35,7 @@ int main()
             if (std::none_of(record.expectations.begin(), record.expectations.end(), differs)) continue;
             const repair_result repair = majority_repair(check, view<const replica>(list), stream);
             if (world.rank() != 0) continue; // the verdict, too, is the same on every rank
-            for (const suspect& each : record.suspects)
+            for (const finding& each : record.findings)
                 std::printf("step %u, %s\n", static_cast<unsigned>(record.step), report::describe(each).c_str());
             for (const disagreement& buffer : repair.found) {
                 for (const difference& other : buffer.differences) {

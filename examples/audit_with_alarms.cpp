@@ -36,9 +36,9 @@ int main(int argc, char** argv)
             comm.end_step(step, stream); // once a step: one small message
         }
         for (step_record record; comm.wait(record);) { // `poll` where the host must not wait
-            const view<const alarm_record> alarms = watch.judge(record); // the same on every rank
+            const view<const finding> alarms = watch.judge(record); // the same on every rank
             if (world.rank() != 0) continue;
-            for (const alarm_record& raised : alarms) std::puts(report::describe(raised).c_str());
+            for (const finding& raised : alarms) std::puts(report::describe_alarm(raised).c_str());
             reports.put(record);
             reports.put(alarms);
         }

@@ -38,8 +38,8 @@ int main(int argc, char** argv)
                 comm.wait(record);
                 if (world.rank() != 0) continue;
                 reports.put(record);
-                const view<const alarm_record> raised = watch.judge(record);
-                for (const alarm_record& each : raised) std::puts(report::describe(each).c_str());
+                const view<const finding> raised = watch.judge(record);
+                for (const finding& each : raised) std::puts(report::describe_alarm(each).c_str());
                 reports.put(raised);
             }
             checkpoint = comm.evidence_state();

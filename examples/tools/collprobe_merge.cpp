@@ -72,7 +72,7 @@ public:
         call([&](report::sink& each) { each.on_step(record, context()); });
         if (++steps_ % 1024 == 0) flush();
     }
-    void put(const alarm_record& raised, std::uint64_t unix_us)
+    void put(const finding& raised, std::uint64_t unix_us)
     {
         unix_ns_ = std::max(unix_ns_, 1000 * unix_us);
         call([&](report::sink& each) { each.on_alarm(raised, context()); });
@@ -105,14 +105,6 @@ private:
     std::uint64_t unix_ns_ = 0;
     std::uint64_t steps_ = 0;
 };
-
-/// "ranks 0, 1 and 5"; at most ten of them
-std::string list_of(const std::vector<int>& ranks)
-{
-    alarm_record named;
-    named.ranks = ranks;
-    return report::detail::list_named(named);
-}
 
 /// A file of a process.
 struct rank_file {
@@ -346,7 +338,7 @@ private:
         if (!found) {
             found = std::make_unique<communicator>(key, texts_, with_.settings, merged_communicator::listener{
                 [this, key](const step_record& record, std::uint64_t us) { put(*communicators_.at(key), record, us); },
-                [this, key](const alarm_record& raised, std::uint64_t us) {
+                [this, key](const finding& raised, std::uint64_t us) {
                     communicator& of = *communicators_.at(key);
                     put(of, raised, us);
                     if (with_.follow && is_wanted(of.of)) say(title(of.of) + ": alarm: " + in_words(of.of, raised));
@@ -441,9 +433,9 @@ private:
     }
 
     /// An alarm with the places of its ranks.
-    static std::string in_words(const merged_communicator& of, const alarm_record& raised)
+    static std::string in_words(const merged_communicator& of, const finding& raised)
     {
-        std::string text = report::describe(raised);
+        std::string text = report::describe_alarm(raised);
         for (std::size_t i = 0; i < raised.ranks.size() && i < 10; ++i) {
             text += (i == 0 ? "; " : ", ") + of.who(raised.ranks[i]);
         }
@@ -505,7 +497,7 @@ private:
             text += "  ... and " + counted(counts.mismatches - of.mismatches().size(), "other call") + '\n';
         }
         constexpr std::size_t most = 20;
-        const std::vector<report::repeated_alarm>& alarms = of.found().alarms();
+        const std::vector<report::repeated_finding>& alarms = of.found().alarms();
         for (std::size_t i = 0; i < alarms.size() && i < most; ++i) {
             text += "  alarm: " + in_words(of, alarms[i].first);
             if (alarms[i].steps > 1) {
@@ -562,7 +554,7 @@ private:
         std::string text;
         const auto warn = [&text](const std::string& what) { text += "  ! " + what + '\n'; };
         if (const std::vector<int> missing = of.missing_ranks(); !missing.empty()) {
-            warn(list_of(missing) + " wrote nothing: calls that need all ranks are not judged");
+            warn(report::detail::list_ranks(missing) + " wrote nothing: calls that need all ranks are not judged");
         }
         const std::vector<tools::stopped_rank> stopped = of.stopped_ranks();
         for (std::size_t i = 0; i < stopped.size() && i < 10; ++i) warn(in_words(of, stopped[i]));
@@ -593,7 +585,7 @@ private:
             if (by.dropped != 0) warn(of.who(rank) + " dropped " + counted(by.dropped, "record"));
             if (by.end == "abort") aborted.push_back(rank);
         }
-        if (!aborted.empty()) warn(list_of(aborted) + " aborted the communicator");
+        if (!aborted.empty()) warn(report::detail::list_ranks(aborted) + " aborted the communicator");
         return text;
     }
 
@@ -669,7 +661,7 @@ private:
         const communicator* gravest = nullptr;
         const auto grave = [](const communicator& each) {
             int most = -1;
-            for (const report::repeated_alarm& of : each.of.found().alarms())
+            for (const report::repeated_finding& of : each.of.found().alarms())
                 most = std::max(most, static_cast<int>(of.first.action));
             return most;
         };
@@ -697,11 +689,11 @@ private:
             if (!other.empty()) continue;
             if (!each->of.mismatches().empty()) {
                 const tools::call_mismatch& seen = each->of.mismatches().front();
-                other = (seen.ranks.empty() ? "The ranks" : capital(list_of(seen.ranks)))
+                other = (seen.ranks.empty() ? "The ranks" : capital(report::detail::list_ranks(seen.ranks)))
                     + " did not make the same call as the others, first call " + std::to_string(seen.sequence)
                     + " in step " + std::to_string(seen.step) + where;
             } else if (const auto missing = each->of.missing_ranks(); !missing.empty()) {
-                other = capital(list_of(missing)) + " wrote nothing" + where;
+                other = capital(report::detail::list_ranks(missing)) + " wrote nothing" + where;
             } else if (const auto stopped = each->of.stopped_ranks(); !stopped.empty()) {
                 other = capital(in_words(each->of, stopped.front())) + where;
             }
@@ -712,8 +704,8 @@ private:
             unchecked = "of " + counted(sums.sums + sums.unchecked_sums(), "sum") + ' ' + unchecked_sums(sums);
         if (gravest != nullptr) {
             std::string text = gravest->of.found().steps() == 0
-                ? capital(list_of(gravest->of.found().alarms().front().first.ranks)) + ' '
-                    + report::phrase(gravest->of.found().alarms().front().first.what) + ", step "
+                ? capital(report::detail::list_ranks(gravest->of.found().alarms().front().first.ranks)) + ' '
+                    + facts_of(gravest->of.found().alarms().front().first.what).sentence.named + ", step "
                     + std::to_string(gravest->of.found().alarms().front().first_step) + '.'
                 : gravest->of.found().verdict();
             if (all.size() > 1) text = capital(title(gravest->of)) + ": " + text;

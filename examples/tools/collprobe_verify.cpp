@@ -70,7 +70,8 @@ public:
             if (suffix == ".safetensors") made.tensors = tools::read_safetensors(text);
             else if (suffix == ".npy") made.tensors = {tools::read_npy(text, std::filesystem::path(path).stem().string())};
             else made.is_receipt = true;
-            if (made.is_receipt && !text.starts_with("collprobe receipt "))
+            const bool says_so = text.starts_with("{\"collprobe_receipt\":") || text.starts_with("collprobe receipt ");
+            if (made.is_receipt && !says_so)
                 throw bad_input(path + ": neither *.safetensors nor *.npy, and not a receipt");
             if (made.is_receipt) made.sums = receipt::read(text);
             for (const tools::named_tensor& each : made.tensors) add(made.sums, each, how);

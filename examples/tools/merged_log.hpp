@@ -110,7 +110,7 @@ public:
     /// Takes what was found: a step, then its alarms.
     struct listener {
         std::function<void(const collprobe::step_record&, std::uint64_t unix_us)> on_step;
-        std::function<void(const collprobe::alarm_record&, std::uint64_t unix_us)> on_alarm;
+        std::function<void(const collprobe::finding&, std::uint64_t unix_us)> on_alarm;
         std::function<void(const call_mismatch&)> on_mismatch;
     };
     static constexpr double patience = 10; ///< seconds without a line, after which a rank does not hold up the others
@@ -173,7 +173,7 @@ public:
             of.coverage = std::move(*coverage);
         } else if (auto* const end = line.as<rank_end>()) {
             of.end = end->how.empty() ? "end" : end->how;
-        } else if (auto* const raised = line.as<collprobe::alarm_record>()) {
+        } else if (auto* const raised = line.as<collprobe::finding>()) {
             if (own_alarms_.size() < collprobe::report::run_findings::most)
                 own_alarms_.push_back({*raised, line.time_us});
         }
@@ -275,7 +275,7 @@ public:
 
 private:
     struct own_alarm {
-        collprobe::alarm_record raised;
+        collprobe::finding raised;
         std::uint64_t time_us;
     };
     struct known_call {
@@ -588,10 +588,10 @@ private:
             if (notes_.size() < 20) notes_.push_back(collprobe::report::describe(each));
         }
         to_.on_step(record_, unix_us);
-        const collprobe::view<const collprobe::alarm_record> raised = alarms_->judge(record_);
+        const collprobe::view<const collprobe::finding> raised = alarms_->judge(record_);
         for (std::size_t i = 0; i < raised.size(); ++i) {
             // The calls of several steps: what recurs in each of them is told once.
-            const auto is_told = [&](const collprobe::alarm_record& before) {
+            const auto is_told = [&](const collprobe::finding& before) {
                 return before.what == raised[i].what && before.ranks == raised[i].ranks;
             };
             if (repeats || std::none_of(raised.begin(), raised.begin() + i, is_told)) raise(raised[i], unix_us);
@@ -742,7 +742,7 @@ private:
         else if (judged.nonfinite != 0 || judged.result_nonfinite != 0) ++counts_.nonfinite_sums;
     }
 
-    void raise(const collprobe::alarm_record& raised, std::uint64_t unix_us)
+    void raise(const collprobe::finding& raised, std::uint64_t unix_us)
     {
         found_.add(raised);
         to_.on_alarm(raised, unix_us);

@@ -17,24 +17,38 @@ namespace tools {
 class alarm_reader {
 public:
     /// The members of an alarm.
-    collprobe::alarm_record alarm_of(const json& of)
+    collprobe::finding alarm_of(const json& of)
     {
-        collprobe::alarm_record raised;
         (void)member(of, "step");
-        raised.step = count_of(of, "step");
-        raised.call = index_of(of, "bucket");
-        raised.site = site_of(of);
-        raised.what = named<collprobe::finding>(of, "check");
-        raised.where = named<collprobe::damage>(of, "damage");
-        for (const json& rank : member(of, "ranks")) raised.ranks.push_back(rank.get<int>());
-        raised.statistic = number_of(of, "statistic");
-        raised.threshold = number_of(of, "threshold");
-        raised.false_alarms_per_step = number_of(of, "false_alarms_per_step");
-        raised.action = named<collprobe::advice>(of, "advice");
-        raised.source = index_of(of, "source");
-        if (const auto evidence = of.find("evidence"); evidence != of.end()) raised.evidence = evidence_of(*evidence);
-        raised.by_length = of.contains("by_length");
-        collprobe::unusual_number& number = raised.number;
+        collprobe::finding found = finding_of(of);
+        found.step = count_of(of, "step");
+        return found;
+    }
+
+    /// The members of a finding.
+    collprobe::finding finding_of(const json& of)
+    {
+        collprobe::finding found;
+        found.call = index_of(of, "bucket");
+        found.site = site_of(of);
+        found.what = named<collprobe::finding_kind>(of, "check");
+        found.where = named<collprobe::damage>(of, "damage");
+        for (const json& rank : member(of, "ranks")) {
+            if (rank.get<int>() < 0) throw bad_line("names a rank that is none");
+            found.add(rank.get<int>());
+        }
+        found.other_rank = index_of(of, "other_rank");
+        found.exact = !of.contains("exact") || of["exact"].get<bool>();
+        if (const auto index = of.find("index"); index != of.end() && !index->is_null())
+            found.index = index->get<std::uint64_t>();
+        found.statistic = number_of(of, "statistic");
+        found.threshold = number_of(of, "threshold");
+        found.false_alarms_per_step = number_of(of, "false_alarms_per_step");
+        found.action = named<collprobe::advice>(of, "advice");
+        found.source = index_of(of, "source");
+        if (const auto evidence = of.find("evidence"); evidence != of.end()) found.evidence = evidence_of(*evidence);
+        found.by_length = of.contains("by_length");
+        collprobe::unusual_number& number = found.number;
         number.is_new_level = of.contains("new_level");
         if (of.contains("since")) number.since = count_of(of, "since");
         if (of.contains("value")) {
@@ -47,19 +61,19 @@ public:
         }
         if (of.contains("steps_before")) number.steps = static_cast<std::uint32_t>(count_of(of, "steps_before"));
         if (const auto other = of.find("other_call"); other != of.end()) {
-            raised.other.call = named<collprobe::collective>(*other, "call");
-            raised.other.type = named<collprobe::element_type>(*other, "type");
-            raised.other.count = count_of(*other, "count");
-            raised.other.site = site_of(*other);
+            found.other.call = named<collprobe::collective>(*other, "call");
+            found.other.type = named<collprobe::element_type>(*other, "type");
+            found.other.count = count_of(*other, "count");
+            found.other.site = site_of(*other);
         }
-        return raised;
+        return found;
     }
 
 private:
     collprobe::rank_evidence evidence_of(const json& of)
     {
         collprobe::rank_evidence evidence;
-        evidence.metric = named<collprobe::finding>(of, "metric");
+        evidence.metric = named<collprobe::finding_kind>(of, "metric");
         evidence.call = index_of(of, "bucket");
         evidence.side = named<collprobe::rank_side>(of, "side");
         evidence.odds = number_of(of, "odds");

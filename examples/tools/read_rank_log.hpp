@@ -93,7 +93,7 @@ struct rank_line {
     int writer = -1; ///< the rank in it
     std::uint64_t time_us = 0; ///< since 1970; 0: unknown
     std::uint64_t dropped = 0; ///< records that the process has lost so far
-    std::variant<std::monostate, rank_process, rank_begin, rank_call, rank_coverage, rank_end, collprobe::alarm_record>
+    std::variant<std::monostate, rank_process, rank_begin, rank_call, rank_coverage, rank_end, collprobe::finding>
         what;
 
     template <class What>

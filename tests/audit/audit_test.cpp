@@ -104,7 +104,7 @@ std::vector<step_record> audits(int ranks, std::uint64_t steps, const tested& op
         REQUIRE(of_rank.size() == seen[0].size());
         for (std::size_t s = 0; s < of_rank.size(); ++s) {
             CHECK(of_rank[s].step == seen[0][s].step);
-            REQUIRE(of_rank[s].suspects.size() == seen[0][s].suspects.size());
+            REQUIRE(of_rank[s].findings.size() == seen[0][s].findings.size());
             REQUIRE(of_rank[s].calls.size() == seen[0][s].calls.size());
             for (std::size_t b = 0; b < of_rank[s].calls.size(); ++b) {
                 CHECK(of_rank[s].calls[b].audit.where == seen[0][s].calls[b].audit.where);
@@ -166,7 +166,7 @@ TEST_CASE("clean steps raise nothing, whatever the type, operation and count")
         REQUIRE(all.size() == 3);
         for (const step_record& record : all) {
             CHECK(record.ranks == ranks);
-            CHECK(record.suspects.empty());
+            CHECK(record.findings.empty());
             REQUIRE(record.calls.size() == 12);
             for (const call_record& bucket : record.calls) {
                 CHECK(bucket.results_agree);
@@ -197,9 +197,9 @@ TEST_CASE("any flipped bit of one rank's result names the rank")
                 CHECK_FALSE(found.results_agree);
                 CHECK(found.audit.where == damage::broadcast);
                 CHECK(found.audit.culprits == std::vector<int>{bad});
-                REQUIRE(all[0].suspects.size() == 1);
-                CHECK(all[0].suspects[0].rank == bad);
-                CHECK(all[0].suspects[0].what == finding::result_differs);
+                REQUIRE(all[0].findings.size() == 1);
+                CHECK(all[0].findings[0].rank() == bad);
+                CHECK(all[0].findings[0].what == finding_kind::result_differs);
             }
         }
     }
@@ -233,8 +233,8 @@ TEST_CASE("a result that is wrong on all ranks alike was damaged in the reductio
             CHECK(record.calls[0].audit.where == damage::reduce);
             CHECK(record.calls[0].audit.culprits.empty());
             CHECK(record.calls[0].audit.residual > record.calls[0].audit.residual_limit);
-            REQUIRE(record.suspects.size() == 1);
-            CHECK(record.suspects[0].what == finding::sum_differs);
+            REQUIRE(record.findings.size() == 1);
+            CHECK(record.findings[0].what == finding_kind::sum_differs);
         }
     }
 }
@@ -274,7 +274,7 @@ TEST_CASE("a reduce-scatter is checked over all its parts, and nobody is named")
             CHECK(found.results_agree);
             CHECK(found.audit.conserved == (by == 0));
             CHECK(found.audit.where == (by == 0 ? damage::none : damage::unknown));
-            CHECK(all[0].suspects.size() == (by == 0 ? 0 : 1));
+            CHECK(all[0].findings.size() == (by == 0 ? 0 : 1));
         }
     }
 }
@@ -282,7 +282,7 @@ TEST_CASE("a reduce-scatter is checked over all its parts, and nobody is named")
 TEST_CASE("the summary tells the same without names, and is silent on clean steps")
 {
     const tested summary{.mode = report_mode::summary};
-    CHECK(reduce_audits(4, summary, none, 3).at(2).suspects.empty());
+    CHECK(reduce_audits(4, summary, none, 3).at(2).findings.empty());
     const auto differs = reduce_audits(4, summary, [](int rank, view<float> result) {
         if (rank == 3) flip(result[5], 1);
     });
@@ -298,7 +298,7 @@ TEST_CASE("without sums only agreement is checked")
 {
     const auto all = reduce_audits(4, {.sums = false}, [](int, view<float> result) { result[5] += 1; });
     CHECK_FALSE(all.at(0).calls.at(0).audit.sum_checked);
-    CHECK(all[0].suspects.empty());
+    CHECK(all[0].findings.empty());
 }
 
 TEST_CASE("a NaN of a rank's own gradient is not blamed on the reduction")
@@ -336,7 +336,7 @@ TEST_CASE("calls on several streams are one step, and many steps may be under wa
         while (comm.poll(record)) {
             CHECK(record.step == comm.dropped_steps() + read);
             CHECK(record.calls.size() == 2);
-            CHECK(record.suspects.empty());
+            CHECK(record.findings.empty());
             ++read;
         }
         CHECK(read + comm.dropped_steps() == 20);
@@ -433,17 +433,17 @@ TEST_CASE("a wrong sum of integers is certain, in both modes, one of floats by h
             comm.end_step(0, stream);
             step_record record;
             REQUIRE(comm.wait(record));
-            REQUIRE(record.suspects.size() == 1);
-            CHECK(record.suspects[0].exact);
-            CHECK(record.suspects[0].false_alarms_per_step > 0);
-            CHECK(record.suspects[0].false_alarms_per_step < 1e-10);
+            REQUIRE(record.findings.size() == 1);
+            CHECK(record.findings[0].exact);
+            CHECK(record.findings[0].false_alarms_per_step > 0);
+            CHECK(record.findings[0].false_alarms_per_step < 1e-10);
             CHECK_FALSE(comm.wait(record)); // none is pending
         });
     }
     for (const auto& [by, certain] : {std::pair{0.002f, true}, std::pair{5e-7f, false}}) {
         const auto all = reduce_audits(4, {}, [by = by](int, view<float> result) { result[3] += by; });
-        REQUIRE(all.at(0).suspects.size() == 1);
-        CHECK(all[0].suspects[0].exact == certain);
+        REQUIRE(all.at(0).findings.size() == 1);
+        CHECK(all[0].findings[0].exact == certain);
     }
 }
 
@@ -462,10 +462,10 @@ TEST_CASE("a shard that was damaged on its way out names its owner, as input, wi
             step_record record;
             REQUIRE(comm.wait(record));
             CHECK(record.calls.at(0).audit.where == damage::input);
-            REQUIRE(record.suspects.size() == 1);
-            CHECK(record.suspects[0].what == finding::shard_differs);
-            CHECK(record.suspects[0].rank == 2);
-            CHECK(record.suspects[0].other_rank == 2);
+            REQUIRE(record.findings.size() == 1);
+            CHECK(record.findings[0].what == finding_kind::shard_differs);
+            CHECK(record.findings[0].rank() == 2);
+            CHECK(record.findings[0].other_rank == 2);
         });
     }
 }
@@ -484,7 +484,7 @@ TEST_CASE("with statistics too a call is judged once, whatever its type")
         comm.end_step(0, {.loss = 1}, stream);
         step_record record;
         REQUIRE(comm.wait(record));
-        CHECK(record.suspects.empty());
+        CHECK(record.findings.empty());
         REQUIRE(record.calls.size() == 2);
         for (const call_record& call : record.calls) {
             CHECK(call.audit.checked);
@@ -507,12 +507,12 @@ TEST_CASE("with statistics too a call is judged once, whatever its type")
                 comm.end_step(0, stream);
                 step_record record;
                 REQUIRE(comm.wait(record));
-                std::vector<suspect> differs;
-                for (const suspect& found : record.suspects) {
-                    if (found.what == finding::result_differs) differs.push_back(found);
+                std::vector<finding> differs;
+                for (const finding& found : record.findings) {
+                    if (found.what == finding_kind::result_differs) differs.push_back(found);
                 }
                 REQUIRE(differs.size() == 1);
-                CHECK(differs[0].rank == (mode == report_mode::gather ? 1 : -1));
+                CHECK(differs[0].rank() == (mode == report_mode::gather ? 1 : -1));
                 CHECK_FALSE(record.calls[0].results_agree);
             });
         }
@@ -530,7 +530,7 @@ TEST_CASE("a sum of several leaves a rank is checked for agreement alone")
         comm.end_step(0, {.loss = 1}, stream);
         step_record record;
         REQUIRE(comm.wait(record));
-        CHECK(record.suspects.empty());
+        CHECK(record.findings.empty());
         REQUIRE(record.calls.size() == 1);
         CHECK(record.calls[0].audit.checked);
         CHECK_FALSE(record.calls[0].audit.sum_checked);
@@ -545,20 +545,21 @@ TEST_CASE("a collective that the caller makes is observed, and its damage is nam
             host::stream stream;
             probed comm(world, {}, audit());
             std::vector<float> gradient(3000, static_cast<float>(1 + world.rank())), part(750);
-            comm.observe_input(view<const float>(gradient), stream, collective::all_reduce, reduction::sum,
-                call_site::named("flat"));
+            const auto flat = comm.observe(view<const float>(gradient), stream, collective::all_reduce,
+                reduction::sum, call_site::named("flat"));
             CHECK_THROWS_AS(comm.end_step(0, stream), error);
-            comm.observe_input(view<const float>(gradient), stream, collective::reduce_scatter, reduction::sum);
+            const auto scattered
+                = comm.observe(view<const float>(gradient), stream, collective::reduce_scatter, reduction::sum);
             world.reduce_scatter(gradient, view(part), reduction::sum, stream);
             world.all_reduce(gradient, view(gradient), reduction::sum, stream);
             stream.enqueue([&] {
                 if (harms) gradient[17] += 0.5f;
             });
-            CHECK_THROWS_AS(comm.observe_result(view<const double>(), stream), error);
-            CHECK_THROWS_AS(comm.observe_result(view<const float>(part), stream), error);
-            comm.observe_result(view<const float>(gradient), stream);
-            comm.observe_result(view<const float>(part), stream);
-            CHECK_THROWS_AS(comm.observe_result(view<const float>(part), stream), error);
+            CHECK_THROWS_AS(flat.result(view<const double>(), stream), error);
+            CHECK_THROWS_AS(flat.result(view<const float>(part), stream), error);
+            flat.result(view<const float>(gradient), stream);
+            scattered.result(view<const float>(part), stream);
+            CHECK_THROWS_AS(scattered.result(view<const float>(part), stream), error);
             comm.end_step(0, stream);
             stream.synchronize(20'000);
             step_record record;
@@ -569,10 +570,10 @@ TEST_CASE("a collective that the caller makes is observed, and its damage is nam
             CHECK(record.calls[1].call == collective::reduce_scatter);
             CHECK(record.calls[1].audit.sum_checked);
             CHECK(record.calls[1].audit.conserved);
-            REQUIRE(record.suspects.size() == (harmed < 0 ? 0 : 1));
+            REQUIRE(record.findings.size() == (harmed < 0 ? 0 : 1));
             if (harmed >= 0) {
-                CHECK(record.suspects[0].rank == harmed);
-                CHECK(record.suspects[0].what == finding::result_differs);
+                CHECK(record.findings[0].rank() == harmed);
+                CHECK(record.findings[0].what == finding_kind::result_differs);
             }
         });
     }
@@ -609,7 +610,7 @@ TEST_CASE("statistics and audit look at every k-th step, or at those that are as
                 CHECK(record.calls[0].audit.checked == audited);
                 CHECK(record.calls[0].audit.sum_checked == audited);
                 CHECK(is_finite(record.calls[0].gradient_norm.mean) == measured);
-                CHECK(record.suspects.empty());
+                CHECK(record.findings.empty());
             }
             CHECK_THROWS_AS(audit({.every = -1}), error);
         });

@@ -172,7 +172,7 @@ struct judged_reduction {
     detail::conservation_judge judge;
 
     judged_reduction(const std::vector<std::vector<T>>& inputs, const std::vector<T>& output, reduction operation,
-        rounding_order order, const sketch_options& options = {}, double sigmas = 8)
+        rounding_order order, const sketch_options& options = {})
         : input(sketch_numbers(options)), result(input.size())
     {
         std::vector<double> own(input.size());
@@ -181,9 +181,9 @@ struct judged_reduction {
             for (std::size_t i = 0; i < own.size(); ++i) input[i] += own[i];
         }
         sketch<T>(output, view<double>(result), options);
-        judge = collprobe::detail::judge_conservation<T>(input.data(), result.data(), options.bins,
-            detail::sketch_source<T>{output, 0, options.bins, options.seed}.rows(), operation, order,
-            static_cast<int>(inputs.size()), sigmas);
+        const std::uint64_t rows = detail::sketch_source<T>{output, 0, options.bins, options.seed}.rows();
+        judge = {input.data(), result.data(), options.bins,
+            detail::conservation_bound::of<T>(operation, order, static_cast<int>(inputs.size()), rows)};
     }
 
     detail::conservation_result verdict() const { return judge.finish(detail::reduce_blocks(judge, judge.bins)); }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The check of conservation over NCCL and on CUDA streams.
+// The checks of an audit over NCCL and on CUDA streams.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -47,6 +47,27 @@ TEST_CASE("over NCCL a changed element is seen with its bin, in place, on a devi
             require(out[0].conserved || out[0].bin == 10'000 % 256, "wrong bin");
         }));
     }
+}
+
+TEST_CASE("the check of an all-gather launches as many kernels whatever the number of ranks is")
+{
+    std::vector<std::uint64_t> launches;
+    for (const int n : {2, 3, 8}) {
+        CHECK_NOTHROW(run_nccl(n, [&](testing::nccl_owner& world) {
+            const cuda::device_guard here(world.device_ordinal());
+            testing::gather_check check(world);
+            device_vector<float> shard(count), whole(count * static_cast<std::size_t>(n));
+            const cuda::stream stream;
+            shard.set(gradient(world.rank(), 1, count), stream);
+            check.before<float>(shard, stream);
+            world.all_gather(view<const float>(shard), view<float>(whole), stream);
+            check.after<float>(whole, stream);
+            stream.synchronize(soon_ms);
+            require(check.verdict().intact(), "the verdict");
+        }));
+        launches.push_back(stand_in::calls("cudaLaunchKernel"));
+    }
+    for (std::size_t i = 0; i < 3; ++i) CHECK(launches[i] == 3 * (i == 2 ? 8 : 2 + i)); // shard, whole, comparison
 }
 
 TEST_CASE("an audited step that an abort cut off has no verdict, also if an older one had its number")

@@ -81,7 +81,7 @@ TEST_CASE_TEMPLATE("a clean reduction is conserved, in place, for every count, s
                     for (const detail::conservation_result& verdict : verdicts) {
                         CHECK(verdict.checked);
                         CHECK(verdict.conserved);
-                        CHECK(verdict.residual <= verdict.limit);
+                        CHECK(verdict.residual <= detail::conservation_limit);
                     }
                 }
             }
@@ -346,9 +346,6 @@ TEST_CASE("options out of range are refused by name")
             return "";
         };
         CHECK(message({.sketch = {.bins = 100}}).find("bins is 100") != std::string::npos);
-        for (const double sigmas : {0.0, -1.0, detail::infinity(), detail::not_a_number()})
-            CHECK(message({.sketch = {}, .sigmas = sigmas}).find("sigmas") != std::string::npos);
-        CHECK(message({.rows = 0}).find("rows") != std::string::npos);
     });
 }
 
@@ -380,8 +377,8 @@ TEST_CASE("the judge of all bins, which passes over most, finds what the judge o
             const std::size_t empty = any();
             input[empty] = result[empty] = input[bins + empty] = result[bins + empty] = 0;
         }
-        const auto judge = detail::judge_conservation<float>(
-            input.data(), result.data(), bins, 16, operation, order, ranks, 8);
+        const detail::conservation_judge judge{input.data(), result.data(), bins,
+            detail::conservation_bound::of<float>(operation, order, ranks, 16)};
         auto all = judge.identity();
         judge.run(all, 0, bins);
         auto each = judge.identity();

@@ -23,9 +23,9 @@ namespace {
 using gpu = cu::device;
 
 template <element T>
-std::vector<detail::gather_verdict> gathered_on_gpu(int ranks, std::uint64_t count, const std::vector<fault>& faults)
+std::vector<testing::verdict> gathered_on_gpu(int ranks, std::uint64_t count, const std::vector<fault>& faults)
 {
-    std::vector<detail::gather_verdict> verdicts(static_cast<std::size_t>(ranks));
+    std::vector<testing::verdict> verdicts(static_cast<std::size_t>(ranks));
     testing::device_provider<gpu>{ranks}.run([&](auto& world) {
         const auto guard = world.device_scope();
         const auto rank = static_cast<std::size_t>(world.rank());
@@ -55,16 +55,16 @@ TEST_CASE_TEMPLATE("a GPU names who holds a damaged shard and who sent one, and 
         for (const std::uint64_t count : {1u, 1001u, 40'000u}) {
             CAPTURE(ranks);
             CAPTURE(count);
-            for (const detail::gather_verdict& each : gathered_on_gpu<T>(ranks, count, {})) CHECK(each.intact());
+            for (const testing::verdict& each : gathered_on_gpu<T>(ranks, count, {})) CHECK(each.intact());
             const int rank = ranks / 2;
-            for (const detail::gather_verdict& each : gathered_on_gpu<T>(ranks, count, {{.rank = rank}})) {
-                CHECK(each.damaged == 1);
-                CHECK(each.shard[0].receiver == rank);
+            for (const testing::verdict& each : gathered_on_gpu<T>(ranks, count, {{.rank = rank}})) {
+                CHECK(each.damaged() == 1);
+                CHECK(each.call().audit.where == damage::broadcast);
                 CHECK(each.culprits() == std::vector<int>{rank});
             }
-            for (const detail::gather_verdict& each :
+            for (const testing::verdict& each :
                 gathered_on_gpu<T>(ranks, count, {{.phase = fault_phase::during, .rank = rank}})) {
-                CHECK(each.damaged == static_cast<std::uint64_t>(ranks));
+                CHECK(each.damaged() == static_cast<std::uint64_t>(ranks));
                 CHECK(each.culprits() == std::vector<int>{rank});
             }
         }

@@ -31,10 +31,10 @@ using harm = std::function<void(int receiver, std::vector<T>& whole)>;
 
 /// The verdict of an all-gather of `count` elements a rank with faults and harm; equal on all ranks, or this fails.
 template <element T>
-detail::gather_verdict gathered(int ranks, uint64_t count, bool in_place, const std::vector<fault>& faults,
+testing::verdict gathered(int ranks, uint64_t count, bool in_place, const std::vector<fault>& faults,
     const harm<T>& hurt = [](int, std::vector<T>&) {})
 {
-    std::vector<detail::gather_verdict> verdicts(static_cast<std::size_t>(ranks));
+    std::vector<testing::verdict> verdicts(static_cast<std::size_t>(ranks));
     local::run(ranks, [&](local::communicator& world) {
         const auto rank = static_cast<uint64_t>(world.rank());
         faulty comm{world, faults, {.max_bytes = 1 << 20}};
@@ -56,11 +56,10 @@ detail::gather_verdict gathered(int ranks, uint64_t count, bool in_place, const 
         }
         verdicts[rank] = check.verdict();
     });
-    for (const detail::gather_verdict& each : verdicts) {
-        CHECK(each.damaged == verdicts[0].damaged);
-        CHECK(each.receivers == verdicts[0].receivers);
-        REQUIRE(each.listed == verdicts[0].listed);
-        for (std::uint32_t i = 0; i < each.listed; ++i) CHECK(each.shard[i] == verdicts[0].shard[i]);
+    for (const testing::verdict& each : verdicts) {
+        CHECK(each.damaged() == verdicts[0].damaged());
+        CHECK(each.culprits() == verdicts[0].culprits());
+        CHECK(each.call().audit.where == verdicts[0].call().audit.where);
     }
     return verdicts[0];
 }
@@ -79,9 +78,8 @@ TEST_CASE_TEMPLATE("a clean all-gather is intact", T, COLLPROBE_TEST_ELEMENT_TYP
     for (const int ranks : {1, 2, 3, 16}) {
         for (const uint64_t count : {0u, 1u, 7u, 4097u}) {
             for (const bool in_place : {false, true}) {
-                const detail::gather_verdict verdict = gathered<T>(ranks, count, in_place, {});
+                const testing::verdict verdict = gathered<T>(ranks, count, in_place, {});
                 CHECK(verdict.intact());
-                CHECK(verdict.listed == 0);
                 CHECK(verdict.culprits().empty());
             }
         }
@@ -96,14 +94,15 @@ TEST_CASE("a receiver that holds a damaged shard is named, with its owner")
             const uint64_t count = 33;
             const auto owner = static_cast<uint64_t>(ranks * 5 / 7), bit = static_cast<uint64_t>(ranks) % 32;
             const int receiver = ranks * 2 / 3 - 1;
-            const detail::gather_verdict verdict = gathered<float>(ranks, count, in_place, {}, [&](int rank, std::vector<float>& whole) {
+            const testing::verdict verdict = gathered<float>(ranks, count, in_place, {}, [&](int rank, std::vector<float>& whole) {
                 if (rank == receiver) flip(whole, owner * count + 5, static_cast<int>(bit));
             });
-            CHECK(verdict.damaged == 1);
-            CHECK(verdict.receivers == 1);
-            REQUIRE(verdict.listed == 1);
-            CHECK(verdict.shard[0] == detail::damaged_shard{static_cast<int>(owner), receiver, detail::gather_culprit::receiver});
+            CHECK(verdict.damaged() == 1);
             CHECK(verdict.culprits() == std::vector<int>{receiver});
+            CHECK(verdict.call().audit.where == damage::broadcast);
+            REQUIRE(verdict.record.findings.size() == 1);
+            CHECK(verdict.record.findings[0].rank() == receiver);
+            CHECK(verdict.record.findings[0].other_rank == static_cast<int>(owner));
         }
     }
 }
@@ -116,11 +115,10 @@ TEST_CASE("an owner that sent damage is named, in place and out of place")
                 CAPTURE(ranks);
                 const int owner = ranks / 2;
                 const fault one{.kind = kind, .phase = fault_phase::during, .rank = owner, .magnitude = 3};
-                const detail::gather_verdict verdict = gathered<bfloat16>(ranks, 50, in_place, {one});
-                CHECK(verdict.damaged == static_cast<uint64_t>(ranks));
-                CHECK(verdict.receivers == static_cast<unsigned>(ranks));
+                const testing::verdict verdict = gathered<bfloat16>(ranks, 50, in_place, {one});
+                CHECK(verdict.damaged() == static_cast<uint64_t>(ranks));
                 CHECK(verdict.culprits() == std::vector<int>{owner});
-                for (std::uint32_t i = 0; i < verdict.listed; ++i) CHECK(verdict.shard[i].owner == owner);
+                CHECK(verdict.record.findings.at(0).other_rank == owner);
             }
         }
     }
@@ -129,22 +127,20 @@ TEST_CASE("an owner that sent damage is named, in place and out of place")
 TEST_CASE("what all other ranks received alike was sent so, though the owner's own copy is right")
 {
     for (const int ranks : {2, 3, 4, 9}) {
-        const detail::gather_verdict verdict = gathered<double>(ranks, 10, true, {}, [&](int rank, std::vector<double>& whole) {
+        const testing::verdict verdict = gathered<double>(ranks, 10, true, {}, [&](int rank, std::vector<double>& whole) {
             if (rank != 0) flip(whole, 3, 62);
         });
-        CHECK(verdict.damaged == static_cast<uint64_t>(ranks - 1));
-        CHECK(verdict.shard[0].culprit == (ranks == 2 ? detail::gather_culprit::unknown : detail::gather_culprit::owner));
+        CHECK(verdict.damaged() == static_cast<uint64_t>(ranks - 1));
+        CHECK(verdict.call().audit.where == (ranks == 2 ? damage::unknown : damage::input));
         CHECK(verdict.culprits() == (ranks == 2 ? std::vector<int>{} : std::vector<int>{0}));
     }
 }
 
 TEST_CASE("receivers with wrong bits of their own are each named")
 {
-    const detail::gather_verdict verdict = gathered<float>(8, 100, false,
+    const testing::verdict verdict = gathered<float>(8, 100, false,
         {{.kind = fault_kind::gaussian, .rank = 2, .magnitude = 1e-6}, {.kind = fault_kind::gaussian, .rank = 5, .magnitude = 1e-6}});
-    CHECK(verdict.damaged == 16);
-    CHECK(verdict.receivers == 2);
-    CHECK(verdict.listed == 6); // three for each receiver
+    CHECK(verdict.damaged() == 16);
     CHECK(verdict.culprits() == std::vector<int>{2, 5});
 }
 
@@ -157,9 +153,8 @@ TEST_CASE("every kind of damage to a result is seen")
         for (uint64_t seed = 0; seed < 20; ++seed) {
             fault one{.kind = kind, .rank = 1, .magnitude = 0.5, .seed = seed};
             if (kind == fault_kind::untouched_tail) one.elements = 1;
-            const detail::gather_verdict verdict = gathered<float>(4, 100, false, {one});
+            const testing::verdict verdict = gathered<float>(4, 100, false, {one});
             CHECK(!verdict.intact());
-            CHECK(verdict.receivers == 1);
             CHECK(verdict.culprits() == std::vector<int>{1});
         }
     }
@@ -167,12 +162,11 @@ TEST_CASE("every kind of damage to a result is seen")
 
 TEST_CASE("lists are bounded, counts are not")
 {
-    const detail::gather_verdict verdict = gathered<float>(16, 4, false, {}, [](int rank, std::vector<float>& whole) {
+    const testing::verdict verdict = gathered<float>(16, 4, false, {}, [](int rank, std::vector<float>& whole) {
         for (uint64_t owner = 0; owner < 16; ++owner) flip(whole, 4 * owner, rank);
     });
-    CHECK(verdict.damaged == 256);
-    CHECK(verdict.receivers == 16);
-    CHECK(verdict.listed == detail::gather_verdict::most_listed);
+    CHECK(verdict.damaged() == 256);
+    CHECK(verdict.culprits() == std::vector<int>{0, 1, 2, 3, 4, 5}); // three shards of each receiver, 16 in all
 }
 
 TEST_CASE("random damage of realistic shape is always seen and its receiver named")
@@ -184,7 +178,7 @@ TEST_CASE("random damage of realistic shape is always seen and its receiver name
         const int ranks = 3 + round % 14;
         fault one = testing::realistic_fault(seed);
         one.rank = static_cast<int>(seed * 7 % static_cast<uint64_t>(ranks));
-        const detail::gather_verdict verdict = gathered<bfloat16>(ranks, 1 + 37 * (seed % 50), round % 2 == 0, {one});
+        const testing::verdict verdict = gathered<bfloat16>(ranks, 1 + 37 * (seed % 50), round % 2 == 0, {one});
         CHECK(!verdict.intact());
         CHECK(verdict.culprits() == std::vector<int>{one.rank});
     }

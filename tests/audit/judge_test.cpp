@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include <collprobe/audit/detail/judge.hpp>
@@ -11,29 +13,52 @@ using namespace collprobe;
 
 namespace {
 
-using entry = detail::audit_finding;
+using entry = detail::audit_entry;
 
-entry right(std::uint64_t digest) { return {digest, {.residual = 1, .limit = 8, .bin = 0, .checked = true, .conserved = true}}; }
-entry wrong(std::uint64_t digest)
-{
-    return {digest, {.residual = 99, .limit = 8, .bin = 3, .checked = true, .conserved = false}};
-}
-entry unchecked(std::uint64_t digest)
-{
-    return {digest, {.residual = 0, .limit = 0, .bin = 0, .checked = false, .conserved = true}};
-}
+entry right(std::uint64_t digest) { return {digest, {{.residual = 1, .bin = 0, .checked = true, .conserved = true}}}; }
+entry wrong(std::uint64_t digest) { return {digest, {{.residual = 99, .bin = 3, .checked = true, .conserved = false}}}; }
+entry unchecked(std::uint64_t digest) { return {digest, {{.residual = 0, .bin = 0, .checked = false, .conserved = true}}}; }
 
 struct judgement {
     call_record call;
-    std::vector<suspect> suspects;
+    std::vector<finding> findings;
 };
+
+constexpr int call_index = 4; // of the call
+
+judgement of(const step_record& record) { return {record.calls[call_index], record.findings}; }
+step_record step_of(std::size_t ranks)
+{
+    step_record record;
+    record.ranks = static_cast<int>(ranks);
+    record.calls.resize(call_index + 1);
+    return record;
+}
 
 judgement judge(const std::vector<entry>& entries)
 {
-    judgement result;
-    detail::audit_judge judge(static_cast<int>(entries.size()));
-    judge.judge(entries, 4, result.call, result.suspects);
-    return result;
+    step_record record = step_of(entries.size());
+    detail::audit_judge judge(record.ranks);
+    judge.begin(record);
+    judge.judge_results(entries, 64, call_index, record);
+    judge.end(record);
+    return of(record);
+}
+
+/// A receiver's wrong shards.
+entry with_shards(std::uint64_t wrong, std::initializer_list<detail::shard_report::shard> first)
+{
+    entry made;
+    made.shards = {wrong, {}};
+    std::copy(first.begin(), first.end(), made.shards.first);
+    return made;
+}
+
+judgement judge_shards(const std::vector<entry>& entries)
+{
+    step_record record = step_of(entries.size());
+    detail::audit_judge(record.ranks).judge_shards(entries, call_index, record);
+    return of(record);
 }
 
 using ranks = std::vector<int>;
@@ -50,7 +75,7 @@ TEST_CASE("equal bits that are the sum are no damage")
         CHECK(found.call.audit.where == damage::none);
         CHECK(found.call.audit.residual == 1);
         CHECK(found.call.audit.residual_limit == 8);
-        CHECK(found.suspects.empty());
+        CHECK(found.findings.empty());
     }
 }
 
@@ -61,12 +86,12 @@ TEST_CASE("equal bits that are not the sum were damaged in the reduction, and no
     CHECK_FALSE(found.call.audit.conserved);
     CHECK(found.call.audit.where == damage::reduce);
     CHECK(found.call.audit.culprits.empty());
-    REQUIRE(found.suspects.size() == 1);
-    CHECK(found.suspects[0].what == finding::sum_differs);
-    CHECK(found.suspects[0].rank == -1);
-    CHECK(found.suspects[0].call == 4);
-    CHECK(found.suspects[0].statistic == 99);
-    CHECK(found.suspects[0].threshold == 8);
+    REQUIRE(found.findings.size() == 1);
+    CHECK(found.findings[0].what == finding_kind::sum_differs);
+    CHECK(found.findings[0].rank() == -1);
+    CHECK(found.findings[0].call == call_index);
+    CHECK(found.findings[0].statistic == 99);
+    CHECK(found.findings[0].threshold == 8);
 }
 
 TEST_CASE("who holds other bits than the majority is named, with or without a sum")
@@ -80,9 +105,9 @@ TEST_CASE("who holds other bits than the majority is named, with or without a su
             CHECK(found.call.audit.conserved);
             CHECK(found.call.audit.where == damage::broadcast);
             CHECK(found.call.audit.culprits == ranks{1});
-            REQUIRE(found.suspects.size() == 1);
-            CHECK(found.suspects[0].what == finding::result_differs);
-            CHECK(found.suspects[0].rank == 1);
+            REQUIRE(found.findings.size() == 1);
+            CHECK(found.findings[0].what == finding_kind::result_differs);
+            CHECK(found.findings[0].rank() == 1);
         }
     }
 }
@@ -113,10 +138,10 @@ TEST_CASE("without a right group it is unknown what happened, and nobody is name
         CHECK_FALSE(found.call.results_agree);
         CHECK(found.call.audit.where == damage::unknown);
         CHECK(found.call.audit.culprits.empty());
-        REQUIRE(found.suspects.size() == 1);
-        CHECK(found.suspects[0].what == finding::result_differs);
-        CHECK(found.suspects[0].rank == -1);
-        CHECK(found.suspects[0].statistic >= 2);
+        REQUIRE(found.findings.size() == 1);
+        CHECK(found.findings[0].what == finding_kind::result_differs);
+        CHECK(found.findings[0].rank() == -1);
+        CHECK(found.findings[0].statistic >= 2);
     }
 }
 
@@ -129,44 +154,36 @@ TEST_CASE("ranks that hold the same and judge it differently were told different
 
 TEST_CASE("shards that arrived damaged name whom the digests speak against")
 {
-    detail::gather_verdict verdict;
-    call_record call;
-    std::vector<suspect> suspects;
-    const call_audit& audit = call.audit;
-    detail::judge_gather_audit(verdict, 1, call, suspects);
-    CHECK(call.results_agree);
-    CHECK(audit.where == damage::none);
-    CHECK(suspects.empty());
+    const entry intact = with_shards(0, {});
+    const judgement nothing = judge_shards({intact, intact, intact, intact});
+    CHECK(nothing.call.results_agree);
+    CHECK(nothing.call.audit.where == damage::none);
+    CHECK(nothing.findings.empty());
 
-    verdict.damaged = 3;
-    verdict.listed = 2;
-    verdict.shard[0] = {.owner = 0, .receiver = 2, .culprit = detail::gather_culprit::receiver};
-    verdict.shard[1] = {.owner = 1, .receiver = 2, .culprit = detail::gather_culprit::receiver};
-    detail::judge_gather_audit(verdict, 1, call, suspects);
-    CHECK_FALSE(call.results_agree);
-    CHECK(audit.where == damage::broadcast);
-    CHECK(audit.culprits == ranks{2});
-    REQUIRE(suspects.size() == 1);
-    CHECK(suspects[0].rank == 2);
-    CHECK(suspects[0].what == finding::shard_differs);
-    CHECK(suspects[0].call == 1);
+    const judgement received = judge_shards({intact, intact, with_shards(3, {{0, 70}, {1, 71}, {3, 73}}), intact});
+    CHECK_FALSE(received.call.results_agree);
+    CHECK(received.call.audit.where == damage::broadcast);
+    CHECK(received.call.audit.culprits == ranks{2});
+    REQUIRE(received.findings.size() == 1);
+    CHECK(received.findings[0].rank() == 2);
+    CHECK(received.findings[0].what == finding_kind::shard_differs);
+    CHECK(received.findings[0].call == call_index);
+    CHECK(received.findings[0].other_rank == 0);
+    CHECK(received.findings[0].statistic == 3);
 
-    CHECK(suspects[0].other_rank == 0);
+    const judgement sent = judge_shards({with_shards(1, {{3, 9}}), with_shards(1, {{3, 9}}), intact, intact});
+    CHECK(sent.call.audit.where == damage::input);
+    REQUIRE(sent.findings.size() == 1);
+    CHECK(sent.findings[0].rank() == 3);
+    CHECK(sent.findings[0].other_rank == 3);
 
-    verdict.shard[0] = {.owner = 3, .receiver = 0, .culprit = detail::gather_culprit::owner};
-    verdict.shard[1] = {.owner = 3, .receiver = 1, .culprit = detail::gather_culprit::owner};
-    suspects.clear();
-    detail::judge_gather_audit(verdict, 1, call, suspects);
-    CHECK(audit.where == damage::input);
-    REQUIRE(suspects.size() == 1);
-    CHECK(suspects[0].rank == 3);
-    CHECK(suspects[0].other_rank == 3);
+    const judgement both = judge_shards({with_shards(2, {{1, 5}, {3, 9}}), with_shards(1, {{3, 9}}), intact, intact});
+    CHECK(both.call.audit.where == damage::unknown);
+    CHECK(both.call.audit.culprits == ranks{0, 3});
 
-    verdict.shard[0].culprit = verdict.shard[1].culprit = detail::gather_culprit::unknown;
-    suspects.clear();
-    detail::judge_gather_audit(verdict, 1, call, suspects);
-    CHECK(audit.where == damage::unknown);
-    CHECK(audit.culprits.empty());
-    REQUIRE(suspects.size() == 1);
-    CHECK(suspects[0].rank == -1);
+    const judgement either = judge_shards({intact, with_shards(1, {{0, 9}})});
+    CHECK(either.call.audit.where == damage::unknown);
+    CHECK(either.call.audit.culprits.empty());
+    REQUIRE(either.findings.size() == 1);
+    CHECK(either.findings[0].rank() == -1);
 }

@@ -60,14 +60,14 @@ void run(std::uint64_t steps, const average& of, const watcher& see, const Parts
             std::vector<float> mine = fresh(rank);
             for (const int zero : of.zeros)
                 if (zero == rank) mine.assign(mine.size(), 0.0f);
-            comm.observe_input(view<const float>(mine), stream, collective::all_reduce, reduction::average, call_site::named("wte"));
+            const auto token = comm.observe(view<const float>(mine), stream, collective::all_reduce, reduction::average, call_site::named("wte"));
             std::vector<float> data = times(mine, own);
             comm.base().all_reduce(view<const float>(data), view<float>(data), reduction::sum, stream);
             stream.synchronize(testing::soon_ms);
             data = times(data, 1 / of.total);
             const std::vector<float> other = fresh(ranks);
             for (std::size_t i = 0; i < data.size(); ++i) data[i] += static_cast<float>(of.noise) * other[i];
-            comm.observe_result(view<const float>(data), stream);
+            token.result(view<const float>(data), stream);
             comm.end_step(step, {.loss = 2.0 + 0.1 * static_cast<double>(mine[0]), .weight = own}, stream);
             testing::require(comm.wait(record), "no record");
             if (rank == 0) see(record);
@@ -87,10 +87,10 @@ auto audits()
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-std::size_t count_of(const step_record& record, finding what)
+std::size_t count_of(const step_record& record, finding_kind what)
 {
     std::size_t found = 0;
-    for (const suspect& each : record.suspects) found += each.what == what ? 1 : 0;
+    for (const finding& each : record.findings) found += each.what == what ? 1 : 0;
     return found;
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("an average by tokens that is observed is no wrong sum, in steps with 
         CHECK(found.where == damage::none);
         CHECK(found.sum_checked == record.calls[0].weights.seen);
         CHECK(found.is_other_sum() != found.sum_checked);
-        for (const suspect& each : record.suspects) exact += each.exact || each.what == finding::sum_differs ? 1 : 0;
+        for (const finding& each : record.findings) exact += each.exact || each.what == finding_kind::sum_differs ? 1 : 0;
         raised += watch.judge(record).size();
         const bool has_note = has(report::step_table(record),
             "note: bucket 0 'wte': its sum is not checked: what was observed is not the plain sum or mean of the inputs, "
@@ -127,15 +127,15 @@ TEST_CASE("either part may be the first, and a result that weights do not explai
     const average noisy{.noise = 0.3};
     for (const step_record& record : {one(noisy, audits(), weights()), one(noisy, weights(), audits())}) {
         CHECK_FALSE(record.calls.at(0).audit.sum_checked);
-        CHECK(count_of(record, finding::unexplained) == 1);
-        CHECK(count_of(record, finding::sum_differs) == 0);
+        CHECK(count_of(record, finding_kind::unexplained) == 1);
+        CHECK(count_of(record, finding_kind::sum_differs) == 0);
         CHECK(has(report::step_table(record), "of the inputs, and no weights explain it\n"));
     }
     for (const step_record& record : {one({}, audits(), weights()), one({}, weights(), audits())}) {
         const call_audit& found = record.calls.at(0).audit;
         CHECK(found.sum_checked);
         CHECK(found.residual <= found.residual_limit);
-        CHECK(record.suspects.empty());
+        CHECK(record.findings.empty());
     }
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("a plain mean that is observed is checked as one that is made")
         const call_audit& found = record.calls.at(0).audit;
         CHECK(found.sum_checked);
         CHECK(found.residual <= found.residual_limit);
-        CHECK(record.suspects.empty());
+        CHECK(record.findings.empty());
     }
 }
 
@@ -179,8 +179,8 @@ TEST_CASE("a rank that sends zeros leaves the weights of the others known, and r
         CHECK(found.expected == each.is_expected);
         REQUIRE(found.weights.size() == 4);
         CHECK(is_nan(found.weights[3]));
-        CHECK(count_of(record, finding::weights) == (each.is_expected ? 0 : 1));
-        CHECK(count_of(record, finding::sum_differs) == 0);
+        CHECK(count_of(record, finding_kind::weights) == (each.is_expected ? 0 : 1));
+        CHECK(count_of(record, finding_kind::sum_differs) == 0);
         CHECK(record.calls[0].audit.sum_checked);
         CHECK(report::describe(0, record.calls[0].site, found) == std::string("bucket 0 'wte': ") + each.described);
         CHECK(has(report::step_table(record), each.described));
@@ -194,7 +194,7 @@ TEST_CASE("healthy averages by tokens are silent over 10000 steps")
     alarms watch(ranks);
     std::size_t exact = 0, others = 0, raised = 0;
     run(10000, {.elements = 500}, [&](const step_record& record) {
-        for (const suspect& each : record.suspects) (each.exact ? exact : others) += 1;
+        for (const finding& each : record.findings) (each.exact ? exact : others) += 1;
         raised += watch.judge(record).size();
     }, audits(), [] { return weight_probe({.every = 10}); });
     CHECK(exact == 0);

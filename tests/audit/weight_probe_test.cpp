@@ -37,7 +37,7 @@ auto audits()
     return [] { return audit(); };
 }
 
-/// The same between `observe_input` and `observe_result`, of four ranks.
+/// The same between `observe` and its `result`, of four ranks.
 template <class T, class... Parts>
 step_record observed(const outside& of, const Parts&... parts)
 {
@@ -46,13 +46,13 @@ step_record observed(const outside& of, const Parts&... parts)
         if constexpr (requires { comm.template part<weight_probe>(); })
             comm.template part<weight_probe>().scale(of.told_scale);
         const std::vector<T> mine = gradient<T>(rank);
-        comm.observe_input(view<const T>(mine), stream, collective::all_reduce, of.operation, call_site::named("wte"));
+        const auto token = comm.observe(view<const T>(mine), stream, collective::all_reduce, of.operation, call_site::named("wte"));
         stream.synchronize(testing::soon_ms);
         std::vector<T> data = times(mine, of.before[rank]);
         comm.base().all_reduce(view<const T>(data), view<T>(data), reduction::sum, stream);
         stream.synchronize(testing::soon_ms);
         data = times(data, of.behind);
-        comm.observe_result(view<const T>(data), stream);
+        token.result(view<const T>(data), stream);
         comm.end_step(3, {.weight = of.tokens[rank]}, stream);
         stream.synchronize(testing::soon_ms);
     }, parts...);
@@ -109,13 +109,13 @@ TEST_CASE_TEMPLATE(
         CHECK(found.residual < found.residual_limit);
         CHECK(report::describe(0, record.calls[0].site, found) == std::string("bucket 0 'wte': ") + each.described);
 
-        std::vector<suspect> suspects;
-        for (const suspect& one : record.suspects) {
-            if (one.what == finding::weights) suspects.push_back(one);
+        std::vector<finding> suspects;
+        for (const finding& one : record.findings) {
+            if (one.what == finding_kind::weights) suspects.push_back(one);
         }
         REQUIRE(suspects.size() == (each.expected ? 0 : 1));
         if (each.expected) continue;
-        CHECK(suspects[0].rank == each.named);
+        CHECK(suspects[0].rank() == each.named);
         CHECK(suspects[0].call == 0);
         CHECK_FALSE(suspects[0].exact);
         CHECK(suspects[0].false_alarms_per_step == doctest::Approx(8e-9));
@@ -130,7 +130,7 @@ TEST_CASE("texts and JSON lines tell the form, the weights and the rank")
     const std::string table = report::step_table(record);
     const auto has = [](const std::string& text, const char* part) { return text.find(part) != text.npos; };
     CHECK(has(table, "\nweights: bucket 0 'wte': rank 1 entered the average with weight 0 (others 1/4): rank lost\n"));
-    CHECK(has(table, "\nsuspect: rank 1, bucket 0 'wte': entered the average with 0 times the weight that a mean gives it\n"));
+    CHECK(has(table, "\nfinding: bucket 0 'wte': rank 1 entered the average with another weight than is expected (weights): 0 times that of a mean\n"));
     const std::string line = report::json_line("run", record);
     CHECK(has(line, "\"weights\":{\"form\":\"rank_lost\",\"expected\":false,\"by_rank\":[0.2"));
     CHECK(has(line, "\"ranks\":[1],\"common\":0.2"));
@@ -188,7 +188,7 @@ TEST_CASE("calls that are made are measured, in place or not, beside an audit th
         CHECK(behind.calls[c].audit.residual == reread.calls[c].audit.residual);
     }
     CHECK(behind.calls[0].audit.sum_checked);
-    CHECK(behind.suspects.empty());
+    CHECK(behind.findings.empty());
 
     // The audit has more bins, so where it is the second it reads by itself.
     const outside mean{.behind = 0.25};
@@ -219,7 +219,7 @@ TEST_CASE("it looks at each k-th step, or at those that are asked for, and at gr
                 const call_weights& of = record.calls.at(0).weights;
                 testing::require(of.seen == due, "looked at a wrong step");
                 testing::require(!due || (of.how == averaging::mean && of.weights.size() == 2), "wrong form");
-                testing::require(record.calls[0].audit.conserved && record.suspects.empty(), "suspects");
+                testing::require(record.calls[0].audit.conserved && record.findings.empty(), "suspects");
             }
         });
     }
@@ -229,8 +229,8 @@ TEST_CASE("expected forms are the user's, and equal tokens are a mean")
 {
     const auto suspects_of = [](const outside& of, std::vector<averaging> expected) {
         std::size_t found = 0;
-        for (const suspect& each : observed<float>(of, weights({.every = 1, .expected = expected})).suspects)
-            found += each.what == finding::weights ? 1 : 0;
+        for (const finding& each : observed<float>(of, weights({.every = 1, .expected = expected})).findings)
+            found += each.what == finding_kind::weights ? 1 : 0;
         return found;
     };
     CHECK(suspects_of({.behind = 0.25}, {averaging::sum}) == 1);
@@ -246,10 +246,10 @@ TEST_CASE("of an average a sum is a suspect, and of a sum it is none")
         const step_record record = observed<float>(of, weights());
         const call_weights& found = record.calls.at(0).weights;
         std::size_t named = 0;
-        for (const suspect& each : record.suspects) named += each.what == finding::weights ? 1 : 0;
+        for (const finding& each : record.findings) named += each.what == finding_kind::weights ? 1 : 0;
         CHECK(named == (found.expected ? 0 : 1));
-        for (const suspect& each : record.suspects) {
-            if (each.what == finding::weights) text = report::describe(each);
+        for (const finding& each : record.findings) {
+            if (each.what == finding_kind::weights) text = report::describe(each);
         }
         return found;
     };

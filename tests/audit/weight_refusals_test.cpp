@@ -37,7 +37,7 @@ TEST_CASE("what cannot be measured is refused, with the reason")
         const step_record record = one_step(ranks, reduce_of(make), weights());
         CHECK(record.calls.at(0).weights.seen);
         CHECK(record.calls[0].weights.how == averaging::unknown);
-        for (const suspect& each : record.suspects) CHECK(each.what != finding::weights);
+        for (const finding& each : record.findings) CHECK(each.what != finding_kind::weights);
         return record.calls[0].weights.why_not;
     };
     CHECK(why(3, [](int rank) { return std::vector<float>(1001, rank == 1 ? 0.0f : 1.0f); }) != weights_refusal::none);
@@ -68,7 +68,6 @@ TEST_CASE("what cannot be measured is refused, with the reason")
         testing::require(refused([&] { weight_probe({.every = -1}); }), "every");
         testing::require(refused([&] { weight_probe({.bins = 100}); }), "bins");
         testing::require(refused([&] { weight_probe({.scale = 0}); }), "scale");
-        testing::require(refused([&] { weight_probe({.miss = 0}); }), "miss");
     });
 }
 
@@ -94,8 +93,8 @@ step_record observe(int ranks, const result_of_rank& result_of, const weight_pro
         for (int r = 0; r < ranks; ++r) inputs.push_back(gradient<float>(r));
         const std::vector<float> result = result_of(comm.rank(), inputs);
         const auto& mine = inputs[static_cast<std::size_t>(comm.rank())];
-        comm.observe_input(view<const float>(mine), stream, collective::all_reduce, reduction::average, call_site::named("wte"));
-        comm.observe_result(view<const float>(result), stream);
+        const auto token = comm.observe(view<const float>(mine), stream, collective::all_reduce, reduction::average, call_site::named("wte"));
+        token.result(view<const float>(result), stream);
         comm.end_step(0, stream);
         stream.synchronize(testing::soon_ms);
     }, weights(options));
@@ -119,11 +118,11 @@ void check_results(
         CHECK(of.residual <= of.residual_limit);
     }
 }
-std::vector<suspect> by_weights(const step_record& record)
+std::vector<finding> by_weights(const step_record& record)
 {
-    std::vector<suspect> found;
-    for (const suspect& each : record.suspects)
-        if (each.what == finding::weights || each.what == finding::unexplained) found.push_back(each);
+    std::vector<finding> found;
+    for (const finding& each : record.findings)
+        if (each.what == finding_kind::weights || each.what == finding_kind::unexplained) found.push_back(each);
     return found;
 }
 bool has(const std::string& text, const char* part) { return text.find(part) != text.npos; }
@@ -137,14 +136,15 @@ TEST_CASE("ranks that observe different results have the weights of each")
     const step_record tied = observe(4,
         [&](int rank, const buffers& inputs) { return weighted(inputs, rank < 2 ? of_first : of_second); });
     check_results(tied, {{0, 1}, {2, 3}}, {of_first, of_second});
-    const std::vector<suspect> found = by_weights(tied);
+    const std::vector<finding> found = by_weights(tied);
     REQUIRE(found.size() == 2);
     CHECK(found[0].other_rank == 0);
     CHECK(found[1].other_rank == 2);
     const std::string table = report::step_table(tied);
-    CHECK(has(table, "\nweights: bucket 0 'wte': ranks 0, 1 hold: the ranks entered the average with weights of 0 to 1: no "
-        "known form; ranks 2, 3 hold: the ranks entered the average with weights of 0 to 1: no known form\n"));
-    CHECK(has(table, "\nsuspect: no rank named, bucket 0 'wte': in the result of rank 2, the ranks entered"));
+    CHECK(has(table, "\nweights: bucket 0 'wte': ranks 0 and 1 hold: the ranks entered the average with weights of 0 to 1: no "
+        "known form; ranks 2 and 3 hold: the ranks entered the average with weights of 0 to 1: no known form\n"));
+    CHECK(has(table, "\nfinding: bucket 0 'wte': some rank entered the average with another weight than is expected (weights): in the result of "
+                     "rank 2, the one farthest"));
     CHECK(has(report::json_line("r", tied), R"("holders":[0,1],"others":[{"form":"other","expected":false,"by_rank":[)"));
 
     const std::vector<double> mean(4, 0.25);
@@ -172,7 +172,7 @@ TEST_CASE("ranks that observe different results have the weights of each")
     const step_record alike = observe(4, [&](int, const buffers& inputs) { return weighted(inputs, mean); });
     CHECK(alike.calls[0].weights.how == averaging::mean);
     CHECK(alike.calls[0].weights.holders.empty());
-    CHECK(alike.suspects.empty());
+    CHECK(alike.findings.empty());
 }
 
 TEST_CASE("more different results than four have no weights, nor have those of a call that was made")
@@ -221,18 +221,18 @@ TEST_CASE("what no input explains is a suspect above its share, and else a line"
     for (const double share : {0.0, 0.04, 0.06, 1.7}) {
         CAPTURE(share);
         const step_record record = observe(4, with_other(share));
-        const std::vector<suspect> found = by_weights(record);
+        const std::vector<finding> found = by_weights(record);
         REQUIRE(found.size() == (share > 0.05 ? 1 : 0));
         const call_weights& of = record.calls.at(0).weights;
         CHECK((of.why_not == weights_refusal::unexplained) == (share > 0));
         if (found.empty()) continue;
-        CHECK(found[0].what == finding::unexplained);
-        CHECK(found[0].rank == -1);
+        CHECK(found[0].what == finding_kind::unexplained);
+        CHECK(found[0].rank() == -1);
         CHECK(found[0].call == 0);
         CHECK(found[0].threshold == 0.05);
         // The inputs are independent, so the squares of the parts add up.
         CHECK(found[0].statistic == doctest::Approx(share / std::sqrt(1 + share * share)).epsilon(0.06));
-        CHECK(has(report::step_table(record), "% of the result comes from no rank's input"));
+        CHECK(has(report::step_table(record), "a part of which comes from no rank's input (unexplained): "));
     }
     CHECK(by_weights(observe(4, with_other(0.06), {.every = 1, .unexplained = 0.1})).empty());
 }
@@ -254,12 +254,12 @@ TEST_CASE("a result that is partly of no rank is no pass, and tells how much of 
 {
     const step_record record = one_step(4, [](auto& comm, host::stream& stream) {
         const std::vector<float> mine = gradient<float>(comm.rank());
-        comm.observe_input(view<const float>(mine), stream);
+        const auto token = comm.observe(view<const float>(mine), stream);
         std::vector<float> data = mine;
         if (comm.rank() == 1) std::fill(data.begin(), data.begin() + count / 100, 0.0f);
         comm.base().all_reduce(view<const float>(data), view<float>(data), reduction::average, stream);
         stream.synchronize(testing::soon_ms);
-        comm.observe_result(view<const float>(data), stream);
+        token.result(view<const float>(data), stream);
         comm.end_step(0, stream);
         stream.synchronize(testing::soon_ms);
     }, weights());
@@ -268,8 +268,8 @@ TEST_CASE("a result that is partly of no rank is no pass, and tells how much of 
     CHECK(found.why_not == weights_refusal::unexplained);
     CHECK(found.weights.size() == 4);
     CHECK(found.residual > 1e4 * found.residual_limit);
-    REQUIRE(record.suspects.size() == 1);
-    CHECK(record.suspects[0].what == finding::unexplained);
+    REQUIRE(record.findings.size() == 1);
+    CHECK(record.findings[0].what == finding_kind::unexplained);
     const std::string table = report::step_table(record);
     CHECK(table.find("unknown: a part of the result comes from no rank's input, ") != std::string::npos);
     CHECK(table.find("weights: as expected") == std::string::npos);
@@ -295,7 +295,7 @@ TEST_CASE("healthy averages of one or two magnitudes, and of tokens, make no sus
                 const call_weights& of = record.calls[0].weights;
                 testing::require(std::abs(of.weights[r] - 1.0 / 16) <= of.bounds[r], "beyond its bound");
             }
-            testing::require(record.suspects.empty(), "suspects");
+            testing::require(record.findings.empty(), "suspects");
         }
     });
 }
@@ -322,13 +322,13 @@ TEST_CASE("the part of a result that is of no input is told as its share of the 
                 }
                 const auto size = static_cast<float>(foreign * detail::square_root(squares / 256));
                 for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += detail::mix64(step * 999 + i) % 2 == 0 ? size : -size;
-                comm.observe_input(view<const float>(gradient), stream);
-                comm.observe_result(view<const float>(sum), stream);
+                const auto token = comm.observe(view<const float>(gradient), stream);
+                token.result(view<const float>(sum), stream);
                 comm.end_step(step, stream);
                 stream.synchronize(60'000);
                 REQUIRE(comm.wait(record));
-                for (const suspect& each : record.suspects) {
-                    if (each.what != finding::unexplained || world.rank() != 0) continue;
+                for (const finding& each : record.findings) {
+                    if (each.what != finding_kind::unexplained || world.rank() != 0) continue;
                     ++told;
                     CHECK(each.statistic > foreign / 2);
                     CHECK(each.statistic < foreign * 2);

@@ -66,7 +66,7 @@ step_record one_step(int ranks, const Work& work, const Parts&... parts)
         REQUIRE(each.calls.size() == records[0].calls.size());
         for (std::size_t c = 0; c < each.calls.size(); ++c)
             CHECK(same(each.calls[c].weights, records[0].calls[c].weights));
-        CHECK(each.suspects.size() == records[0].suspects.size());
+        CHECK(each.findings.size() == records[0].findings.size());
     }
     return records[0];
 }

@@ -158,7 +158,7 @@ TEST_CASE("a NaN is named by rank, call, element and step, on every rank; the he
                         && found[0].call_index == 1 && found[0].element == 77 && found[0].exact,
                     found[0].text);
                 require(
-                    contains(found[0].text, "rank 2, bucket 1 'wte'") && contains(found[0].text, "index 77"),
+                    contains(found[0].text, "bucket 1 'wte': rank 2 ") && contains(found[0].text, "index 77"),
                     found[0].text);
             }
         });

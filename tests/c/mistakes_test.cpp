@@ -216,7 +216,7 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     ok(collprobeObserveResult(probe, second, data, count, nullptr));
     result(second, data, count, "shown before");
     refused(collprobeEndStep(probe, 0, nullptr, nullptr), collprobeInvalidArgument, "collprobeEndStep",
-        "1 calls of observe_input have no observe_result yet");
+        "1 observed calls have no result yet");
     ok(collprobeObserveResult(probe, first, COLLPROBE_NO_BUFFER, 0, nullptr)); // of a call that failed
 
     const auto expect

@@ -144,7 +144,7 @@ TEST_CASE("capabilities - the smallest communicator works under every wrapper")
         comm.end_step(7, {}, stream);
         stream.synchronize(20'000);
         step_record seen;
-        CHECK((comm.poll(seen) && seen.calls.size() == 1 && seen.suspects.empty() && seen.calls[0].audit.checked));
+        CHECK((comm.poll(seen) && seen.calls.size() == 1 && seen.findings.empty() && seen.calls[0].audit.checked));
     }
     smallest world;
     agreement check(world);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/version.hpp>
@@ -54,11 +55,11 @@ TEST_CASE("what is not known yet is NaN by its bits")
 
 TEST_CASE("every enumerator has a name")
 {
-    for (int i = 0; i <= static_cast<int>(finding::cosine); ++i) CHECK(std::strcmp(name(static_cast<finding>(i)), "unknown") != 0);
+    for (int i = 0; i <= static_cast<int>(finding_kind::cosine); ++i) CHECK(std::strcmp(name(static_cast<finding_kind>(i)), "unknown") != 0);
     for (int i = 0; i <= static_cast<int>(collective::split); ++i) {
         CHECK(std::strcmp(name(static_cast<collective>(i)), "unknown") != 0);
     }
-    CHECK(std::strcmp(name(static_cast<finding>(99)), "unknown") == 0);
+    CHECK(std::strcmp(name(static_cast<finding_kind>(99)), "unknown") == 0);
     CHECK(std::strcmp(name(report_mode::summary), "summary") == 0);
 }
 
@@ -66,4 +67,40 @@ TEST_CASE("the version number is made of its parts")
 {
     CHECK(COLLPROBE_VERSION
         == COLLPROBE_VERSION_MAJOR * 10000 + COLLPROBE_VERSION_MINOR * 100 + COLLPROBE_VERSION_PATCH);
+}
+
+TEST_CASE("ranks of which a check says the same share a finding, others do not")
+{
+    step_record record;
+    const finding nan{.ranks = {2}, .call = 1, .what = finding_kind::non_finite, .statistic = 3, .index = 7};
+    record.add(nan);
+    finding next = nan;
+    next.ranks = {0};
+    record.add(next);
+    REQUIRE(record.findings.size() == 1);
+    CHECK(record.findings[0].ranks == std::vector<int>{0, 2});
+    const auto parts = [&](auto&& change) {
+        finding other = nan;
+        other.ranks = {5};
+        change(other);
+        step_record with = record;
+        with.add(other);
+        return with.findings.size() == 2;
+    };
+    CHECK_FALSE(parts([](finding&) {}));
+    CHECK(parts([](finding& of) { of.call = 2; }));
+    CHECK(parts([](finding& of) { of.statistic = 4; }));
+    CHECK(parts([](finding& of) { of.index = 8; }));
+    CHECK(parts([](finding& of) { of.other_rank = 1; }));
+    CHECK(parts([](finding& of) { of.number.value = 1; }));
+    CHECK(parts([](finding& of) { of.ranks.clear(); }));
+    // The owner of a damaged shard did another thing than a rank that received it damaged.
+    step_record shards;
+    shards.add({.ranks = {1}, .other_rank = 1, .what = finding_kind::shard_differs});
+    for (const int rank : {2, 3}) shards.add({.ranks = {rank}, .other_rank = 1, .what = finding_kind::shard_differs});
+    shards.settle_findings();
+    REQUIRE(shards.findings.size() == 2);
+    CHECK(shards.findings[0].action == advice::skip);
+    CHECK(shards.findings[1].action == advice::resync);
+    CHECK(shards.findings[1].ranks == std::vector<int>{2, 3});
 }

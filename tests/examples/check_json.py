@@ -9,7 +9,7 @@ check_json.py --sample FILE                the output of json_sample
 import json
 import sys
 
-STEP = {"schema", "kind", "run", "step", "ranks", "loss", "grad_norm", "cosine", "noise_scale", "suspects"}
+STEP = {"schema", "kind", "run", "step", "ranks", "loss", "grad_norm", "cosine", "noise_scale", "findings"}
 SUMMARY = STEP - {"step"} | {"steps", "suspicious_steps", "verdict", "test_accuracy"}
 FROM_A_FILE = {"comm", "writer", "time_us", "records_dropped"}
 RUN = {"schema", "kind", "run", "job", "comm", "comm_id", "host", "device", "writer", "global_rank", "ranks", "nodes",
@@ -23,7 +23,8 @@ PARTS = {
     "grad_norm": {"mean", "std", "cv"},
     "cosine": {"mean_pairwise", "pooled", "predicted", "leave_one_out"},
 }
-SUSPECT = {"rank", "other_rank", "bucket", "check", "statistic", "threshold", "index", "exact", "false_alarms_per_step"}
+FINDING = {"check", "ranks", "other_rank", "bucket", "exact", "statistic", "threshold", "index", "false_alarms_per_step",
+           "damage", "advice", "source"}
 
 
 def refuse(word):
@@ -54,11 +55,11 @@ def check_object(line, more=frozenset()):
         assert set(line[part]) == names | more_of_ranks, (part, sorted(line[part]))
         check_numbers(line[part])
     check_numbers(line["noise_scale"])
-    for suspect in line["suspects"]:
+    for finding in line["findings"]:
         more = set() if line["kind"] == "step" else {"first_step", "last_step", "steps"}
-        more |= {"evidence"} if suspect["check"] == "unlike" else set()
-        more |= {"text"} & set(suspect)
-        assert set(suspect) == SUSPECT | more, sorted(suspect)
+        more |= {"evidence"} if finding["check"] == "unlike" else set()
+        more |= {"text"} & set(finding)
+        assert set(finding) == FINDING | more, sorted(finding)
 
 
 def check_trainer(path, ranks, steps, runs):
@@ -114,9 +115,9 @@ def check_sample(path):
     assert step["grad_norm"] == {"mean": 1 / 3, "std": "nan", "cv": "nan"}
     assert step["noise_scale"] == "inf" and summary["noise_scale"] == "inf"
     assert step["cosine"]["leave_one_out"] == [0, "nan"]
-    assert step["suspects"] == [{"rank": 1, "other_rank": None, "bucket": 2, "check": "non_finite",
-                                 "statistic": "-inf", "threshold": 0, "index": 7, "exact": True,
-                                 "false_alarms_per_step": 0, "text": "0 element is NaN or infinite"}]
+    assert step["findings"] == [{"check": "non_finite", "ranks": [1], "other_rank": None, "bucket": 2, "exact": True,
+                                 "statistic": "-inf", "threshold": 0, "index": 7, "false_alarms_per_step": 0,
+                                 "damage": "input", "advice": "skip", "source": None, "text": "in 0 elements, the first at index 7"}]
     assert summary["test_accuracy"] == 0.975 and summary["loss"]["mean"] == 0.1
 
 

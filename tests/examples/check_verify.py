@@ -55,19 +55,25 @@ def npy(name, *contents, **of):
     return tensor_writers.npy(folder / name, *contents, **of)
 
 
+def line(members):
+    return json.dumps(members, separators=(",", ":")) + "\n"
+
+
 def shards(path, values, count, rows=48, columns=48, only=None):
     """A receipt of a matrix by blocks of rows, written from nothing but the documents. `only`: of that one block."""
     height = rows // count
-    parts, total = "", [0, 0]
+    parts, total = [], [0, 0]
     for rank in range(count) if only is None else [only]:
         raw = floats(values[rank * height * columns:][:height * columns])
         own = sums(raw, rank * len(raw))
         total = [(a + b) & ALL for a, b in zip(total, own)]
-        parts += f" part [{rank * height},0] [{height},{columns}] {own[0]:#x} {own[1]:#x} "
-        parts += f"{digest(*sums(raw), len(raw)):#x} {rank}\n"
-    text = f'collprobe receipt 1\nstep 7\ntensor "h.0.weight" float 4 [{rows},{columns}] '
-    text += f"{digest(*total, 4 * rows * columns):#x}\n{parts}" if only is None else f"-\n{parts}"
-    (folder / path).write_text(text + f"end 1 {digest(*sums(text.encode()), len(text)):#x}\n")
+        parts.append({"first": [rank * height, 0], "extent": [height, columns], "sums": [f"{own[0]:#x}", f"{own[1]:#x}"],
+                      "content": f"{digest(*sums(raw), len(raw)):#x}", "ranks": str(rank), "casts": []})
+    whole = "-" if only is not None else f"{digest(*total, 4 * rows * columns):#x}"
+    tensor = {"tensor": "h.0.weight", "type": "float", "bytes": 4, "shape": [rows, columns], "casts": [], "digest": whole,
+              "parts": parts}
+    text = line({"collprobe_receipt": 2, "step": 7}) + line(tensor)
+    (folder / path).write_text(text + line({"tensors": 1, "digest": f"{digest(*sums(text.encode()), len(text)):#x}"}))
     return folder / path
 
 
@@ -87,7 +93,9 @@ whole = model("whole.safetensors")
 older = model("older.safetensors", before, [b + 1 for b in bias])
 receipt = folder / "whole.receipt"
 expect(run("--write", receipt, "--step", 7, "--cast", "bfloat16", whole), "3 tensors of step 7")
-expect(receipt.read_text(), 'tensor "h.0.weight" float 4 [48,48] 0x', " cast bfloat16 nearest_even", "mask", " bool 1 [17]")
+written = {each.get("tensor"): each for each in map(json.loads, receipt.read_text().splitlines())}
+assert written[None]["tensors"] == 3 and written["h.0.weight"]["casts"][0] == "bfloat16 nearest_even", written
+assert [written["mask"][key] for key in ("type", "bytes", "shape")] == ["bool", 1, [17]], written
 expect(run(receipt, receipt), "equal: 3 tensors of step 7, found in 3 parts")
 expect(run(receipt, whole), "equal: 3 tensors")
 expect(run(whole, receipt), "equal: 3 tensors")
@@ -181,7 +189,7 @@ for rank in range(2):
     half = safetensors("half.safetensors", {f"shard{rank}": ("F32", [rows // 2, columns],
                                                             floats(weights[rank * rows // 2 * columns:][:rows // 2 * columns]))})
     run("--write", path, "--step", 7, "--rank", rank, half)
-    expect(path.read_text(), f" {rank}\n")
+    expect(path.read_text(), f'"ranks":"{rank}"')
     halves.append(path)
 expect(run("--write", folder / "merged.receipt", *halves), "2 tensors of step 7")
 expect(run(folder / "merged.receipt", *halves), "equal: 2 tensors of step 7, found in 2 parts")
@@ -228,6 +236,8 @@ expect(run(receipt, "/dev/null", code=2), "it is not a regular file")
 (folder / "other.bin").write_bytes(b"PK")
 expect(run(receipt, folder / "other.bin", code=2), "other.bin: neither *.safetensors nor *.npy, and not a receipt\n")
 expect(run("--write", folder / "x.receipt", "--cast", "int8", whole, code=2), "--cast: 'int8' is not bfloat16 or half")
+(folder / "old.receipt").write_text("collprobe receipt 1\nstep 7\n")
+expect(run(folder / "old.receipt", whole, code=2), "old.receipt: line 1: a receipt of version 1: write it again")
 cut = folder / "cut.receipt"
 cut.write_bytes(receipt.read_bytes()[:-30])
 expect(run(cut, whole, code=2), "cut.receipt: line ")

@@ -20,7 +20,8 @@ int main()
     record.gradient_norm.mean = 1.0 / 3.0;
     record.cosine.noise_scale = detail::infinity();
     record.cosine.leave_one_out = {-0.0, detail::not_a_number()};
-    record.suspects = {{.rank = 1, .call = 2, .what = finding::non_finite, .statistic = -detail::infinity(), .index = 7}};
+    record.findings = {{.ranks = {1}, .call = 2, .what = finding_kind::non_finite, .statistic = -detail::infinity(), .index = 7}};
+    record.settle_findings();
     std::fputs(report::json_line(run, record).c_str(), stdout);
     report::run_history history(run);
     history.add(record);

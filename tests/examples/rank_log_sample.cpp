@@ -316,11 +316,11 @@ private:
             json.key("has_input").boolean(true).key("has_result").boolean(true);
         });
         if (measured.entry.input.nonfinite() == 0) return;
-        alarm_record raised; // a rank sees that alone
+        finding raised; // a rank sees that alone
         raised.step = place_.step;
         raised.call = static_cast<int>(place_.bucket);
         raised.ranks = {member_of(of, r)};
-        raised.what = finding::non_finite;
+        raised.what = finding_kind::non_finite;
         raised.where = damage::input;
         raised.statistic = 1;
         raised.action = advice::skip;

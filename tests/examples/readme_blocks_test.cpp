@@ -45,19 +45,19 @@ struct healthy_rank {
     }
 };
 
-/// Nobody is a suspect. Ranks that share cores may be late in fact.
+/// Nobody is named. Ranks that share cores may be late in fact.
 void check(const collprobe::step_record& record)
 {
-    for (const collprobe::suspect& each : record.suspects) {
-        if (each.what == collprobe::finding::late || each.evidence.metric == collprobe::finding::late) continue;
+    for (const collprobe::finding& each : record.findings) {
+        if (each.what == collprobe::finding_kind::late || each.evidence.metric == collprobe::finding_kind::late) continue;
         collprobe::testing::require(false, "step " + std::to_string(record.step) + ": " + collprobe::report::describe(each));
     }
 }
 void check(const collprobe::step_record& record, collprobe::alarms& watch)
 {
     check(record);
-    for (const collprobe::alarm_record& each : watch.judge(record))
-        collprobe::testing::require(each.what == collprobe::finding::late, "an alarm: " + collprobe::report::describe(each));
+    for (const collprobe::finding& each : watch.judge(record))
+        collprobe::testing::require(each.what == collprobe::finding_kind::late, "an alarm: " + collprobe::report::describe_alarm(each));
 }
 template <class Probe>
 void check_rest(Probe& comm)
@@ -89,7 +89,7 @@ TEST_CASE("the audit's first block")
             // from include/collprobe/audit/README.md:
             comm.all_reduce(gradient, view(gradient), reduction::sum, stream);
             comm.end_step(step, {.loss = loss}, stream);
-            if (comm.poll(record)) alarms.judge(record);           // record.calls[i].audit, record.suspects
+            if (comm.poll(record)) alarms.judge(record);           // record.calls[i].audit, record.findings
             // end
         }
         check_rest(comm);
@@ -113,7 +113,7 @@ TEST_CASE("the audit's block about weights, of an average by tokens")
         for (std::uint64_t step = 0; step < steps; ++step) {
             mine.next();
             // from include/collprobe/audit/README.md:
-            comm.observe_input(view<const float>(gradient), stream);   // the mean gradient of the rank's tokens
+            const auto token = comm.observe(view<const float>(gradient), stream);   // the mean gradient of the rank's tokens
             /* scale, all-reduce, divide, accumulate ... */
             // end
             what_the_optimiser_gets = gradient;
@@ -125,7 +125,7 @@ TEST_CASE("the audit's block about weights, of an average by tokens")
             stream.synchronize();
             for (float& each : what_the_optimiser_gets) each /= static_cast<float>(total[0]);
             // from include/collprobe/audit/README.md:
-            comm.observe_result(view<const float>(what_the_optimiser_gets), stream);
+            token.result(view<const float>(what_the_optimiser_gets), stream);
             comm.end_step(step, {.loss = loss, .weight = tokens}, stream);
             // "bucket 0 'wte': rank 5 entered the average with weight 0 (others 1/8): rank lost"
             // end
@@ -168,7 +168,7 @@ TEST_CASE("the alarms' block")
             probe.end_step(step, {.loss = mine.loss}, stream);
             // from include/collprobe/alarm/README.md:
             while (comm.poll(record))
-                for (const alarm_record& raised : watch.judge(record)) std::puts(report::describe(raised).c_str());
+                for (const finding& raised : watch.judge(record)) std::puts(report::describe_alarm(raised).c_str());
             // end
         }
         check_rest(probe);
@@ -197,9 +197,9 @@ TEST_CASE("the step's call with a name")
     });
 }
 
-TEST_CASE("the root's block of a step between threads")
+TEST_CASE("the headers' block of a step between threads")
 {
-    // from README.md:
+    // from include/collprobe/README.md:
     collprobe::local::run(4, [](collprobe::local::communicator& world) {
         std::vector<float> gradient(1000, float(world.rank() + 1)), average(1000);
         collprobe::host::stream stream;
@@ -210,11 +210,11 @@ TEST_CASE("the root's block of a step between threads")
         collprobe::step_record record; // the same on every rank
         // end
         collprobe::testing::require(comm.pending_steps() == 1, "no step");
-        // from README.md:
+        // from include/collprobe/README.md:
         if (comm.poll(record) && world.rank() == 0) std::puts(collprobe::report::step_table(record).c_str());
         // end
         check(record);
-        // from README.md:
+        // from include/collprobe/README.md:
     });
     // end
 }

@@ -20,6 +20,8 @@ set(broken ${CMAKE_CURRENT_SOURCE_DIR}/snippets/broken.md)
 set(local -std=c++20 -O0 -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshadow -Werror -pthread
     -I${PROJECT_SOURCE_DIR}/include)
 collprobe_add_snippet_test(local ${readme} local COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
+set(headers_page ${PROJECT_SOURCE_DIR}/include/collprobe/README.md)
+collprobe_add_snippet_test(headers ${headers_page} local COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
 collprobe_add_snippet_test(grafana ${PROJECT_SOURCE_DIR}/examples/grafana/README.md local
     COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
 collprobe_add_snippet_test(comm ${PROJECT_SOURCE_DIR}/include/collprobe/comm/README.md class
@@ -37,6 +39,7 @@ if(TARGET stand_in_nccl)
     set(nccl ${CMAKE_CXX_COMPILER} -I${CMAKE_CURRENT_SOURCE_DIR}/snippets/stand_in ${local} -I${PROJECT_SOURCE_DIR}
         -isystem ${COLLPROBE_CUDA_INCLUDE_DIR} -isystem ${COLLPROBE_NCCL_INCLUDE_DIR} @ $<TARGET_FILE:snippet_stand_ins>)
     collprobe_add_snippet_test(nccl ${readme} nccl COMPILER ${nccl} LABELS headers stand_in)
+    collprobe_add_snippet_test(headers_nccl ${headers_page} nccl COMPILER ${nccl} LABELS headers stand_in)
     collprobe_add_snippet_test(one_that_does_not_link_fails ${broken} nccl COMPILER ${nccl} LABELS headers stand_in)
     set_tests_properties(snippets.one_that_does_not_link_fails PROPERTIES PASS_REGULAR_EXPRESSION "broken.md:10 : FAILED")
 endif()

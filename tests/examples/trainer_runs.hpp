@@ -36,8 +36,8 @@ struct outcome {
     {
         std::vector<std::string> all;
         for (const collprobe::step_record& record : records) {
-            for (const collprobe::suspect& found : record.suspects) {
-                all.push_back(std::to_string(record.step) + ": rank " + std::to_string(found.rank)
+            for (const collprobe::finding& found : record.findings) {
+                all.push_back(std::to_string(record.step) + ": rank " + std::to_string(found.rank())
                     + ", bucket " + std::to_string(found.call) + ": " + name(found.what));
             }
         }

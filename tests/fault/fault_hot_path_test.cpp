@@ -44,7 +44,7 @@ TEST_CASE("calls with faults, and checks of what they gather, allocate nothing a
         };
         steady.measure(world.rank(), stream, work);
         measured.arrive_and_wait(); // the verdict allocates
-        damaged += check.verdict().damaged;
+        damaged += check.verdict().damaged();
         injections += comm.injected_total();
     });
     CHECK(steady.allocations() == 0);

@@ -190,5 +190,5 @@ TEST_CASE("kernels are loaded at construction, so that none waits for a running 
     CHECK(stand_in::loads_behind_work() == 0);
     running.open();
     stream.synchronize(soon_ms);
-    CHECK(check.verdict().damaged == 1);
+    CHECK(check.verdict().damaged() == 1);
 }

@@ -21,7 +21,7 @@ namespace {
 
 using collprobe::exchangeability_options;
 using collprobe::exchangeability_watch;
-using collprobe::finding;
+using collprobe::finding_kind;
 using collprobe::rank_evidence;
 using collprobe::rank_side;
 using collprobe::side_shares;
@@ -44,7 +44,7 @@ double normal(source& random) { return std::normal_distribution<double>()(random
 exchangeability_watch watch_of(int ranks, const side_shares& shares, exchangeability_options options = {})
 {
     exchangeability_watch watch(ranks, std::move(options));
-    watch.add(finding::loss, shares);
+    watch.add(finding_kind::loss, shares);
     return watch;
 }
 
@@ -151,7 +151,7 @@ TEST_CASE("a rank beside others that are equal is named, and is no memory")
     for (const double margin : {0.0, 100.0}) {
         for (const std::size_t rank : {0u, 3u, 7u}) {
             exchangeability_watch watch(8, {.tolerance = 0.25});
-            watch.add(finding::late, {0.0625, 0, 0, 0});
+            watch.add(finding_kind::late, {0.0625, 0, 0, 0});
             int named = -1;
             for (std::uint64_t step = 0; step < 50; ++step) {
                 std::vector<double> values(8);
@@ -671,8 +671,8 @@ TEST_CASE("a restored watch goes on as if it had never stopped")
     source random(13);
     const std::vector<int> groups{0, 0, 0, 0, 1, 1, 1};
     exchangeability_watch whole(7, {.groups = groups});
-    whole.add(finding::loss, {0.25, 0.25, 0.25});
-    whole.add(finding::gradient_norm, {0.125, 0.125, 0});
+    whole.add(finding_kind::loss, {0.25, 0.25, 0.25});
+    whole.add(finding_kind::gradient_norm, {0.125, 0.125, 0});
     std::vector<row> rows(300, row(7));
     for (row& each : rows)
         for (double& x : each) x = normal(random);
@@ -723,10 +723,10 @@ TEST_CASE("a restored watch goes on as if it had never stopped")
         shorter.pop_back();
         refused(shorter, "damaged");
         exchangeability_watch six(6);
-        six.add(finding::loss, {1, 0, 0});
+        six.add(finding_kind::loss, {1, 0, 0});
         refused(six.state(), "another number of ranks");
         exchangeability_watch ungrouped(7);
-        ungrouped.add(finding::loss, {1, 0, 0});
+        ungrouped.add(finding_kind::loss, {1, 0, 0});
         refused(ungrouped.state(), "other groups");
     }
 }
@@ -737,7 +737,7 @@ TEST_CASE("a restored watch of many ranks goes on bit for bit, and a number's st
     constexpr std::size_t ranks = 100;
     exchangeability_watch whole(ranks, {.false_alarms_per_run = 1e-6, .tolerance = 0.1});
     const std::size_t before = whole.state().size();
-    whole.add(finding::gradient_norm, {0.125, 0.125});
+    whole.add(finding_kind::gradient_norm, {0.125, 0.125});
     CHECK(8 * (whole.state().size() - before) <= 76 * ranks);
     row values(ranks);
     const auto fill = [&](std::uint64_t step) {

@@ -48,10 +48,10 @@ void check_gather(const mpi::communicator_ref& world)
     faulty comm{mpi::communicator_ref(world), {{.phase = fault_phase::during, .rank = sender, .call = 1}}};
     testing::gather_check check(comm);
     std::vector<float> shard(100, 1.5f), whole(shard.size() * static_cast<std::size_t>(world.size()));
-    detail::gather_verdict verdict[2];
+    testing::verdict verdict[2];
     {
         host::stream stream;
-        for (detail::gather_verdict& each : verdict) {
+        for (testing::verdict& each : verdict) {
             check.before<float>(shard, stream);
             comm.all_gather(view<const float>(shard), view<float>(whole), stream);
             check.after<float>(whole, stream);
@@ -60,7 +60,7 @@ void check_gather(const mpi::communicator_ref& world)
         }
     }
     CHECK(verdict[0].intact());
-    CHECK(verdict[1].damaged == static_cast<std::uint64_t>(world.size()));
+    CHECK(verdict[1].damaged() == static_cast<std::uint64_t>(world.size()));
     CHECK(verdict[1].culprits() == std::vector<int>{sender});
 }
 

@@ -53,7 +53,7 @@ void check_audits()
         CHECK(comm.poll(record));
         CHECK(record.step == step);
         CHECK(record.calls.size() == 1 && record.calls[0].audit.where == expected[step]);
-        const view<const alarm_record> raised = watch.judge(record);
+        const view<const finding> raised = watch.judge(record);
         CHECK(raised.size() == (expected[step] == damage::none ? 0 : 1));
         if (step == 1) CHECK(raised[0].ranks == std::vector<int>{last} && raised[0].action == advice::resync);
     }

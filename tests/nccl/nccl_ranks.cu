@@ -287,8 +287,8 @@ void probe()
         step_record record;
         CHECK(probes.poll(record));
         const std::string told = report::step_table(record);
-        CHECK(testing::contains(told, "suspect: rank 1") == (step == 3));
-        CHECK(testing::contains(told, "suspect") == (step == 3));
+        CHECK(testing::contains(told, ": rank 1 ") == (step == 3));
+        CHECK(testing::contains(told, "finding: ") == (step == 3));
         if (step == 3 && comm.rank() == 0) std::printf("%s", told.c_str());
     }
 }

@@ -249,9 +249,9 @@ TEST_CASE("an audit takes gathered codes for no damage, and damaged ones for som
             step_record record;
             require(probe.wait(record), "no record");
             require(record.calls.at(0).results_agree != damaged, "agreement");
-            const std::vector<suspect> named = suspects_of(record, finding::result_differs);
-            require(named.size() == (damaged ? 1 : 0) && (!damaged || named[0].rank == 1), "who");
-            require(suspects_of(record, finding::shard_differs).empty(), "shards");
+            const std::vector<finding> named = suspects_of(record, finding_kind::result_differs);
+            require(named.size() == (damaged ? 1 : 0) && (!damaged || named[0].rank() == 1), "who");
+            require(suspects_of(record, finding_kind::shard_differs).empty(), "shards");
         });
     }
 }

@@ -80,14 +80,14 @@ TEST_CASE("messages that are damaged on the way name their sender and receiver")
             CHECK(call.damaged_pairs == 1);
             CHECK(call.damaged_receiver == row.where.rank);
             CHECK(call.damaged_sender == row.sender);
-            const std::vector<suspect> named = suspects_of(run.records.at(0), finding::codes_differ);
+            const std::vector<finding> named = suspects_of(run.records.at(0), finding_kind::codes_differ);
             REQUIRE(named.size() == 1);
-            CHECK(named[0].rank == row.where.rank);
+            CHECK(named[0].rank() == row.where.rank);
             CHECK(named[0].other_rank == row.sender);
             CHECK(named[0].exact);
             CHECK(run.call().messages_checked); // of the next step, without damage
             CHECK(run.call().damaged_pairs == 0);
-            CHECK(suspects_of(run.record(), finding::codes_differ).empty());
+            CHECK(suspects_of(run.record(), finding_kind::codes_differ).empty());
         }
     }
     probed_steps pieces{{2, 2}, int8, int4, false, reduction::sum};
@@ -117,9 +117,9 @@ TEST_CASE("codes that are gathered name who damaged them, too")
         probe.end_step(1, stream);
         step_record record;
         require(probe.wait(record), "no record");
-        const std::vector<suspect> named = suspects_of(record, finding::codes_differ);
+        const std::vector<finding> named = suspects_of(record, finding_kind::codes_differ);
         require(named.size() == 1 && named[0].call == 1, "one call");
-        require(named[0].rank == 1 && named[0].other_rank == 2, "who");
+        require(named[0].rank() == 1 && named[0].other_rank == 2, "who");
     });
 }
 
@@ -143,9 +143,9 @@ TEST_CASE("gathers in two levels go over all ranks, and so do the digests of the
             step_record record;
             require(probe.wait(record), "no record");
             require(record.calls.at(0).quantisation.messages_checked, "not checked");
-            const std::vector<suspect> named = suspects_of(record, finding::codes_differ);
+            const std::vector<finding> named = suspects_of(record, finding_kind::codes_differ);
             require(named.size() == (damaged < 0 ? 0 : 1), "pairs");
-            if (damaged >= 0) require(named[0].rank == damaged && named[0].other_rank == 2, "who");
+            if (damaged >= 0) require(named[0].rank() == damaged && named[0].other_rank == 2, "who");
         });
     }
 }

@@ -96,16 +96,16 @@ inline double result_of(const probed_run& run, bool scatters, std::uint64_t i)
     return static_cast<double>(scatters ? run.results[i / part][i % part] : run.results[0][i]);
 }
 
-inline std::vector<suspect> suspects_of(const step_record& record, finding what)
+inline std::vector<finding> suspects_of(const step_record& record, finding_kind what)
 {
-    std::vector<suspect> found;
-    for (const suspect& each : record.suspects)
+    std::vector<finding> found;
+    for (const finding& each : record.findings)
         if (each.what == what) found.push_back(each);
     return found;
 }
-inline std::vector<suspect> quantisation_suspects(const step_record& record)
+inline std::vector<finding> quantisation_suspects(const step_record& record)
 {
-    return suspects_of(record, finding::quantisation);
+    return suspects_of(record, finding_kind::quantisation);
 }
 
 } // namespace collprobe::testing

@@ -84,11 +84,11 @@ TEST_CASE("a rank with a heavy tail and its worst block are named")
         const call_quantisation& call = got.call();
         CHECK(call.worst_rank == 2);
         CHECK(call.worst_block == 8960);
-        const std::vector<suspect> named = quantisation_suspects(got.record());
+        const std::vector<finding> named = quantisation_suspects(got.record());
         CHECK(named.size() == (harmful ? 1 : 0));
         CHECK((call.verdict == quantisation_verdict::harmful) == harmful);
-        for (const suspect& each : named) {
-            CHECK(each.rank == 2);
+        for (const finding& each : named) {
+            CHECK(each.rank() == 2);
             CHECK(each.index == 8960);
         }
     }
@@ -196,9 +196,9 @@ TEST_CASE("a result that no roundings can have is corrupt, and alike roundings a
                 CHECK((run.call().coherence > 7) == seen);
                 if (!seen) continue;
                 REQUIRE(quantisation_suspects(run.record()).empty());
-                REQUIRE_FALSE(run.record().suspects.empty());
-                CHECK(run.record().suspects.back().what == finding::codes_differ);
-                CHECK(run.record().suspects.back().rank == -1);
+                REQUIRE_FALSE(run.record().findings.empty());
+                CHECK(run.record().findings.back().what == finding_kind::codes_differ);
+                CHECK(run.record().findings.back().rank() == -1);
             }
         }
     }
@@ -300,7 +300,7 @@ TEST_CASE("a result with an infinity that neither inputs nor codes have is corru
             require(record.calls.at(0).results_agree, "not alike");
             require(call.nonfinite_results == (spoils ? 0 : 1), "codes");
             require((call.verdict == quantisation_verdict::corrupt) == spoils, name(call.verdict));
-            require((suspects_of(record, finding::codes_differ).size() == 1) == spoils, "suspects");
+            require((suspects_of(record, finding_kind::codes_differ).size() == 1) == spoils, "suspects");
             require(is_nan(call.coherence) == !spoils, "coherence");
         });
     }
@@ -322,7 +322,7 @@ TEST_CASE("an audit checks the sums of calls without codes, and takes the errors
             require(record.calls.at(0).audit.sum_checked, "the small call was not checked");
             require(!record.calls.at(1).audit.sum_checked, "the sum of decoded elements was checked");
             require(record.calls.at(1).audit.checked && record.calls.at(1).results_agree, "agreement");
-            for (const suspect& each : record.suspects) require(each.what != finding::sum_differs, "sum_differs");
+            for (const finding& each : record.findings) require(each.what != finding_kind::sum_differs, "sum_differs");
             require(record.calls.at(1).quantisation.seen, "not seen");
         }
     });
@@ -336,6 +336,5 @@ TEST_CASE("limits and checks out of range are refused")
     CHECK(refused({.visible = 0.2}, {}));
     CHECK(refused({.drift_steps = 0}, {}));
     CHECK(refused({}, {.sketch = {.bins = 100}}));
-    CHECK(refused({}, {.rows = 0}));
     CHECK_FALSE(refused({}, {.aggregate = false, .messages = true}));
 }

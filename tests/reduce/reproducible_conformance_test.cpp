@@ -145,13 +145,13 @@ TEST_CASE("leaves go through a probe, which tells what is not finite in any leaf
         stream.synchronize(20'000);
         step_record record;
         conformance::require(comm.poll(record), "no record");
-        conformance::require(record.suspects.empty(), "a clean step is suspect");
+        conformance::require(record.findings.empty(), "a clean step is suspect");
         conformance::require(record.calls.size() == 3 && record.calls[0].results_agree, "wrong buckets");
         // Only the last call is of one gradient a rank.
         conformance::require(record.gradient_norms == std::vector<double>{10.0, 20.0}, "wrong norms");
         conformance::require(comm.poll(record), "no record");
-        conformance::require(record.suspects.size() == 1 && record.suspects[0].rank == 1
-                && record.suspects[0].what == finding::non_finite && record.suspects[0].index == 150,
+        conformance::require(record.findings.size() == 1 && record.findings[0].rank() == 1
+                && record.findings[0].what == finding_kind::non_finite && record.findings[0].index == 150,
             "the infinity is not named");
     }));
 }

@@ -107,7 +107,7 @@ TEST_CASE("ranks on a GPU find damage of every kind, and nothing where there is 
             const auto guard = comm.device_scope();
             const device_copy good(clean), bad(damaged);
             const cu::stream stream;
-            agreement check(comm, {.scratch_bytes = 8192});
+            agreement check(comm);
             CHECK(check.agreed(std::vector{good.as_replica(clean)}, stream));
             const device_copy& mine = comm.rank() == 1 ? bad : good;
             const std::vector<disagreement> found = check.locate(std::vector{mine.as_replica(clean)}, stream);
@@ -122,7 +122,7 @@ TEST_CASE("ranks on a GPU get back what most of them hold")
 {
     testing::random_numbers random{9};
     for (const element_type type : {element_type::int8, element_type::bfloat16, element_type::float32, element_type::float64}) {
-        raw_buffer clean(100'003, type);
+        raw_buffer clean(400'003, type);
         clean.randomise(random);
         raw_buffer damaged = clean;
         for (std::uint64_t i = 5; i < clean.count; i += 101) damaged.set_bits(i, ~clean.bits(i));
@@ -131,7 +131,7 @@ TEST_CASE("ranks on a GPU get back what most of them hold")
             const auto guard = comm.device_scope();
             const device_copy mine(comm.rank() == 0 ? damaged : clean);
             const cu::stream stream;
-            agreement check(comm, {.scratch_bytes = 16'384});
+            agreement check(comm);
             const repair_result result = majority_repair(check, std::vector{mine.as_replica(clean)}, stream);
             CHECK(result.repaired);
             CHECK(result.rounds == 1);

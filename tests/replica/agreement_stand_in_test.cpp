@@ -23,7 +23,7 @@ TEST_CASE("damage is found and repaired over NCCL, on devices that are not the c
         CAPTURE(ranks);
         CHECK_NOTHROW(run_nccl(ranks, [&](testing::nccl_owner& world) {
             const bool bad = world.rank() == 1;
-            agreement check(world, {.max_buffers = 3, .scratch_bytes = 4096});
+            agreement check(world, {.max_buffers = 3});
             const cuda::device_guard here(world.device_ordinal());
             device_vector<float> weights(20'011);
             device_vector<std::int64_t> step(1);

@@ -330,7 +330,6 @@ TEST_CASE("bad buffers are refused by name, and the rank may compare the right o
     }
     local::run(1, settings, [](local::communicator& comm) {
         CHECK_THROWS_AS(agreement(comm, {.max_buffers = 0}), error);
-        CHECK_THROWS_AS(agreement(comm, {.scratch_bytes = 100}), error);
     });
 }
 
@@ -358,7 +357,7 @@ TEST_CASE("damage over more than a message of block digests is located exactly")
         for (std::uint64_t i = 17; i < clean.count; i += everywhere ? 13 : 250'000) damaged.set_bits(i, ~clean.bits(i));
         local::run(3, settings, [&](local::communicator& comm) {
             raw_buffer mine = comm.rank() == 2 ? damaged : clean;
-            agreement check(comm, {.scratch_bytes = 5000});
+            agreement check(comm);
             const host::stream stream;
             all.of(comm.rank()) = check.locate(std::vector{mine.as_replica()}, stream);
         });

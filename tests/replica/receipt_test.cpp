@@ -156,9 +156,9 @@ std::string with_end(std::string text, std::size_t tensors)
 {
     const std::uint64_t sum
         = digest(view<const std::uint8_t>(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
-    return text + "end " + std::to_string(tensors) + ' ' + detail::hexadecimal(sum) + '\n';
+    return text + R"({"tensors":)" + std::to_string(tensors) + R"(,"digest":")" + detail::hexadecimal(sum) + "\"}\n";
 }
-std::string without_end(const std::string& text) { return text.substr(0, text.rfind("end ")); }
+std::string without_end(const std::string& text) { return text.substr(0, text.rfind("{\"tensors\"")); }
 
 std::string small_text()
 {
@@ -379,7 +379,7 @@ TEST_CASE("receipt - gaps, overlaps and replicas that differ are named")
     holes.merge(rank_with(1, {{2, 4}, {4, 6}}, data));
     CHECK(sentences(verify(expected, holes)) == texts{"\"w\" [0,4]+[2,6]: no rank has this part; without it [0,0]+[6,10] cannot be compared"});
     CHECK(sentences(find_gaps(holes)) == texts{"\"w\" [0,4]+[2,6]: no rank has this part"});
-    CHECK(holes.text().find("[6,10] -\n") != std::string::npos);
+    CHECK(holes.text().find(R"("shape":[6,10],"casts":[],"digest":"-")") != std::string::npos);
     CHECK(sentences(find_gaps(receipt::read(holes.text()))) == sentences(find_gaps(holes)));
     CHECK_THROWS_AS(verify(holes, expected), const error&);
 
@@ -598,9 +598,10 @@ TEST_CASE("receipt - what a text cannot have is refused where it is added and a 
     CHECK(own.text() == before);
 
     // Many tensors on as many ranks as there can be.
-    std::string text = "collprobe receipt 1\nstep 1\n";
+    std::string text = "{\"collprobe_receipt\":2,\"step\":null}\n";
     for (int i = 100; i < 120; ++i) {
-        text += "tensor \"" + std::to_string(i) + "\" float 4 [1] -\n part [0] [1] 0x1 0x1 0x1 0-1048575\n";
+        text += R"({"tensor":")" + std::to_string(i) + R"(","type":"float","bytes":4,"shape":[1],"casts":[],"digest":"-",)"
+            R"("parts":[{"first":[0],"extent":[1],"sums":["0x1","0x1"],"content":"0x1","ranks":"0-1048575","casts":[]}]})" "\n";
     }
     CHECK(receipt::read(with_end(text, 20)).tensors()[19].parts.at(0).ranks.size() == receipt::most_ranks);
 }
@@ -661,6 +662,7 @@ TEST_CASE("receipt - names and types of all kinds survive the text")
     CHECK(again.find("a b")->parts.at(0).ranks == std::vector<int>{3});
     CHECK(sentences(verify(own, again)) == texts{});
     CHECK_THROWS_AS(own.add("", {view<const float>(data), {4}}), const error&);
+    CHECK_THROWS_AS(own.add("no \xff UTF-8", {view<const float>(data), {4}}), const error&);
     CHECK_THROWS_AS(own.add("x", {view<const float>(data), {4}}, {}, "two words"), const error&);
     CHECK_THROWS_AS(own.add("number", {view<const float>(data), {4}}), const error&);
 }
@@ -681,32 +683,63 @@ TEST_CASE("receipt - a text that is cut off or changed in any byte is refused")
             if (refusal(changed).empty()) FAIL("byte " << at);
         }
     }
-    CHECK(refusal("collprobe receipt 2\n").find("line 1: not a receipt of a version") != std::string::npos);
+    CHECK(refusal("collprobe receipt 1\nstep 3\n").find("line 1: a receipt of version 1: write it again") != std::string::npos);
+    CHECK(refusal("{\"collprobe_receipt\":3}\n").find("line 1: not a receipt of a version") != std::string::npos);
 }
 
 TEST_CASE("receipt - a text with a right digest but wrong lines is refused with the line, or read, and never crashes")
 {
     const std::string body = without_end(small_text());
     CHECK(refusal(with_end(body, 2)).empty());
-    CHECK(refusal(with_end(body, 3)).find("line 9: another number of tensors") != std::string::npos);
-    const auto with_line = [&](const char* from, const char* to) {
+    CHECK(refusal(with_end(body, 3)).find("line 4: another number of tensors") != std::string::npos);
+    const auto with = [&](const std::string& from, const std::string& to) {
         std::string changed = body;
         const std::size_t at = changed.find(from);
         REQUIRE(at != std::string::npos);
-        return refusal(with_end(changed.replace(at, std::strlen(from), to), 2));
+        return refusal(with_end(changed.replace(at, from.size(), to), 2));
     };
-    CHECK(with_line("float 4 [2,6]", "bfloat16 4 [2,6]").find("the type's elements have another size")
-        != std::string::npos);
-    CHECK(with_line("step 3", "step 18446744073709551616").find("line 2: a number of more than 64 bits") != std::string::npos);
-    CHECK(with_line("float 4 [2,6]", "float 3 [2,6]").find("line 3: elements have") != std::string::npos);
-    CHECK(with_line("[2,6]", "[2,9223372036854775807]").find("line 3: a tensor of 2^63 bytes or more") != std::string::npos);
-    CHECK(with_line("[2,6]", "[1,1,1,1,1,1,1,1,1]").find("more than 8 dimensions") != std::string::npos);
-    CHECK(with_line("[0,0] [2,6]", "[0,0] [3,6]").find("line 6: a part that is not within") != std::string::npos);
-    CHECK(with_line("[0,0] [2,6]", "[1,0] [18446744073709551615,6]").find("not within") != std::string::npos);
-    CHECK(with_line(" 1 0x", " 0-1048576 0x").find("a rank of 2^20 or more") != std::string::npos);
-    CHECK(with_line(" 1 0x", " 4,4 0x").find("do not ascend") != std::string::npos);
-    CHECK(with_line("\"b\"", "\"a\"").find("a tensor for the second time") != std::string::npos);
-    CHECK(with_line("cast bfloat16", "cast int8").find("a cast to an unknown type") != std::string::npos);
+    const auto refused = [&](const std::string& from, const std::string& to, const char* reason) {
+        CAPTURE(to);
+        CHECK_MESSAGE(with(from, to).find(reason) != std::string::npos, with(from, to));
+    };
+    const std::string shape = R"("shape":[2,6])";
+    refused(R"("float")", R"("bfloat16")", "line 2: the type's name is that of a type with another size");
+    // What numbers a field cannot have.
+    refused(R"("step":3)", R"("step":18446744073709551616)", "line 1: a number that is too large");
+    refused(R"("bytes":4)", R"("bytes":3)", "line 2: elements have");
+    refused(R"("bytes":4)", R"("bytes":-4)", "line 2: no number where one must be");
+    refused(R"("bytes":4)", R"("bytes":4294967300)", "line 2: a number that is too large");
+    refused(shape, R"("shape":[2,9223372036854775807])", "line 2: a tensor of 2^63 bytes or more");
+    refused(shape, R"("shape":[1,1,1,1,1,1,1,1,1])", "more than 8 dimensions");
+    refused(R"("extent":[2,6])", R"("extent":[3,6])", "line 2: a part that is not within");
+    refused(R"("first":[0,0],"extent":[2,6])", R"("first":[1,0],"extent":[18446744073709551615,6])", "not within");
+    refused(R"("ranks":"1")", R"("ranks":"0-1048576")", "a rank of 2^20 or more");
+    refused(R"("ranks":"1")", R"("ranks":"4,4")", "do not ascend");
+    refused(R"("ranks":"1")", R"("ranks":"-1")", "no number where one must be");
+    refused(R"("ranks":"1")", R"("ranks":"2-1")", "do not ascend");
+    refused(R"("tensor":"b")", R"("tensor":"a")", "line 3: a tensor for the second time");
+    refused("bfloat16 nearest_even", "int8 nearest_even", "a cast that is not known");
+    refused(R"("casts":["bfloat16 nearest_even",)", R"("casts":[)", "a part with other casts than its tensor");
+    // Other types, other JSON of the same value, keys that are repeated, missing or in another order.
+    for (const char* other : {"\"3\"", "3.0", "3e0", "+3", "03", "-3", "true", "[3]", "{}", " 3", ""})
+        CHECK(!with(R"("step":3)", std::string("\"step\":") + other).empty());
+    for (const char* other : {"\"2\"", "2.0", "02", "0x2", "[2]", "-2", "", "null", "2,"})
+        CHECK(!with(shape, std::string("\"shape\":[") + other + ",6]").empty());
+    for (const char* other : {"[2,6", "[2,6]]", "[2,6,]", "[,2,6]", "[2 ,6]", "[[2,6]]", "{}", "null", "\"[2,6]\""})
+        CHECK(!with(shape, std::string("\"shape\":") + other).empty());
+    refused(shape, "\"shape\":" + std::string(100000, '['), "no number where one must be");
+    refused(R"("parts":[)", R"("parts":[)" + std::string(100000, '['), "not '{\"first\":' where it must be");
+    refused(shape, shape + "," + shape, "not ',\"casts\":' where it must be");
+    refused("," + shape, "", "not ',\"shape\":' where it must be");
+    refused(R"("type":"float","bytes":4)", R"("bytes":4,"type":"float")", "not ',\"type\":' where it must be");
+    // Names.
+    refused(R"("tensor":"a")", R"("tensor":"")", "a tensor without a name");
+    refused(R"("tensor":"a")", R"("tensor":3)", "not '\"' where it must be");
+    refused(R"("type":"float")", R"("type":"two words")", "letters, digits and underscores alone");
+    for (const char* bytes : {"\xff", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\x80"})
+        refused(R"("tensor":"a")", std::string("\"tensor\":\"") + bytes + '"', "a name that is no UTF-8");
+    for (const char* bytes : {"\\n", "\\u0", "\\u000", "\\u00g0", "\\u0080", "\\u00c3\\u00a4", "\\u20ac", "\\ud83d", "\n", "\x01"})
+        CHECK(!with(R"("tensor":"a")", std::string("\"tensor\":\"") + bytes + '"').empty());
 
     std::mt19937_64 random(5);
     int read = 0;
@@ -719,7 +752,7 @@ TEST_CASE("receipt - a text with a right digest but wrong lines is refused with 
             switch (random() % 4) {
             case 0: changed.erase(at, length); break;
             case 1: changed.insert(at, changed.substr(from, length)); break;
-            case 2: changed[at] = "0123456789abcdefx[],- \"\\\n"[random() % 24]; break;
+            case 2: changed[at] = "0123456789abcdefx[]{}:,-\"\\\n"[random() % 27]; break;
             default: changed[at] = static_cast<char>(random()); break;
             }
         }

@@ -14,17 +14,17 @@ using namespace collprobe;
 
 namespace {
 
-step_record step_of(std::uint64_t step, const std::vector<suspect>& suspects = {})
+step_record step_of(std::uint64_t step, const std::vector<finding>& suspects = {})
 {
     step_record record = sample_step(step);
     record.calls.resize(2);
-    record.suspects = suspects;
+    record.findings = suspects;
     return record;
 }
 
-alarm_record alarm_of(std::uint64_t step, finding what, const std::vector<int>& ranks, advice action)
+finding alarm_of(std::uint64_t step, finding_kind what, const std::vector<int>& ranks, advice action)
 {
-    alarm_record raised;
+    finding raised;
     raised.step = step;
     raised.call = 1;
     raised.site.name = "wte";
@@ -53,8 +53,8 @@ TEST_CASE("a run without findings says among how much it found nothing")
 
 TEST_CASE("without alarms the verdict is the exact finding before the statistical, then the most frequent")
 {
-    const suspect norm{.rank = 1, .call = 0, .what = finding::gradient_norm, .exact = false};
-    const suspect nan{.rank = 2, .call = 1, .what = finding::non_finite, .site = {"a/train.cpp", "", 7, ""}};
+    const finding norm{.ranks = {1}, .call = 0, .what = finding_kind::gradient_norm, .exact = false};
+    const finding nan{.ranks = {2}, .call = 1, .what = finding_kind::non_finite, .site = {"a/train.cpp", "", 7, ""}};
     report::run_findings found;
     found.add(step_of(0, {norm}));
     found.add(step_of(1, {norm}));
@@ -63,8 +63,8 @@ TEST_CASE("without alarms the verdict is the exact finding before the statistica
     found.add(step_of(2, {nan, norm}));
     CHECK(found.verdict()
         == "Rank 2 sent NaN or infinity in 1 of 3 steps, step 2, bucket 1 (train.cpp:7). 1 other finding in the run.");
-    found.add(step_of(3, {{.call = 0, .what = finding::result_differs}}));
-    found.add(step_of(4, {{.call = 0, .what = finding::result_differs}}));
+    found.add(step_of(3, {{.call = 0, .what = finding_kind::result_differs}}));
+    found.add(step_of(4, {{.call = 0, .what = finding_kind::result_differs}}));
     CHECK(found.verdict()
         == "Some rank held other bits of a result than the other ranks in 2 of 5 steps, first in step 3, bucket 0. "
            "2 other findings in the run.");
@@ -79,8 +79,8 @@ TEST_CASE("with alarms the verdict is the one with the gravest advice")
     report::run_findings found;
     for (std::uint64_t step = 0; step < 10; ++step) {
         found.add(step_of(step));
-        found.add(alarm_of(step, finding::gradient_norm, {1}, advice::recheck));
-        if (step == 7) found.add(alarm_of(step, finding::result_differs, {0, 2}, advice::resync));
+        found.add(alarm_of(step, finding_kind::gradient_norm, {1}, advice::recheck));
+        if (step == 7) found.add(alarm_of(step, finding_kind::result_differs, {0, 2}, advice::resync));
     }
     CHECK(found.verdict()
         == "Ranks 0 and 2 held other bits of a result than the other ranks in 1 of 10 steps, step 7, bucket 1 'wte': "
@@ -97,13 +97,13 @@ TEST_CASE("where the gravest alarm names nobody, the verdict says with whom it b
     report::run_findings found;
     for (std::uint64_t step = 0; step < 10; ++step) {
         found.add(step_of(step));
-        if (step == 1) found.add(alarm_of(step, finding::gradient_norm, {0}, advice::recheck));
-        if (step == 3) found.add(alarm_of(step, finding::non_finite, {2}, advice::skip));
-        if (step == 4) found.add(alarm_of(step, finding::non_finite, {0, 1, 2}, advice::skip));
-        if (step >= 5) found.add(alarm_of(step, finding::non_finite, {}, advice::resync));
+        if (step == 1) found.add(alarm_of(step, finding_kind::gradient_norm, {0}, advice::recheck));
+        if (step == 3) found.add(alarm_of(step, finding_kind::non_finite, {2}, advice::skip));
+        if (step == 4) found.add(alarm_of(step, finding_kind::non_finite, {0, 1, 2}, advice::skip));
+        if (step >= 5) found.add(alarm_of(step, finding_kind::non_finite, {}, advice::resync));
     }
     CHECK(found.verdict()
-        == "Some rank sent NaN or infinity in 5 of 10 steps, first in step 5, bucket 1 'wte': resync from rank 0. "
+        == "Most ranks sent NaN or infinity in 5 of 10 steps, first in step 5, bucket 1 'wte': resync from rank 0. "
            "It began with rank 2 in step 3, bucket 1 'wte'. 2 other alarms in the run.");
 }
 
@@ -111,13 +111,13 @@ TEST_CASE("the verdict of what is told once says since when it lasts")
 {
     report::run_findings found;
     for (std::uint64_t step = 0; step < 40; ++step) found.add(step_of(step));
-    alarm_record raised = alarm_of(19, finding::zeros, {2}, advice::recheck);
+    finding raised = alarm_of(19, finding_kind::zeros, {2}, advice::recheck);
     raised.number.since = 4;
     found.add(raised);
     CHECK(found.verdict() == "Rank 2 sent zeros only, where others did not, since step 4, bucket 1 'wte': look closer, or repeat the step.");
     report::run_findings missing;
     missing.add(step_of(30));
-    raised = alarm_of(30, finding::call_missing, {}, advice::recheck);
+    raised = alarm_of(30, finding_kind::call_missing, {}, advice::recheck);
     raised.call = -1;
     raised.number = {.steps = 30, .since = 30};
     raised.statistic = 1;
@@ -133,11 +133,11 @@ TEST_CASE("what came behind the gravest alarm did not begin it")
     report::run_findings found;
     for (std::uint64_t step = 0; step < 10; ++step) {
         found.add(step_of(step));
-        if (step >= 2) found.add(alarm_of(step, finding::non_finite, {}, advice::resync));
-        if (step == 4) found.add(alarm_of(step, finding::non_finite, {2}, advice::skip));
+        if (step >= 2) found.add(alarm_of(step, finding_kind::non_finite, {}, advice::resync));
+        if (step == 4) found.add(alarm_of(step, finding_kind::non_finite, {2}, advice::skip));
     }
     CHECK(found.verdict()
-        == "Some rank sent NaN or infinity in 8 of 10 steps, first in step 2, bucket 1 'wte': resync from rank 0. "
+        == "Most ranks sent NaN or infinity in 8 of 10 steps, first in step 2, bucket 1 'wte': resync from rank 0. "
            "1 other alarm in the run.");
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("a repeated alarm keeps the strongest evidence and the gravest advice"
 {
     report::run_findings found;
     found.add(step_of(0));
-    alarm_record raised = alarm_of(0, finding::loss, {1}, advice::recheck);
+    finding raised = alarm_of(0, finding_kind::loss, {1}, advice::recheck);
     for (std::uint64_t step = 0; step < 3; ++step) {
         raised.step = step;
         raised.statistic = step == 1 ? 9 : 5;
@@ -166,8 +166,8 @@ TEST_CASE("memory is bounded whatever the run, and no finding is lost without a 
     report::run_findings found;
     const int more = static_cast<int>(report::run_findings::most) + 10;
     for (int i = 0; i < more; ++i) {
-        found.add(step_of(static_cast<std::uint64_t>(i), {{.rank = 0, .call = i, .what = finding::stale}}));
-        alarm_record raised = alarm_of(static_cast<std::uint64_t>(i), finding::stale, {0}, advice::skip);
+        found.add(step_of(static_cast<std::uint64_t>(i), {{.ranks = {0}, .call = i, .what = finding_kind::stale}}));
+        finding raised = alarm_of(static_cast<std::uint64_t>(i), finding_kind::stale, {0}, advice::skip);
         raised.call = i;
         found.add(raised);
     }
@@ -183,7 +183,7 @@ TEST_CASE("a summary says the same verdict")
     report::run_findings found;
     history.add(step_of(0));
     found.add(step_of(0));
-    history.add(alarm_of(0, finding::stale, {1}, advice::skip));
-    found.add(alarm_of(0, finding::stale, {1}, advice::skip));
+    history.add(alarm_of(0, finding_kind::stale, {1}, advice::skip));
+    found.add(alarm_of(0, finding_kind::stale, {1}, advice::skip));
     CHECK(history.summarize().verdict == found.verdict());
 }

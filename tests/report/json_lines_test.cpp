@@ -70,7 +70,7 @@ std::string write()
     const std::string path = folder.path("run.jsonl");
     report::sinks out(run_of_two(), report::json_lines(path), report::json_lines(""));
     out.put(step_with_call(collective::all_reduce, 1000, 3906)); // 1 ms
-    alarm_record raised;
+    finding raised;
     raised.step = 4;
     raised.ranks = {1};
     out.put(raised);

@@ -17,11 +17,12 @@ using testing::contains;
 
 namespace {
 
-step_record step_with_suspects()
+step_record step_with_findings()
 {
     step_record record = sample_step(3);
-    record.suspects = {{.rank = 2, .call = 1, .what = finding::non_finite, .statistic = 3, .index = 41},
-        {.rank = 0, .other_rank = 1, .what = finding::duplicate, .statistic = detail::infinity()}};
+    record.findings = {{.ranks = {2}, .call = 1, .what = finding_kind::non_finite, .statistic = 3, .index = 41},
+        {.ranks = {0, 2}, .other_rank = 0, .what = finding_kind::duplicate, .statistic = detail::infinity()}};
+    record.settle_findings();
     return record;
 }
 
@@ -29,19 +30,19 @@ step_record step_with_suspects()
 
 TEST_CASE("a step is one line with the members of the schema in their order")
 {
-    CHECK(report::json_line("strict", step_with_suspects())
+    CHECK(report::json_line("strict", step_with_findings())
         == "{\"schema\":1,\"kind\":\"step\",\"run\":\"strict\",\"step\":3,\"ranks\":3,"
            "\"loss\":{\"mean\":0.1,\"std\":0.3333333333333333,\"std_sample\":0.5,\"range\":"
            "2.25,\"by_rank\":[0.25,0.5,1]},"
            "\"grad_norm\":{\"mean\":1e-300,\"std\":12345.678901234567,\"cv\":0.125,\"by_rank\":[1,2,3]},"
            "\"cosine\":{\"mean_pairwise\":-0.25,\"pooled\":0.75,\"predicted\":\"nan\","
-           "\"leave_one_out\":[0.5,\"nan\",-0.5]},\"noise_scale\":\"nan\",\"suspects\":["
-           "{\"rank\":2,\"other_rank\":null,\"bucket\":1,\"check\":\"non_finite\",\"statistic\":3,"
-           "\"threshold\":0,"
-           "\"index\":41,\"exact\":true,\"false_alarms_per_step\":0,\"text\":\"3 elements are NaN or infinite\"},"
-           "{\"rank\":0,\"other_rank\":1,\"bucket\":null,\"check\":\"duplicate\",\"statistic\":\"inf\","
-           "\"threshold\":0,"
-           "\"index\":null,\"exact\":true,\"false_alarms_per_step\":0}]}\n");
+           "\"leave_one_out\":[0.5,\"nan\",-0.5]},\"noise_scale\":\"nan\",\"findings\":["
+           "{\"check\":\"non_finite\",\"ranks\":[2],\"other_rank\":null,\"bucket\":1,\"exact\":true,\"statistic\":3,"
+           "\"threshold\":0,\"index\":41,\"false_alarms_per_step\":0,\"damage\":\"input\",\"advice\":\"skip\",\"source\":null,"
+           "\"text\":\"in 3 elements, the first at index 41\"},"
+           "{\"check\":\"duplicate\",\"ranks\":[0,2],\"other_rank\":0,\"bucket\":null,\"exact\":true,\"statistic\":\"inf\","
+           "\"threshold\":0,\"index\":null,\"false_alarms_per_step\":0,\"damage\":\"duplicated_data\",\"advice\":\"recheck\",\"source\":null,"
+           "\"text\":\"the same bits as each other\"}]}\n");
 }
 
 TEST_CASE("a step tells how many calls were not probed, if any")
@@ -49,18 +50,18 @@ TEST_CASE("a step tells how many calls were not probed, if any")
     step_record record = sample_step(0);
     CHECK_FALSE(contains(report::json_line("strict", record), "unprobed_calls"));
     record.unprobed_calls = 7;
-    CHECK(contains(report::json_line("strict", record), ",\"unprobed_calls\":7,\"suspects\":[]}"));
+    CHECK(contains(report::json_line("strict", record), ",\"unprobed_calls\":7,\"findings\":[]}"));
 }
 
-TEST_CASE("a step tells of its audit, and a suspect of its call")
+TEST_CASE("a step tells of its audit, and a finding of its call")
 {
-    step_record record = step_with_suspects();
+    step_record record = step_with_findings();
     record.calls.resize(3);
     CHECK_FALSE(contains(report::json_line("strict", record), "audit"));
     record.calls[0].audit.checked = record.calls[2].audit.checked = record.calls[2].audit.sum_checked = true;
-    CHECK(contains(report::json_line("strict", record), ",\"audit\":{\"calls\":2,\"sums\":1},\"suspects\":["));
-    record.suspects[0].site = {"b/train.cpp", "", 88, "w\"te"};
-    CHECK(contains(report::json_line("strict", record), "\"index\":41,\"name\":\"w\\\"te\",\"line\":\"train.cpp:88\","));
+    CHECK(contains(report::json_line("strict", record), ",\"audit\":{\"calls\":2,\"sums\":1},\"findings\":["));
+    record.findings[0].site = {"b/train.cpp", "", 88, "w\"te"};
+    CHECK(contains(report::json_line("strict", record), "\"bucket\":1,\"name\":\"w\\\"te\",\"line\":\"train.cpp:88\",\"exact\":true,"));
 }
 
 TEST_CASE("a call has what each rank sent; counts that are zero everywhere are left out")
@@ -125,9 +126,9 @@ TEST_CASE("a decimal comma in the locale does not reach the file")
 TEST_CASE("a summary has the medians under the same names, its findings and the caller's numbers")
 {
     report::run_history history("mild");
-    history.add(step_with_suspects());
+    history.add(step_with_findings());
     history.add(sample_step(4));
-    history.add(step_with_suspects());
+    history.add(step_with_findings());
     const std::string line = report::json_line(
         history.summarize(), {{"test_accuracy", 0.5}, {"undefined", detail::not_a_number()}});
     CHECK(contains(line,
@@ -144,5 +145,5 @@ TEST_CASE("a run without steps is a line of undefined numbers")
 {
     const std::string line = report::json_line(report::run_history("none").summarize());
     CHECK(contains(line, "\"loss\":{\"mean\":\"nan\","));
-    CHECK(contains(line, "\"suspects\":[]"));
+    CHECK(contains(line, "\"findings\":[]"));
 }

@@ -152,8 +152,8 @@ TEST_CASE("each number of a run arrives, as rank 3 has it")
     const run_record run = sample_run::describe(3);
     prometheus_metrics metrics(run);
     for (int step = 0; step < sample_run::steps; ++step) metrics.add(sample_run::step(step));
-    for (int i = 0; i < 2; ++i) metrics.add(sample_run::alarm(finding::stale, 4));
-    alarm_record other = sample_run::alarm(finding::non_finite, 5);
+    for (int i = 0; i < 2; ++i) metrics.add(sample_run::alarm(finding_kind::stale, 4));
+    finding other = sample_run::alarm(finding_kind::non_finite, 5);
     other.ranks = {1, 5};
     other.call = 0;
     metrics.add(other);
@@ -191,16 +191,16 @@ TEST_CASE("no run gives a rank more series than the limit")
             record.calls[c].type = static_cast<element_type>(c % 8);
             record.calls[c].site.line = static_cast<unsigned>(c);
         }
-        for (const finding what : sample_run::all_findings) {
+        for (const finding_kind what : sample_run::all_findings) {
             for (int rank = -1; rank < sample_run::ranks; ++rank) {
-                record.suspects.push_back({.rank = rank, .other_rank = 7 - rank, .call = number % 64, .what = what});
+                record.findings.push_back({.ranks = {rank}, .other_rank = 7 - rank, .call = number % 64, .what = what});
             }
         }
         metrics.add(record);
-        for (const finding what : sample_run::all_findings) {
+        for (const finding_kind what : sample_run::all_findings) {
             for (int rank = -1; rank < sample_run::ranks; ++rank) {
                 for (const damage where : {damage::input, damage::reduce, damage::unknown}) {
-                    alarm_record raised = sample_run::alarm(what, number);
+                    finding raised = sample_run::alarm(what, number);
                     raised.call = (number + rank) % 64 - 1;
                     raised.where = where;
                     raised.action = static_cast<advice>((number + rank + 1) % 5);
@@ -234,7 +234,7 @@ TEST_CASE("the files of eight ranks have no series in common and the same help")
         run.device.clear(); // ranks on CPUs
         prometheus_metrics metrics(run);
         metrics.add(sample_run::step(0));
-        metrics.add(sample_run::alarm(finding::late, 0));
+        metrics.add(sample_run::alarm(finding_kind::late, 0));
         const std::string text = text_of(metrics, run);
         for (std::size_t at = 0, end = 0; at < text.size(); at = end + 1) {
             end = text.find('\n', at);
@@ -257,7 +257,7 @@ TEST_CASE("with all_ranks each rank has its own numbers")
     run.ranks = 1; // nobody has told
     prometheus_metrics metrics(run, {.all_ranks = true});
     metrics.add(sample_run::step(0));
-    metrics.add(sample_run::alarm(finding::late, 0));
+    metrics.add(sample_run::alarm(finding_kind::late, 0));
     const std::string text = text_of(metrics, run);
     CHECK(text.find("UUID") == text.npos);
     const std::string front = "{job=\"4711\",comm=\"data parallel\",rank=\"";
@@ -294,7 +294,7 @@ TEST_CASE("a gauge stays while steps do not measure it and goes when it is undef
         CHECK_MESSAGE(later.at(each) == measured.at(each), each);
     }
     // Measured, but undefined: every loss is NaN, and no gradient has a direction.
-    bare.suspects.push_back({.rank = 0, .what = finding::non_finite, .statistic = 1});
+    bare.findings.push_back({.ranks = {0}, .what = finding_kind::non_finite, .statistic = 1});
     bare.gradient_norms.assign(sample_run::ranks, 0);
     bare.gradient_norm.finite = sample_run::ranks;
     bare.gradient_norm.mean = 0;

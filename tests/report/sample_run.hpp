@@ -17,11 +17,11 @@ using namespace collprobe;
 
 inline constexpr int ranks = 8;
 inline constexpr int steps = 10;
-inline constexpr finding all_findings[] = {finding::non_finite, finding::duplicate, finding::stale,
-    finding::result_differs, finding::shard_differs, finding::value_differs, finding::sum_differs, finding::loss,
-    finding::gradient_norm, finding::cosine, finding::late, finding::quantisation, finding::codes_differ,
-    finding::unlike, finding::weights, finding::largest_magnitude, finding::overflow, finding::zeros,
-    finding::call_missing, finding::other_call, finding::value_repeats, finding::norm_differs, finding::unexplained};
+inline constexpr finding_kind all_findings[] = {finding_kind::non_finite, finding_kind::duplicate, finding_kind::stale,
+    finding_kind::result_differs, finding_kind::shard_differs, finding_kind::value_differs, finding_kind::sum_differs, finding_kind::loss,
+    finding_kind::gradient_norm, finding_kind::cosine, finding_kind::late, finding_kind::quantisation, finding_kind::codes_differ,
+    finding_kind::unlike, finding_kind::weights, finding_kind::largest_magnitude, finding_kind::overflow, finding_kind::zeros,
+    finding_kind::call_missing, finding_kind::other_call, finding_kind::value_repeats, finding_kind::norm_differs, finding_kind::unexplained};
 
 /// As `rank` knows it. Its ranks are those from 16 on of the job.
 inline run_record describe(int rank)
@@ -69,7 +69,7 @@ inline step_record step(int number)
         late.steps = number + 1;
         late.behind = r == 3 ? 2e6 : 1000.0 * r;
         record.lateness_by_rank.push_back(late);
-        record.evidence_by_rank.push_back({.metric = finding::gradient_norm,
+        record.evidence_by_rank.push_back({.metric = finding_kind::gradient_norm,
             .odds = r == 3 ? 345000.0 : 0.25,
             .recurrence = 2,
             .since = 1,
@@ -95,7 +95,7 @@ inline step_record step(int number)
             call.inputs[3].negative_infinity = 1;
             call.nonfinite = 3;
             call.results_agree = false;
-            record.suspects.push_back({.rank = 3, .call = c, .what = finding::non_finite, .statistic = 3, .index = 7,
+            record.findings.push_back({.ranks = {3}, .call = c, .what = finding_kind::non_finite, .statistic = 3, .index = 7,
                 .site = call.site});
         }
         record.calls.push_back(call);
@@ -104,9 +104,9 @@ inline step_record step(int number)
 }
 
 /// About call 1; it names rank 3.
-inline alarm_record alarm(finding what, int step_number)
+inline finding alarm(finding_kind what, int step_number)
 {
-    alarm_record raised;
+    finding raised;
     raised.step = static_cast<std::uint64_t>(step_number);
     raised.call = 1;
     raised.what = what;

@@ -45,7 +45,7 @@ public:
         CHECK(context.unix_ns >= to_->last_ns);
         to_->last_ns = context.unix_ns;
     }
-    void on_alarm(const alarm_record& raised, const record_context&) override
+    void on_alarm(const finding& raised, const record_context&) override
     {
         hear("alarm " + std::to_string(raised.step));
     }
@@ -85,9 +85,9 @@ private:
     std::atomic<int>* state_;
 };
 
-alarm_record alarm_of(std::uint64_t step)
+finding alarm_of(std::uint64_t step)
 {
-    alarm_record raised;
+    finding raised;
     raised.step = step;
     raised.ranks = {1, 2};
     return raised;
@@ -274,7 +274,7 @@ TEST_CASE("after the first records a put allocates nothing")
     step_record record = sample_step(1);
     record.calls.resize(5);
     for (call_record& call : record.calls) call.inputs.resize(8);
-    const alarm_record raised = alarm_of(1);
+    const finding raised = alarm_of(1);
     const auto round = [&] {
         for (int i = 0; i < 4; ++i) out.put(record);
         out.flush();

@@ -111,22 +111,22 @@ TEST_CASE("the comparison has a column per run and the medians of the same recor
     CHECK(contains(line_with(text, "cosine, mean over pairs"), "-0.25"));
     CHECK(line_with(text, "noise scale, in").back() == '-');
     CHECK(contains(line_with(text, "test accuracy"), "98.1 %"));
-    CHECK(contains(line_with(text, "suspect"), "0 of 1"));
+    CHECK(contains(line_with(text, "with findings"), "0 of 1"));
 }
 
-TEST_CASE("a step shows every rank and says what the suspects did")
+TEST_CASE("a step shows every rank and says what the checks found")
 {
     step_record record = sample_step(17);
-    record.suspects = {{.rank = 2, .call = 1, .what = finding::non_finite, .statistic = 3, .index = 41},
-        {.rank = 1, .other_rank = 2, .call = 0, .what = finding::duplicate, .statistic = 1},
-        {.rank = 0, .call = 0, .what = finding::gradient_norm,
+    record.findings = {{.ranks = {2}, .call = 1, .what = finding_kind::non_finite, .statistic = 3, .index = 41},
+        {.ranks = {1, 2}, .other_rank = 1, .call = 0, .what = finding_kind::duplicate, .statistic = 1},
+        {.ranks = {0}, .call = 0, .what = finding_kind::gradient_norm,
             .number = {.value = 3.1, .expected = 2, .usual_difference = 0.2, .steps = 384}}};
     const std::string text = report::step_table(record);
     CHECK(contains(text, "step 17\n"));
     CHECK(contains(line_with(text, "0.25"), "0     0.25"));
-    CHECK(contains(text, "rank 2, bucket 1: 3 elements are NaN or infinite, the first at index 41"));
-    CHECK(contains(text, "rank 1, bucket 0: the same bits as rank 2"));
-    CHECK(contains(text, "rank 0, bucket 0: the norm of its gradient, 3.1, is 1.1 above the 2 expected"));
+    CHECK(contains(text, "\nfinding: bucket 1: rank 2 sent NaN or infinity (non_finite): in 3 elements, the first at index 41\n"));
+    CHECK(contains(text, "\nfinding: bucket 0: ranks 1 and 2 sent the data of another rank (duplicate): the same bits as each other\n"));
+    CHECK(contains(text, "\nfinding: bucket 0: rank 0 had a gradient norm that stands out (gradient_norm): the norm of its gradient, 3.1, is 1.1 above the 2 expected"));
 
     CHECK_FALSE(contains(text, "not looked at"));
     record.calls.resize(2);
@@ -138,18 +138,18 @@ TEST_CASE("a step shows every rank and says what the suspects did")
     summary_mode.gradient_norms.clear();
     const std::string short_text = report::step_table(summary_mode);
     CHECK_FALSE(contains(short_text, "gradient norm  "));
-    CHECK(contains(short_text, "rank 2, bucket 1"));
+    CHECK(contains(short_text, "bucket 1: rank 2"));
     CHECK(contains(short_text, "not looked at: 3 of 5 calls"));
 }
 
 TEST_CASE("a call is told by its name, or by the line that made it")
 {
-    suspect found{.rank = 2, .call = 9, .what = finding::stale};
-    CHECK(report::describe(found) == "rank 2, bucket 9: sent the same bits as in the last step that had this call");
+    finding found{.ranks = {2}, .call = 9, .what = finding_kind::stale};
+    CHECK(report::describe(found) == "bucket 9: rank 2 sent the same data as in the last such call (stale)");
     found.site = {"/a/b/train.cpp", "f", 88};
-    CHECK(report::describe(found) == "rank 2, bucket 9 (train.cpp:88): sent the same bits as in the last step that had this call");
+    CHECK(report::describe(found) == "bucket 9 (train.cpp:88): rank 2 sent the same data as in the last such call (stale)");
     found.site.name = "wte";
-    CHECK(report::describe(found) == "rank 2, bucket 9 'wte': sent the same bits as in the last step that had this call");
+    CHECK(report::describe(found) == "bucket 9 'wte': rank 2 sent the same data as in the last such call (stale)");
     const call_site here = call_site::named("wte");
     CHECK(std::string(here.name) == "wte");
     CHECK(here.line == __LINE__ - 2);
@@ -166,15 +166,17 @@ TEST_CASE("the pooled cosine is shown where no rank has its own")
 
 TEST_CASE("every check is described with rank and bucket")
 {
-    for (const finding what : {finding::non_finite, finding::duplicate, finding::stale, finding::result_differs,
-             finding::shard_differs, finding::value_differs, finding::sum_differs, finding::loss,
-             finding::gradient_norm, finding::cosine, finding::late, finding::quantisation, finding::codes_differ,
-             finding::unlike, finding::weights, finding::largest_magnitude, finding::overflow, finding::zeros,
-             finding::call_missing, finding::other_call, finding::value_repeats, finding::norm_differs,
-             finding::unexplained}) {
-        const std::string text = report::describe({.rank = 5, .call = 3, .what = what});
-        CHECK(contains(text, "rank 5, bucket 3: "));
-        CHECK(text.size() > std::string("rank 5, bucket 3: ").size());
+    for (const finding_kind what : {finding_kind::non_finite, finding_kind::duplicate, finding_kind::stale, finding_kind::result_differs,
+             finding_kind::shard_differs, finding_kind::value_differs, finding_kind::sum_differs, finding_kind::loss,
+             finding_kind::gradient_norm, finding_kind::cosine, finding_kind::late, finding_kind::quantisation, finding_kind::codes_differ,
+             finding_kind::unlike, finding_kind::weights, finding_kind::largest_magnitude, finding_kind::overflow, finding_kind::zeros,
+             finding_kind::call_missing, finding_kind::other_call, finding_kind::value_repeats, finding_kind::norm_differs,
+             finding_kind::unexplained}) {
+        const std::string text = report::describe({.ranks = {5}, .call = 3, .what = what});
+        CHECK(contains(text, "bucket 3: rank 5 "));
+        CHECK(contains(text, name(what)));
+        CHECK_FALSE(contains(text, "{")); // all is filled in
+        CHECK_FALSE(contains(report::describe({.call = 3, .what = what}), "{"));
     }
 }
 
@@ -186,83 +188,95 @@ TEST_CASE("a call that some ranks have no part in is told where a check names it
     call.without_result = 2;
     record.calls = {call_record(), call};
     CHECK(!contains(report::step_table(record), "got no result"));
-    record.suspects = {{.rank = 1, .call = 1, .what = finding::result_differs}};
+    record.findings = {{.ranks = {1}, .call = 1, .what = finding_kind::result_differs}};
     CHECK(contains(report::step_table(record), "\nnote: bucket 1: 1 rank sent nothing, 2 ranks got no result\n"));
 }
 
 TEST_CASE("of values that are digests no number is told")
 {
-    suspect found{.rank = 7, .other_rank = 0, .what = finding::value_repeats, .site = call_site::named("samples"),
+    finding found{.ranks = {7}, .other_rank = 0, .what = finding_kind::value_repeats, .site = call_site::named("samples"),
         .number = {.value = 4.5e18, .expected = 4.5e18, .since = 4}};
-    CHECK(report::describe(found) == "rank 7, 'samples': has had the value of rank 0 since step 4; each must have its own");
-    found.what = finding::value_differs;
-    CHECK(report::describe(found) == "rank 7, 'samples': has another value than most ranks, since step 4");
+    CHECK(report::describe(found)
+        == "'samples': rank 7 held the value of another rank, where each must have its own (value_repeats): since step 4");
+    found.what = finding_kind::value_differs;
+    CHECK(report::describe(found)
+        == "'samples': rank 7 held another value than the other ranks, where all must have the same (value_differs): since step 4");
+    found.number = {.value = 2, .expected = 3, .since = 4}; // the control
+    CHECK(contains(report::describe(found), " (value_differs): 2, most ranks have 3, since step 4"));
+    found.number.expected = 2.00001;
+    CHECK(contains(report::describe(found), " (value_differs): other bits of 2, since step 4"));
 }
 
 TEST_CASE("a finding without a rank says so")
 {
-    CHECK(report::describe({.call = 3, .what = finding::result_differs}) == "no rank named, bucket 3: the ranks hold different bits of the result; which are right is not known");
+    CHECK(report::describe({.call = 3, .what = finding_kind::result_differs}) 
+        == "bucket 3: some rank held other bits of a result than the other ranks (result_differs): which bits are right is not known");
     const unusual_number number{.value = 8, .expected = 7, .usual_difference = 0.5, .steps = 384};
-    CHECK(report::describe({.what = finding::loss, .number = number})
-        == "no rank named, whole step: a loss, 8, is 1 above the 7 expected from the other ranks; the largest such difference "
+    CHECK(report::describe({.what = finding_kind::loss, .number = number})
+        == "whole step: some rank had a loss that stands out (loss): a loss, 8, is 1 above the 7 expected from the other ranks; the largest such difference "
            "in the last 384 steps was 0.5");
 }
 
 TEST_CASE("an unusual number is told with what was expected, and with the largest difference of late")
 {
-    const auto text_of = [](finding what, int call, const unusual_number& number) {
-        return report::describe({.rank = 5, .call = call, .what = what, .number = number});
+    const auto text_of = [](finding_kind what, int call, const unusual_number& number) {
+        return report::describe({.ranks = {5}, .call = call, .what = what, .number = number});
     };
     const std::string rest = " expected from the other ranks; the largest such difference in the last 384 steps was ";
     unusual_number number{.value = 3.1, .expected = 2, .usual_difference = 0.2, .steps = 384};
-    CHECK(text_of(finding::loss, -1, number) == "rank 5, whole step: its loss, 3.1, is 1.1 above the 2" + rest + "0.2");
-    CHECK(text_of(finding::gradient_norm, 3, number)
-        == "rank 5, bucket 3: the norm of its gradient, 3.1, is 1.1 above the 2" + rest + "0.2");
-    CHECK(contains(text_of(finding::gradient_norm, -1, number), "whole gradient, 3.1, is 1.1 above the 2" + rest));
-    CHECK(text_of(finding::largest_magnitude, 3, number)
-        == "rank 5, bucket 3: the largest element of its gradient, 3.1, is 1.1 above the 2" + rest + "0.2");
+    CHECK(text_of(finding_kind::loss, -1, number) == "whole step: rank 5 had a loss that stands out (loss): its loss, 3.1, is 1.1 above the 2" + rest + "0.2");
+    CHECK(text_of(finding_kind::gradient_norm, 3, number)
+        == "bucket 3: rank 5 had a gradient norm that stands out (gradient_norm): the norm of its gradient, 3.1, is 1.1 above the 2" + rest + "0.2");
+    CHECK(contains(text_of(finding_kind::gradient_norm, -1, number), "whole gradient, 3.1, is 1.1 above the 2" + rest));
+    CHECK(text_of(finding_kind::largest_magnitude, 3, number)
+        == "bucket 3: rank 5 had a gradient element whose size stands out (largest_magnitude): the largest element of its gradient, 3.1, is 1.1 above the 2" + rest + "0.2");
     const unusual_number lateness{.value = 12e6, .expected = -2e6, .usual_difference = 25000, .steps = 384};
-    CHECK(contains(text_of(finding::late, -1, lateness), "12 ms, is 14 ms above the -2 ms" + rest + "0.025 ms"));
+    CHECK(contains(text_of(finding_kind::late, -1, lateness), "12 ms, is 14 ms above the -2 ms" + rest + "0.025 ms"));
     number.value = -0.25;
-    CHECK(text_of(finding::cosine, -1, number)
-        == "rank 5, whole step: the cosine of its gradient with the others', -0.25, is 2.25 below the 2" + rest + "0.2");
-    CHECK_FALSE(contains(text_of(finding::cosine, -1, number), "since step"));
+    CHECK(text_of(finding_kind::cosine, -1, number)
+        == "whole step: rank 5 had a gradient in a direction that stands out (cosine): the cosine of its gradient with the others', -0.25, is 2.25 below the 2" + rest + "0.2");
+    CHECK_FALSE(contains(text_of(finding_kind::cosine, -1, number), "since step"));
     number.is_new_level = true;
     number.since = 1204;
-    CHECK(contains(text_of(finding::cosine, -1, number), "was 0.2; so since step 1,204, and not told again while"));
+    CHECK(contains(text_of(finding_kind::cosine, -1, number), "was 0.2; so since step 1,204, and not told again while"));
 }
 
 TEST_CASE("NaN that most ranks have is told with its first step")
 {
-    suspect spread{.what = finding::non_finite, .statistic = 6};
+    finding spread{.what = finding_kind::non_finite, .statistic = 6};
     spread.number = {.is_new_level = true, .since = 1204};
-    CHECK(contains(report::describe(spread), "whole step: 6 ranks have NaN or infinity; most ranks have had it since step "));
-    CHECK(contains(report::describe(spread), " since step 1,204"));
+    CHECK(report::describe(spread)
+        == "whole step: most ranks sent NaN or infinity (non_finite): 6 ranks; most have done so since step 1,204, so the weights have it");
+    spread.ranks = {2}; // the control: a loss, and elements
     spread.number = {};
-    CHECK(contains(report::describe(spread), ", whole step: 6 elements are NaN or infinite"));
+    CHECK(report::describe(spread) == "whole step: rank 2 sent NaN or infinity (non_finite): in its loss");
+    spread.call = 0;
+    CHECK(report::describe(spread) == "bucket 0: rank 2 sent NaN or infinity (non_finite): in 6 elements");
 }
 
 TEST_CASE("a duplicate is described with the other rank")
 {
-    CHECK(report::describe({.rank = 6, .other_rank = 5, .call = 3, .what = finding::duplicate})
-        == "rank 6, bucket 3: the same bits as rank 5");
+    CHECK(report::describe({.ranks = {6}, .other_rank = 5, .call = 3, .what = finding_kind::duplicate})
+        == "bucket 3: rank 6 sent the data of another rank (duplicate): the same bits as rank 5");
+    CHECK(report::describe({.ranks = {5}, .other_rank = 5, .call = 3, .what = finding_kind::duplicate})
+        == "bucket 3: rank 5 sent the data of another rank (duplicate): the same bits as another rank");
 }
 
 TEST_CASE("damaged codes are described with their sender, and damaged results with the coherence")
 {
-    CHECK(report::describe({.rank = 1, .other_rank = 3, .call = 2, .what = finding::codes_differ, .statistic = 1})
-        == "rank 1, bucket 2: received other codes than rank 3 sent");
-    CHECK(report::describe({.call = 2, .what = finding::codes_differ, .statistic = 500, .threshold = 8})
-        == "no rank named, bucket 2: the result is off by more than codes can be, coherence 500, limit 8");
+    CHECK(report::describe({.ranks = {1}, .other_rank = 3, .call = 2, .what = finding_kind::codes_differ, .statistic = 1})
+        == "bucket 2: rank 1 received other codes than were sent (codes_differ): those of rank 3");
+    CHECK(report::describe({.call = 2, .what = finding_kind::codes_differ, .statistic = 500, .threshold = 8})
+        == "bucket 2: some rank received other codes than were sent (codes_differ): the result is off by more than codes can be, coherence 500, limit 8");
 }
 
 TEST_CASE("evidence over the run is told as odds")
 {
-    rank_evidence of{.metric = finding::gradient_norm, .call = 3, .odds = 345678.9, .recurrence = 1e9, .since = 1204, .extreme = 37};
+    rank_evidence of{.metric = finding_kind::gradient_norm, .call = 3, .odds = 345678.9, .recurrence = 1e9, .since = 1204, .extreme = 37};
     CHECK(report::describe(of)
         == "the norm of its gradient was the largest in 37 steps since step 1,204; 1 : 340,000 against chance");
-    CHECK(report::describe({.rank = 5, .call = 3, .what = finding::unlike, .evidence = of})
-        == "rank 5, bucket 3: unlike the other ranks: " + report::describe(of));
+    CHECK(report::describe({.ranks = {5}, .call = 3, .what = finding_kind::unlike, .evidence = of})
+        == "bucket 3: rank 5 was unlike the other ranks over many steps (unlike): " + report::describe(of));
     of.call = -1;
     of.side = rank_side::farthest;
     of.odds = 12.7;
@@ -272,11 +286,11 @@ TEST_CASE("evidence over the run is told as odds")
         == "the norm of its whole gradient was among the 8 farthest from the others' in 1 step since step 1,204; "
            "1 : 12 against chance, and chance does so once in 1,000,000,000 steps");
     of.odds = 0.5;
-    of.metric = finding::late;
+    of.metric = finding_kind::late;
     of.side = rank_side::largest;
     of.recurrence = 3e20;
     CHECK(report::describe(of)
-        == "its arrival at the calls was among the 8 last in 1 step since step 1,204; chance does so once in 3.0e+20 steps");
+        == "its delay at the calls was among the 8 largest in 1 step since step 1,204; chance does so once in 3.0e+20 steps");
     CHECK(report::detail::round_count(0) == "0");
     CHECK(report::detail::round_count(99.9) == "99");
     CHECK(report::detail::round_count(101) == "100");
@@ -301,31 +315,30 @@ TEST_CASE("ranks that hold the same bits have one line for a group of ranks and 
     record.begin(3, 8, report_mode::gather, 4);
     record.calls[2].call = collective::reduce_scatter;
     const auto add = [&](int call, const std::vector<int>& ranks) {
-        for (const int rank : ranks) {
-            record.suspects.push_back({.rank = rank, .other_rank = rank == ranks[0] ? ranks[1] : ranks[0], .call = call,
-                .what = finding::duplicate, .statistic = 1});
-        }
+        for (const int rank : ranks)
+            record.add({.ranks = {rank}, .other_rank = ranks[0], .call = call, .what = finding_kind::duplicate, .statistic = 1});
     };
-    const auto suspects = [&] {
+    const auto findings = [&] {
         const std::string table = report::step_table(record);
-        return table.substr(table.find("suspect: "));
+        return table.substr(table.find("finding: "));
     };
     for (const int call : {0, 1, 2}) add(call, {0, 1, 2, 3, 4, 5, 6, 7});
-    CHECK(suspects() == "suspect: ranks 0, 1, 2 and 5 more, bucket 0 and 1 more all_reduce: the same bits as each other\n"
-        "suspect: ranks 0, 1, 2 and 5 more, bucket 2: the same bits as each other\n");
-    record.suspects.clear();
-    record.suspects.push_back({.rank = 1, .call = 0, .what = finding::non_finite, .statistic = 1});
+    const std::string copies = " sent the data of another rank (duplicate): the same bits as each other";
+    CHECK(findings() == "finding: bucket 0: ranks 0, 1, 2, 3, 4, 5, 6 and 7" + copies + "; and in 1 more all_reduce\n"
+        "finding: bucket 2: ranks 0, 1, 2, 3, 4, 5, 6 and 7" + copies + '\n');
+    record.findings.clear();
+    record.findings.push_back({.ranks = {1}, .call = 0, .what = finding_kind::non_finite, .statistic = 1});
     add(0, {1, 6});
     add(0, {2, 4});
     add(1, {2, 4});
     add(3, {1, 4});
-    record.suspects.push_back({.rank = 7, .call = 3, .what = finding::stale, .statistic = 1});
-    CHECK(suspects() == "suspect: rank 1, bucket 0: 1 element is NaN or infinite\n"
-        "suspect: ranks 1, 6, bucket 0: the same bits as each other\n"
-        "suspect: ranks 2, 4, bucket 0 and 1 more all_reduce: the same bits as each other\n"
-        "suspect: ranks 1, 4, bucket 3: the same bits as each other\n"
-        "suspect: rank 7, bucket 3: sent the same bits as in the last step that had this call\n");
-    CHECK(record.suspects.size() == 10);
+    record.findings.push_back({.ranks = {7}, .call = 3, .what = finding_kind::stale, .statistic = 1});
+    CHECK(findings() == "finding: bucket 0: rank 1 sent NaN or infinity (non_finite): in 1 element\n"
+        "finding: bucket 0: ranks 1 and 6" + copies + "\n"
+        "finding: bucket 0: ranks 2 and 4" + copies + "; and in 1 more all_reduce\n"
+        "finding: bucket 3: ranks 1 and 4" + copies + "\n"
+        "finding: bucket 3: rank 7 sent the same data as in the last such call (stale)\n");
+    CHECK(record.findings.size() == 6);
 }
 
 TEST_CASE("a rank that is unlike by its lateness is told with its median, and no other rank is")
@@ -334,16 +347,17 @@ TEST_CASE("a rank that is unlike by its lateness is told with its median, and no
     record.lateness.last = 6;
     record.lateness_by_rank.resize(8);
     record.lateness_by_rank[6] = {
-        .steps = 90, .latest = 5e6, .behind = 2e6, .behind_before = 1.5e6, .share_last = 0.75, .gain = 1, .gain_before = 1};
+        .steps = 90, .latest = 5e6, .behind = 2e6, .behind_before = 1.5e6, .share_last = 0.75, .gain = 1.25e6, .gain_before = 1e6};
     record.evidence_by_rank.resize(8);
     const auto text = [&] { return report::step_table(record) + report::json_line("", record); };
     CHECK_FALSE(contains(text(), "\nlate: "));
     CHECK(contains(text(), "\"late\":[]"));
-    record.evidence_by_rank[6] = {.metric = finding::loss, .odds = 1000, .unlike = true};
+    record.evidence_by_rank[6] = {.metric = finding_kind::loss, .odds = 1000, .unlike = true};
     CHECK_FALSE(contains(text(), "\nlate: "));
     CHECK(contains(text(), "\"late\":[]"));
-    record.evidence_by_rank[6].metric = finding::late;
-    CHECK(contains(text(), "\nlate: rank 6, by 2 ms in the median of 90 steps, 1.5 ms of it between the calls; last in 75 % of them\n"));
+    record.evidence_by_rank[6].metric = finding_kind::late;
+    CHECK(contains(text(), "\nlate: rank 6, by 2 ms in the median of 90 steps, 1.5 ms of it between the calls; last in 75 % of them; "
+                           "a step would be 1.25 ms shorter if rank 6 came with the next\n"));
     CHECK(contains(text(), "\"late\":[{\"rank\":6,\"behind\":2"));
     record.evidence_by_rank[6].unlike = false;
     CHECK_FALSE(contains(text(), "\nlate: "));
@@ -351,19 +365,36 @@ TEST_CASE("a rank that is unlike by its lateness is told with its median, and no
     CHECK(contains(text(), "\"late\":[]"));
 }
 
+TEST_CASE("table and JSON say how much shorter a step would be if its last rank came with the next")
+{
+    step_record record = sample_step(17);
+    record.lateness = {.calls = 3, .present = 8, .last = 6, .behind = 2e6, .behind_before = 1e6, .stands_out = true};
+    record.lateness_by_rank.resize(8);
+    record.lateness_by_rank[6].gain = 12e6;
+    record.lateness_by_rank[6].gain_before = 9e6;
+    const std::string sentence = "last to the calls: rank 6 came 2 ms after the median of the other ranks; they waited for it; "
+                                 "a step would be 12 ms shorter if rank 6 came with the next";
+    CHECK(contains(report::step_table(record), '\n' + sentence + '\n'));
+    CHECK(contains(report::json_line("", record), "\"stands_out\":true,\"gain\":1.2e+07,\"gain_before\":9e+06,\"latest\":["));
+    for (const double none : {detail::not_a_number(), 0.0}) { // the control
+        record.lateness_by_rank[6].gain = none;
+        CHECK(contains(report::step_table(record), "they waited for it\n"));
+    }
+}
+
 TEST_CASE("the list of findings names the steps and is bounded")
 {
     report::run_history history;
     for (std::uint64_t step = 10; step < 13; ++step) {
         step_record record = sample_step(step);
-        record.suspects = {{.rank = 3, .call = 1, .what = finding::stale}};
+        record.findings = {{.ranks = {3}, .call = 1, .what = finding_kind::stale}};
         for (int rank = 0; rank < 30 && step == 11; ++rank) {
-            record.suspects.push_back({.rank = rank, .call = 9, .what = finding::stale});
+            record.findings.push_back({.ranks = {rank}, .call = 9, .what = finding_kind::stale});
         }
         history.add(record);
     }
     const std::string text = report::finding_list(history.summarize(), 5);
     CHECK(contains(text,
-        "step 10: rank 3, bucket 1: sent the same bits as in the last step that had this call (and 2 more steps, up to step 12)\n"));
+        "step 10: bucket 1: rank 3 sent the same data as in the last such call (stale) (and 2 more steps, up to step 12)\n"));
     CHECK(contains(text, "... and 26 more\n"));
 }

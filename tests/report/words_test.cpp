@@ -7,7 +7,6 @@
 #include <doctest/doctest.h>
 
 #include <collprobe/detail/math.hpp>
-#include <collprobe/report/detail/evidence.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 
@@ -71,10 +70,13 @@ TEST_CASE("random bytes become text that stays as it is")
 
 TEST_CASE("every finding has a phrase of its own")
 {
-    for (int a = 0; a <= static_cast<int>(finding::unexplained); ++a) {
-        CHECK(std::string(report::phrase(static_cast<finding>(a))) != "was named");
+    for (int a = 0; a <= static_cast<int>(finding_kind::unexplained); ++a) {
+        const finding_facts& one = facts_of(static_cast<finding_kind>(a));
+        CHECK(std::string(one.name).size() > 3);
         for (int b = 0; b < a; ++b) {
-            CHECK(std::string(report::phrase(static_cast<finding>(a))) != report::phrase(static_cast<finding>(b)));
+            const finding_facts& other = facts_of(static_cast<finding_kind>(b));
+            CHECK(std::string(one.name) != other.name);
+            CHECK(std::string(one.sentence.named) != other.sentence.named);
         }
     }
 }
@@ -85,9 +87,9 @@ TEST_CASE("a record's counts are told as integers, whatever they are")
     const double values[] = {detail::not_a_number(), -infinity, -1e300, -1, -0.0, 0, 0.5, 2, 0x1p63, 0x1p64, infinity};
     const std::uint64_t counts[] = {0, 0, 0, 0, 0, 0, 0, 2, std::uint64_t{1} << 63, ~std::uint64_t{0}, ~std::uint64_t{0}};
     for (std::size_t i = 0; i < 11; ++i) CHECK(report::detail::count_of(values[i]) == counts[i]);
-    for (int what = 0; what <= static_cast<int>(finding::unexplained); ++what) {
+    for (int what = 0; what <= static_cast<int>(finding_kind::unexplained); ++what) {
         for (const double value : values) {
-            suspect named{.rank = 1, .call = 0, .what = static_cast<finding>(what), .statistic = value};
+            finding named{.ranks = {1}, .call = 0, .what = static_cast<finding_kind>(what), .statistic = value};
             named.number = {.value = value, .expected = value};
             CHECK(!report::describe(named).empty());
             named.number.is_new_level = true;

@@ -44,7 +44,7 @@ void write_run(const run_record& run, const Sink& sink, report_mode mode = repor
         }
         out.put(record);
         if (number == 4) {
-            for (const finding what : sample_run::all_findings) out.put(sample_run::alarm(what, number));
+            for (const finding_kind what : sample_run::all_findings) out.put(sample_run::alarm(what, number));
         }
     }
     out.close();

@@ -62,14 +62,14 @@ public:
             require(x.audit.where == y.audit.where, of + "where");
         }
         // What most ranks have for the second step in a row, a gather tells once, without calls and ranks.
-        if (!ranks_of(a_, finding::non_finite).contains({-1, -1})) {
-            require(subset(ranks_of(b_, finding::non_finite), ranks_of(a_, finding::non_finite)), "ranks not finite");
-            require(calls_of(a_, finding::non_finite) == calls_of(b_, finding::non_finite), "calls not finite");
+        if (!ranks_of(a_, finding_kind::non_finite).contains({-1, -1})) {
+            require(subset(ranks_of(b_, finding_kind::non_finite), ranks_of(a_, finding_kind::non_finite)), "ranks not finite");
+            require(calls_of(a_, finding_kind::non_finite) == calls_of(b_, finding_kind::non_finite), "calls not finite");
         }
-        places differing = calls_of(a_, finding::result_differs);
-        differing.merge(calls_of(a_, finding::shard_differs));
-        places summed = calls_of(b_, finding::result_differs);
-        summed.merge(calls_of(b_, finding::shard_differs));
+        places differing = calls_of(a_, finding_kind::result_differs);
+        differing.merge(calls_of(a_, finding_kind::shard_differs));
+        places summed = calls_of(b_, finding_kind::result_differs);
+        summed.merge(calls_of(b_, finding_kind::shard_differs));
         // The audit of a gather compares the shards of an all-gather also where inputs are not finite.
         for (std::size_t c = 0; c < a_.calls.size(); ++c) {
             if (a_.calls[c].call == collective::all_gather && a_.calls[c].nonfinite != 0)
@@ -77,7 +77,7 @@ public:
         }
         require(overflows_of(a_) == overflows_of(b_), "overflows");
         require(differing == summed, "results differ: " + in_words(differing) + "and " + in_words(summed));
-        require(calls_of_alike(a_, finding::sum_differs) == calls_of_alike(b_, finding::sum_differs), "sums differ");
+        require(calls_of_alike(a_, finding_kind::sum_differs) == calls_of_alike(b_, finding_kind::sum_differs), "sums differ");
         return text_;
     }
 
@@ -113,34 +113,37 @@ private:
         require(std::fabs(a.maximum - b.maximum) <= 0x1p-31 * std::fabs(a.maximum), what + ".maximum");
         require(std::fabs(a.minimum - b.minimum) <= 0x1p-31 * std::fabs(a.minimum), what + ".minimum");
     }
-    static places ranks_of(const step_record& of, finding what)
+    static places ranks_of(const step_record& of, finding_kind what)
     {
         places found;
-        for (const suspect& each : of.suspects)
-            if (each.what == what) found.insert({each.call, each.rank});
+        for (const finding& each : of.findings) {
+            if (each.what != what) continue;
+            if (!each.is_named()) found.insert({each.call, -1});
+            for (const int rank : each.ranks) found.insert({each.call, rank});
+        }
         return found;
     }
-    static places calls_of(const step_record& of, finding what)
+    static places calls_of(const step_record& of, finding_kind what)
     {
         places found;
-        for (const suspect& each : of.suspects)
+        for (const finding& each : of.findings)
             if (each.what == what) found.insert({each.call, 0});
         return found;
     }
     /// Of a scatter a gather names each part that overflows, a summary the worst.
     static places overflows_of(const step_record& of)
     {
-        places found = calls_of_alike(of, finding::overflow);
-        for (const suspect& each : of.suspects) {
-            if (each.what == finding::overflow && each.rank < 0 && of.calls[static_cast<std::size_t>(each.call)].results_agree)
+        places found = calls_of_alike(of, finding_kind::overflow);
+        for (const finding& each : of.findings) {
+            if (each.what == finding_kind::overflow && each.rank() < 0 && of.calls[static_cast<std::size_t>(each.call)].results_agree)
                 found.insert({each.call, static_cast<int>(each.statistic)});
         }
         return found;
     }
-    static places calls_of_alike(const step_record& of, finding what)
+    static places calls_of_alike(const step_record& of, finding_kind what)
     {
         places found;
-        for (const suspect& each : of.suspects) {
+        for (const finding& each : of.findings) {
             if (each.what == what && of.calls[static_cast<std::size_t>(each.call)].results_agree) found.insert({each.call, 0});
         }
         return found;

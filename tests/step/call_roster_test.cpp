@@ -42,7 +42,7 @@ probed_call unnamed(std::uint64_t count, unsigned line = 88, collective what = c
 }
 
 struct told {
-    std::vector<std::string> suspects;
+    std::vector<std::string> findings;
     std::vector<std::string> notes;
 };
 
@@ -55,13 +55,13 @@ public:
         record_.begin(step_++, 4, report_mode::gather, calls.size());
         roster_.judge({calls.data(), calls.size()}, with_places_, with_integers, unseen, record_);
         told found;
-        for (const suspect& each : record_.suspects) {
-            CHECK(each.what == finding::call_missing);
-            CHECK(each.rank == -1);
+        for (const finding& each : record_.findings) {
+            CHECK(each.what == finding_kind::call_missing);
+            CHECK(each.rank() == -1);
             CHECK(each.call == -1);
             CHECK(each.exact);
             CHECK(each.number.since == record_.step);
-            found.suspects.push_back(report::describe(each));
+            found.findings.push_back(report::describe(each));
         }
         for (const missing_call& each : record_.missing_calls) found.notes.push_back(report::describe(each));
         return found;
@@ -74,7 +74,7 @@ public:
         for (std::uint64_t s = 0; s < steps / COLLPROBE_TEST_UNLESS_SANITIZED(1, 10); ++s) {
             const told found = make(calls(s));
             CAPTURE(s);
-            REQUIRE(found.suspects == std::vector<std::string>{});
+            REQUIRE(found.findings == std::vector<std::string>{});
             notes += found.notes.size();
         }
         CHECK(notes <= most_notes);
@@ -97,16 +97,16 @@ using texts = std::vector<std::string>;
 TEST_CASE("a call that is not made from step 30 on is a suspect of step 30, once")
 {
     program of;
-    for (int s = 0; s < 30; ++s) CHECK(of.make(whole).suspects.empty());
+    for (int s = 0; s < 30; ++s) CHECK(of.make(whole).findings.empty());
     const told found = of.make(without_wpe);
-    CHECK(found.suspects
-        == texts{"all ranks, whole step: since step 30 without all_reduce 'wpe' (1,024 elements of float), made in all 30 steps before"});
+    CHECK(found.findings
+        == texts{"whole step: the ranks left out calls that all steps before had (call_missing): since step 30 without all_reduce 'wpe' (1,024 elements of float), made in all 30 steps before"});
     CHECK(found.notes.empty());
-    for (int s = 31; s < 100; ++s) CHECK(of.make(without_wpe).suspects.empty());
+    for (int s = 31; s < 100; ++s) CHECK(of.make(without_wpe).findings.empty());
     // It comes back, and goes again: a pattern.
     for (int s = 0; s < 100; ++s) {
         const told later = of.make(s / 10 % 2 == 0 ? whole : without_wpe);
-        CHECK(later.suspects.empty());
+        CHECK(later.findings.empty());
         CHECK(later.notes.empty());
     }
 }
@@ -116,13 +116,13 @@ TEST_CASE("a call that is not made from step 1 on is a note of step 1")
     program of;
     of.make(whole);
     const told found = of.make(without_wpe);
-    CHECK(found.suspects.empty());
+    CHECK(found.findings.empty());
     CHECK(found.notes
         == texts{"since step 1 without all_reduce 'wpe' (1,024 elements of float), made in the step before"});
     for (int s = 2; s < 60; ++s) CHECK(of.make(without_wpe).notes.empty());
     program later;
     for (int s = 0; s < 3; ++s) later.make(whole);
-    CHECK(later.make(without_wpe).suspects.size() == 1);
+    CHECK(later.make(without_wpe).findings.size() == 1);
 }
 
 TEST_CASE("calls without names are told by their line, or by their form alone")
@@ -131,8 +131,8 @@ TEST_CASE("calls without names are told by their line, or by their form alone")
         program of(with_places);
         for (int s = 0; s < 30; ++s) of.make(loop);
         const told found = of.make({loop[0], loop[1], loop[3]});
-        CHECK(found.suspects
-            == texts{"all ranks, whole step: since step 30 without all_reduce (3,000 elements of float, train.cpp:88), "
+        CHECK(found.findings
+            == texts{"whole step: the ranks left out calls that all steps before had (call_missing): since step 30 without all_reduce (3,000 elements of float, train.cpp:88), "
                      "made in all 30 steps before"});
     }
 }
@@ -152,8 +152,8 @@ TEST_CASE("of calls that only their order tells apart, the one where the sequenc
         program of(false);
         for (int s = 0; s < 30; ++s) of.make(step(true));
         const told found = of.make(step(false));
-        REQUIRE(found.suspects.size() == 1);
-        CHECK(found.suspects[0].find(std::string("without all_reduce '") + names[lost] + "' ("
+        REQUIRE(found.findings.size() == 1);
+        CHECK(found.findings[0].find(std::string("without all_reduce '") + names[lost] + "' ("
                   + std::to_string(counts[lost]) + " elements of float)")
             != std::string::npos);
     }
@@ -166,12 +166,12 @@ TEST_CASE("more than four missing calls are one line that counts them")
     program of;
     for (int s = 0; s < 10; ++s) of.make(many);
     const told found = of.make({many.begin() + 7, many.end()});
-    CHECK(found.suspects
-        == texts{"all ranks, whole step: since step 10 without 7 calls, made in all 10 steps before; the largest is all_reduce "
+    CHECK(found.findings
+        == texts{"whole step: the ranks left out calls that all steps before had (call_missing): since step 10 without 7 calls, made in all 10 steps before; the largest is all_reduce "
                  "'layer' (106 elements of float)"});
     program other;
     for (int s = 0; s < 10; ++s) other.make(many);
-    CHECK(other.make({many.begin() + 4, many.end()}).suspects.size() == 4);
+    CHECK(other.make({many.begin() + 4, many.end()}).findings.size() == 4);
 }
 
 TEST_CASE("buckets that are built anew are no missing calls, unless they hold less")
@@ -190,15 +190,15 @@ TEST_CASE("buckets that are built anew are no missing calls, unless they hold le
     later.stay_silent([&](std::uint64_t s) { return s < 30 ? first : same; }, 100);
     program of;
     for (int s = 0; s < 30; ++s) of.make(first);
-    CHECK(of.make(less).suspects
-        == texts{"all ranks, whole step: since step 30 the calls of all_reduce have 40 float elements less than in all 30 steps "
+    CHECK(of.make(less).findings
+        == texts{"whole step: the ranks left out calls that all steps before had (call_missing): since step 30 the calls of all_reduce have 40 float elements less than in all 30 steps "
                  "before"});
-    for (int s = 0; s < 10; ++s) CHECK(of.make(less).suspects.empty());
+    for (int s = 0; s < 10; ++s) CHECK(of.make(less).findings.empty());
     // After a step in which buckets were built anew, a call is missed as before.
     program rebuilt;
     for (int s = 0; s < 30; ++s) rebuilt.make(s == 0 ? first : same);
-    CHECK(rebuilt.make({same[0], same[1], same[3], same[4]}).suspects
-        == texts{"all ranks, whole step: since step 30 without all_reduce (7 elements of float, train.cpp:90), made in all 30 steps "
+    CHECK(rebuilt.make({same[0], same[1], same[3], same[4]}).findings
+        == texts{"whole step: the ranks left out calls that all steps before had (call_missing): since step 30 without all_reduce (7 elements of float, train.cpp:90), made in all 30 steps "
                  "before"});
 }
 
@@ -312,13 +312,13 @@ TEST_CASE("a call that came later is missed after as many steps as there were wi
         for (int s = 0; s < 10; ++s) of.make(whole);
         for (int s = 0; s < with; ++s) of.make(more);
         const told found = of.make({more[0], more[1], more[3], more[4]});
-        CHECK(found.suspects.size() == (with >= 3 ? 1 : 0)); // h0 was always there
+        CHECK(found.findings.size() == (with >= 3 ? 1 : 0)); // h0 was always there
         program other;
         for (int s = 0; s < 10; ++s) other.make(whole);
         for (int s = 0; s < with; ++s) other.make(more);
         calls_of_step changed = whole;
         changed.push_back(call_of("x", 1, collective::broadcast)); // no step that is known
-        CHECK(other.make(changed).suspects.size() == (with >= 10 ? 1 : 0));
+        CHECK(other.make(changed).findings.size() == (with >= 10 ? 1 : 0));
     }
 }
 
@@ -326,16 +326,16 @@ TEST_CASE("nothing is missed where calls were not looked at")
 {
     program of;
     for (int s = 0; s < 30; ++s) of.make(whole);
-    CHECK(of.make(without_wpe, 1).suspects.empty());
-    CHECK(of.make(without_wpe, 1).suspects.empty());
-    CHECK(of.make(whole).suspects.empty());
-    CHECK(of.make(without_wpe).suspects.size() == 1);
+    CHECK(of.make(without_wpe, 1).findings.empty());
+    CHECK(of.make(without_wpe, 1).findings.empty());
+    CHECK(of.make(whole).findings.empty());
+    CHECK(of.make(without_wpe).findings.size() == 1);
     // Integers count where all of them are seen.
     calls_of_step mixed = whole;
     mixed.push_back(call_of("ids", 2000, collective::all_gather, element_type::int64));
     program integers;
-    for (int s = 0; s < 100; ++s) CHECK(integers.make(s % 10 == 0 ? mixed : whole, 0, s % 10 == 0).suspects.empty());
-    CHECK(integers.make(whole, 0, true).suspects.size() == 1);
+    for (int s = 0; s < 100; ++s) CHECK(integers.make(s % 10 == 0 ? mixed : whole, 0, s % 10 == 0).findings.empty());
+    CHECK(integers.make(whole, 0, true).findings.size() == 1);
 }
 
 TEST_CASE("programs of random periodic patterns have no suspect once each of their steps has come")
@@ -376,7 +376,7 @@ TEST_CASE("programs of random periodic patterns have no suspect once each of the
         CAPTURE(trial);
         for (std::uint64_t s = 12; s < 200; ++s) {
             const told found = of.make(step(s));
-            REQUIRE(found.suspects.empty());
+            REQUIRE(found.findings.empty());
             REQUIRE(found.notes.empty());
         }
         // The wrong twin loses a call that each step has.
@@ -387,7 +387,7 @@ TEST_CASE("programs of random periodic patterns have no suspect once each of the
         bool is_told = false;
         for (std::uint64_t s = 200; s < 212; ++s) {
             const told found = of.make(step(s));
-            is_told = is_told || !found.suspects.empty() || !found.notes.empty();
+            is_told = is_told || !found.findings.empty() || !found.notes.empty();
         }
         missed += is_told ? 0 : 1;
     }
@@ -404,7 +404,7 @@ TEST_CASE("in both modes, named and unnamed, all ranks tell the call that they d
                     probed<local::communicator> comm(world, {.mode = mode});
                     host::stream stream;
                     std::vector<float> g(64, 1.0f);
-                    int suspects = 0;
+                    int findings = 0;
                     int notes = 0;
                     for (std::uint64_t s = 0; s < 60; ++s) {
                         for (std::uint64_t t = 0; t < 5; ++t) {
@@ -424,9 +424,9 @@ TEST_CASE("in both modes, named and unnamed, all ranks tell the call that they d
                         comm.end_step(s, stream);
                         step_record record;
                         while (comm.wait(record)) {
-                            for (const suspect& each : record.suspects) {
-                                if (each.what != finding::call_missing) continue;
-                                ++suspects;
+                            for (const finding& each : record.findings) {
+                                if (each.what != finding_kind::call_missing) continue;
+                                ++findings;
                                 CHECK(record.step == 30);
                                 CHECK(each.other.count == 40);
                                 CHECK(each.number.steps == 30);
@@ -441,7 +441,7 @@ TEST_CASE("in both modes, named and unnamed, all ranks tell the call that they d
                             }
                         }
                     }
-                    CHECK(suspects == (from == 30 ? 1 : 0));
+                    CHECK(findings == (from == 30 ? 1 : 0));
                     CHECK(notes == (from == 1 ? 1 : 0));
                 });
             }

@@ -63,9 +63,9 @@ std::vector<std::uint64_t> messages_of(std::uint64_t step, int ranks, std::size_
 int stale_of(const step_record& record, int rank, const std::string& name)
 {
     int found = 0;
-    for (const suspect& each : record.suspects) {
-        if (each.what != finding::stale) continue;
-        CHECK(each.rank == rank);
+    for (const finding& each : record.findings) {
+        if (each.what != finding_kind::stale) continue;
+        CHECK(each.rank() == rank);
         CHECK(std::string(each.site.name) == name);
         ++found;
     }
@@ -233,8 +233,8 @@ TEST_CASE("what a rank's past says of a norm outlives calls that come and go bef
             REQUIRE(probe.wait(record));
             if (step != 110) continue;
             bool named = false;
-            for (const suspect& each : record.suspects)
-                named = named || (each.what == finding::gradient_norm && each.rank == 2 && each.call == 1);
+            for (const finding& each : record.findings)
+                named = named || (each.what == finding_kind::gradient_norm && each.rank() == 2 && each.call == 1);
             CHECK(named);
         }
     });
@@ -352,12 +352,12 @@ TEST_CASE("what a rank saw before it forgot makes no difference afterwards, also
         lost.judge(messages, {calls.data(), count}, {}, {}, b);
         CHECK(a.forgot == (step == 6));
         if (step < 6) continue;
-        CHECK(a.suspects.size() == b.suspects.size());
-        for (std::size_t i = 0; i < a.suspects.size() && i < b.suspects.size(); ++i) {
-            CHECK(a.suspects[i].statistic == b.suspects[i].statistic);
-            CHECK(a.suspects[i].threshold == b.suspects[i].threshold);
+        CHECK(a.findings.size() == b.findings.size());
+        for (std::size_t i = 0; i < a.findings.size() && i < b.findings.size(); ++i) {
+            CHECK(a.findings[i].statistic == b.findings[i].statistic);
+            CHECK(a.findings[i].threshold == b.findings[i].threshold);
         }
-        found += static_cast<int>(a.suspects.size());
+        found += static_cast<int>(a.findings.size());
         CHECK(all.evidence_state() == lost.evidence_state());
     }
     CHECK(found > 0);

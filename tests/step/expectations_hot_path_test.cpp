@@ -30,7 +30,7 @@ TEST_CASE("steady checks of values allocate nothing and never wait for the host"
             std::uint64_t steps = 0, wrong = 0;
             const auto read = [&] {
                 while (comm.poll(record)) {
-                    wrong += record.expectations.size() == 3 && record.suspects.empty() ? 0 : 1;
+                    wrong += record.expectations.size() == 3 && record.findings.empty() ? 0 : 1;
                     for (const expectation_record& each : record.expectations) wrong += each.holds ? 0 : 1;
                 }
             };

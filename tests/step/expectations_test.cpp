@@ -38,10 +38,10 @@ std::vector<step_record> run(int ranks, int steps, const probe_options& options,
     return records;
 }
 
-std::vector<suspect> of(const step_record& record, finding what)
+std::vector<finding> of(const step_record& record, finding_kind what)
 {
-    std::vector<suspect> found;
-    for (const suspect& each : record.suspects)
+    std::vector<finding> found;
+    for (const finding& each : record.findings)
         if (each.what == what) found.push_back(each);
     return found;
 }
@@ -65,18 +65,18 @@ TEST_CASE("a number that one rank has otherwise is named with both values and it
         CHECK(record.expectations[2].holds);
         CHECK(record.expectations[2].what == expectation::distinct);
         CHECK(record.expectations[2].groups == std::vector<int>{0, 1, 2, 3});
-        CHECK(record.suspects.size() == (s < 3 ? 0 : 1));
+        CHECK(record.findings.size() == (s < 3 ? 0 : 1));
         if (s < 3) continue;
         CHECK(record.expectations[0].since == 3);
         CHECK(record.expectations[0].groups == std::vector<int>{0, 0, 2, 0});
-        const suspect& found = record.suspects[0];
-        CHECK(found.what == finding::value_differs);
-        CHECK(found.rank == 2);
+        const finding& found = record.findings[0];
+        CHECK(found.what == finding_kind::value_differs);
+        CHECK(found.rank() == 2);
         CHECK(found.other_rank == 0);
         CHECK(found.exact);
         CHECK(std::string(found.site.name) == "lr");
         CHECK(report::describe(found)
-            == "rank 2, 'lr': has 0.01, most ranks have 0.001, since step 3");
+            == "'lr': rank 2 held another value than the other ranks, where all must have the same (value_differs): 0.01, most ranks have 0.001, since step 3");
     }
 }
 
@@ -89,9 +89,9 @@ TEST_CASE("without a majority nobody is named, and a value that comes right begi
     for (const step_record& record : records) {
         CAPTURE(record.step);
         const bool is_split = record.step == 1 || record.step == 2 || record.step == 5;
-        REQUIRE(record.suspects.size() == (is_split ? 1 : 0));
+        REQUIRE(record.findings.size() == (is_split ? 1 : 0));
         if (!is_split) continue;
-        CHECK(record.suspects[0].rank == -1);
+        CHECK(record.findings[0].rank() == -1);
         CHECK(record.expectations[0].groups == std::vector<int>{0, 1, 0, 1});
         CHECK(record.expectations[0].since == (record.step == 5 ? 5 : 1));
     }
@@ -112,7 +112,7 @@ TEST_CASE("numbers are compared by their bits, whatever their type and size")
     std::vector<bool> holds;
     for (const expectation_record& each : records[0].expectations) holds.push_back(each.holds);
     CHECK(holds == std::vector<bool>{true, true, false, false, false, true});
-    for (const suspect& each : of(records[0], finding::value_differs)) CHECK(each.rank == -1);
+    for (const finding& each : of(records[0], finding_kind::value_differs)) CHECK(each.rank() == -1);
 }
 
 TEST_CASE("a buffer is compared where its stream is, by bits, type and count, in both modes")
@@ -142,31 +142,30 @@ TEST_CASE("a buffer is compared where its stream is, by bits, type and count, in
             CHECK(records[s].expectations[1].holds == (s != 3));
             CHECK(records[s].expectations[2].holds == (s != 1));
             CHECK(records[s].expectations[0].values.front() == doctest::Approx(6 * std::sqrt(1001.0)));
-            const auto found = of(records[s], finding::value_differs);
+            const auto found = of(records[s], finding_kind::value_differs);
             REQUIRE(found.size() == (s == 0 ? 0 : 1));
             if (s == 0) continue;
             const int culprit = s == 1 ? 2 : s == 2 ? 1 : 0;
-            CHECK(found[0].rank == (mode == report_mode::gather ? culprit : -1));
+            CHECK(found[0].rank() == (mode == report_mode::gather ? culprit : -1));
             CHECK(found[0].number.since == s);
             if (s != 2 || mode != report_mode::gather) continue;
             CHECK(report::describe(found[0])
-                == "rank 1, 'gradient after sync': has other bits than most ranks, since step 2"); // norms read alike
+                == "'gradient after sync': rank 1 held another value than the other ranks, where all must have the same (value_differs): other bits of 189.8, since step 2"); // norms read alike
         }
     }
 }
 
-TEST_CASE("ranks with one seed are all named, each with the lowest other one")
+TEST_CASE("ranks with one seed are all named, together")
 {
     const auto records = run(5, 1, {}, [](auto& comm, auto&, int, auto&) {
         comm.expect_distinct("seed", comm.rank() == 3 ? 1 : comm.rank());
     });
-    const auto found = of(records[0], finding::value_repeats);
-    REQUIRE(found.size() == 2);
-    CHECK(found[0].rank == 1);
-    CHECK(found[0].other_rank == 3);
-    CHECK(found[1].rank == 3);
-    CHECK(found[1].other_rank == 1);
-    CHECK(report::describe(found[1]) == "rank 3, 'seed': has had 1 since step 0, as rank 1 has; each must have its own");
+    const auto found = of(records[0], finding_kind::value_repeats);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].ranks == std::vector<int>{1, 3});
+    CHECK(found[0].other_rank == 1);
+    CHECK(report::describe(found[0])
+        == "'seed': ranks 1 and 3 held the value of another rank, where each must have its own (value_repeats): 1, since step 0");
 }
 
 TEST_CASE("samples that the ranks have not drawn each once are told at the end of the epoch")
@@ -184,25 +183,25 @@ TEST_CASE("samples that the ranks have not drawn each once are told at the end o
             comm.expect_partition("samples of the epoch", drawn, sample_set::first(samples));
         });
         for (const step_record& record : records) {
-            const auto found = of(record, finding::value_repeats);
+            const auto found = of(record, finding_kind::value_repeats);
             REQUIRE(found.size() == (one_seed ? 0 : 1));
-            CHECK(record.suspects.size() == found.size());
+            CHECK(record.findings.size() == found.size());
             CHECK(record.expectations[0].values == std::vector<double>(ranks, 64));
             if (one_seed) continue;
             CHECK(report::describe(found[0])
-                == "no rank named, 'samples of the epoch': the ranks together have 512 samples, which are not the 512 "
-                   "that are expected, since step 0");
+                == "'samples of the epoch': the ranks together did not draw the samples that are expected (value_repeats): "
+                   "512 samples, not 512, since step 0");
         }
     }
     // A rank that draws less, and one that means another epoch.
     const auto less = run(2, 1, {}, [](auto& comm, auto&, int, auto&) {
         comm.expect_partition("samples", sample_set::first(comm.rank() == 0 ? 3 : 0), sample_set::first(4));
     });
-    CHECK(of(less[0], finding::value_repeats)[0].number.value == 3);
+    CHECK(of(less[0], finding_kind::value_repeats)[0].number.value == 3);
     const auto other = run(2, 1, {}, [](auto& comm, auto&, int, auto&) {
         comm.expect_partition("samples", {}, sample_set::first(comm.rank() == 0 ? 3 : 4));
     });
-    CHECK(of(other[0], finding::other_call).size() == 1);
+    CHECK(of(other[0], finding_kind::other_call).size() == 1);
 }
 
 TEST_CASE("a step that grows to its last call has room for all values")
@@ -272,12 +271,12 @@ TEST_CASE("a rank that reduces another tensor of the same shape is named with bo
             }
             stream.synchronize(60'000);
         });
-        CHECK(of(records[0], finding::other_call).empty());
-        CHECK(of(records[1], finding::other_call).empty());
+        CHECK(of(records[0], finding_kind::other_call).empty());
+        CHECK(of(records[1], finding_kind::other_call).empty());
         for (const std::size_t s : {std::size_t{2}, std::size_t{3}}) {
-            const auto found = of(records[s], finding::other_call);
+            const auto found = of(records[s], finding_kind::other_call);
             REQUIRE(found.size() == 1);
-            CHECK(found[0].rank == 2);
+            CHECK(found[0].rank() == 2);
             CHECK(found[0].call == 0);
             CHECK(found[0].exact);
             if (!has_names) continue;
@@ -286,7 +285,7 @@ TEST_CASE("a rank that reduces another tensor of the same shape is named with bo
             const std::string text = report::describe(found[0]);
             CAPTURE(text);
             CHECK(text.starts_with(
-                "rank 2, bucket 0 'energy': made the call all_reduce 'forces' (64 elements of float, "));
+                "bucket 0 'energy': rank 2 made another call than the other ranks (other_call): all_reduce 'forces' (64 elements of float, "));
         }
     }
 }
@@ -304,10 +303,10 @@ TEST_CASE("a broadcast of another tensor is named; ranks at other lines are not"
             else comm.broadcast(view<const float>(data), view(data), 0, stream);
             stream.synchronize(60'000);
         });
-        CHECK(of(records[0], finding::other_call).empty());
-        const auto found = of(records[1], finding::other_call);
+        CHECK(of(records[0], finding_kind::other_call).empty());
+        const auto found = of(records[1], finding_kind::other_call);
         REQUIRE(found.size() == 1);
-        CHECK(found[0].rank == (mode == report_mode::gather ? 1 : -1));
+        CHECK(found[0].rank() == (mode == report_mode::gather ? 1 : -1));
     }
 }
 
@@ -328,12 +327,12 @@ TEST_CASE("the trainer's norm is held against that of the results")
             if (s == 3) seen = {};
         });
         for (const step_record& record : records) CHECK(record.result_norm == doctest::Approx(std::sqrt(400 * 38.25)));
-        CHECK(of(records[0], finding::norm_differs).empty());
-        REQUIRE(of(records[1], finding::norm_differs).size() == 1);
-        REQUIRE(of(records[2], finding::norm_differs).size() == 1);
-        CHECK(of(records[2], finding::norm_differs)[0].rank == 3);
-        CHECK(of(records[3], finding::norm_differs).empty());
-        if (mode == report_mode::gather) CHECK(of(records[1], finding::norm_differs)[0].rank == -1);
+        CHECK(of(records[0], finding_kind::norm_differs).empty());
+        REQUIRE(of(records[1], finding_kind::norm_differs).size() == 1);
+        REQUIRE(of(records[2], finding_kind::norm_differs).size() == 1);
+        CHECK(of(records[2], finding_kind::norm_differs)[0].rank() == 3);
+        CHECK(of(records[3], finding_kind::norm_differs).empty());
+        if (mode == report_mode::gather) CHECK(of(records[1], finding_kind::norm_differs)[0].rank() == -1);
     }
 }
 
@@ -347,8 +346,8 @@ TEST_CASE("values of one name, as in a loop over all weights, have each its own 
                     comm.expect_equal("weights", v == wrong && s >= 5 && comm.rank() == 2 ? -1 : v);
             });
             for (std::size_t s = 5; s < 12; ++s) {
-                REQUIRE(records[s].suspects.size() == 1);
-                CHECK(records[s].suspects[0].number.since == 5);
+                REQUIRE(records[s].findings.size() == 1);
+                CHECK(records[s].findings[0].number.since == 5);
                 CHECK(records[s].expectations[static_cast<std::size_t>(wrong)].since == 5);
             }
         }
@@ -366,8 +365,8 @@ TEST_CASE("ranks that expect other things of a value, or tell other values, are 
     });
     const auto names_of = [&](std::size_t s) {
         std::vector<std::string> names;
-        for (const suspect& each : records[s].suspects) {
-            CHECK(each.what == finding::other_call);
+        for (const finding& each : records[s].findings) {
+            CHECK(each.what == finding_kind::other_call);
             CHECK(report::describe(each).find(
                       ": the names of calls or values, or their order, are not the same on all ranks")
                 != std::string::npos);
@@ -378,7 +377,7 @@ TEST_CASE("ranks that expect other things of a value, or tell other values, are 
     CHECK(names_of(0) == std::vector<std::string>{"seed"});
     CHECK_FALSE(records[0].expectations[0].holds);
     CHECK(names_of(1) == std::vector<std::string>{"lr", "decay"});
-    CHECK(records[2].suspects.empty());
+    CHECK(records[2].findings.empty());
 }
 
 TEST_CASE("the other call of a rank has the form of the call that it made, whatever has the name elsewhere")
@@ -397,9 +396,9 @@ TEST_CASE("the other call of a rank has the form of the call that it made, whate
             reduce(100, "h");
             stream.synchronize(60'000);
         });
-        const auto found = of(records[0], finding::other_call);
+        const auto found = of(records[0], finding_kind::other_call);
         REQUIRE(found.size() == 1);
-        CHECK(found[0].rank == (last == 2 ? 0 : 3));
+        CHECK(found[0].rank() == (last == 2 ? 0 : 3));
         CHECK(found[0].call == 0);
         CHECK(std::string(found[0].site.name) == "g");
         CHECK(std::string(found[0].other.site.name) == "h");
@@ -417,9 +416,9 @@ TEST_CASE("in a summary a norm that all ranks tell wrong names none")
             seen.gradient_norm = all || comm.rank() == 2 ? 16 : 8;
             stream.synchronize(60'000);
         });
-        const auto found = of(records[0], finding::norm_differs);
+        const auto found = of(records[0], finding_kind::norm_differs);
         REQUIRE(found.size() == 1);
-        CHECK(found[0].rank == (all ? -1 : 2));
+        CHECK(found[0].rank() == (all ? -1 : 2));
         CHECK(found[0].statistic == doctest::Approx(16));
     }
 }

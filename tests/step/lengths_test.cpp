@@ -24,11 +24,11 @@ using namespace collprobe::testing;
 
 namespace {
 
-int found_without_rank(const step_record& record, finding what)
+int found_without_rank(const step_record& record, finding_kind what)
 {
     int found = 0;
-    for (const suspect& each : record.suspects)
-        found += each.what == what && each.rank < 0 && each.exact ? 1 : 0;
+    for (const finding& each : record.findings)
+        found += each.what == what && each.rank() < 0 && each.exact ? 1 : 0;
     return found;
 }
 
@@ -49,8 +49,8 @@ void run_healthy(report_mode mode, int ranks, local::reduction_order order, std:
             REQUIRE(probe.wait(record));
             own.add(record);
             if (world.rank() == 0) {
-                for (const suspect& each : record.suspects)
-                    CHECK_MESSAGE(!(each.what == finding::sum_differs || each.what == finding::shard_differs),
+                for (const finding& each : record.findings)
+                    CHECK_MESSAGE(!(each.what == finding_kind::sum_differs || each.what == finding_kind::shard_differs),
                         name(mode), " ", ranks, " ranks, step ", step, ", call ", each.call, ": ", each.statistic,
                         " against ", each.threshold);
             }
@@ -105,7 +105,7 @@ TEST_CASE("an amplified term, and a library whose average is the sum, are proven
                     probe.all_reduce(send, view<float>(to), reduction::average, stream, call_site::named("wte"));
                     probe.end_step(step, stream);
                     REQUIRE(probe.wait(record));
-                    CHECK(found_without_rank(record, finding::sum_differs) == (step == 1 ? 1 : 0));
+                    CHECK(found_without_rank(record, finding_kind::sum_differs) == (step == 1 ? 1 : 0));
                     CHECK((record.calls[0].excess > 1) == (step == 1));
                     if (step != 1) continue;
                     const std::string table = report::step_table(record);
@@ -113,14 +113,14 @@ TEST_CASE("an amplified term, and a library whose average is the sum, are proven
                 }
                 // Made by the caller: a note, because the result may be scaled on purpose.
                 fill(send, data::own, world.rank(), 3);
-                probe.observe_input(view<const float>(send), stream, collective::all_reduce, reduction::average,
-                    call_site::named("own"));
+                const auto token = probe.observe(view<const float>(send), stream, collective::all_reduce,
+                    reduction::average, call_site::named("own"));
                 world.all_reduce(send, view(receive), reduction::sum, stream);
-                probe.observe_result(view<const float>(receive), stream);
+                token.result(view<const float>(receive), stream);
                 probe.end_step(3, stream);
                 REQUIRE(probe.wait(record));
                 CHECK(record.calls[0].excess > 2);
-                for (const suspect& each : record.suspects) FAIL_CHECK(report::describe(each));
+                for (const finding& each : record.findings) FAIL_CHECK(report::describe(each));
                 CHECK(report::step_table(record).find("note: bucket 0 'own': its result is too long") != std::string::npos);
             });
         }
@@ -151,7 +151,7 @@ TEST_CASE("lost, repeated and amplified slices of what is moved are found, by ei
                     else probe.broadcast(send, view(same), 1, stream);
                     probe.end_step(0, stream);
                     REQUIRE(probe.wait(record));
-                    CHECK(found_without_rank(record, finding::shard_differs) == 1);
+                    CHECK(found_without_rank(record, finding_kind::shard_differs) == 1);
                 });
             }
         }
@@ -202,7 +202,7 @@ TEST_CASE("what the audit says of a wrong sum is said once")
             step_record record;
             REQUIRE(probe.wait(record));
             int sums = 0;
-            for (const suspect& each : record.suspects) sums += each.what == finding::sum_differs ? 1 : 0;
+            for (const finding& each : record.findings) sums += each.what == finding_kind::sum_differs ? 1 : 0;
             CHECK(sums == 1);
             CHECK(record.calls[0].audit.where != damage::none);
         });
@@ -224,8 +224,8 @@ TEST_CASE("a sum that lengths prove wrong is certain, whatever the audit's check
             REQUIRE(probe.wait(record));
             CHECK(record.calls[0].excess > 1);
             int sums = 0;
-            for (const suspect& each : record.suspects) {
-                if (each.what != finding::sum_differs) continue;
+            for (const finding& each : record.findings) {
+                if (each.what != finding_kind::sum_differs) continue;
                 ++sums;
                 CHECK(each.exact);
                 CHECK(each.false_alarms_per_step == 0);
@@ -247,9 +247,9 @@ TEST_CASE("findings by length are told as such, and those of the audit's checksu
         audited.end_step(0, stream);
         step_record record;
         REQUIRE(audited.wait(record));
-        REQUIRE(record.suspects.size() == 1);
-        CHECK(report::describe(record.suspects[0]).find("residual") != std::string::npos);
-        CHECK_FALSE(record.suspects[0].by_length);
+        REQUIRE(record.findings.size() == 1);
+        CHECK(report::describe(record.findings[0]).find("residual") != std::string::npos);
+        CHECK_FALSE(record.findings[0].by_length);
 
         probed bare{faulty{world, {amplified}}};
         std::vector<float> send(64), receive(256);
@@ -257,9 +257,9 @@ TEST_CASE("findings by length are told as such, and those of the audit's checksu
         bare.all_gather(send, view(receive), stream);
         bare.end_step(0, stream);
         REQUIRE(bare.wait(record));
-        REQUIRE(record.suspects.size() == 1);
-        CHECK(record.suspects[0].by_length);
-        CHECK(report::describe(record.suspects[0]).find("the squares of the results off by") != std::string::npos);
+        REQUIRE(record.findings.size() == 1);
+        CHECK(record.findings[0].by_length);
+        CHECK(report::describe(record.findings[0]).find("the squares of the results off by") != std::string::npos);
         const std::string line = report::json_line("run", record);
         CHECK(line.find("\"by_length\":true") != std::string::npos);
         CHECK(line.find("\"excess\":[{\"bucket\":0") != std::string::npos);

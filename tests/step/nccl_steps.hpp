@@ -138,11 +138,11 @@ inline void check_same(const step_record& a, const step_record& b)
     for (std::size_t i = 0; i < a.cosine.leave_one_out.size() && i < b.cosine.leave_one_out.size(); ++i) {
         CHECK(to_bits(a.cosine.leave_one_out[i]) == to_bits(b.cosine.leave_one_out[i]));
     }
-    REQUIRE(a.suspects.size() == b.suspects.size());
-    for (std::size_t i = 0; i < a.suspects.size(); ++i) {
-        CHECK(a.suspects[i].what == b.suspects[i].what);
-        CHECK(a.suspects[i].rank == b.suspects[i].rank);
-        CHECK(a.suspects[i].call == b.suspects[i].call);
+    REQUIRE(a.findings.size() == b.findings.size());
+    for (std::size_t i = 0; i < a.findings.size(); ++i) {
+        CHECK(a.findings[i].what == b.findings[i].what);
+        CHECK(a.findings[i].rank() == b.findings[i].rank());
+        CHECK(a.findings[i].call == b.findings[i].call);
     }
     REQUIRE(a.calls.size() == b.calls.size());
     for (std::size_t i = 0; i < a.calls.size(); ++i) {

@@ -46,12 +46,12 @@ struct gather_only : collectives<gather_only, host::device> {
 
 } // namespace
 
-TEST_CASE("a result goes to the input whose number it has, whatever the order")
+TEST_CASE("a result goes to its input, whatever the order")
 {
     local::run(2, {.timeout_ms = 20'000}, [](local::communicator& world) {
         probed comm(world);
         const host::stream stream;
-        std::vector<observed_call> numbers;
+        std::vector<probed<local::communicator>::observed_call> tokens;
         std::vector<std::vector<float>> inputs, sums;
         for (int b = 0; b < 4; ++b) {
             inputs.push_back(numbers_of(world.rank(), b));
@@ -60,43 +60,46 @@ TEST_CASE("a result goes to the input whose number it has, whatever the order")
         }
         if (world.rank() == 1) sums[2][5] += 1;
         for (const auto& input : inputs)
-            numbers.push_back(comm.observe_input(view<const float>(input), stream));
-        const auto show
-            = [&](std::size_t b) { comm.observe_result(view<const float>(sums[b]), stream, numbers[b]); };
-        // Ranks need not have the same order; without a number it is the oldest one.
-        if (world.rank() == 0) {
-            show(3);
-            comm.observe_result(view<const float>(sums[0]), stream);
-            show(2);
-            comm.observe_result(view<const float>(sums[1]), stream);
-        } else {
-            show(1);
-            show(2);
-            show(0);
-            show(3);
-        }
+            tokens.push_back(comm.observe(view<const float>(input), stream));
+        const auto show = [&](std::size_t b) { tokens[b].result(view<const float>(sums[b]), stream); };
+        // Ranks need not have the same order.
+        for (const std::size_t b : world.rank() == 0 ? std::vector{3u, 0u, 2u, 1u} : std::vector{1u, 2u, 0u, 3u}) show(b);
         const auto twice = error_of([&] { show(2); });
-        require(twice && twice->code() == status::invalid_argument, "a number twice");
+        require(twice && twice->code() == status::invalid_argument, "a result twice");
         comm.end_step(0, stream);
         step_record record;
         require(comm.wait(record), "a record");
         for (std::size_t b = 0; b < 4; ++b)
             require(record.calls[b].results_agree == (b != 2), std::to_string(b));
 
-        const observed_call open = comm.observe_input(view<const float>(inputs[0]), stream);
-        for (const observed_call wrong : {numbers[0], observed_call{UINT64_MAX}}) {
-            const auto failure
-                = error_of([&] { comm.observe_result(view<const float>(sums[0]), stream, wrong); });
-            require(
-                mentions(failure, "observe_result") && mentions(failure, "step"), "a number of another step");
-        }
-        const auto other_count
-            = error_of([&] { comm.observe_result(view<const float>(sums[1]), stream, open); });
+        const auto open = comm.observe(view<const float>(inputs[0]), stream);
+        const auto failure = error_of([&] { show(0); });
+        require(mentions(failure, "result") && mentions(failure, "step"), "a token of another step");
+        const auto other_count = error_of([&] { open.result(view<const float>(sums[1]), stream); });
         require(mentions(other_count, "count"), "a result of another count");
-        comm.observe_no_result(stream, open);
+        open.no_result(stream);
         comm.end_step(1, stream);
         stream.synchronize();
     });
+}
+
+TEST_CASE("a token finds its probe where it was moved to")
+{
+    using probe = probed<gather_only>;
+    const host::stream stream;
+    std::vector<float> data{3, 4};
+    std::vector<probe> probes;
+    probes.emplace_back(gather_only());
+    const auto token = probes[0].observe(view<const float>(data), stream);
+    probe moved(std::move(probes[0]));
+    probes[0] = std::move(moved);
+    moved = probe(gather_only());
+    probes.reserve(100); // moves it
+    token.result(view<const float>(data), stream);
+    probes[0].end_step(0, stream);
+    step_record record;
+    REQUIRE(probes[0].wait(record));
+    CHECK(record.calls.at(0).has_result_digest);
 }
 
 TEST_CASE("on a stream at once the caller reads, before the call returns")
@@ -107,9 +110,9 @@ TEST_CASE("on a stream at once the caller reads, before the call returns")
     step_record record;
     for (std::uint64_t step = 0; step < 10; ++step) {
         std::vector<float> data{3, 4};
-        comm.observe_input(view<const float>(data), reads);
+        const auto token = comm.observe(view<const float>(data), reads);
         data = {30, 40}; // in place
-        comm.observe_result(view<const float>(data), reads);
+        token.result(view<const float>(data), reads);
         data = {-1, -1};
         comm.end_step(step, messages);
         REQUIRE(comm.wait(record));

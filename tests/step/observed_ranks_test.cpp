@@ -56,10 +56,11 @@ step_record record_of(const part_in_it& of)
         if (world.rank() == of.harmed || of.harms_all) sum[17] += 1000;
         const std::vector<float> own = gradient_of(world.rank());
         const auto site = call_site::named("expert");
-        if (of.sends[r]) comm.observe_input(view<const float>(own), stream, of.what, reduction::sum, site);
-        else comm.template observe_no_input<float>(count, stream, of.what, reduction::sum, site);
-        if (of.gets[r]) comm.observe_result(view<const float>(sum), stream);
-        else comm.observe_no_result(stream);
+        const auto token = of.sends[r]
+            ? comm.observe(view<const float>(own), stream, of.what, reduction::sum, site)
+            : comm.template observe_no_input<float>(count, stream, of.what, reduction::sum, site);
+        if (of.gets[r]) token.result(view<const float>(sum), stream);
+        else token.no_result(stream);
         // A usual call beside it.
         std::vector<float> all(count);
         comm.all_reduce(own, view(all), reduction::sum, stream);
@@ -67,7 +68,7 @@ step_record record_of(const part_in_it& of)
         REQUIRE(comm.wait(records[r]));
     });
     for (const step_record& each : records) {
-        CHECK(each.suspects.size() == records[0].suspects.size());
+        CHECK(each.findings.size() == records[0].findings.size());
         CHECK(each.calls[0].result_digest == records[0].calls[0].result_digest);
         CHECK(each.calls[0].count == count);
     }
@@ -95,7 +96,7 @@ TEST_CASE("an expert's gradient that two ranks have is compared among these, and
     for (const bool audits : {false, true}) {
         const step_record record = audits ? record_of<audit>(of) : record_of(of);
         const call_record& call = record.calls[0];
-        CHECK(record.suspects.empty());
+        CHECK(record.findings.empty());
         CHECK(call.results_agree);
         CHECK(call.without_input == 2);
         CHECK(call.without_result == 2);
@@ -114,10 +115,10 @@ TEST_CASE("of three ranks with a result the one that has another is named, thoug
     const part_in_it of{.sends = all, .gets = {true, true, true, false}, .harmed = 1};
     for (const bool audits : {false, true}) {
         const step_record record = audits ? record_of<audit>(of) : record_of(of);
-        REQUIRE(record.suspects.size() == 1);
-        CHECK(record.suspects[0].what == finding::result_differs);
-        CHECK(record.suspects[0].rank == 1);
-        CHECK(record.suspects[0].call == 0);
+        REQUIRE(record.findings.size() == 1);
+        CHECK(record.findings[0].what == finding_kind::result_differs);
+        CHECK(record.findings[0].rank() == 1);
+        CHECK(record.findings[0].call == 0);
         CHECK(!record.calls[0].results_agree);
         CHECK(record.calls[0].without_input == 0);
         CHECK(record.calls[0].without_result == 1);
@@ -128,25 +129,25 @@ TEST_CASE("of two results that differ none is named, unless the sum shows which 
 {
     const part_in_it of{.sends = all, .gets = {true, false, false, true}, .harmed = 3};
     const step_record plain = record_of(of);
-    REQUIRE(plain.suspects.size() == 1);
-    CHECK(plain.suspects[0].what == finding::result_differs);
-    CHECK(plain.suspects[0].rank == -1);
+    REQUIRE(plain.findings.size() == 1);
+    CHECK(plain.findings[0].what == finding_kind::result_differs);
+    CHECK(plain.findings[0].rank() == -1);
     const step_record audited = record_of<audit>(of);
-    REQUIRE(audited.suspects.size() == 1);
-    CHECK(audited.suspects[0].rank == 3);
+    REQUIRE(audited.findings.size() == 1);
+    CHECK(audited.findings[0].rank() == 3);
 }
 
 TEST_CASE("a reduction to one rank: the audit checks the only result")
 {
     part_in_it of{.sends = all, .gets = {false, false, true, false}};
     const step_record good = record_of<audit>(of);
-    CHECK(good.suspects.empty());
+    CHECK(good.findings.empty());
     CHECK(good.calls[0].audit.sum_checked);
     CHECK(good.calls[0].audit.conserved);
     of.harmed = 2;
     const step_record bad = record_of<audit>(of);
     // It may be scaled on purpose: without weights that explain it, it is no plain sum, and no damage for certain.
-    CHECK(bad.suspects.empty());
+    CHECK(bad.findings.empty());
     CHECK(!bad.calls[0].audit.sum_checked);
     CHECK(bad.calls[0].audit.is_other_sum());
 }
@@ -159,9 +160,9 @@ TEST_CASE("scattered and gathered results on some ranks are no finding, nor is a
              part_in_it{.sends = std::vector<bool>(4), .gets = std::vector<bool>(4)},
          }) {
         const step_record record = record_of<audit>(of);
-        CHECK(record.suspects.empty());
+        CHECK(record.findings.empty());
         const step_record plain = record_of(of);
-        CHECK(plain.suspects.empty());
+        CHECK(plain.findings.empty());
         CHECK(!std::isfinite(plain.calls[0].result_norm)
             == !(of.gets[2] && of.gets[0])); // of parts that are not all there no norm is known
     }
@@ -180,13 +181,13 @@ TEST_CASE("a gather whose result some ranks do not get is compared by digest")
                 whole.insert(whole.end(), shard.begin(), shard.end());
             }
             if (world.rank() == harmed) whole[5] = 1e6f;
-            comm.observe_input(view<const float>(own), stream, collective::all_gather);
-            if (world.rank() == 1) comm.observe_no_result(stream);
-            else comm.observe_result(view<const float>(whole), stream);
+            const auto token = comm.observe(view<const float>(own), stream, collective::all_gather);
+            if (world.rank() == 1) token.no_result(stream);
+            else token.result(view<const float>(whole), stream);
             comm.end_step(0, stream);
             step_record record;
             REQUIRE(comm.wait(record));
-            CHECK(record.suspects.size() == (harmed < 0 ? 0 : 1));
+            CHECK(record.findings.size() == (harmed < 0 ? 0 : 1));
             CHECK(record.calls[0].results_agree == (harmed < 0));
         });
     }
@@ -207,11 +208,11 @@ TEST_CASE("what cannot be told of ranks that have nothing is refused, on the ran
         }
         CHECK(message.find("needs the mode gather") != std::string::npos);
         probed comm(world);
-        CHECK_THROWS_AS(comm.observe_no_result(stream), error); // no input before it
         CHECK_THROWS_AS(comm.observe_no_input<float>(8, stream, collective::broadcast), error);
-        comm.observe_no_input<float>(8, stream);
+        const auto token = comm.observe_no_input<float>(8, stream);
         CHECK_THROWS_AS(comm.end_step(0, stream), error); // no result yet
-        comm.observe_no_result(stream);
+        token.no_result(stream);
+        CHECK_THROWS_AS(token.no_result(stream), error); // it has one
         comm.end_step(0, stream);
         stream.synchronize();
     });

@@ -58,11 +58,20 @@ double largest_of()
     return detail::widen(detail::bit_cast<T>(static_cast<typename traits::bits_type>(traits::smallest_nonfinite - 1)));
 }
 
-std::vector<suspect> all_of(const step_record& record, finding what)
+/// One for each rank, by call and rank.
+std::vector<finding> all_of(const step_record& record, finding_kind what)
 {
-    std::vector<suspect> found;
-    for (const suspect& each : record.suspects)
-        if (each.what == what) found.push_back(each);
+    std::vector<finding> found;
+    for (const finding& each : record.findings) {
+        if (each.what != what) continue;
+        if (!each.is_named()) found.push_back(each);
+        for (const int rank : each.ranks) {
+            found.push_back(each);
+            found.back().ranks = {rank};
+        }
+    }
+    std::sort(found.begin(), found.end(),
+        [](const finding& a, const finding& b) { return a.call != b.call ? a.call < b.call : a.rank() < b.rank(); });
     return found;
 }
 
@@ -108,7 +117,7 @@ TEST_CASE("a sum of finite float16 gradients that is infinite is an overflow, wi
                 else CHECK(is_nan(call.headroom));
                 CHECK(call.nonfinite == 0);
                 if (large < 15'000) { // the healthy twin
-                    CHECK(record.suspects.empty());
+                    CHECK(record.findings.empty());
                     CHECK(is_finite(call.result_norm));
                     CHECK(is_finite(record.cosine.pooled));
                     CHECK(is_finite(call.excess));
@@ -116,10 +125,10 @@ TEST_CASE("a sum of finite float16 gradients that is infinite is an overflow, wi
                     CHECK(call.result_nonfinite == 0);
                     continue;
                 }
-                REQUIRE(record.suspects.size() == 1);
-                const suspect& found = record.suspects[0];
-                CHECK(found.what == finding::overflow);
-                CHECK(found.rank == -1);
+                REQUIRE(record.findings.size() == 1);
+                const finding& found = record.findings[0];
+                CHECK(found.what == finding_kind::overflow);
+                CHECK(found.rank() == -1);
                 CHECK(found.call == 0);
                 CHECK(found.exact);
                 CHECK(found.statistic == 1);
@@ -138,7 +147,7 @@ TEST_CASE("a sum of finite float16 gradients that is infinite is an overflow, wi
                 CHECK_FALSE(call.audit.conserved);
                 CHECK(call.audit.where == damage::reduce);
                 const std::string text = report::step_table(record);
-                CHECK(text.find("the inputs are finite, and 1 element of the result is NaN or infinite") != text.npos);
+                CHECK(text.find("NaN or infinity as the result of finite inputs (overflow): 1 element") != text.npos);
                 CHECK((text.find("the first at index 100") != text.npos) == is_gather);
                 CHECK(text.find("scale the inputs down") != text.npos);
             }
@@ -175,7 +184,7 @@ TEST_CASE_TEMPLATE("number and first index of an overflow are those of the buffe
                     if (rank == 0) of_sum = counted_nonfinite::of(sum);
                     of_parts[static_cast<std::size_t>(rank)] = counted_nonfinite::of(part);
                 });
-                const std::vector<suspect> found = all_of(record, finding::overflow);
+                const std::vector<finding> found = all_of(record, finding_kind::overflow);
                 CHECK((of_sum.count == 0) == (faults == 0));
                 std::size_t at = 0;
                 std::uint64_t most = 0;
@@ -185,11 +194,11 @@ TEST_CASE_TEMPLATE("number and first index of an overflow are those of the buffe
                     in_all += part.count;
                 }
                 if (faults == 0) {
-                    CHECK(record.suspects.empty());
+                    CHECK(record.findings.empty());
                     continue;
                 }
                 REQUIRE(found.size() >= 2);
-                CHECK(found[at].rank == -1);
+                CHECK(found[at].rank() == -1);
                 CHECK(found[at].call == 0);
                 CHECK(found[at].statistic == static_cast<double>(of_sum.count));
                 CHECK(found[at++].index == (mode == report_mode::gather ? of_sum.first : no_index));
@@ -204,14 +213,14 @@ TEST_CASE_TEMPLATE("number and first index of an overflow are those of the buffe
                     if (mode == report_mode::summary && (part.count != most || at == 2)) continue; // the worst part
                     if (part.count == 0) continue;
                     REQUIRE(at < found.size());
-                    CHECK(found[at].rank == static_cast<int>(r));
+                    CHECK(found[at].rank() == static_cast<int>(r));
                     CHECK(found[at].call == 1);
                     CHECK(found[at].statistic == static_cast<double>(part.count));
                     CHECK(found[at++].index == (mode == report_mode::gather ? part.first : no_index));
                 }
                 CHECK(at == found.size());
-                CHECK(all_of(record, finding::sum_differs).empty());
-                CHECK(all_of(record, finding::result_differs).empty());
+                CHECK(all_of(record, finding_kind::sum_differs).empty());
+                CHECK(all_of(record, finding_kind::result_differs).empty());
             }
         }
     }
@@ -227,10 +236,10 @@ TEST_CASE("where an input is not finite nothing overflows, and norm and directio
             comm.all_reduce(send, view(sum), reduction::average, stream);
             stream.synchronize();
         });
-        REQUIRE(record.suspects.size() == 1);
-        CHECK(record.suspects[0].what == finding::non_finite);
-        CHECK(record.suspects[0].rank == 2);
-        CHECK(record.suspects[0].statistic == 1);
+        REQUIRE(record.findings.size() == 1);
+        CHECK(record.findings[0].what == finding_kind::non_finite);
+        CHECK(record.findings[0].rank() == 2);
+        CHECK(record.findings[0].statistic == 1);
         CHECK(is_nan(record.calls[0].result_norm));
         CHECK(is_nan(record.calls[0].pooled_cosine));
         CHECK(is_nan(record.cosine.pooled));
@@ -253,9 +262,9 @@ TEST_CASE("an infinity in a result whose inputs cannot overflow is damage, and t
                     stream.synchronize();
                 },
                 faults);
-            const std::vector<suspect> found = all_of(record, finding::overflow);
+            const std::vector<finding> found = all_of(record, finding_kind::overflow);
             REQUIRE(found.size() == 1);
-            CHECK(found[0].rank == -1);
+            CHECK(found[0].rank() == -1);
             const bool is_known = mode == report_mode::gather || how == reduction::max;
             CHECK((found[0].threshold > 1) == is_known);
             CHECK((report::describe(found[0]).find("cannot overflow") != std::string::npos) == is_known);
@@ -269,8 +278,8 @@ TEST_CASE("an infinity in a result whose inputs cannot overflow is damage, and t
                 stream.synchronize();
             },
             faults);
-        CHECK(all_of(moved, finding::overflow).empty());
-        CHECK(all_of(moved, finding::shard_differs).size() == 1);
+        CHECK(all_of(moved, finding_kind::overflow).empty());
+        CHECK(all_of(moved, finding_kind::shard_differs).size() == 1);
         CHECK((mode == report_mode::gather || is_nan(moved.calls[0].result_norm)));
         CHECK(is_finite(moved.calls[0].excess) == (mode == report_mode::summary)); // the audit's shards have no norm
     }
@@ -295,7 +304,7 @@ TEST_CASE("the headroom of sums and averages, and where there is none")
         comm.all_reduce(ints, view(ints_sum), reduction::sum, stream);
         stream.synchronize();
     });
-    CHECK(all_of(record, finding::overflow).empty());
+    CHECK(all_of(record, finding_kind::overflow).empty());
     CHECK(record.calls[0].headroom == doctest::Approx(6.5504).epsilon(1e-12));
     CHECK(record.calls[1].headroom == doctest::Approx(4 * 6.5504).epsilon(1e-12));
     CHECK(record.calls[2].headroom == doctest::Approx(2).epsilon(1e-12));
@@ -334,7 +343,7 @@ TEST_CASE("sums that come near the range of their type, and stay in it, are sile
                 comm.end_step(step, stream);
                 REQUIRE(comm.wait(record));
                 if (world.rank() != 0) continue;
-                for (const suspect& each : record.suspects) suspects += each.exact ? 1 : 0;
+                for (const finding& each : record.findings) suspects += each.exact ? 1 : 0;
                 near += is_finite(record.calls[0].headroom) && record.calls[0].headroom < 1.2 ? 1 : 0;
             }
         });
@@ -361,7 +370,7 @@ TEST_CASE("a step with an overflow leaves no trace in what is learnt over the st
                 comm.all_reduce(send, view(sum), reduction::sum, stream);
                 comm.end_step(step, stream);
                 REQUIRE(comm.wait(record));
-                if (step == 4) CHECK(all_of(record, finding::overflow).size() == 1);
+                if (step == 4) CHECK(all_of(record, finding_kind::overflow).size() == 1);
             }
             if (world.rank() == 0) last[overflows ? 1 : 0] = record;
         });

@@ -247,12 +247,12 @@ TEST_CASE("a value that a rank has otherwise in one replay is named there; a num
                 REQUIRE(comm.wait(record));
                 REQUIRE(record.expectations.size() == 1);
                 CHECK(record.expectations[0].holds == (number < 4));
-                for (const suspect& found : record.suspects) {
-                    CHECK(found.what == finding::value_differs);
-                    CHECK(found.rank == (mode == report_mode::gather ? 1 : -1));
+                for (const finding& found : record.findings) {
+                    CHECK(found.what == finding_kind::value_differs);
+                    CHECK(found.rank() == (mode == report_mode::gather ? 1 : -1));
                     CHECK(found.number.since == 4);
                 }
-                CHECK(record.suspects.size() == (number < 4 ? 0 : 1));
+                CHECK(record.findings.size() == (number < 4 ? 0 : 1));
             }
         });
     }
@@ -295,19 +295,19 @@ TEST_CASE("an audited step in a graph gives the records of the same steps uncapt
                         comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
                         const step_record expected = next_record(plain);
                         const step_record record = next_record(comm);
-                        CHECK(expected.suspects.empty());
+                        CHECK(expected.findings.empty());
                         REQUIRE(record.calls.size() == 5);
                         if (damage_done.empty()) {
                             check_same(record, expected);
                             CHECK(record.calls[3].audit.sum_checked);
                             continue;
                         }
-                        REQUIRE(record.suspects.size() == 1);
+                        REQUIRE(record.findings.size() == 1);
                         const bool of_sum = damage_done[0].call == 3;
-                        CHECK(record.suspects[0].call == (of_sum ? 3 : 4));
-                        if (of_sum) CHECK(record.suspects[0].what == finding::sum_differs);
-                        else if (mode == report_mode::gather) CHECK(record.suspects[0].rank == 1);
-                        else CHECK(record.suspects[0].what == finding::result_differs);
+                        CHECK(record.findings[0].call == (of_sum ? 3 : 4));
+                        if (of_sum) CHECK(record.findings[0].what == finding_kind::sum_differs);
+                        else if (mode == report_mode::gather) CHECK(record.findings[0].rank() == 1);
+                        else CHECK(record.findings[0].what == finding_kind::result_differs);
                     }
                     rank.stream.synchronize(soon_ms);
                 });
@@ -646,19 +646,20 @@ TEST_CASE("an abandoned capture takes along its observed inputs and the calls of
         probed comm(nccl::communicator_ref(world), {}, audit());
         rank.prepare(0);
         rank.stream.synchronize(soon_ms);
+        std::vector<decltype(comm)::observed_call> lost;
         in_lost_capture(rank.stream, [&] {
-            comm.observe_input(view<const float>(rank.send[0]), rank.stream);
+            lost.push_back(comm.observe(view<const float>(rank.send[0]), rank.stream));
             nccl::group together;
             rank.reduce(comm);
             comm.abandon_capture();
             together.end();
         });
-        check_refused([&] { comm.observe_result(view<const float>(rank.receive[0]), rank.stream); }, "observe_input");
+        check_refused([&] { lost[0].result(view<const float>(rank.receive[0]), rank.stream); }, "abandoned");
         rank.reduce(comm);
         comm.end_step(0, rank.seen(0), rank.stream);
         const step_record record = next_record(comm);
         CHECK(record.calls.size() == 3);
-        CHECK(record.suspects.empty());
+        CHECK(record.findings.empty());
     });
 }
 

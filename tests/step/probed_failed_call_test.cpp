@@ -113,7 +113,7 @@ TEST_CASE("one rank may repeat a call that was refused: the audit's messages sta
             stream.synchronize(20'000);
             step_record record;
             REQUIRE(comm.wait(record));
-            CHECK(record.suspects.empty());
+            CHECK(record.findings.empty());
             REQUIRE(record.calls.size() == 6);
             for (const call_record& call : record.calls) CHECK(call.audit.checked);
             for (std::size_t c = 0; c < 5; ++c) CHECK(record.calls[c].audit.sum_checked);
@@ -141,7 +141,7 @@ TEST_CASE("a refused sum leaves its place to a call of another kind")
         stream.synchronize(20'000);
         step_record record;
         REQUIRE(comm.wait(record));
-        CHECK(record.suspects.empty());
+        CHECK(record.findings.empty());
         REQUIRE(record.calls.size() == 2);
         CHECK(record.calls[0].audit.where == damage::none);
         CHECK(record.calls[1].audit.sum_checked);
@@ -182,10 +182,10 @@ TEST_CASE("a result that is observed behind the growth of its step stays in the 
         probed comm(world, {.calls = 1}, first_elements());
         std::vector<float> first(100, 5.0f), second(100, 3.0f);
         const host_gate gate;
-        comm.observe_input(view<const float>(first), fast, collective::all_reduce, reduction::sum);
+        const auto token = comm.observe(view<const float>(first), fast, collective::all_reduce, reduction::sum);
         gate.close(slow);
         comm.all_reduce(second, view(second), reduction::sum, slow); // the step grows, on this stream
-        comm.observe_result(view<const float>(first), fast);
+        token.result(view<const float>(first), fast);
         run_for_a_while(fast);
         gate.open();
         comm.end_step(0, fast);
@@ -212,7 +212,7 @@ TEST_CASE("a rank whose batch was empty has no mean loss, and is no suspect")
         for (int step = 0; step < 2; ++step) {
             step_record record;
             REQUIRE(comm.wait(record));
-            CHECK(record.suspects.empty());
+            CHECK(record.findings.empty());
             CHECK(record.loss.mean == 2);
             CHECK(record.loss_weighted.mean == 2);
         }
@@ -220,6 +220,6 @@ TEST_CASE("a rank whose batch was empty has no mean loss, and is no suspect")
         comm.end_step(2, {.loss = 1.0, .weight = tokens, .loss_is_sum = true}, stream);
         step_record record;
         REQUIRE(comm.wait(record));
-        CHECK(record.suspects.size() == 1);
+        CHECK(record.findings.size() == 1);
     });
 }

@@ -320,7 +320,7 @@ TEST_CASE("calls in a group have the records of the same calls made one by one")
                 }
                 check_same(alone, grouped);
                 REQUIRE(grouped.calls.size() == 4);
-                CHECK(grouped.suspects.empty());
+                CHECK(grouped.findings.empty());
                 CHECK(grouped.calls[2].site.name == std::string("scattered"));
                 for (const call_record& call : grouped.calls) CHECK(call.audit.checked);
                 for (std::size_t c = 0; c < 3; ++c) {
@@ -443,7 +443,7 @@ TEST_CASE("the calls of a group that failed are not in the step")
         }
         comm.end_step(0, {}, rank.streams[0]);
         const step_record record = next_record(comm);
-        CHECK(record.suspects.empty());
+        CHECK(record.findings.empty());
         REQUIRE(record.calls.size() == 2);
         CHECK(record.calls[0].count == sizes[2]);
         CHECK(record.calls[1].count == sizes[1]);
@@ -610,7 +610,7 @@ TEST_CASE("probed communicators stack, and keep what the wrapped one says of its
         }
         rank.reduce(inner, 0, rank.streams[0]);
         inner.end_step(0, {}, rank.streams[0]);
-        CHECK(next_record(inner).suspects.empty());
+        CHECK(next_record(inner).findings.empty());
         rank.streams[0].synchronize(soon_ms);
     });
 }

@@ -102,11 +102,11 @@ std::vector<step_record> run_steps(int ranks, const probe_options& options, int 
             require_same_bits(a.gradient_norm, b.gradient_norm);
             REQUIRE(to_bits(a.cosine.mean_pairwise) == to_bits(b.cosine.mean_pairwise));
             REQUIRE(to_bits(a.cosine.pooled) == to_bits(b.cosine.pooled));
-            REQUIRE(a.suspects.size() == b.suspects.size());
-            for (std::size_t i = 0; i < a.suspects.size(); ++i) {
-                REQUIRE(a.suspects[i].rank == b.suspects[i].rank);
-                REQUIRE(a.suspects[i].what == b.suspects[i].what);
-                REQUIRE(a.suspects[i].call == b.suspects[i].call);
+            REQUIRE(a.findings.size() == b.findings.size());
+            for (std::size_t i = 0; i < a.findings.size(); ++i) {
+                REQUIRE(a.findings[i].rank() == b.findings[i].rank());
+                REQUIRE(a.findings[i].what == b.findings[i].what);
+                REQUIRE(a.findings[i].call == b.findings[i].call);
             }
         }
     }
@@ -258,8 +258,8 @@ bool has_direction(const step_record& record)
 }
 bool names_a_direction(const step_record& record)
 {
-    for (const suspect& found : record.suspects) {
-        if (found.what == finding::cosine) return true;
+    for (const finding& found : record.findings) {
+        if (found.what == finding_kind::cosine) return true;
     }
     return false;
 }
@@ -389,7 +389,7 @@ TEST_CASE("summary mode tells the same spread, extrema and agreement as the tabl
                 CHECK(b.cosine.noise_scale == doctest::Approx(a.cosine.noise_scale).epsilon(1e-9));
                 CHECK(b.cosine.predicted_cosine == doctest::Approx(a.cosine.predicted_cosine).epsilon(1e-9));
             }
-            CHECK(b.suspects.empty());
+            CHECK(b.findings.empty());
         }
     }
 }
@@ -440,11 +440,11 @@ TEST_CASE("a NaN is named by rank, bucket and index in both modes, and the norms
             if (rank == 2 && step == 1) gradient[1][4321] = std::bit_cast<float>(0x7fc00000u);
             return gradient;
         });
-        CHECK(records[0].suspects.empty());
-        REQUIRE(records[1].suspects.size() >= 1);
-        const suspect& found = records[1].suspects[0];
-        CHECK(found.what == finding::non_finite);
-        CHECK(found.rank == 2);
+        CHECK(records[0].findings.empty());
+        REQUIRE(records[1].findings.size() >= 1);
+        const finding& found = records[1].findings[0];
+        CHECK(found.what == finding_kind::non_finite);
+        CHECK(found.rank() == 2);
         CHECK(found.call == 1);
         CHECK(found.statistic == 1);
         if (mode == report_mode::gather) CHECK(found.index == 4321);
@@ -466,10 +466,10 @@ TEST_CASE("a loss that is no number is named")
             REQUIRE(comm.poll(record));
             if (comm.rank() == 0) records.push_back(record);
         });
-        REQUIRE(records[0].suspects.size() == 1);
-        CHECK(records[0].suspects[0].what == finding::non_finite);
-        CHECK(records[0].suspects[0].rank == 1);
-        CHECK(records[0].suspects[0].call == -1);
+        REQUIRE(records[0].findings.size() == 1);
+        CHECK(records[0].findings[0].what == finding_kind::non_finite);
+        CHECK(records[0].findings[0].rank() == 1);
+        CHECK(records[0].findings[0].call == -1);
         CHECK(records[0].loss.finite == 2);
         CHECK(records[0].loss.mean == doctest::Approx(2.0));
     }
@@ -484,23 +484,22 @@ TEST_CASE("equal bits of two ranks and of two steps are named, zeros are not")
         gradient.emplace_back(500, 0.0f); // a frozen layer: equal everywhere and always
         return gradient;
     });
-    CHECK(records[0].suspects.empty());
-    REQUIRE(records[1].suspects.size() == 4); // both ranks: the bits do not tell whose they are
-    for (std::size_t i = 0; i < 4; ++i) {
-        const suspect& found = records[1].suspects[i];
-        CHECK(found.what == finding::duplicate);
-        CHECK(found.rank == (i % 2 == 0 ? 1 : 3));
-        CHECK(found.other_rank == (i % 2 == 0 ? 3 : 1));
-        CHECK(found.call == static_cast<int>(i / 2));
+    CHECK(records[0].findings.empty());
+    REQUIRE(records[1].findings.size() == 2); // both ranks: the bits do not tell whose they are
+    for (std::size_t i = 0; i < 2; ++i) {
+        const finding& found = records[1].findings[i];
+        CHECK(found.what == finding_kind::duplicate);
+        CHECK(found.ranks == std::vector<int>{1, 3});
+        CHECK(found.call == static_cast<int>(i));
     }
-    REQUIRE(records[2].suspects.size() == 2);
-    for (const suspect& found : records[2].suspects) {
-        CHECK(found.what == finding::stale);
-        CHECK(found.rank == 0);
+    REQUIRE(records[2].findings.size() == 2);
+    for (const finding& found : records[2].findings) {
+        CHECK(found.what == finding_kind::stale);
+        CHECK(found.rank() == 0);
     }
 }
 
-TEST_CASE("where several ranks hold the same, each of them is named with the lowest of the others")
+TEST_CASE("where several ranks hold the same, they are named together")
 {
     // Ranks 1, 2 and 4 are alike, then all of them.
     const auto records = run_steps<float>(5, {}, 2, [&](int rank, int step) {
@@ -508,14 +507,16 @@ TEST_CASE("where several ranks hold the same, each of them is named with the low
         return random_gradient<float>(alike ? 1 : rank, {300}, 40 + static_cast<std::uint64_t>(step));
     });
     const auto named = [](const step_record& record) {
-        std::vector<std::vector<int>> pairs;
-        for (const suspect& found : record.suspects) {
-            if (found.what == finding::duplicate) pairs.push_back({found.rank, found.other_rank});
+        std::vector<std::vector<int>> groups;
+        for (const finding& found : record.findings) {
+            if (found.what != finding_kind::duplicate) continue;
+            groups.push_back(found.ranks);
+            CHECK(found.other_rank == found.ranks[0]);
         }
-        return pairs;
+        return groups;
     };
-    CHECK(named(records[0]) == std::vector<std::vector<int>>{{1, 2}, {2, 1}, {4, 1}});
-    CHECK(named(records[1]) == std::vector<std::vector<int>>{{0, 1}, {1, 0}, {2, 0}, {3, 0}, {4, 0}});
+    CHECK(named(records[0]) == std::vector<std::vector<int>>{{1, 2, 4}});
+    CHECK(named(records[1]) == std::vector<std::vector<int>>{{0, 1, 2, 3, 4}});
 }
 
 namespace {
@@ -559,17 +560,17 @@ TEST_CASE("a result that differs on one rank is named by majority, and only dete
             if (world.rank() == 0) record = own;
         });
         CHECK_FALSE(record.calls[0].results_agree);
-        REQUIRE(record.suspects.size() == 1);
-        CHECK(record.suspects[0].what == finding::result_differs);
-        CHECK(record.suspects[0].call == 0);
-        CHECK(record.suspects[0].rank == (n == 5 && mode == report_mode::gather ? 1 : -1));
+        REQUIRE(record.findings.size() == 1);
+        CHECK(record.findings[0].what == finding_kind::result_differs);
+        CHECK(record.findings[0].call == 0);
+        CHECK(record.findings[0].rank() == (n == 5 && mode == report_mode::gather ? 1 : -1));
     }
 }
 
 TEST_CASE("a rank that received a damaged result is named for that, not for its gradient's direction")
 {
     for (const int bad : {0, 3}) {
-        std::vector<finding> found;
+        std::vector<finding_kind> found;
         std::vector<double> cosines;
         local::run(4, [&](local::communicator& world) {
             probed comm(damaging(world, 40, bad), {.times = false});
@@ -588,12 +589,12 @@ TEST_CASE("a rank that received a damaged result is named for that, not for its 
                 stream.synchronize(60'000);
                 REQUIRE(comm.poll(own));
                 if (world.rank() != 0 || step != 40) continue;
-                for (const suspect& each : own.suspects) found.push_back(each.what);
+                for (const finding& each : own.findings) found.push_back(each.what);
                 cosines = own.cosine.leave_one_out;
-                CHECK(own.suspects.at(0).rank == bad);
+                CHECK(own.findings.at(0).rank() == bad);
             }
         });
-        CHECK(found == std::vector<finding>{finding::result_differs});
+        CHECK(found == std::vector<finding_kind>{finding_kind::result_differs});
         REQUIRE(cosines.size() == 4);
         for (int r = 0; r < 4; ++r) CHECK(is_finite(cosines[static_cast<std::size_t>(r)]) == (r != bad));
     }
@@ -608,7 +609,7 @@ TEST_CASE_TEMPLATE("a sum that is wrong on all ranks blames no rank for its dire
             REQUIRE(records.size() == 42);
             for (std::size_t s = 0; s < 40; ++s) {
                 CHECK(has_direction(records[s]));
-                CHECK(records[s].suspects.empty());
+                CHECK(records[s].findings.empty());
             }
             CHECK(records[40].calls[0].results_agree);
             CHECK_FALSE(names_a_direction(records[40]));
@@ -617,8 +618,8 @@ TEST_CASE_TEMPLATE("a sum that is wrong on all ranks blames no rank for its dire
             // The control: the direction of an input is judged in the next step, and is no certainty.
             REQUIRE(names_a_direction(records[41]));
             CHECK(has_direction(records[41]));
-            CHECK(records[41].suspects[0].rank == 5);
-            CHECK_FALSE(records[41].suspects[0].exact);
+            CHECK(records[41].findings[0].rank() == 5);
+            CHECK_FALSE(records[41].findings[0].exact);
         }
     }
 }
@@ -628,9 +629,9 @@ namespace {
 /// The alarms of the last of `steps` audited steps of what `wrap` makes of a communicator. Each step has a sum of
 /// integers and one of floats.
 template <class Wrap>
-std::vector<alarm_record> alarms_of_audited_steps(int ranks, std::uint64_t steps, const Wrap& wrap)
+std::vector<finding> alarms_of_audited_steps(int ranks, std::uint64_t steps, const Wrap& wrap)
 {
-    std::vector<alarm_record> last;
+    std::vector<finding> last;
     local::run(ranks, [&](local::communicator& world) {
         probed comm{wrap(world), {.times = false}, audit()};
         host::stream stream;
@@ -647,7 +648,7 @@ std::vector<alarm_record> alarms_of_audited_steps(int ranks, std::uint64_t steps
             comm.end_step(step, {.loss = 1}, stream);
             stream.synchronize(60'000);
             REQUIRE(comm.poll(record));
-            const view<const alarm_record> raised = watch.judge(record);
+            const view<const finding> raised = watch.judge(record);
             if (step + 1 < steps) CHECK(raised.empty());
             else if (world.rank() == 0) last.assign(raised.begin(), raised.end());
         }
@@ -662,7 +663,7 @@ TEST_CASE("what statistics and audit find of one fault is one alarm")
     // Of two ranks: the probe alone cannot name the one that received other bits.
     const auto hit = alarms_of_audited_steps(2, 21, [](auto& world) { return damaging(world, 41, 1); });
     REQUIRE(hit.size() == 1);
-    CHECK(hit[0].what == finding::result_differs);
+    CHECK(hit[0].what == finding_kind::result_differs);
     CHECK(hit[0].call == 1);
     CHECK(hit[0].ranks == std::vector<int>{1});
     CHECK(hit[0].action == advice::resync);
@@ -670,7 +671,7 @@ TEST_CASE("what statistics and audit find of one fault is one alarm")
 
     const auto wrong = alarms_of_audited_steps(8, 41, [](auto& world) { return damaged_reduction(world, 81, 5, 100); });
     REQUIRE(wrong.size() == 1);
-    CHECK(wrong[0].what == finding::sum_differs);
+    CHECK(wrong[0].what == finding_kind::sum_differs);
     CHECK(wrong[0].call == 1);
     CHECK(wrong[0].where == damage::reduce);
     CHECK(wrong[0].action == advice::skip); // so far off that no rounding explains it
@@ -750,15 +751,15 @@ TEST_CASE("numbers that only the device knows are read at the end of the step, a
             CHECK(records[4].loss.finite == 0);
             CHECK(records[4].losses.size() == records[6].losses.size());
             for (const double none : records[4].losses) CHECK(is_nan(none));
-            for (const suspect& found : records[4].suspects) CHECK(found.what != finding::non_finite);
+            for (const finding& found : records[4].findings) CHECK(found.what != finding_kind::non_finite);
             CHECK(records[6].loss.mean == 0);
             CHECK(records[6].loss.finite == 3);
             for (const step_record& record : records) {
                 CAPTURE(record.step);
                 CHECK(record.result_norm == doctest::Approx(6 * std::sqrt(10.0)));
                 std::vector<int> other_norms;
-                for (const suspect& found : record.suspects)
-                    if (found.what == finding::norm_differs) other_norms.push_back(found.rank);
+                for (const finding& found : record.findings)
+                    if (found.what == finding_kind::norm_differs) other_norms.push_back(found.rank());
                 CHECK(other_norms == (record.step < 2 ? std::vector<int>{2} : std::vector<int>()));
             }
         });
@@ -778,16 +779,16 @@ TEST_CASE("a scaled gradient is named in its step and bucket, once it is known w
         CAPTURE(record.step);
         int norms = 0;
         int magnitudes = 0;
-        for (const suspect& found : record.suspects) {
-            CHECK(found.rank == 6);
+        for (const finding& found : record.findings) {
+            CHECK(found.rank() == 6);
             CHECK(is_of_number(found.what));
             CHECK_FALSE(found.exact);
             CHECK(found.statistic > found.threshold);
             CHECK(found.false_alarms_per_step <= 1e-4);
             CHECK(found.number.steps >= 16);
-            norms += found.what == finding::gradient_norm && found.call == 1 ? 1 : 0;
-            magnitudes += found.what == finding::largest_magnitude && found.call == 1 ? 1 : 0;
-            if (found.what != finding::gradient_norm || found.call != 1) continue;
+            norms += found.what == finding_kind::gradient_norm && found.call == 1 ? 1 : 0;
+            magnitudes += found.what == finding_kind::largest_magnitude && found.call == 1 ? 1 : 0;
+            if (found.what != finding_kind::gradient_norm || found.call != 1) continue;
             CHECK(found.number.value == doctest::Approx(record.calls[1].inputs[6].l2()).epsilon(1e-6));
             CHECK(found.number.expected == doctest::Approx(found.number.value / 100).epsilon(0.2));
             CHECK(found.number.usual_difference < found.number.expected);
@@ -808,15 +809,15 @@ TEST_CASE("a record says that two ranks do not fit though neither can be named")
     });
     for (const step_record& record : records) {
         if (record.step == 50) continue;
-        CHECK(record.suspects.empty());
+        CHECK(record.findings.empty());
     }
     int norms = 0;
-    for (const suspect& found : records[50].suspects) {
+    for (const finding& found : records[50].findings) {
         CHECK(is_of_number(found.what));
-        CHECK(found.rank == -1);
+        CHECK(found.rank() == -1);
         CHECK(found.statistic > found.threshold);
         CHECK(found.threshold > 0);
-        norms += found.what == finding::gradient_norm && found.call == 1 ? 1 : 0;
+        norms += found.what == finding_kind::gradient_norm && found.call == 1 ? 1 : 0;
     }
     CHECK(norms == 1);
 }
@@ -842,7 +843,7 @@ TEST_CASE("clean steps alarm no more often than stated")
             comm.all_reduce(view<const float>(send), view<float>(receive), reduction::average, stream);
             comm.end_step(static_cast<std::uint64_t>(step), {.loss = 2 + 0.1 * static_cast<double>(normal(random))}, stream);
             stream.synchronize(20'000);
-            while (comm.poll(record)) own_alarms += record.suspects.empty() ? 0 : 1;
+            while (comm.poll(record)) own_alarms += record.findings.empty() ? 0 : 1;
         }
         if (world.rank() == 3) alarms = own_alarms;
     });
@@ -1395,7 +1396,7 @@ TEST_CASE("one rank alone gets a record with what is defined for it")
     CHECK(records[0].loss.std == 0);
     CHECK(is_nan(records[0].loss.std_sample));
     CHECK(is_nan(records[0].cosine.mean_pairwise));
-    CHECK(records[0].suspects.empty());
+    CHECK(records[0].findings.empty());
 }
 
 TEST_CASE("buffers outlive the work on them when ending a step throws")
@@ -1438,7 +1439,7 @@ TEST_CASE("gradients of a few elements raise no alarms about direction")
         const auto records = run_steps<float>(4, {.direction = direction_mode::exact}, 100,
             [&](int rank, int step) { return random_gradient<float>(rank, {count}, 900 + static_cast<std::uint64_t>(step)); });
         for (const step_record& record : records) {
-            for (const suspect& found : record.suspects) CHECK(found.what != finding::cosine);
+            for (const finding& found : record.findings) CHECK(found.what != finding_kind::cosine);
         }
     }
 }
@@ -1478,7 +1479,7 @@ TEST_CASE("shards of different norms are no suspects")
             comm.end_step(step, {.loss = 1 + 0.01 * world.rank()}, stream);
             stream.synchronize(60'000);
             REQUIRE(comm.poll(record));
-            CHECK(record.suspects.empty());
+            CHECK(record.findings.empty());
         }
     });
 }
@@ -1504,14 +1505,14 @@ TEST_CASE("a shard that did not change is stale, unless most of the shards did n
             }
             step_record record;
             REQUIRE(comm.wait(record));
-            CHECK(record.suspects.empty());
+            CHECK(record.findings.empty());
             REQUIRE(comm.wait(record));
             const std::size_t named = unchanged <= 2 ? static_cast<std::size_t>(unchanged) : 0;
-            REQUIRE(record.suspects.size() == named);
-            for (std::size_t i = 0; i < named; ++i) {
-                CHECK(record.suspects[i].what == finding::stale);
-                CHECK(record.suspects[i].rank == static_cast<int>(i));
-            }
+            REQUIRE(record.findings.size() == (named != 0 ? 1 : 0));
+            if (named == 0) return;
+            CHECK(record.findings[0].what == finding_kind::stale);
+            CHECK(record.findings[0].ranks.size() == named);
+            CHECK(record.findings[0].ranks.back() == unchanged - 1);
         });
     }
 }

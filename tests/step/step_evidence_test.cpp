@@ -85,12 +85,12 @@ outcome run(std::uint64_t from, std::uint64_t to, const probe_options& options, 
 
 const disturbance nothing = [](contribution&, int, std::uint64_t) {};
 
-std::vector<suspect> unlike(const outcome& of)
+std::vector<finding> unlike(const outcome& of)
 {
-    std::vector<suspect> found;
+    std::vector<finding> found;
     for (const step_record& record : of.records)
-        for (const suspect& each : record.suspects)
-            if (each.what == finding::unlike) found.push_back(each);
+        for (const finding& each : record.findings)
+            if (each.what == finding_kind::unlike) found.push_back(each);
     return found;
 }
 
@@ -113,19 +113,19 @@ TEST_CASE("a rank is named by the number in which it is unlike the others, with 
 {
     struct fault {
         const char* label;
-        finding metric;
+        finding_kind metric;
         rank_side side;
         disturbance disturb;
     };
     const fault faults[] = {
-        {"loss", finding::loss, rank_side::smallest,
+        {"loss", finding_kind::loss, rank_side::smallest,
             [](contribution& made, int rank, std::uint64_t) { made.loss -= rank == 2 ? 5 : 0; }},
-        {"gradients", finding::gradient_norm, rank_side::largest,
+        {"gradients", finding_kind::gradient_norm, rank_side::largest,
             [](contribution& made, int rank, std::uint64_t) {
                 for (float& x : made.first) x *= rank == 2 ? 4.0f : 1.0f;
                 for (float& x : made.second) x *= rank == 2 ? 4.0f : 1.0f;
             }},
-        {"NaN", finding::non_finite, rank_side::largest,
+        {"NaN", finding_kind::non_finite, rank_side::largest,
             [](contribution& made, int rank, std::uint64_t) {
                 if (rank == 2) made.second[5] = std::numeric_limits<float>::quiet_NaN();
             }},
@@ -133,9 +133,9 @@ TEST_CASE("a rank is named by the number in which it is unlike the others, with 
     for (const fault& each : faults) {
         CAPTURE(each.label);
         const outcome of = run(0, 120, {}, each.disturb);
-        const std::vector<suspect> found = unlike(of);
+        const std::vector<finding> found = unlike(of);
         REQUIRE_FALSE(found.empty());
-        for (const suspect& one : found) CHECK(one.rank == 2);
+        for (const finding& one : found) CHECK(one.rank() == 2);
         CHECK(found[0].evidence.metric == each.metric);
         CHECK(found[0].evidence.side == each.side);
         CHECK(found[0].statistic >= found[0].threshold);
@@ -148,11 +148,11 @@ TEST_CASE("a rank is named by the number in which it is unlike the others, with 
         alarms watch(ranks);
         int raised = 0;
         for (const step_record& record : of.records) {
-            for (const alarm_record& alarm : watch.judge(record)) {
-                if (alarm.what != finding::unlike) continue;
+            for (const finding& alarm : watch.judge(record)) {
+                if (alarm.what != finding_kind::unlike) continue;
                 ++raised;
                 CHECK(alarm.ranks == std::vector<int>{2});
-                CHECK(contains(report::describe(alarm), " against chance"));
+                CHECK(contains(report::describe_alarm(alarm), " against chance"));
                 CHECK(contains(report::json_line("r", alarm), R"("evidence":{"metric":)"));
             }
         }
@@ -166,12 +166,12 @@ TEST_CASE("one call that is unlike is named by its index, site and name")
         for (float& x : made.second) x *= rank == 1 ? 8.0f : 1.0f;
     });
     bool named = false;
-    for (const suspect& found : unlike(of)) {
-        CHECK(found.rank == 1);
+    for (const finding& found : unlike(of)) {
+        CHECK(found.rank() == 1);
         if (found.call != 1) continue;
         named = true;
         CHECK(std::string(found.site.name) == "second");
-        CHECK(contains(report::describe(found), "rank 1, bucket 1 'second': unlike the other ranks: the norm of its gradient was the largest in "));
+        CHECK(contains(report::describe(found), "bucket 1 'second': rank 1 was unlike the other ranks over many steps (unlike): the norm of its gradient was the largest in "));
     }
     CHECK(named);
 }
@@ -204,8 +204,8 @@ TEST_CASE("ranks whose gradients are the same but for a factor are alike in dire
                 comm.all_reduce(gradient, view(sum), reduction::average, stream);
                 comm.end_step(step, stream);
                 REQUIRE(comm.wait(record));
-                for (const suspect& found : record.suspects) {
-                    if (found.what == finding::unlike) CHECK(found.evidence.metric != finding::cosine);
+                for (const finding& found : record.findings) {
+                    if (found.what == finding_kind::unlike) CHECK(found.evidence.metric != finding_kind::cosine);
                 }
             }
         });
@@ -239,7 +239,7 @@ TEST_CASE("wrong options and states are refused")
         probed watching(world);
         exchangeability_watch foreign(1); // a state, but not of a probe
         CHECK(contains(refusal([&] { watching.restore_evidence(foreign.state()); }), "not that of a probe"));
-        foreign.add(finding::loss, {1, 0, 0});
+        foreign.add(finding_kind::loss, {1, 0, 0});
         CHECK(contains(refusal([&] { watching.restore_evidence(foreign.state()); }), "not that of a probe"));
         CHECK(contains(refusal([&] { watching.restore_evidence(words); }), "no such state"));
     });

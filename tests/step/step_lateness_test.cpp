@@ -129,11 +129,11 @@ private:
 };
 
 /// The suspects whose lateness over the run is unlike that of the others.
-std::vector<suspect> late_of(const step_record& record)
+std::vector<finding> late_of(const step_record& record)
 {
-    std::vector<suspect> found;
-    for (const suspect& each : record.suspects)
-        if (each.what == finding::unlike && each.evidence.metric == finding::late) found.push_back(each);
+    std::vector<finding> found;
+    for (const finding& each : record.findings)
+        if (each.what == finding_kind::unlike && each.evidence.metric == finding_kind::late) found.push_back(each);
     return found;
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("the numbers of a call and of a step are those of the stamps, on clock
         REQUIRE(record.lateness_by_rank.size() == 4);
         CHECK(record.lateness_by_rank[2].latest == record.lateness.behind);
         CHECK(record.lateness_by_rank[2].share_last == 1);
-        CHECK(record.suspects.empty());
+        CHECK(record.findings.empty());
     }
 }
 
@@ -188,10 +188,10 @@ TEST_CASE("a rank that is late by more than the floor gives evidence over the ru
                 for (double& each : ranks.arrival) each = ticks((5 + 0.0005 * std::fabs(ranks.normal())) * ms);
                 ranks.arrival[static_cast<std::size_t>(last)] += ticks(delay * ms);
                 ranks.call();
-                for (const suspect& each : ranks.end_step().suspects) {
-                    if (each.what != finding::unlike) continue;
-                    CHECK(each.rank == last);
-                    CHECK(each.evidence.metric == finding::late);
+                for (const finding& each : ranks.end_step().findings) {
+                    if (each.what != finding_kind::unlike) continue;
+                    CHECK(each.rank() == last);
+                    CHECK(each.evidence.metric == finding_kind::late);
                     CHECK(contains(report::describe(each), "its arrival at the calls was the last in "));
                     named = true;
                 }
@@ -213,9 +213,9 @@ TEST_CASE("ranks that keep an order within the floor do not hide one that is lat
         if (step >= 100) ranks.arrival[2] += ticks(1 * ms);
         ranks.call();
         const step_record& record = ranks.end_step();
-        for (const suspect& each : late_of(record)) {
+        for (const finding& each : late_of(record)) {
             CHECK(step >= 100);
-            CHECK(each.rank == 2);
+            CHECK(each.rank() == 2);
             named = true;
         }
     }
@@ -233,12 +233,12 @@ TEST_CASE("a rank that is late in one step, as it has never been, is named in th
         ranks.call();
         const step_record record = ranks.end_step();
         int late = 0;
-        for (const suspect& each : record.suspects) {
-            if (each.what != finding::late) continue;
-            CHECK(each.rank == 3);
+        for (const finding& each : record.findings) {
+            if (each.what != finding_kind::late) continue;
+            CHECK(each.rank() == 3);
             CHECK(std::fabs(each.number.value - 100 * ms) < ms);
             CHECK(each.number.expected < ms);
-            CHECK(contains(report::describe(each), "the delay of its arrival, "));
+            CHECK(contains(report::describe(each), "its delay at the calls, "));
             ++late;
         }
         if (step == 120) CHECK(late == 1);
@@ -260,12 +260,12 @@ TEST_CASE("a rank that is late in each step is named once, with the odds, and th
             if (step >= 100) ranks.arrival[5] += ticks(delay * ms);
             ranks.call();
             const step_record& record = ranks.end_step();
-            const view<const alarm_record> raised = watch.judge(record);
-            for (const suspect& each : late_of(record)) {
+            const view<const finding> raised = watch.judge(record);
+            for (const finding& each : late_of(record)) {
                 ++named;
                 CHECK(step >= 100);
                 CHECK(step < 130);
-                CHECK(each.rank == 5);
+                CHECK(each.rank() == 5);
                 CHECK(each.call == -1);
                 CHECK_FALSE(each.exact);
                 CHECK(each.evidence.side == rank_side::largest);
@@ -273,8 +273,8 @@ TEST_CASE("a rank that is late in each step is named once, with the odds, and th
                 CHECK(std::fabs(record.lateness_by_rank[5].latest - delay * ms) < 0.1 * delay * ms + 4 * 20000);
                 CHECK(contains(report::describe(each), "its arrival at the calls was the last in "));
                 REQUIRE(raised.size() == 1);
-                CHECK(raised[0].what == finding::unlike);
-                CHECK(raised[0].evidence.metric == finding::late);
+                CHECK(raised[0].what == finding_kind::unlike);
+                CHECK(raised[0].evidence.metric == finding_kind::late);
                 CHECK(raised[0].ranks == std::vector<int>{5});
                 CHECK(raised[0].where == damage::none);
             }
@@ -327,7 +327,7 @@ TEST_CASE("all statistical checks of a step with times alarm no more often than 
             for (double& work : ranks.arrival) work = ticks(std::max(0.0, 5 * ms + 20000 * ranks.normal()));
             ranks.call();
         }
-        suspicious += ranks.end_step().suspects.empty() ? 0 : 1;
+        suspicious += ranks.end_step().findings.empty() ? 0 : 1;
     }
     MESSAGE("alarms in ", steps, " even steps: ", suspicious);
     CHECK(suspicious <= rate * steps);
@@ -440,9 +440,9 @@ TEST_CASE("an in-process rank that is late at a call is named, with the time")
     int named = 0;
     step_record last;
     run_late(4, 100, {.lateness_floor_ns = 50'000}, [](int) { return 2; }, [&](const step_record& record) {
-        for (const suspect& each : late_of(record)) {
+        for (const finding& each : late_of(record)) {
             ++named;
-            CHECK(each.rank == 2);
+            CHECK(each.rank() == 2);
         }
         last = record;
     });

@@ -66,10 +66,10 @@ std::vector<step_record> run(int ranks, int steps, const std::function<rank_step
     return records;
 }
 
-int count(const step_record& record, finding what, int rank)
+int count(const step_record& record, finding_kind what, int rank)
 {
     int found = 0;
-    for (const suspect& each : record.suspects) found += each.what == what && each.rank == rank ? 1 : 0;
+    for (const finding& each : record.findings) found += each.what == what && each.rank() == rank ? 1 : 0;
     return found;
 }
 
@@ -85,10 +85,10 @@ TEST_CASE("an exponent bit that doubles the energy of a bfloat16 gradient is nam
         });
         for (const step_record& record : records) {
             if (record.step == 60) {
-                named += count(record, finding::largest_magnitude, who);
-                for (const suspect& each : record.suspects) CHECK(each.rank == who);
+                named += count(record, finding_kind::largest_magnitude, who);
+                for (const finding& each : record.findings) CHECK(each.rank() == who);
             } else {
-                CHECK(record.suspects.empty());
+                CHECK(record.findings.empty());
             }
         }
     }
@@ -107,10 +107,10 @@ TEST_CASE("a loss that jumps by two fifths is named though ranks differ by a ten
             return made;
         });
         for (const step_record& record : records)
-            if (record.step != 120) wrong += record.suspects.empty() ? 0 : 1;
-        for (const suspect& each : records.back().suspects) {
-            if (each.what != finding::loss) continue;
-            CHECK(each.rank == 5);
+            if (record.step != 120) wrong += record.findings.empty() ? 0 : 1;
+        for (const finding& each : records.back().findings) {
+            if (each.what != finding_kind::loss) continue;
+            CHECK(each.rank() == 5);
             ++named;
             CHECK(each.number.value == doctest::Approx(records.back().losses[5]).epsilon(1e-6));
             CHECK(each.number.expected == doctest::Approx(each.number.value / 1.4).epsilon(0.1));
@@ -132,10 +132,10 @@ TEST_CASE("losses of any sign are compared as they are, from the first negative 
     });
     int wrong = 0;
     for (const step_record& record : records)
-        if (record.step != 190) wrong += record.suspects.empty() ? 0 : 1;
+        if (record.step != 190) wrong += record.findings.empty() ? 0 : 1;
     CHECK(wrong <= 1);
-    REQUIRE(count(records[190], finding::loss, 3) == 1);
-    CHECK(records[190].suspects[0].number.value == records[190].losses[3]);
+    REQUIRE(count(records[190], finding_kind::loss, 3) == 1);
+    CHECK(records[190].findings[0].number.value == records[190].losses[3]);
 }
 
 TEST_CASE("of three ranks two are copied, and the third is no outlier for it")
@@ -143,8 +143,8 @@ TEST_CASE("of three ranks two are copied, and the third is no outlier for it")
     const auto records = run(3, 100, [](int rank, int step) { return healthy(step >= 50 && rank == 1 ? 0 : rank, step); });
     for (const step_record& record : records) {
         CAPTURE(record.step);
-        for (const int rank : {0, 1}) CHECK(count(record, finding::duplicate, rank) == (record.step >= 50 ? 1 : 0));
-        CHECK(record.suspects.size() == (record.step >= 50 ? 2 : 0));
+        for (const int rank : {0, 1}) CHECK(count(record, finding_kind::duplicate, rank) == (record.step >= 50 ? 1 : 0));
+        CHECK(record.findings.size() == (record.step >= 50 ? 2 : 0));
     }
 }
 
@@ -156,14 +156,14 @@ TEST_CASE("of eight ranks with copies the copies count once, and a real outlier 
         return made;
     });
     for (const step_record& record : records) {
-        for (const suspect& each : record.suspects) {
-            if (each.what == finding::duplicate) continue;
+        for (const finding& each : record.findings) {
+            if (each.what == finding_kind::duplicate) continue;
             CHECK(record.step == 90);
-            CHECK(each.what == finding::loss);
-            CHECK(each.rank == 6);
+            CHECK(each.what == finding_kind::loss);
+            CHECK(each.rank() == 6);
         }
     }
-    CHECK(count(records[90], finding::loss, 6) == 1);
+    CHECK(count(records[90], finding_kind::loss, 6) == 1);
 }
 
 TEST_CASE("of a rank whose data another one copies neither is unlike the others")
@@ -171,8 +171,8 @@ TEST_CASE("of a rank whose data another one copies neither is unlike the others"
     const auto records = run(6, 400, [](int rank, int step) { return healthy(step >= 100 && rank == 4 ? 1 : rank, step); });
     for (const step_record& record : records) {
         CAPTURE(record.step);
-        CHECK(count(record, finding::duplicate, 1) == (record.step >= 100 ? 1 : 0));
-        CHECK(record.suspects.size() == (record.step >= 100 ? 2 : 0));
+        CHECK(count(record, finding_kind::duplicate, 1) == (record.step >= 100 ? 1 : 0));
+        CHECK(record.findings.size() == (record.step >= 100 ? 2 : 0));
     }
 }
 
@@ -190,20 +190,20 @@ TEST_CASE("NaN that has reached the weights is told once for all ranks, and one 
     for (const step_record& record : records) {
         CAPTURE(record.step);
         if (record.step == 5) {
-            CHECK(count(record, finding::non_finite, 2) == 2); // loss and gradient
-            CHECK(record.suspects.size() == 2);
+            CHECK(count(record, finding_kind::non_finite, 2) == 2); // loss and gradient
+            CHECK(record.findings.size() == 2);
         } else if (record.step == 10) {
-            CHECK(record.suspects.size() == 8);
+            CHECK(record.findings.size() == 8);
         } else if (record.step > 10 && record.step < 20) {
-            REQUIRE(count(record, finding::non_finite, -1) == 1);
-            CHECK(record.suspects[0].statistic == 4);
-            CHECK(record.suspects[0].number.is_new_level);
-            CHECK(record.suspects[0].number.since == 10);
-            CHECK(count(record, finding::non_finite, 0) == 0);
-            CHECK(report::describe(record.suspects[0])
+            REQUIRE(count(record, finding_kind::non_finite, -1) == 1);
+            CHECK(record.findings[0].statistic == 4);
+            CHECK(record.findings[0].number.is_new_level);
+            CHECK(record.findings[0].number.since == 10);
+            CHECK(count(record, finding_kind::non_finite, 0) == 0);
+            CHECK(report::describe(record.findings[0])
                 == "whole step: 4 ranks have NaN or infinity; most ranks have had it since step 10, so the weights have it");
         } else {
-            CHECK(count(record, finding::non_finite, -1) == 0);
+            CHECK(count(record, finding_kind::non_finite, -1) == 0);
         }
     }
 }
@@ -219,10 +219,10 @@ TEST_CASE("a lasting factor is named in eight steps, then told as a new level, a
     for (const step_record& record : records) {
         CAPTURE(record.step);
         const bool is_told = record.step >= 100 && record.step < 108;
-        CHECK(count(record, finding::loss, 4) == (is_told ? 1 : 0));
-        unlike += count(record, finding::unlike, 4);
-        for (const suspect& each : record.suspects) {
-            if (each.what != finding::loss) continue;
+        CHECK(count(record, finding_kind::loss, 4) == (is_told ? 1 : 0));
+        unlike += count(record, finding_kind::unlike, 4);
+        for (const finding& each : record.findings) {
+            if (each.what != finding_kind::loss) continue;
             CHECK(each.number.is_new_level == (record.step == 107));
             if (each.number.is_new_level) CHECK(each.number.since == 100);
         }
@@ -239,8 +239,8 @@ TEST_CASE("a restored state knows what is usual at once")
         return made;
     };
     run(4, 100, faulty, 0, &state);
-    CHECK(count(run(4, 5, faulty, 100, &state)[1], finding::loss, 1) == 1);
-    CHECK(count(run(4, 5, faulty, 100)[1], finding::loss, 1) == 0); // knows nothing yet
+    CHECK(count(run(4, 5, faulty, 100, &state)[1], finding_kind::loss, 1) == 1);
+    CHECK(count(run(4, 5, faulty, 100)[1], finding_kind::loss, 1) == 0); // knows nothing yet
 }
 
 } // namespace

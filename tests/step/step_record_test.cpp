@@ -80,7 +80,7 @@ struct write_marks {
     {
         of.resize(3);
         if constexpr (std::is_trivially_copyable_v<T>) std::memset(static_cast<void*>(of.data()), mark, 3 * sizeof(T));
-        else if constexpr (!std::is_same_v<T, call_weights>) // which have such a list themselves
+        else if constexpr (!std::is_same_v<T, call_weights> && !std::is_same_v<T, finding>) // which have such a list themselves
             for (T& each : of) each_member(each, *this);
     }
 };
@@ -228,10 +228,10 @@ TEST_CASE("the same data in each step are no fault, a rank that alone repeats it
                 probe.end_step(step, stream);
                 REQUIRE(probe.wait(record));
                 CHECK(record.calls[0].repeating_ranks == (step == 0 ? 0 : all ? 4 : 1));
-                CHECK(record.suspects.size() == (step == 0 || all ? 0 : 1));
-                for (const suspect& each : record.suspects) {
-                    CHECK(each.what == finding::stale);
-                    CHECK(each.rank == 2);
+                CHECK(record.findings.size() == (step == 0 || all ? 0 : 1));
+                for (const finding& each : record.findings) {
+                    CHECK(each.what == finding_kind::stale);
+                    CHECK(each.rank() == 2);
                 }
             }
         });
@@ -357,9 +357,9 @@ TEST_CASE("a trainer's norm that is not finite is none of finite results")
         probe.end_step(0, {.gradient_norm = world.rank() == 1 ? HUGE_VAL : std::sqrt(8 * 2.25)}, stream);
         step_record record;
         REQUIRE(probe.wait(record));
-        REQUIRE(record.suspects.size() == 1);
-        CHECK(record.suspects[0].what == finding::norm_differs);
-        CHECK(record.suspects[0].rank == 1);
+        REQUIRE(record.findings.size() == 1);
+        CHECK(record.findings[0].what == finding_kind::norm_differs);
+        CHECK(record.findings[0].rank() == 1);
     });
 }
 
@@ -374,10 +374,10 @@ TEST_CASE("the evidence of a run states the chance that a healthy run has it")
             const auto noise = static_cast<double>((step * 7919 + static_cast<std::uint64_t>(world.rank()) * 104'729) % 101);
             probe.end_step(step, {.loss = 1 + 1e-4 * noise + (world.rank() == 2 ? 0.02 : 0)}, stream);
             REQUIRE(probe.wait(record));
-            for (const suspect& each : record.suspects) {
-                if (each.what != finding::unlike) continue;
+            for (const finding& each : record.findings) {
+                if (each.what != finding_kind::unlike) continue;
                 ++named;
-                CHECK(each.rank == 2);
+                CHECK(each.rank() == 2);
                 CHECK(each.false_alarms_per_step > 0);
                 CHECK(each.false_alarms_per_step <= 0.01);
             }

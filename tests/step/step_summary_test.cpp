@@ -112,16 +112,16 @@ TEST_CASE("a hundred thousand ranks are summed up as one table of them is")
             == doctest::Approx(*std::max_element(norms.begin(), norms.end())).epsilon(0x1p-32));
         if (step == 0) {
             CHECK(record.loss.maximum_rank == 77777);
-            CHECK(record.suspects.empty());
+            CHECK(record.findings.empty());
         } else if (step == 1) {
-            REQUIRE(record.suspects.size() == 2); // both buckets have the digest
-            CHECK(record.suspects[0].what == finding::result_differs);
+            REQUIRE(record.findings.size() == 2); // both buckets have the digest
+            CHECK(record.findings[0].what == finding_kind::result_differs);
             CHECK_FALSE(record.calls[0].results_agree);
         } else {
-            REQUIRE(record.suspects.size() == 1);
-            CHECK(record.suspects[0].what == finding::non_finite);
-            CHECK(record.suspects[0].rank == 99998);
-            CHECK(record.suspects[0].statistic == 5);
+            REQUIRE(record.findings.size() == 1);
+            CHECK(record.findings[0].what == finding_kind::non_finite);
+            CHECK(record.findings[0].rank() == 99998);
+            CHECK(record.findings[0].statistic == 5);
             CHECK(record.calls[1].nonfinite == 8);
         }
     }

@@ -35,7 +35,7 @@ const weighting ones = [](int, std::uint64_t) { return 1.0; };
 
 /// A step's suspects and notes.
 struct seen {
-    std::vector<std::pair<std::uint64_t, suspect>> suspects;
+    std::vector<std::pair<std::uint64_t, finding>> findings;
     std::vector<step_record> kept; ///< of the steps that are asked for
     std::size_t alarms = 0;
     std::vector<rank_evidence> evidence; ///< of the last step
@@ -71,7 +71,7 @@ seen run(std::uint64_t steps, const emptiness& is_empty, const weighting& weight
             if (!comm.wait(record)) continue;
             if (world.rank() != 0) continue;
             found.alarms += watch.judge(record).size();
-            for (const suspect& each : record.suspects) found.suspects.push_back({step, each});
+            for (const finding& each : record.findings) found.findings.push_back({step, each});
             if (std::find(keep.begin(), keep.end(), step) != keep.end()) found.kept.push_back(record);
             found.evidence = record.evidence_by_rank;
         }
@@ -85,17 +85,17 @@ TEST_CASE("a rank without a gradient is noted at once, and named once when it la
 {
     const seen found = run(400, [](int rank, std::uint64_t step, int) { return rank == 3 && step >= 100; }, ones,
         {99, 100, 399});
-    REQUIRE(found.suspects.size() == 1);
-    CHECK(found.suspects[0].first == 115);
-    const suspect& named = found.suspects[0].second;
-    CHECK(named.what == finding::zeros);
-    CHECK(named.rank == 3);
+    REQUIRE(found.findings.size() == 1);
+    CHECK(found.findings[0].first == 115);
+    const finding& named = found.findings[0].second;
+    CHECK(named.what == finding_kind::zeros);
+    CHECK(named.rank() == 3);
     CHECK(named.call == -1);
     CHECK(named.exact);
     CHECK(named.number.since == 100);
     CHECK(named.number.steps == 16);
     CHECK(found.alarms == 1);
-    CHECK(contains(report::describe(named), "rank 3, whole step: has sent zeros only, where others have not, since step 100"));
+    CHECK(contains(report::describe(named), "whole step: rank 3 sent zeros only, where others did not (zeros): since step 100"));
     CHECK(found.kept[0].zero_ranks.empty());
     for (const std::size_t at : {1u, 2u}) {
         const step_record& record = found.kept.at(at);
@@ -112,7 +112,7 @@ TEST_CASE("a rank that tells that it has no data is noted, and never named nor u
 {
     const seen found = run(2000, [](int rank, std::uint64_t, int) { return rank == 3; },
         [](int rank, std::uint64_t) { return rank == 3 ? 0.0 : 100.0; }, {0, 1999});
-    CHECK(found.suspects.empty());
+    CHECK(found.findings.empty());
     CHECK(found.alarms == 0);
     for (const rank_evidence& each : found.evidence) {
         CHECK_FALSE(each.unlike);
@@ -130,11 +130,11 @@ TEST_CASE("a parameter without gradient on one rank is named by its call, and on
     const seen found = run(130, [](int rank, std::uint64_t step, int call) {
         return rank == 1 && call == 1 && step >= 50;
     }); // in the end the norm of the whole gradient, which is smaller, makes the rank unlike the others
-    REQUIRE(found.suspects.size() == 1);
-    CHECK(found.suspects[0].first == 65);
-    const suspect& named = found.suspects[0].second;
-    CHECK(named.what == finding::zeros);
-    CHECK(named.rank == 1);
+    REQUIRE(found.findings.size() == 1);
+    CHECK(found.findings[0].first == 65);
+    const finding& named = found.findings[0].second;
+    CHECK(named.what == finding_kind::zeros);
+    CHECK(named.rank() == 1);
     CHECK(named.call == 1);
     CHECK(std::string(named.site.name) == "second");
     CHECK(named.number.since == 50);
@@ -142,16 +142,16 @@ TEST_CASE("a parameter without gradient on one rank is named by its call, and on
 
 TEST_CASE("what comes and goes, what all ranks do and what most ranks do is named on no rank")
 {
-    const auto is_silent = [](const seen& found) { return found.suspects.empty() && found.alarms == 0; };
+    const auto is_silent = [](const seen& found) { return found.findings.empty() && found.alarms == 0; };
     // A rank without data in 12 steps of 20; then twice as long is needed.
     const emptiness comes_and_goes = [](int rank, std::uint64_t step, int) { return rank == 2 && step % 20 < 12; };
     CHECK(is_silent(run(300, comes_and_goes)));
     const seen later = run(400, [&](int rank, std::uint64_t step, int call) {
         return step >= 300 ? rank == 1 : comes_and_goes(rank, step, call);
     });
-    REQUIRE(later.suspects.size() == 1);
-    CHECK(later.suspects[0].first == 323);
-    CHECK(later.suspects[0].second.rank == 1);
+    REQUIRE(later.findings.size() == 1);
+    CHECK(later.findings[0].first == 323);
+    CHECK(later.findings[0].second.rank() == 1);
     // Layers that are frozen, and steps without any gradient.
     CHECK(is_silent(run(200, [](int, std::uint64_t step, int call) { return call == 1 && step >= 50; })));
     CHECK(is_silent(run(100, [](int, std::uint64_t step, int) { return step % 2 == 1; })));
@@ -159,15 +159,15 @@ TEST_CASE("what comes and goes, what all ranks do and what most ranks do is name
     CHECK(is_silent(run(600, [](int rank, std::uint64_t step, int call) {
         return call == 1 && detail::mix64(step * 4 + static_cast<std::uint64_t>(rank) + 77) % 4 != 0;
     })));
-    for (const auto& [step, each] : run(100, [](int rank, std::uint64_t, int call) { return call == 1 && rank != 0; }).suspects)
-        CHECK(each.what != finding::zeros);
+    for (const auto& [step, each] : run(100, [](int rank, std::uint64_t, int call) { return call == 1 && rank != 0; }).findings)
+        CHECK(each.what != finding_kind::zeros);
 }
 
 TEST_CASE("healthy ranks, one of them at times without data, are silent over 10000 steps")
 {
     const seen found = run(10000, [](int rank, std::uint64_t step, int) { return rank == 3 && step % 100 == 99; });
-    for (const auto& [step, each] : found.suspects) CHECK_FALSE(each.exact);
-    CHECK(found.suspects.size() <= 5); // 1e-4 a step: one is expected
+    for (const auto& [step, each] : found.findings) CHECK_FALSE(each.exact);
+    CHECK(found.findings.size() <= 5); // 1e-4 a step: one is expected
     CHECK(found.alarms == 0);
 }
 
@@ -190,8 +190,8 @@ TEST_CASE("a run that goes on knows what came and went before")
                 comm.all_reduce(data, view(data), reduction::average, stream);
                 comm.end_step(step, stream);
                 if (!comm.wait(record)) continue;
-                for (const suspect& each : record.suspects)
-                    if (world.rank() == 0 && each.what == finding::zeros) ++named;
+                for (const finding& each : record.findings)
+                    if (world.rank() == 0 && each.what == finding_kind::zeros) ++named;
             }
             state = comm.evidence_state();
             if (world.rank() == 0) words = state;
@@ -221,15 +221,15 @@ TEST_CASE("ranks that send nothing have no zeros, and are not unlike the others"
                 const bool sends = is_expert ? world.rank() < 2 : world.rank() != 1;
                 for (int c = 0; c < 2; ++c) {
                     fill(is_expert || random() % 4 == 0); // a frozen expert of two ranks
-                    if (sends) comm.observe_input(view<const float>(data), stream);
-                    else comm.observe_no_input<float>(data.size(), stream);
-                    comm.observe_no_result(stream);
+                    const auto token = sends ? comm.observe(view<const float>(data), stream)
+                                             : comm.observe_no_input<float>(data.size(), stream);
+                    token.no_result(stream);
                     stream.synchronize(60'000);
                 }
                 comm.end_step(step, stream);
                 stream.synchronize(60'000);
                 REQUIRE(comm.wait(record));
-                CHECK(record.suspects.empty());
+                CHECK(record.findings.empty());
                 for (const rank_with_zeros& each : record.zero_ranks) CHECK(each.rank != 1);
             }
         });

@@ -10,7 +10,7 @@ import random
 import struct
 import unittest
 
-from made_up import ViewTest, alarm, made_up_run, suspect
+from made_up import ViewTest, alarm, finding, made_up_run
 from page_test import checked, rows_of, text_of
 from collprobe.view.compare import METRICS, MOVED, autocorrelation_time, compare_metric, ulp_between
 
@@ -141,9 +141,9 @@ class CompareTest(ViewTest):
         expect(lambda l: l.remove(steps(l)[3]), "! steps 3 to 3 are missing")
         expect(lambda l: l.remove(steps(l)[5]), "other calls first in step 5: only A has this step")
         expect(lambda l: l.pop(), "! the log of rank 0 has no end", status=0)
-        expect(lambda l: steps(l)[3]["suspects"].append(suspect(2, "stale", 1)),
+        expect(lambda l: steps(l)[3]["findings"].append(finding(2, "stale", 1)),
                "other findings, or other numbers of ranks or calls, in 1 step, first in step 3")
-        expect(lambda l: steps(l)[3]["suspects"].append(suspect(2, "late")), "identical", status=0)  # of time
+        expect(lambda l: steps(l)[3]["findings"].append(finding(2, "late")), "identical", status=0)  # of time
         expect(lambda l: steps(l)[3]["calls"][1].update(results_agree=False), "in 1 step, first in step 3")
         expect(lambda l: steps(l)[3]["loss"]["by_rank"].__setitem__(2, 9), "in 1 step, first in step 3")
         expect(lambda l: steps(l)[5].update(records_dropped=3), "! rank 0 dropped 3 records", status=2)
@@ -157,10 +157,10 @@ class CompareTest(ViewTest):
         self.assertIn("\nidentical: 6 steps, 18 calls with equal digests, 4 and 8 ranks\n",
                       self.compare("good.jsonl", "eight.jsonl", status=0))
         lines = log(8)
-        lines.insert(3, alarm(1, suspect(1, "stale", 0), run="good"))
+        lines.insert(3, alarm(1, finding(1, "stale", 0), run="good"))
         self.write("eight.jsonl", lines)
         self.compare("good.jsonl", "eight.jsonl", status=0)
-        lines.insert(3, alarm(1, suspect(1, "result_differs", 0), run="good"))
+        lines.insert(3, alarm(1, finding(1, "result_differs", 0), run="good"))
         self.write("eight.jsonl", lines)
         self.compare("good.jsonl", "eight.jsonl", status=1)
         for name, ranks in ("a", 4), ("b", 8):
@@ -180,7 +180,7 @@ class CompareTest(ViewTest):
                       self.compare("unread.jsonl", "unread.jsonl", status=2))
 
     def test_alarms_that_one_run_alone_has_are_listed_and_count_unless_they_are_of_time(self):
-        raised = {**alarm(3, suspect(2, "result_differs", 1), run="good"), "name": "\x1b[2Jwpe\u009b\n\u202e"}
+        raised = {**alarm(3, finding(2, "result_differs", 1), run="good"), "name": "\x1b[2Jwpe\u009b\n\u202e"}
         self.expect(lambda l: l.insert(5, raised), "alarm only in B: step 3, bucket 1 '?[2Jwpe???': result_differs: rank 2\n")
         self.expect(lambda l: l.insert(5, {**raised, "check": "late"}), "alarm only in B: step 3", status=0)
         self.expect(lambda l: l.extend([raised, {**raised, "step": 4}]),
@@ -279,14 +279,14 @@ class CompareTest(ViewTest):
         def move(lines):
             for line in steps(lines)[2:]:
                 line["calls"][1].update(digest="0x1", result_sample=[x * 1.01 for x in line["calls"][1]["result_sample"]])
-            lines.insert(5, {**alarm(3, suspect(2, "stale", 1), run="good"), "name": "</script>"})
+            lines.insert(5, {**alarm(3, finding(2, "stale", 1), run="good"), "name": "</script>"})
         self.changed(move)
         self.compare("good.jsonl", "changed.jsonl", "--html", "page.html", status=1)
         text = pathlib.Path("page.html").read_text(encoding="utf-8")
         root = checked(text)
         self.assertEqual(text.count("<svg"), 1)
         self.assertIn("first in step 2, bucket 1", text_of(root))
-        self.assertEqual(rows_of(text, "Alarms only in B")[1][:2], ["rank 2", "sent the data that it had sent last"])
+        self.assertEqual(rows_of(text, "Alarms only in B")[1][:2], ["rank 2", "sent the same data as in the last such call"])
         self.check_golden("comparison.html", text)
         self.compare("good.jsonl", "good.jsonl", "--html", "page.html", status=0)
         text = pathlib.Path("page.html").read_text(encoding="utf-8")

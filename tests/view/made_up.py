@@ -38,17 +38,18 @@ def spread(values, **more):
             "by_rank": values, **more}
 
 
-def suspect(rank, check, bucket=None, **more):
-    named = {"rank": rank, "other_rank": None, "bucket": bucket, "check": check, "statistic": 1, "threshold": 0,
-             "index": None, "exact": True, "false_alarms_per_step": 0, **more}
-    return {**named, "name": NAMES[bucket]} if bucket is not None else named
+def finding(ranks, check, bucket=None, **more):
+    """`ranks`: one, several or None."""
+    of = {"check": check, "ranks": [] if ranks is None else [ranks] if isinstance(ranks, int) else ranks, "other_rank": None,
+          "bucket": bucket, "exact": True, "statistic": 1, "threshold": 0, "index": None, "false_alarms_per_step": 0,
+          "damage": "unknown", "advice": "none", "source": None, **more}
+    return {**of, "name": NAMES[bucket]} if bucket is not None else of
 
 
 def alarm(step, named, writer=0, run="pretraining", comm="world", **more):
-    content = {name: named[name] for name in ("bucket", "name", "check", "statistic", "threshold", "text") if name in named}
     return {"schema": 1, "kind": "alarm", "run": run, "comm": comm, "writer": writer, "time_us": BEGIN_US + step * 1_250_000,
-            "records_dropped": 0, "step": step, "damage": "input", "false_alarms_per_step": 0, "advice": "skip",
-            "source": None, "ranks": [] if named["rank"] is None else [named["rank"]], **content, **more}
+            "records_dropped": 0, "step": step, **named, "damage": "input", "false_alarms_per_step": 0, "advice": "skip",
+            "source": None, **more}
 
 
 def step_line(step, ranks=8, steps=300, faults=False, quantised=False, times=True, run="pretraining", comm="world", writer=0):
@@ -79,22 +80,22 @@ def step_line(step, ranks=8, steps=300, faults=False, quantised=False, times=Tru
                              for rank, at in enumerate(begin)]
             call["inputs"] = {"sum_of_squares": [norm**2 for norm in norms]}
         calls.append(call)
-    suspects = []
+    findings = []
     if is_at(3, 0.3) or is_at(3, 0.34):
         calls[1].update(results_agree=False)
         calls[1]["audit"].update(damage="broadcast", ranks=[3])
-        suspects.append(suspect(3, "result_differs", 1))
+        findings.append(finding(3, "result_differs", 1))
     if is_at(6, 0.8):
         calls[2]["nonfinite"] = 1234
         losses[6] = math.nan
-        suspects.append(suspect(6, "non_finite", 2, statistic=1234, text="1,234 elements are NaN or infinite"))
+        findings.append(finding(6, "non_finite", 2, statistic=1234, text="1,234 elements are NaN or infinite"))
     if is_at(1, 0.62):
-        suspects.append(suspect(1, "gradient_norm", statistic=19.2, threshold=7.4, exact=False,
+        findings.append(finding(1, "gradient_norm", statistic=19.2, threshold=7.4, exact=False,
                                 text="the norm of its whole gradient, 3.5, is 2.5 above the 1 expected"))
     if is_at(5, 0.45) or is_at(5, 0.47) or is_at(5, 0.48):
-        suspects.append(suspect(5, "stale", 0))
+        findings.append(finding(5, "stale", 0))
     if faults and ranks > 2 and step == steps // 2 + 5:
-        suspects.append(suspect(2, "late", statistic=3.6e6, threshold=1.1e6, exact=False, false_alarms_per_step=1e-5,
+        findings.append(finding(2, "late", statistic=3.6e6, threshold=1.1e6, exact=False, false_alarms_per_step=1e-5,
                                 text="the delay of its arrival, 3.6 ms, is 3.5 ms above the 0.1 ms expected"))
     finite = [loss for loss in losses if math.isfinite(loss)]
     line = {"schema": 1, "kind": "step", "run": run, "comm": comm, "writer": writer,
@@ -105,7 +106,7 @@ def step_line(step, ranks=8, steps=300, faults=False, quantised=False, times=Tru
                        "predicted": 0.5 - 0.35 * done if step > 10 else "nan", "leave_one_out": cosines},
             "noise_scale": 1 / (statistics.fmean(cosines) - 0.045) - 1, "calls": calls,
             "lateness": {"calls": 3, "last": late.index(max(late)), "behind": max(late), "latest": late},
-            "evidence": [], "suspects": suspects}
+            "evidence": [], "findings": findings}
     if quantised:
         line["quantisation"] = [
             {"bucket": 0, "name": "wte", "bytes_plain": 7 << 18, "bytes_sent": 7 << 18, "unquantised": "small"}] + [
@@ -118,12 +119,12 @@ def step_line(step, ranks=8, steps=300, faults=False, quantised=False, times=Tru
 
 
 def alarms_of(line):
-    """An alarm for each suspect, with the advice that `alarms` would give."""
+    """An alarm for each finding, with the advice that `alarms` would give."""
     advice = {"result_differs": {"damage": "broadcast", "advice": "resync", "source": 0},
               "gradient_norm": {"advice": "recheck", "false_alarms_per_step": 2.9e-7},
               "late": {"damage": "none", "advice": "none", "false_alarms_per_step": 1e-5}}
     return [alarm(line["step"], each, line["writer"], line["run"], line["comm"], **advice.get(each["check"], {}))
-            for each in line["suspects"]]
+            for each in line["findings"]]
 
 
 def run_line(ranks=8, run="pretraining", comm="world", writer=0, **more):

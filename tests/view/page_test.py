@@ -13,7 +13,7 @@ import time
 import unittest
 
 import made_up
-from made_up import ViewTest, alarm, made_up_run, suspect
+from made_up import ViewTest, alarm, finding, made_up_run
 from collprobe.view import drawing, words
 from collprobe.view.series import ALARM, ALARM_TO_ACT, APART_4, APART_16, BLAMED, NAMED, USUAL, RankSteps, Series, Thinned
 
@@ -183,16 +183,16 @@ class PageTest(ViewTest):
         def level(named=None, **raised):
             lines = made_up_run(8, 3)
             if named is not None:
-                lines[2]["suspects"] = [named]
+                lines[2]["findings"] = [named]
                 if raised:
                     lines.append(alarm(1, named, **raised))
             return re.search(r"<title>pretraining: (\w+) ", self.page_of(lines))[1]
 
-        statistical = suspect(2, "loss", exact=False, threshold=3)
+        statistical = finding(2, "loss", exact=False, threshold=3)
         self.assertEqual(level(), "fine")
         self.assertEqual(level(statistical), "look")
-        self.assertEqual(level(suspect(2, "stale", 0)), "act")
-        self.assertEqual(level(suspect(2, "stale", 0), advice="recheck"), "look")
+        self.assertEqual(level(finding(2, "stale", 0)), "act")
+        self.assertEqual(level(finding(2, "stale", 0), advice="recheck"), "look")
         self.assertEqual(level(statistical, advice="skip"), "act")
         blind = made_up_run(8, 2)
         for line in blind[1:]:
@@ -201,25 +201,25 @@ class PageTest(ViewTest):
 
     def test_alarms_come_first_and_a_finding_that_an_alarm_tells_is_not_told_again(self):
         lines = made_up_run(8, 10)
-        lines[4]["suspects"] = [suspect(1, "stale", 0), suspect(4, "loss", exact=False, threshold=2)]
-        lines[5]["suspects"] = [suspect(1, "stale", 0), suspect(7, "result_differs", 2)]
-        lines += [alarm(4, lines[5]["suspects"][1], advice="resync", source=2), alarm(3, lines[4]["suspects"][0])]
-        rows = rows_of(self.page_of(lines), "Suspects")
+        lines[4]["findings"] = [finding(1, "stale", 0), finding(4, "loss", exact=False, threshold=2)]
+        lines[5]["findings"] = [finding(1, "stale", 0), finding(7, "result_differs", 2)]
+        lines += [alarm(4, lines[5]["findings"][1], advice="resync", source=2), alarm(3, lines[4]["findings"][0])]
+        rows = rows_of(self.page_of(lines), "Findings")
         self.assertEqual([row[0] for row in rows], ["Rank", "rank 7 on gpu-a12", "rank 1 on gpu-a12", "rank 4 on gpu-a12"])
         self.assertEqual(rows[1][2:4], ["resync from rank 2", "bucket 2 'head'"])
         self.assertEqual(rows[3][2], "no alarm was raised: watch it")
 
     def test_evidence_false_alarms_and_places_are_told(self):
         lines = made_up_run(8, 4)
-        lines[2]["suspects"] = [
-            suspect(None, "overflow", 1, text="3 elements of the result are NaN"), suspect(2, "a_new_check", text="so."),
-            suspect(3, "sum_differs", 0, exact=False, threshold=6, statistic=7, false_alarms_per_step=1e-5),
-            suspect(1, "unlike", exact=False, statistic=1e6, threshold=1e4, text="1 : 1,000,000 against chance",
-                    evidence={"odds": 1e6, "since": 4}), suspect(5, "duplicate", 1, other_rank=2, index=9)]
-        rows = {row[0]: row for row in rows_of(self.page_of(lines), "Suspects")}
+        lines[2]["findings"] = [
+            finding(None, "overflow", 1, text="3 elements of the result are NaN"), finding(2, "a_new_check", text="so."),
+            finding(3, "sum_differs", 0, exact=False, threshold=6, statistic=7, false_alarms_per_step=1e-5),
+            finding(1, "unlike", exact=False, statistic=1e6, threshold=1e4, text="1 : 1,000,000 against chance",
+                    evidence={"odds": 1e6, "since": 4}), finding(5, "duplicate", 1, other_rank=2, index=9)]
+        rows = {row[0]: row for row in rows_of(self.page_of(lines), "Findings")}
         self.assertEqual(rows["the ranks"][4], "3 elements of the result are NaN")
         self.assertIn("was named by the check a_new_check", rows["rank 2 on gpu-a12"][1])
-        self.assertIn("about 1e-5 a step, unless", rows["rank 3 on gpu-a12"][6])
+        self.assertIn("about 1e-05 a step, unless", rows["rank 3 on gpu-a12"][6])
         self.assertEqual(rows["rank 1 on gpu-a12"][6], "in a run, 1 in 10,000")
         self.assertEqual(rows["rank 5 on gpu-a12"][4], "bits compared; other rank: 2; first at element 9")
 
@@ -238,13 +238,12 @@ class PageTest(ViewTest):
         self.assertEqual(rows["calls not looked at: no room"][1], "2")
         self.assertEqual(rows["calls looked at"][1], "12")
 
-    def test_findings_as_one_list_are_read_too(self):
+    def test_findings_of_older_files_are_read_too(self):
         lines = made_up_run(8, 3)
-        del lines[2]["suspects"]
-        lines[2]["findings"] = [{"check": "stale", "ranks": [2, 5], "bucket": 0, "name": "wte", "exact": True,
-                                 "text": "sent again"}]
-        rows = rows_of(self.page_of(lines), "Suspects")
-        self.assertEqual((rows[1][0], rows[1][4]), ("ranks 2 and 5 on gpu-a12", "sent again"))
+        del lines[2]["findings"]
+        lines[2]["suspects"] = [{"rank": 2, "check": "stale", "bucket": 0, "name": "wte", "statistic": 1, "threshold": 0}]
+        rows = rows_of(self.page_of(lines), "Findings")
+        self.assertEqual((rows[1][0], rows[1][4]), ("rank 2 on gpu-a12", "bits compared"))
 
     def test_several_ranks_files_are_one_run(self):
         for writer in range(3):
@@ -319,7 +318,7 @@ class PageTest(ViewTest):
         lines = made_up_run(2, 3, run=evil.replace("http:", ""), faults=False)
         lines[0].update(host=evil[:40], job=evil[:40], settings={evil[:60]: evil[:60]})
         for line in lines[1:]:
-            line["suspects"] = [{**suspect(1, evil[:40], 0, text=evil[:40]), "name": evil[:40]}]
+            line["findings"] = [{**finding(1, evil[:40], 0, text=evil[:40]), "name": evil[:40]}]
         text = self.page_of(lines).replace("http", "")
         root = checked(text)
         self.assertIn("alert(1)", text_of(root))

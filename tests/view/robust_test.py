@@ -12,7 +12,7 @@ import time
 import unittest
 
 import made_up
-from made_up import ViewTest, alarm, as_text, made_up_run, run_line, step_line, suspect
+from made_up import ViewTest, alarm, as_text, made_up_run, finding, run_line, step_line
 from page_test import checked, verdict_of
 from trace_check import check, load
 
@@ -47,7 +47,7 @@ class RobustTest(ViewTest):
     def test_members_of_another_kind_never_stop_a_command(self):
         randomly = random.Random(3)
         good = made_up_run(3, 4, faults=True, quantised=True, inspected=True)
-        good[2:2] = [alarm(0, suspect(1, "stale", 0, evidence={"odds": 3, "since": 1}, other_call={"name": "x"}))]
+        good[2:2] = [alarm(0, finding(1, "stale", 0, evidence={"odds": 3, "since": 1}, other_call={"name": "x"}))]
         values = [None, True, -1, 1e400, 10**400, "x", "nan", [], [[]], {}, [{}], {"a": 1}, 3.5, "\ud800", 2**70]
 
         def places(of, path=()):
@@ -80,7 +80,7 @@ class RobustTest(ViewTest):
         for line in lines[1:]:
             line["run"] = long
         lines[1]["calls"][0]["name"] = long
-        lines[1]["suspects"] = [{**suspect(1, "stale", 0), "name": long}]
+        lines[1]["findings"] = [{**finding(1, "stale", 0), "name": long}]
         self.write("long.jsonl", lines)
         self.view("page", "long.jsonl", "-o", "long.html")
         text = pathlib.Path("long.html").read_text(encoding="utf-8")

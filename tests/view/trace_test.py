@@ -9,7 +9,7 @@ import unittest
 from decimal import Decimal
 
 import made_up
-from made_up import ViewTest, alarm, made_up_run, run_line, step_line, suspect
+from made_up import ViewTest, alarm, made_up_run, finding, run_line, step_line
 from trace_check import check, check_events, damaged, load, KINETO
 
 TICK = 256
@@ -78,7 +78,7 @@ class TraceTest(ViewTest):
                         del call["times"]
                 line["comm"], line["writer"] = names.get("comm", "world"), names.get("writer", 0)
                 if not randomly.randrange(3):
-                    lines.append({**alarm(line["step"], suspect(randomly.choice([None, 0, 3]), "stale", 0)),
+                    lines.append({**alarm(line["step"], finding(randomly.choice([None, 0, 3]), "stale", 0)),
                                   "comm": line["comm"], "writer": line["writer"]})
             lines[1:] = sorted(lines[1:], key=lambda line: line["step"])
             traces.append(self.trace(lines))
@@ -154,7 +154,7 @@ class TraceTest(ViewTest):
     def test_an_alarm_is_a_slice_an_instant_and_an_arrow_from_the_call_of_the_first_rank_that_it_names(self):
         lines = timed_run([[[[0, 100]] * 3] * 2] * 12)
         for old, has_arrow in ((8, True), (0, False)):  # after eight further steps there is no arrow
-            about = suspect(2, "stale", 1)
+            about = finding(2, "stale", 1)
             events = self.trace(lines + [alarm(old, about)])["traceEvents"]
             found = {each["ph"]: each for each in events if each.get("cat") == "alarm"}
             self.assertEqual(set(found), set("Xisf") if has_arrow else set("Xi"))
@@ -182,7 +182,7 @@ class TraceTest(ViewTest):
         lines = made_up_run(2, 3, faults=False, comm=evil)
         lines[0].update(host=evil, device=evil, settings={evil: evil})
         lines[1]["calls"][0]["name"] = lines[1]["calls"][1]["line"] = evil
-        self.assertEqual(check(self.trace(lines + [{**alarm(1, suspect(1, evil, 0, text=evil)), "comm": evil}])), [])
+        self.assertEqual(check(self.trace(lines + [{**alarm(1, finding(1, evil, 0, text=evil)), "comm": evil}])), [])
 
 
 class InspectorTest(ViewTest):
@@ -193,7 +193,7 @@ class InspectorTest(ViewTest):
 
     def test_each_call_has_a_line_with_the_keys_of_inspectors_code(self):
         lines = self.inspector([run_line(2, comm_id="c0ffee", device="GPU-1")] + made_up_run(2, 2)[1:]
-                               + [alarm(1, suspect(1, "stale", 0)), made_up.INSPECTION])
+                               + [alarm(1, finding(1, "stale", 0)), made_up.INSPECTION])
         self.assertEqual([list(line)[-1] for line in lines],
                          (["coll_values"] * 3 + ["step"]) * 2 + ["alarm", "inspection"])
         self.assertEqual(lines[0]["header"], {"id": "c0ffee", "comm_name": "world", "rank": 0, "n_ranks": 2, "nnodes": 1})

@@ -118,8 +118,8 @@ void live_view::judge(const unsigned char* messages, std::uint64_t stride,
     const auto raised = alarms_.judge(record_);
     sinks_.put(raised);
     if (options_.log == settings::log_kind::off) return;
-    for (const collprobe::alarm_record& each : raised) {
-        say("communicator " + run_.communicator + ", " + report::describe(each));
+    for (const collprobe::finding& each : raised) {
+        say("communicator " + run_.communicator + ", " + report::describe_alarm(each));
     }
 }
 

@@ -426,10 +426,10 @@ void writer::tell_nonfinite(const communicator& of, const slot& done)
     const collprobe::statistics& input = rank_call_layout::measurement(done.on_host).entry.input;
     if (input.nonfinite() == 0) return;
     const std::string name = name_of(facts);
-    collprobe::alarm_record raised;
+    collprobe::finding raised;
     raised.step = facts.place.step;
     raised.call = static_cast<int>(facts.place.bucket);
-    raised.what = collprobe::finding::non_finite;
+    raised.what = collprobe::finding_kind::non_finite;
     raised.where = collprobe::damage::input;
     raised.ranks = {of.rank()};
     raised.statistic = static_cast<double>(input.nonfinite());

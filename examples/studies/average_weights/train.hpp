@@ -174,14 +174,14 @@ run_result train(const options& given, const trainer::split_dataset& data, const
     for (std::uint64_t step = 0; step < given.steps; ++step) {
         const auto [loss, count] = self.compute(step);
         const factors by = factors_of(what, world.rank(), count);
-        comm.observe_input(view<const float>(self.gradient()), stream, collprobe::collective::all_reduce,
+        const auto token = comm.observe(view<const float>(self.gradient()), stream, collprobe::collective::all_reduce,
             collprobe::reduction::sum, collprobe::call_site::named("gradient"));
         stream.synchronize();
         for (float& each : self.gradient()) each *= static_cast<float>(by.before);
         comm.base().all_reduce(view<const float>(self.gradient()), view<float>(self.sum()), collprobe::reduction::sum, stream);
         stream.synchronize();
         for (float& each : self.sum()) each *= static_cast<float>(by.behind);
-        comm.observe_result(view<const float>(self.sum()), stream); // what the optimiser gets
+        token.result(view<const float>(self.sum()), stream); // what the optimiser gets
         comm.end_step(step, {.loss = loss, .weight = count}, stream);
         stream.synchronize();
         self.update();

@@ -64,14 +64,14 @@ inline std::string conclude_cosine(const run_result& run)
 /// What the named suspects are worth, and what to do about them; empty if there are none.
 inline std::string conclude_suspects(const std::vector<run_result>& runs)
 {
-    using collprobe::finding;
+    using collprobe::finding_kind;
     std::size_t exact = 0;
     std::size_t of_numbers = 0;
     std::size_t lasting = 0;
     for (const run_result& run : runs) {
         for (const collprobe::report::repeated_finding& found : run.history.summarize().findings) {
-            const finding what = found.first.what;
-            ++(is_of_number(what) ? of_numbers : what == finding::unlike ? lasting : exact);
+            const finding_kind what = found.first.what;
+            ++(is_of_number(what) ? of_numbers : what == finding_kind::unlike ? lasting : exact);
         }
     }
     using collprobe::report::detail::counted;

@@ -44,8 +44,8 @@ run_result train(const job& work, run_reports& reports, progress& shown, RunRank
                 if (rank != 0) continue;
                 result.history.add(record);
                 reports.put(record);
-                const collprobe::view<const collprobe::alarm_record> raised = watch.judge(record);
-                for (const collprobe::alarm_record& each : raised) result.history.add(each);
+                const collprobe::view<const collprobe::finding> raised = watch.judge(record);
+                for (const collprobe::finding& each : raised) result.history.add(each);
                 reports.put(raised);
                 if (work.dumps(record.step)) write_losses(work.dump_folder, record);
             }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <collprobe/alarm/detail/list.hpp>
-#include <collprobe/alarm/detail/rules.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
@@ -53,36 +52,30 @@ public:
     int ranks() const noexcept { return ranks_; }
     const alarm_options& options() const noexcept { return options_; }
 
-    /// The alarms of a step, in the order of the suspects. Valid until the next call. A step that is judged twice in a
-    /// row counts once.
+    /// The alarms of a step, in the order of its findings: these, regrouped, with `action` and `source`. Valid until
+    /// the next call. A step that is judged twice in a row counts once.
+    /// Precondition: the findings are settled, as a probe leaves them (`step_record::settle_findings`).
     /// Errors: `status::invalid_argument` for a record of other ranks; then nothing changes.
-    view<const alarm_record> judge(const step_record& record, const call_site& where = call_site::current())
+    view<const finding> judge(const step_record& record, const call_site& where = call_site::current())
     {
         const auto refuse = [&where](const std::string& what) { detail::refuse("alarms::judge", what, where); };
         if (record.ranks != ranks_)
             refuse("a record of " + std::to_string(record.ranks) + " ranks, not of " + std::to_string(ranks_));
-        for (const suspect& found : record.suspects)
-            if (found.rank < -1 || found.rank >= ranks_) refuse("there is no rank " + std::to_string(found.rank));
+        for (const finding& found : record.findings)
+            for (const int rank : found.ranks)
+                if (rank < 0 || rank >= ranks_) refuse("there is no rank " + std::to_string(rank));
         raised_.clear();
         unseen_calls_ = record.unprobed_calls + record.unread_calls;
         if (record.forgot) reset(); // a rank may have lost the record of an earlier step
         for (std::size_t r = 0; r < exact_.size() && record.step != step_; ++r) exact_[r] <<= 1, rare_[r] <<= 1;
         step_ = record.step;
-        const bool sum_is_wrong = detail::has_wrong_sum(record);
-        for (const suspect& found : record.suspects) {
+        const bool sum_is_wrong = has_wrong_sum(record);
+        for (const finding& found : record.findings) {
             const bool is_rare = found.false_alarms_per_step <= options_.false_alarms_per_step;
             if (is_of_number(found.what) && !is_rare) continue;
-            if (found.what == finding::cosine && sum_is_wrong) continue;
-            const auto call = static_cast<std::size_t>(found.call);
-            const damage audited = call < record.calls.size() ? record.calls[call].audit.where : damage::none;
-            const detail::interpretation means = detail::interpret(found, audited);
-            raised_.add({.step = record.step, .call = found.call, .what = found.what, .where = means.where, .ranks = {},
-                            .statistic = found.statistic, .threshold = found.threshold,
-                            .false_alarms_per_step = found.false_alarms_per_step, .action = means.action,
-                            .site = found.site, .evidence = found.evidence, .by_length = found.by_length,
-                            .number = found.number,
-                            .other = found.other},
-                found.rank, lasts(found, record));
+            if (found.what == finding_kind::cosine && sum_is_wrong) continue;
+            if (!found.is_named()) raised_.add(found, -1, false);
+            for (const int rank : found.ranks) raised_.add(found, rank, lasts(found, rank, record));
         }
         return raised_.settle(ranks_);
     }
@@ -99,16 +92,26 @@ public:
     }
 
 private:
-    bool lasts(const suspect& found, const step_record& record) noexcept
+    /// Whether an audit found the result of a reduction wrong. If so, the cosine of a gradient with that result says
+    /// nothing about the gradient.
+    static bool has_wrong_sum(const step_record& record) noexcept
     {
-        if (found.rank < 0 || found.what == finding::late) return false;
-        const auto rank = static_cast<std::size_t>(found.rank);
-        const bool is_blame = detail::is_blame(found);
+        for (const call_record& judged : record.calls) {
+            const bool sums = judged.call == collective::all_reduce || judged.call == collective::reduce_scatter;
+            if (sums && judged.audit.checked && !(judged.results_agree && judged.audit.conserved)) return true;
+        }
+        return false;
+    }
+    bool lasts(const finding& found, int named, const step_record& record) noexcept
+    {
+        if (found.what == finding_kind::late) return false;
+        const auto rank = static_cast<std::size_t>(named);
+        const bool is_blame = found.exact && facts_of(found.what).may_blame;
         if (is_blame) exact_[rank] |= 1;
         if (is_of_number(found.what)) rare_[rank] |= 1;
         if (is_blame && std::popcount(exact_[rank] & last_20_steps) >= 4) return true;
         if (rank >= record.evidence_by_rank.size() || !(is_blame || rare_[rank] != 0)) return false;
-        return record.evidence_by_rank[rank].unlike && record.evidence_by_rank[rank].metric != finding::late;
+        return record.evidence_by_rank[rank].unlike && record.evidence_by_rank[rank].metric != finding_kind::late;
     }
 
     static constexpr std::uint32_t last_20_steps = (1u << 20) - 1;

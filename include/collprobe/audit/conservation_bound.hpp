@@ -26,26 +26,24 @@ enum class rounding_order : std::uint8_t {
 
 /// How strictly sums are checked.
 struct conservation_options {
-    sketch_options sketch = {}; ///< at most so many bins, and as many as 4 KiB have elements
-    /// A small buffer has fewer bins than `sketch`, so that there are at least so many elements in a bin (but at least
-    /// 64 bins). With 1 the check costs most and misses least.
-    std::uint32_t rows = 16;
-    double sigmas = 8; ///< largest allowed residual of a floating-point reduction, in standard deviations
+    /// At most so many bins, and as many as 4 KiB have elements. A small buffer has fewer: 16 elements or more a bin.
+    sketch_options sketch = {};
     rounding_order order = rounding_order::linear; ///< of the communicator; `linear` is the loosest, safe for all
 };
 
 namespace detail {
 
+/// The largest allowed residual of a reduction, in standard deviations.
+inline constexpr double conservation_limit = 8;
+
 /// The finding of a conservation check on one rank.
 struct conservation_result {
-    /// Largest distance, over the bins, between the sketches of result and inputs: in standard deviations of the
-    /// rounding error; for integers the distance itself. `beyond_measure` if a result is not finite although none of
-    /// its sums could overflow.
+    /// Largest distance, over the bins, between the sketches of result and inputs, in standard deviations of the
+    /// rounding error. `beyond_measure` if a result is not finite although none of its sums could overflow.
     double residual;
-    double limit; ///< largest allowed `residual`
     std::uint64_t bin; ///< the bin of `residual`; it holds elements bin, bin + bins, bin + 2 bins, ... of the buffer
     bool checked; ///< false if no check is possible: not a sum or average, or numbers that are not finite
-    bool conserved; ///< residual <= limit; true if not checked
+    bool conserved; ///< residual <= `conservation_limit`; true if not checked
 };
 
 inline constexpr double beyond_measure = 0x1p1000;
@@ -210,7 +208,8 @@ struct conservation_bound {
     }
 };
 
-/// Judges the bins of two sketches of one element type. A reducer over bins, for the devices' `reduce`.
+/// Judges the bins of two sketches, of the inputs' sum over the ranks and of a result. A reducer over bins, for the
+/// devices' `reduce`. Precondition: `bound` is that of the call and of the rows of the fullest bin.
 struct conservation_judge {
     static constexpr std::uint64_t block = 4096; // on the host
 
@@ -224,8 +223,6 @@ struct conservation_judge {
     const double* result;
     std::uint64_t bins;
     conservation_bound bound;
-    double limit;
-    bool can_check;
 
     COLLPROBE_HD static constexpr partial identity() noexcept { return {-1, 0, 0}; }
     COLLPROBE_HD void add(partial& into, std::uint64_t bin) const noexcept
@@ -251,10 +248,10 @@ struct conservation_judge {
     COLLPROBE_HD conservation_result finish(const partial& all) const noexcept
     {
         const double residual = all.worst > 0 ? all.worst : 0;
-        const bool violated = residual > limit;
+        const bool violated = residual > conservation_limit;
         // A violation counts even if other bins have no verdict.
-        const bool checked = can_check && (violated || all.unmeasured == 0);
-        return {checked ? residual : 0, limit, checked ? all.bin : 0, checked, !(checked && violated)};
+        const bool checked = violated || all.unmeasured == 0;
+        return {checked ? residual : 0, checked ? all.bin : 0, checked, !violated};
     }
 
     /// Whether the residual of a bin is surely less than another, which most are.
@@ -284,30 +281,6 @@ struct conservation_judge {
         return true;
     }
 };
-
-/// Judges two sketches as `conservation_check` does.
-///
-/// `input`: the sum over the ranks of the sketches of their inputs. `result`: the sketch of a result. Both are on the
-/// device or both on the host.
-/// \pre `sketch.bins` is right and rows is the number of elements of the fullest bin.
-template <floating_element T>
-conservation_judge judge_conservation(const double* input, const double* result, std::uint32_t bins,
-    std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas, const rounded_terms& terms)
-{
-    const bool averages = operation == reduction::average;
-    conservation_judge judge{input, result, bins, {}, 0, averages || operation == reduction::sum};
-    judge.bound = conservation_bound::of<T>(operation, order, ranks, rows, terms);
-    judge.limit = sigmas;
-    return judge;
-}
-
-template <floating_element T>
-conservation_judge judge_conservation(const double* input, const double* result, std::uint32_t bins,
-    std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas)
-{
-    return judge_conservation<T>(
-        input, result, bins, rows, operation, order, ranks, sigmas, terms_of(order, ranks));
-}
 
 } // namespace detail
 

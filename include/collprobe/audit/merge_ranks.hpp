@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <collprobe/audit/conservation_bound.hpp>
-#include <collprobe/audit/detail/step_audit.hpp>
+#include <collprobe/audit/detail/judge.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
@@ -24,10 +24,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 struct merge_options {
     double false_alarms_per_step = 1e-4; ///< of the statistical checks, as of `probe_options`
     double lateness_floor_ns = 50'000; ///< that of a `lateness_watch`
-    bool times = true; ///< judge who comes late; a tenth of the false alarms is for that
     bool sums = true; ///< check sums and averages of calls that have sketches
-    double sigmas = 8; ///< `conservation_options::sigmas`
-    rounding_order order = rounding_order::linear; ///< of the communicator that made the calls
 };
 
 /// Judges what the ranks of a communicator measured apart: makes of their blocks the record that `probed` with the part
@@ -47,26 +44,24 @@ public:
     /// \throws error `invalid_argument` for less than 1 rank, or options out of range.
     COLLPROBE_COLD_INLINE explicit merge_ranks(
         int ranks, const merge_options& options = {}, call_site where = call_site::current())
-        : options_(checked(ranks, options, where)),
-          steps_(ranks, options.false_alarms_per_step, options.times, options.lateness_floor_ns),
+        : sums_(checked(ranks, options, where).sums),
+          steps_(ranks, options.false_alarms_per_step, options.lateness_floor_ns),
           audit_(ranks),
-          terms_(detail::terms_of(options.order, ranks)),
-          findings_(static_cast<std::size_t>(ranks))
+          of_ranks_(static_cast<std::size_t>(ranks))
     {
     }
 
     int ranks() const noexcept { return steps_.ranks(); }
-    const merge_options& options() const noexcept { return options_; }
 
     /// Fills `out`. If that is the same object each time, its memory is reused.
     /// \throws error `invalid_argument` unless there is a block for each call and rank; then nothing changes.
     COLLPROBE_COLD_INLINE void judge(const merged_step& step, step_record& out, call_site where = call_site::current())
     {
-        detail::require(step.blocks.size() == step.calls.size() * findings_.size(), "merge_ranks::judge",
+        detail::require(step.blocks.size() == step.calls.size() * of_ranks_.size(), "merge_ranks::judge",
             "a step has one block for each call and rank", where);
         steps_.judge(step, out);
         audit_calls(step, out);
-        detail::place_suspects(steps_.calls(), out);
+        out.settle_findings();
     }
 
     /// Forgets all steps, as after a restart from a checkpoint.
@@ -78,11 +73,10 @@ private:
     template <floating_element T>
     void check_sum(const merged_step& step, std::size_t call);
 
-    merge_options options_;
+    bool sums_;
     detail::merged_steps steps_;
-    detail::step_audit audit_;
-    detail::rounded_terms terms_;
-    std::vector<detail::audit_finding> findings_; ///< of all ranks about one call
+    detail::audit_judge audit_;
+    std::vector<detail::audit_entry> of_ranks_; ///< about one call
     std::vector<double> sum_of_inputs_; ///< sketches
     std::vector<double> sum_of_results_;
 };
@@ -108,7 +102,6 @@ COLLPROBE_COLD_INLINE const merge_options& merge_ranks::checked(
     check(detail::is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
     check(is_finite(options.lateness_floor_ns) && options.lateness_floor_ns >= 0 && options.lateness_floor_ns < 0x1p53,
         "lateness_floor_ns must be 0 to 2^53");
-    check(is_finite(options.sigmas) && options.sigmas > 0, "sigmas must be finite and above 0");
     return options;
 }
 
@@ -118,15 +111,15 @@ COLLPROBE_COLD_INLINE void merge_ranks::audit_calls(const merged_step& step, ste
     for (std::size_t c = 0; c < step.calls.size(); ++c) {
         if (!detail::is_audited(out.calls[c]) || !steps_.has_results(c)) continue;
         const bool is_replicated = steps_.calls()[c].is_replicated();
-        for (std::size_t r = 0; r < findings_.size(); ++r) {
+        for (std::size_t r = 0; r < of_ranks_.size(); ++r) {
             const rank_block& block = steps_.block_of(step, c, static_cast<int>(r));
             const auto& of = rank_call_layout::measurement(block.bytes);
-            findings_[r] = {is_replicated ? of.entry.result.digest : 0, {}};
+            of_ranks_[r] = {is_replicated ? of.entry.result.digest : 0, {}};
         }
         with_floating_type(step.calls[c].type, [&]<class T>(T) { check_sum<T>(step, c); });
-        audit_.judge_results(findings_, static_cast<std::uint32_t>(step.calls[c].bins), static_cast<int>(c), out);
+        audit_.judge_results(of_ranks_, static_cast<std::uint32_t>(step.calls[c].bins), static_cast<int>(c), out);
     }
-    audit_.end(options_.sigmas, out);
+    audit_.end(out);
 }
 
 /// Not inlined: see `gradual_underflow`.
@@ -134,7 +127,7 @@ template <floating_element T>
 [[gnu::noinline]] void merge_ranks::check_sum(const merged_step& step, std::size_t c)
 {
     const merged_call& call = step.calls[c];
-    if (!options_.sums || call.bins == 0 || !steps_.calls()[c].is_gradient()) return;
+    if (!sums_ || call.bins == 0 || !steps_.calls()[c].is_gradient()) return;
     const detail::gradual_underflow as_ieee_has_it;
     const rank_call_layout layout{call.bins};
     const bool is_part = call.call == collective::reduce_scatter;
@@ -146,13 +139,13 @@ template <floating_element T>
         detail::add_numbers(layout.input_sketch(block.bytes), r == 0, sum_of_inputs_);
         if (is_part) detail::add_numbers(layout.result_sketch(block.bytes), r == 0, sum_of_results_);
     }
-    auto judge = detail::judge_conservation<T>(sum_of_inputs_.data(), sum_of_results_.data(),
-        static_cast<std::uint32_t>(call.bins), (call.count + call.bins - 1) / call.bins, call.operation,
-        options_.order, ranks(), options_.sigmas, terms_);
+    const std::uint64_t rows = (call.count + call.bins - 1) / call.bins;
+    detail::conservation_judge judge{sum_of_inputs_.data(), sum_of_results_.data(), call.bins,
+        detail::conservation_bound::of<T>(call.operation, rounding_order::linear, ranks(), rows)};
     for (int r = 0; r < ranks(); ++r) {
-        detail::conservation_result& to = findings_[static_cast<std::size_t>(r)].sum;
+        detail::conservation_result& to = of_ranks_[static_cast<std::size_t>(r)].sum;
         if (!is_part) judge.result = layout.result_sketch(steps_.block_of(step, c, r).bytes);
-        if (is_part && r > 0) to = findings_[0].sum; // the verdict is about all parts together
+        if (is_part && r > 0) to = of_ranks_[0].sum; // the verdict is about all parts together
         else to = judge.finish(detail::reduce_blocks(judge, call.bins));
     }
 }

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/audit/detail/observed_sums.hpp>
+#include <collprobe/audit/detail/judge.hpp>
 #include <collprobe/audit/detail/weight_check.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -17,11 +17,14 @@
 #include <collprobe/detail/standard_normal.hpp>
 #include <collprobe/scan/sketch.hpp>
 #include <collprobe/step/part.hpp>
-#include <collprobe/step/step_sketches.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
+
+/// How rarely a weight is off by more than its bound to one side, if the errors of a sketch's bins are Gaussian: six
+/// deviations.
+inline constexpr double weight_miss = 1e-9;
 
 struct distinct_results;
 
@@ -36,14 +39,11 @@ struct weight_probe_options {
     /// 4096. A small buffer has no more bins than elements (but at least 64).
     std::uint32_t bins = 0;
     std::uint64_t seed = sketch_options().seed; ///< with that of the audit, both use one read
-    /// Forms that are no suspects. Empty: of an average `mean` and `token_weighted`, of a sum these and `sum`.
+    /// Forms that are no findings. Empty: of an average `mean` and `token_weighted`, of a sum these and `sum`.
     std::vector<averaging> expected = {};
     double scale = 1; ///< the first `weight_probe::scale`
-    /// How rarely a weight is off by more than its bound to one side, if the errors of a sketch's bins are Gaussian:
-    /// 1e-9 are six deviations. At least 1e-12.
-    double miss = 1e-9;
-    /// The share of a result's norm of no input, beyond what rounding explains, above which it is a suspect
-    /// (`finding::unexplained`). For an average, nothing else belongs there; where a result has other parts on purpose,
+    /// The share of a result's norm of no input, beyond what rounding explains, above which it is a finding
+    /// (`unexplained`). For an average, nothing else belongs there; where a result has other parts on purpose,
     /// such as weight decay or momentum, 1 tells none.
     double unexplained = 0.05;
 };
@@ -51,10 +51,9 @@ struct weight_probe_options {
 /// A part of a step that finds the weight with which each rank's input is in the result of a sum or an average, by
 /// least squares over sketches, and names the form of these weights: mean, sum, divided twice, weighted by tokens, a
 /// rank lost or doubled. Use: `probed comm(world, options, weight_probe())`; its findings are in
-/// `call_record::weights`. Forms that are not expected are suspects, `finding::weights`; so is what no input explains,
-/// `finding::unexplained`. With `observe_input` and
-/// `observe_result` all that happens to gradients between two places is seen. The tokens of a rank are
-/// `step_observation::weight`.
+/// `call_record::weights`. Forms that are not expected are findings, `weights`; so is what no input explains,
+/// `unexplained`. With `probed::observe` all that happens to gradients between two places is seen. The tokens of a rank
+/// are `step_observation::weight`.
 /// Preconditions: the mode is `gather`. At most 64 ranks: with more, calls are refused in the record. All-reduces and
 /// reduce-scatters of floating-point sums and averages; calls with leaves are not looked at.
 /// Cost of a call in a step that it looks at: arithmetic in the step's reads; with `audit`, a launch each. Cost of such
@@ -72,8 +71,6 @@ public:
     {
         detail::require(options_.every >= 0, "weight_probe", "every is below 0", where);
         if (options_.bins != 0) detail::require_sketch_options({.bins = options_.bins}, "weight_probe", where);
-        detail::require(options_.miss >= 1e-12 && options_.miss <= 0.01, "weight_probe",
-            "miss is not between 1e-12 and 0.01", where);
         detail::require(is_finite(options_.unexplained) && options_.unexplained >= 0, "weight_probe",
             "unexplained is negative or not finite", where);
         scale(options_.scale, where);
@@ -92,23 +89,23 @@ public:
     int every() const noexcept { return options_.every; }
 
     template <class Device>
-    struct memory {
-        memory(const weight_probe& of, int ranks) : sums(of.options_.bins, of.options_.seed, ranks) {}
-        void clear() noexcept { sums.clear(); }
-        detail::weight_check<Device> sums;
+    struct memory : detail::weight_check<Device> {
+        memory(const weight_probe& of, int ranks)
+            : detail::weight_check<Device>(of.options_.bins, of.options_.seed, ranks)
+        {
+        }
     };
 
     template <element T, class Call>
     detail::sketch_target before(Call& call, view<const T> input, entry* to) const
     {
-        call.memory().sums.forget(call.index()); // a call that was not made in the end left its index to this one
+        call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
         if constexpr (floating_element<T>) {
-            if (!is_looked_at(call)) return {};
+            if (call.mode() != report_mode::gather || !call.is_sum()) return {};
             if (call.ranks().size() <= detail::most_weighted_ranks) {
                 Call::device::sum_each(call.stream(), 1,
                     detail::sample_magnitudes<T>{input, to, call.operation() == reduction::average});
-                return call.memory().sums.template before<T>(call.index(), call.count(),
-                    call.what() == collective::reduce_scatter, call.is_observed(), options_.scale, call.lane());
+                return call.memory().template before<T>(call, options_.scale);
             }
             Call::device::for_each(call.stream(), 1, detail::refuse_weights{to, weights_refusal::many_ranks});
         }
@@ -117,31 +114,17 @@ public:
     template <element T, class Call>
     detail::sketch_target after(Call& call, view<const T> result, entry*) const
     {
-        if constexpr (floating_element<T>) {
-            return call.memory().sums.template after<T>(
-                call.index(), result.count(), call.ranks().rank(), call.lane());
-        } else {
-            return {};
-        }
+        return call.memory().after(call, result.count());
     }
     template <class Step>
     void end_step(Step& step) const
     {
-        step.memory().sums.end(step.ranks(), step.calls(), step.stream(),
-            [&](std::uint64_t call) { return step.entry(call); }, step.where());
+        step.memory().end(step, [&](std::uint64_t call) { return step.entry(call); });
     }
 
     void judge(const part_entries<entry>& entries, step_record& record);
 
 private:
-    template <class Call>
-    static bool is_looked_at(const Call& call) noexcept
-    {
-        return call.mode() == report_mode::gather && !call.has_leaves()
-            && (call.what() == collective::all_reduce || call.what() == collective::reduce_scatter)
-            && (call.operation() == reduction::sum || call.operation() == reduction::average);
-    }
-
     COLLPROBE_COLD_INLINE bool is_expected(averaging how, bool averages, bool has_equal_tokens) const noexcept
     {
         if (options_.expected.empty()) {
@@ -204,23 +187,14 @@ COLLPROBE_COLD_INLINE weights_refusal refusal_of_all(
     return results.are_too_many ? weights_refusal::results_differ : weights_refusal::none;
 }
 
-/// Collects what the ranks say of one of the results of a call, up to the name.
+/// Collects what the ranks say of one of the results of a call, up to the name. Precondition: `out` is new.
 COLLPROBE_COLD_INLINE void collect_weights(const part_entries<weight_entry>& entries, int call,
-    const distinct_results& results, int which, double miss, double roundoff, call_weights& out)
+    const distinct_results& results, int which, double roundoff, call_weights& out)
 {
     const weight_entry& first = entries(call, 0);
     out.seen = true;
-    out.how = averaging::unknown;
-    out.why_not = weights_refusal::none;
-    out.weights.clear();
-    out.bounds.clear();
-    out.ranks.clear();
-    out.holders.clear();
-    out.common = not_a_number();
-    out.expected = true;
     out.scale = first.scale;
     out.bins = first.bins;
-    out.residual = out.residual_limit = 0;
     const weights_refusal of_all = refusal_of_all(entries, call, results);
     bool have_few = false;
     for (int r = 0; r < entries.ranks(); ++r) {
@@ -249,7 +223,7 @@ COLLPROBE_COLD_INLINE void collect_weights(const part_entries<weight_entry>& ent
         if (why != weights_refusal::none) continue;
         out.weights.push_back(found.weight);
         // Products with a factor, before the sum and behind it, may be rounded alike for many elements.
-        out.bounds.push_back(student_upper_quantile(miss, each.degrees) * found.deviation + systematic
+        out.bounds.push_back(student_upper_quantile(weight_miss, each.degrees) * found.deviation + systematic
             + 2 * roundoff * absolute(found.weight));
     }
     if (of_all != weights_refusal::none) out.why_not = of_all;
@@ -266,13 +240,13 @@ COLLPROBE_COLD_INLINE double unit_roundoff_of(element_type type) noexcept
 }
 
 /// The weight that tells most of why a form was not expected, in units of the mean's.
-COLLPROBE_COLD_INLINE suspect suspect_of_weights(const call_weights& of)
+COLLPROBE_COLD_INLINE finding finding_of_weights(const call_weights& of)
 {
     const double unit = static_cast<double>(of.weights.size()) / of.scale;
-    suspect named{.what = finding::weights, .exact = false};
+    finding named{.what = finding_kind::weights};
     std::size_t which = 0;
     if (of.ranks.size() == 1) {
-        named.rank = of.ranks[0];
+        named.ranks = of.ranks;
         which = static_cast<std::size_t>(of.ranks[0]);
     } else {
         double farthest = -1;
@@ -294,11 +268,11 @@ COLLPROBE_COLD_INLINE void weight_probe::judge_result(const part_entries<entry>&
     const detail::distinct_results& results, int which, call_weights& out, step_record& record)
 {
     const double roundoff = detail::unit_roundoff_of(record.calls[static_cast<std::size_t>(c)].type);
-    detail::collect_weights(entries, c, results, which, options_.miss, roundoff, out);
-    const auto tell = [&](suspect named) {
+    detail::collect_weights(entries, c, results, which, roundoff, out);
+    const auto tell = [&](finding named) {
         named.call = c;
         if (results.count > 1) named.other_rank = results.holders[which];
-        record.suspects.push_back(named);
+        record.findings.push_back(std::move(named));
     };
     if (out.why_not == weights_refusal::none) {
         name_weights(out, 2 * roundoff, tokens_);
@@ -314,23 +288,20 @@ COLLPROBE_COLD_INLINE void weight_probe::judge_result(const part_entries<entry>&
             && detail::absolute(out.common - over_all) > detail::absolute(out.common - out.scale / known);
         out.expected = out.how == averaging::unknown
             || is_expected(out.how, entries(c, 0).averages != 0, has_equal_tokens && !is_of_known);
-        if (!out.expected) tell(detail::suspect_of_weights(out));
+        if (!out.expected) tell(detail::finding_of_weights(out));
     }
     const bool is_solved
         = out.why_not == weights_refusal::none || out.why_not == weights_refusal::unexplained
         || out.why_not == weights_refusal::imprecise || out.why_not == weights_refusal::ambiguous;
     if (is_solved && out.residual > out.residual_limit + options_.unexplained)
-        tell({.what = finding::unexplained,
-            .statistic = out.residual,
-            .threshold = options_.unexplained,
-            .exact = false});
+        tell({.what = finding_kind::unexplained, .statistic = out.residual, .threshold = options_.unexplained});
 }
 
 COLLPROBE_COLD_INLINE void weight_probe::judge(const part_entries<entry>& entries, step_record& record)
 {
     tokens_.clear();
     for (int r = 0; r < entries.ranks(); ++r) tokens_.push_back(entries.weight(r));
-    const std::size_t first = record.suspects.size();
+    const std::size_t first = record.findings.size();
     double tests = 0;
     for (int c = 0; c < entries.calls(); ++c) {
         call_record& call = record.calls[static_cast<std::size_t>(c)];
@@ -344,8 +315,8 @@ COLLPROBE_COLD_INLINE void weight_probe::judge(const part_entries<entry>& entrie
         }
         detail::settle_observed(call);
     }
-    for (std::size_t s = first; s < record.suspects.size(); ++s) {
-        record.suspects[s].false_alarms_per_step = tests * options_.miss;
+    for (std::size_t s = first; s < record.findings.size(); ++s) {
+        record.findings[s].false_alarms_per_step = tests * detail::weight_miss;
     }
 }
 

@@ -203,7 +203,7 @@ COLLPROBE_API collprobeResult_t collprobeEndStep(
  * step under way; NotReady then means that there is none. Another result is that of a step which has no record; later
  * ones may have. The functions below read the record taken last. Of records not taken the last 64 are kept. */
 COLLPROBE_API collprobeResult_t collprobePoll(collprobeProbe_t probe, int wait);
-/* Finding `index` of the record, from 0 on; NotReady behind the last one. */
+/* Finding `index` of the record, from 0 on, one for each rank that is named; NotReady behind the last one. */
 COLLPROBE_API collprobeResult_t collprobeGetFinding(
     collprobeProbe_t probe, uint64_t index, collprobeFinding_t* finding);
 /* A number of the record by name: "step", "findings", "calls" (of floating point), "calls_not_read", "loss.mean",

@@ -191,6 +191,25 @@ public:
     std::unique_ptr<c::any_probe> probe; ///< goes first: its work uses the exchange
 };
 
+/// Of C each finding names one rank, or none: so many they are.
+std::size_t findings_by_rank(const step_record& record)
+{
+    std::size_t count = 0;
+    for (const finding& each : record.findings) count += each.is_named() ? each.ranks.size() : 1;
+    return count;
+}
+
+/// The one with this index. Precondition: it is less than `findings_by_rank`.
+finding finding_of_rank(const step_record& record, std::size_t index)
+{
+    auto each = record.findings.begin();
+    for (; each->is_named() ? index >= each->ranks.size() : index > 0; ++each)
+        index -= each->is_named() ? each->ranks.size() : 1;
+    finding found = *each;
+    if (found.is_named()) found.ranks = {each->ranks[index]};
+    return found;
+}
+
 /// The live probes. A handle is a place in this table and the number of its use, so that one that was destroyed is
 /// known for ever. One thread at a time uses a place.
 class handle_table {
@@ -344,7 +363,7 @@ bool value_of(const step_record& record, std::string_view name, int rank, double
         return false;
     }
     const std::pair<std::string_view, double> values[] = {{"step", static_cast<double>(record.step)},
-        {"findings", static_cast<double>(record.suspects.size())},
+        {"findings", static_cast<double>(findings_by_rank(record))},
         {"calls", static_cast<double>(record.calls.size())},
         {"calls_not_read", static_cast<double>(record.unread_calls)}, {"loss.mean", record.loss.mean},
         {"loss.weighted_mean", record.loss_weighted.mean}, {"loss.std", record.loss.std},
@@ -493,9 +512,8 @@ collprobeResult_t collprobeObserveInput(collprobeProbe_t probe, collprobeCall_t 
         at->require_working();
         call_site where{};
         where.name = at->name_of(name, collprobe::name(what));
-        const observed_call number = at->apart(
-            [&] { return at->probe->observe_input(what, c::reduction_of(operation), input, where, stream); });
-        *token = static_cast<std::uint64_t>(number);
+        *token = at->apart(
+            [&] { return at->probe->observe(what, c::reduction_of(operation), input, where, stream); });
         at->add({0, *token, call, type, operation, count, where.name, false});
     });
 }
@@ -509,7 +527,7 @@ collprobeResult_t collprobeObserveResult(
         const c::buffer result = buffer_of(*at, c::element_type_of(of.type), data, count);
         require(result.is_there || count == 0, "count must be 0 with COLLPROBE_NO_BUFFER");
         at->require_working();
-        at->apart([&] { at->probe->observe_result(observed_call{token}, result, stream); });
+        at->apart([&] { at->probe->observe_result(token, result, stream); });
         of.has_result = true;
     });
 }
@@ -586,7 +604,7 @@ collprobeResult_t collprobePoll(collprobeProbe_t probe, int wait)
             if (at->probe->poll(at->record, wait != 0)) {
                 at->has_record = true;
                 at->finding_texts.clear();
-                at->finding_texts.resize(at->record.suspects.size());
+                at->finding_texts.resize(findings_by_rank(at->record));
                 return collprobeSuccess;
             }
         } catch (const error& why) {
@@ -606,13 +624,12 @@ collprobeResult_t collprobeGetFinding(collprobeProbe_t probe, uint64_t index, co
         require(finding->size >= sizeof(collprobeFinding_t),
             "finding.size must be sizeof(collprobeFinding_t), as COLLPROBE_FINDING_INIT sets it");
         require(at->has_record, "no record was taken: collprobePoll takes one");
-        const auto& found = at->record.suspects;
-        if (index >= found.size()) return collprobeNotReady;
-        const suspect& of = found[static_cast<std::size_t>(index)];
+        if (index >= at->finding_texts.size()) return collprobeNotReady;
+        const collprobe::finding of = finding_of_rank(at->record, static_cast<std::size_t>(index));
         std::string& text = at->finding_texts[static_cast<std::size_t>(index)];
         if (text.empty()) text = report::describe(of);
         const std::size_t size = finding->size;
-        *finding = {size, at->record.step, collprobe::name(of.what), text.c_str(), of.site.name, of.rank, of.call,
+        *finding = {size, at->record.step, collprobe::name(of.what), text.c_str(), of.site.name, of.rank(), of.call,
             of.exact ? 1 : 0, of.index, of.statistic, of.threshold};
         return collprobeSuccess;
     });

@@ -33,7 +33,7 @@ COLLPROBE_BODY(collprobe::detail::publish_report)
 COLLPROBE_BODY(collprobe::detail::pack_summary)
 COLLPROBE_BODY(collprobe::detail::advance_reference)
 
-COLLPROBE_INSTANCE struct detail::step_memory<cuda::device>;
+COLLPROBE_INSTANCE struct detail::step_memory<cuda::device, detail::step_parts<>::memory<cuda::device>>;
 
 #undef COLLPROBE_KERNELS_OF
 #undef COLLPROBE_BODY

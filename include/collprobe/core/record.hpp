@@ -4,11 +4,10 @@
 
 /// The plain data that probes write and reports read. No function here computes more than a square root.
 
-#include <collprobe/core/record/alarm.hpp>
+#include <collprobe/core/record/finding.hpp>
 #include <collprobe/core/record/lateness.hpp>
 #include <collprobe/core/record/order_sensitivity.hpp>
 #include <collprobe/core/record/run.hpp>
 #include <collprobe/core/record/statistics.hpp>
 #include <collprobe/core/record/step.hpp>
-#include <collprobe/core/record/verdict.hpp>
 #include <collprobe/core/record/weights.hpp>

@@ -15,11 +15,7 @@ public:
     struct group {
         std::uint64_t digest = 0;
         int first_rank = -1; ///< -1 marks a free place
-        int second_rank = -1; ///< -1 if there is one only
         int ranks = 0;
-
-        /// The first of the ranks other than `rank`, a member of the group; -1 if it is alone.
-        int other_than(int rank) const noexcept { return first_rank == rank ? second_rank : first_rank; }
     };
 
     explicit digest_index(int ranks)
@@ -42,8 +38,6 @@ public:
         if (found.first_rank < 0) {
             found = {digest, rank};
             ++distinct_;
-        } else if (found.second_rank < 0) {
-            found.second_rank = rank;
         }
         ++found.ranks;
         ++added_;

@@ -119,7 +119,7 @@ public:
 
     /// Adds a number to watch, and returns its index. The shares of all numbers together must not exceed 1 for the
     /// stated error to hold; they are the caller's.
-    COLLPROBE_COLD_INLINE std::size_t add(finding metric, const side_shares& shares)
+    COLLPROBE_COLD_INLINE std::size_t add(finding_kind metric, const side_shares& shares)
     {
         metrics_.emplace_back();
         replace(metrics_.size() - 1, metric, shares);
@@ -128,7 +128,7 @@ public:
 
     /// Forgets all of a number, which is another one from now on, with shares of its own. Precondition:
     /// metric < metrics().
-    COLLPROBE_COLD_INLINE void replace(std::size_t metric, finding by, const side_shares& shares)
+    COLLPROBE_COLD_INLINE void replace(std::size_t metric, finding_kind by, const side_shares& shares)
     {
         metric_state& of = metrics_[metric] = {};
         of.what = by;
@@ -163,7 +163,7 @@ public:
     /// The numbers of this step that were not judged, because the ranks of a group keep their places in them.
     int silent() const noexcept { return silent_; }
     /// What a number is, and its shares. Precondition: metric < metrics().
-    finding metric_of(std::size_t metric) const noexcept { return metrics_[metric].what; }
+    finding_kind metric_of(std::size_t metric) const noexcept { return metrics_[metric].what; }
     const side_shares& shares_of(std::size_t metric) const noexcept { return metrics_[metric].shares; }
     /// The strongest evidence about a rank in this step. Precondition: 0 <= rank < ranks().
     const rank_evidence& of(int rank) const noexcept { return best_[static_cast<std::size_t>(rank)]; }
@@ -214,7 +214,7 @@ private:
         float steadiness = 0; // mean product of the distances from the middle place, step by step
     };
     struct metric_state {
-        finding what = finding::loss;
+        finding_kind what = finding_kind::loss;
         int call = -1;
         side_shares shares;
         std::uint64_t judged = 0; // steps
@@ -721,7 +721,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::restore(view<const std::uint64
     for (std::uint64_t m = 0; m < state[2]; ++m) {
         constexpr std::size_t before_lists = 6;
         check(rest.size() >= before_lists, "the state has an end too early");
-        restored.add(static_cast<finding>(rest[0]),
+        restored.add(static_cast<finding_kind>(rest[0]),
             {detail::bit_cast<double>(rest[1]), detail::bit_cast<double>(rest[2]), detail::bit_cast<double>(rest[3]),
                 detail::bit_cast<double>(rest[4])});
         metric_state& of = restored.metrics_.back();

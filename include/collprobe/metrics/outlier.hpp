@@ -11,7 +11,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
-#include <collprobe/core/record/verdict.hpp>
+#include <collprobe/core/record/finding.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/middle.hpp>

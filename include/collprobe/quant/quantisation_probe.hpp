@@ -53,9 +53,7 @@ struct quantisation_checks {
     /// Whether the messages of codes arrived as they were sent: names sender and receiver. Reads the codes twice more
     /// on each way, in a launch for each message, and sends 8 bytes to each rank for a call.
     bool messages = false;
-    sketch_options sketch = {};
-    /// A small buffer has fewer bins, so that there are at least so many elements in a bin (but at least 64 bins).
-    std::uint32_t rows = 16;
+    sketch_options sketch = {}; ///< a small buffer has fewer bins: 16 elements or more in each (but at least 64 bins)
 };
 
 namespace detail {
@@ -93,8 +91,8 @@ struct write_quantised_outcome {
 } // namespace detail
 
 /// A part of a step that says what quantisation did to each call: `probed comm(quantised{world, how},
-/// options, quantisation_probe())`. Its findings are in `call_record::quantisation`, its suspects are
-/// `finding::quantisation` and `finding::codes_differ`. README.md of this folder has the numbers, their formulas
+/// options, quantisation_probe())`. Its numbers are in `call_record::quantisation`, its findings are
+/// `quantisation` and `codes_differ`. README.md of this folder has the numbers, their formulas
 /// and the verdicts.
 /// Preconditions: the communicator under `probed` is `quantised`, or an adaptor around it; the mode is
 /// `gather`. Cost of a call: arithmetic in the reads of the quantised call and, for a sum, of the step; two launches.
@@ -120,7 +118,6 @@ public:
         require(detail::is_rate(limits.false_alarms_per_step), "false_alarms_per_step is not between 0 and 1");
         require(limits.drift_steps > 0, "drift_steps is not above 0");
         detail::require_sketch_options(checks.sketch, "quantisation_probe", where);
-        require(checks.rows != 0, "rows is 0");
     }
 
     template <class Device>
@@ -148,13 +145,11 @@ public:
     {
         if (call.quantised() == nullptr) return {};
         call.quantised()->errors_to = &to->errors;
-        call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
         if (call.mode() != report_mode::gather || !call.is_quantised()) return {};
         if (checks_.messages && has_codes(call.what()))
             call.quantised()->digests_to = call.memory().messages.before(call.index());
         if (!measures(call)) return {};
-        return call.memory().sums.template before<T>({call.what(), call.type(), call.operation(), input.count()},
-            call.index(), bins_for(input.count()), call.lane());
+        return call.memory().sums.before(call, input.count());
     }
     template <element T, class Call>
     detail::sketch_target after(Call& call, view<const T> result, entry* to) const
@@ -165,15 +160,14 @@ public:
         calls->digests_to = nullptr;
         if (!has_codes(call.what())) return {};
         Call::device::for_each(call.stream(), 1, detail::write_quantised_outcome{to, calls->last});
-        if (!measures(call)) return {};
-        return call.memory().sums.template after<T>(call.index(), result.count(), call.ranks().rank(), call.lane());
+        return call.memory().sums.after(call, result.count());
     }
     template <class Step>
     void end_step(Step& step) const
     {
         const auto entry_of = [&](std::uint64_t call) { return step.entry(call); };
-        step.memory().sums.end(step.ranks(), step.calls(), step.stream(), entry_of, step.where());
-        step.memory().messages.end(step.ranks(), step.calls(), step.stream(), entry_of, step.where());
+        step.memory().sums.end(step, entry_of);
+        step.memory().messages.end(step, entry_of);
     }
 
     void judge(const part_entries<entry>& entries, step_record& record);
@@ -189,13 +183,6 @@ private:
         return checks_.aggregate && call.mode() == report_mode::gather && call.is_quantised()
             && (call.what() == collective::all_reduce || call.what() == collective::reduce_scatter);
     }
-    std::uint32_t bins_for(std::uint64_t count) const noexcept
-    {
-        std::uint32_t bins = 64;
-        while (bins < checks_.sketch.bins && 2 * bins <= count / checks_.rows) bins *= 2;
-        return bins;
-    }
-
     quantisation_limits limits_;
     quantisation_checks checks_;
     std::vector<detail::last_roundings> last_; ///< by the slot of the call's series
@@ -375,26 +362,26 @@ COLLPROBE_COLD_INLINE double largest_coherence(const call_quantisation& of, int 
     return steps * (ranks + nodes + 2) * (1 + 8 * square_root(2.0 / of.bins));
 }
 
-/// The verdict, and its evidence as a suspect.
+/// The verdict, and its evidence as a finding.
 COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation& of, bool agree, int ranks,
-    const quantisation_limits& limits, double largest_bias, suspect& why) noexcept
+    const quantisation_limits& limits, double largest_bias, finding& why)
 {
     using verdict = quantisation_verdict;
     const auto found = [&](verdict said, int rank, std::uint64_t index, double statistic, double threshold = 0) {
-        why.rank = rank;
+        if (rank >= 0) why.ranks = {rank};
         why.index = index;
         why.statistic = statistic;
         why.threshold = threshold;
         return said;
     };
     if (of.damaged_pairs != 0) {
-        why.what = finding::codes_differ;
+        why.what = finding_kind::codes_differ;
         why.other_rank = of.damaged_sender;
         return found(verdict::corrupt, of.damaged_receiver, no_index, static_cast<double>(of.damaged_pairs));
     }
     if (!agree) return found(verdict::corrupt, of.worst_rank, of.worst_block, 0);
     if (of.coherence > largest_coherence(of, ranks)) {
-        why.what = finding::codes_differ;
+        why.what = finding_kind::codes_differ;
         return found(verdict::corrupt, -1, no_index, of.coherence, largest_coherence(of, ranks));
     }
     if (of.nonfinite != 0 && of.nonfinite_results == 0) {
@@ -458,12 +445,12 @@ COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& 
             if (each.nonfinite() > nonfinite) nonfinite = each.nonfinite();
         }
         if (read != 0) out.nonfinite = nonfinite;
-        suspect why{.call = c, .what = finding::quantisation, .site = call.site};
+        finding why{.call = c, .what = finding_kind::quantisation, .site = call.site};
         // The parts of a reduce-scatter are decoded by their owners, who count no results.
         if (call.call == collective::reduce_scatter) out.nonfinite_results = out.nonfinite;
         out.verdict = detail::judge_numbers(
             out, call.results_agree, entries.ranks(), limits_, largest_bias, why);
-        if (out.verdict < quantisation_verdict::visible) record.suspects.push_back(why);
+        if (out.verdict < quantisation_verdict::visible) record.findings.push_back(std::move(why));
     }
 }
 

@@ -25,7 +25,6 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// Options of `agreement`. Equal on all ranks.
 struct agreement_options {
     int max_buffers = 64; ///< largest length of a list
-    std::uint64_t scratch_bytes = 1 << 20; ///< bytes that a search or a repair sends at a time; at least 4096
     /// The rank whose bits are right, where the caller knows one: the rank that read the checkpoint, say. `locate` and
     /// repairs then compare with that rank, whatever most ranks hold. -1: with what most ranks hold, right or wrong.
     int reference_rank = -1;
@@ -52,19 +51,18 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Allocates all memory, on the communicator's device: 192 KiB, `scratch_bytes`, 96 bytes a rank, and 56 bytes for
-    /// each buffer; on a GPU 1 MiB more. `comm` must outlive this object.
+    /// Allocates all memory, on the communicator's device: 1.2 MiB, 96 bytes a rank, and 56 bytes for each buffer; on a
+    /// GPU 1 MiB more. `comm` must outlive this object.
     explicit agreement(Comm& comm, agreement_options options = {}, call_site where = call_site::current())
         : comm_(&comm), options_(options)
     {
         const caller who(comm, "agreement", where);
-        who.require(options.max_buffers >= 1 && options.scratch_bytes >= 4096,
-            "max_buffers must be at least 1, scratch_bytes at least 4096");
+        who.require(options.max_buffers >= 1, "max_buffers must be at least 1");
         who.require(options.reference_rank >= -1 && options.reference_rank < comm.size(),
             "reference_rank must be a rank of the communicator, or -1");
         const auto scope = comm.device_scope();
         memory_ = detail::in_flight<detail::difference_memory<device>>(
-            comm.timeout_ms(), static_cast<std::uint64_t>(comm.size()), room(), options.scratch_bytes);
+            comm.timeout_ms(), static_cast<std::uint64_t>(comm.size()), room());
     }
     /// A moved-from object can only be destroyed or assigned to.
     agreement(agreement&&) = default;

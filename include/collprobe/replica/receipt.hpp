@@ -48,7 +48,7 @@ struct receipt_tensor {
 };
 
 /// Digests of a model's tensors, to be held against those of another program, topology or time. They do not depend on
-/// how the tensors are cut, and come to some lines of text for each tensor.
+/// how the tensors are cut, and come to a line of text for each tensor.
 ///
 /// Every rank adds the parts that it holds. Receipts of ranks are merged: from their texts, or by `gather_receipts`.
 /// `verify` then compares tensors part by part. A receipt finds errors; it does not resist an attacker who builds
@@ -66,8 +66,8 @@ public:
     /// Reads a part in host memory and adds it to the tensor of that name. With `casts` the receipt can be held against
     /// that of an engine which has the tensor in 16 bits; of the casts to one type the first is the one that is right.
     /// `type`: another name where the library has no such type, as "int16" for a part of two-byte elements.
-    /// \throws error `mismatch` if the tensor has another type, shape or casts; `invalid_argument` for an empty name,
-    /// the name of a type with another size, more than 16 casts, or a rank of `most_ranks` or more.
+    /// \throws error `mismatch` if the tensor has another type, shape or casts; `invalid_argument` for a name that is
+    /// empty or no UTF-8, the name of a type with another size, more than 16 casts, or a rank of `most_ranks` or more.
     /// Cost: one read of the part.
     void add(std::string_view name, const tensor_part& part, view<const element_cast> casts = {},
         std::string_view type = {}, call_site where = call_site::current());
@@ -146,14 +146,15 @@ namespace detail {
 
 inline constexpr std::size_t most_casts = 16;
 
-/// In double quotes, on one line: a quote, a backslash and control characters as \xHH. Other bytes stay.
-COLLPROBE_COLD_INLINE std::string quoted_name(std::string_view name)
+/// In double quotes, on one line: a quote, a backslash and control characters as \xHH, in JSON as \u00HH. Other bytes
+/// stay.
+COLLPROBE_COLD_INLINE std::string quoted_name(std::string_view name, const char* escape = "\\x")
 {
     std::string text = "\"";
     for (const char c : name) {
         const auto byte = static_cast<unsigned char>(c);
         if (byte >= 0x20 && byte != 0x7f && c != '"' && c != '\\') text += c;
-        else (text += "\\x") += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+        else (text += escape) += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
     }
     return text + '"';
 }

@@ -163,17 +163,24 @@ COLLPROBE_COLD_INLINE void write_form(json_writer& json, const call_form& of)
     json.close('}');
 }
 
-void write_number(json_writer& json, finding what, const unusual_number& of, const call_form& other);
+COLLPROBE_COLD_INLINE void write_ranks(json_writer& json, const std::vector<int>& ranks)
+{
+    json.open('[');
+    for (const int rank : ranks) json.element().index(rank);
+    json.close(']');
+}
 
-/// A suspect's members, without the braces.
-void write_suspect(json_writer& json, const suspect& named);
+/// The members of a finding, without the braces: those of the struct, with `check`, `damage` and `advice` by name.
+void write_finding(json_writer& json, const finding& of);
+/// An element of a list, with its steps.
+void write_finding(json_writer& json, const repeated_finding& of);
 
 /// A step as a JSON line, with or without the member `calls`.
 std::string step_line(const line_head& head, const step_record& record, bool with_calls);
 
 } // namespace detail
 
-/// One step as a JSON line. README.md lists the members: of the step, of each call in `calls`, and the suspects.
+/// One step as a JSON line. README.md lists the members: of the step, of each call in `calls`, and of the findings.
 ///
 /// Numbers are as short as they can be and read as the same double. JSON has only finite numbers, so an undefined
 /// number is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or
@@ -199,7 +206,7 @@ COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const run_fin
 }
 
 /// A run as a JSON line. `kind` is "summary", `steps` is the number of steps, and the metrics are medians over the
-/// steps, under the names that a step has. `suspects` has an object per finding, as in a step, with `first_step`,
+/// steps, under the names that a step has. `findings` has an object per finding, as in a step, with `first_step`,
 /// `last_step` and `steps`. `verdict` is the run in one sentence. `extra`: the caller's own numbers by name, which
 /// become members of the object.
 std::string json_line(const run_summary& summary, const std::vector<std::pair<std::string_view, double>>& extra = {});

@@ -45,7 +45,7 @@ public:
         lines_ += json_line(context, record);
     }
 
-    COLLPROBE_COLD_INLINE void on_alarm(const alarm_record& raised, const record_context& context) override
+    COLLPROBE_COLD_INLINE void on_alarm(const finding& raised, const record_context& context) override
     {
         if (path_.empty()) return;
         found_.add(raised);

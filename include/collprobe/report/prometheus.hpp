@@ -42,7 +42,7 @@ public:
     explicit prometheus_metrics(const run_record& run = {}, const prometheus_options& options = {});
 
     void add(const step_record& record);
-    void add(const alarm_record& raised);
+    void add(const finding& raised);
     /// The run ended in order: `collprobe_run_ended` tells it from one that died.
     void end() noexcept { ended_ = true; }
 
@@ -63,7 +63,7 @@ private:
         std::uint64_t alarms = 0;
     };
     struct check_count {
-        finding what;
+        finding_kind what;
         std::uint64_t alarms;
     };
 
@@ -130,7 +130,7 @@ public:
         metrics_.add(record);
     }
 
-    COLLPROBE_COLD_INLINE void on_alarm(const alarm_record& raised, const record_context&) override
+    COLLPROBE_COLD_INLINE void on_alarm(const finding& raised, const record_context&) override
     {
         metrics_.add(raised);
     }
@@ -282,8 +282,8 @@ COLLPROBE_COLD_INLINE void prometheus_metrics::add(const step_record& record)
     if (!is_nan(residual)) residual_ratio_ = residual;
 
     bool has_bad_loss = false;
-    for (const suspect& named : record.suspects) {
-        has_bad_loss = has_bad_loss || (named.what == finding::non_finite && named.call < 0);
+    for (const finding& named : record.findings) {
+        has_bad_loss = has_bad_loss || (named.what == finding_kind::non_finite && named.call < 0);
     }
     const bool has_loss = record.loss.finite > 0 || has_bad_loss;
     const bool has_gradient = record.gradient_norm.finite > 0 || !record.gradient_norms.empty();
@@ -315,7 +315,7 @@ COLLPROBE_COLD_INLINE void prometheus_metrics::add(const step_record& record)
     }
 }
 
-COLLPROBE_COLD_INLINE void prometheus_metrics::add(const alarm_record& raised)
+COLLPROBE_COLD_INLINE void prometheus_metrics::add(const finding& raised)
 {
     constexpr std::size_t most_checks = 7; // all further ones share a series, to stay within `most_series`
     constexpr int most_calls = 1 << 16;

@@ -21,7 +21,7 @@ public:
     /// Before the first record.
     virtual void open(const run_record&) {}
     virtual void on_step(const step_record&, const record_context&) {}
-    virtual void on_alarm(const alarm_record&, const record_context&) {}
+    virtual void on_alarm(const finding&, const record_context&) {}
     virtual void on_inspection(const inspection&, const record_context&) {}
     /// Behind the records that were there, and at least once a second: where a sink that writes its file as a whole
     /// may do so.

@@ -70,7 +70,7 @@ public:
         copy_in(record, kind::step, &entry::step);
     }
 
-    COLLPROBE_COLD_INLINE void put(const alarm_record& record) noexcept
+    COLLPROBE_COLD_INLINE void put(const finding& record) noexcept
     {
         copy_in(record, kind::alarm, &entry::alarm);
     }
@@ -123,7 +123,7 @@ private:
         std::uint64_t unix_ns = 0;
         std::uint64_t dropped = 0;
         step_record step;
-        alarm_record alarm;
+        finding alarm;
         collprobe::inspection inspection;
     };
 
@@ -190,11 +190,11 @@ public:
     /// See `record_writer`.
     void put(const step_record& record) noexcept { writer_.put(record); }
     void put(const inspection& record) noexcept { writer_.put(record); }
-    void put(const alarm_record& record) noexcept { writer_.put(record); }
+    void put(const finding& record) noexcept { writer_.put(record); }
     /// The alarms of a step, as `alarms::judge` returns them.
-    void put(view<const alarm_record> raised) noexcept
+    void put(view<const finding> raised) noexcept
     {
-        for (const alarm_record& each : raised) writer_.put(each);
+        for (const finding& each : raised) writer_.put(each);
     }
     void flush() { writer_.flush(); }
     void close() { writer_.close(); }

@@ -40,7 +40,7 @@ public:
     explicit run_history(std::string run = {}) : run_(std::move(run)) {}
 
     /// Adds one finished step. Steps arrive in order.
-    /// Cost: memory for one number per metric and rank, and the search for each suspect.
+    /// Cost: memory for one number per metric and rank, and the search for each finding.
     COLLPROBE_COLD_INLINE void add(const step_record& record)
     {
         found_.add(record);
@@ -53,7 +53,7 @@ public:
     }
 
     /// Adds an alarm of a step that was added before: the verdict then rests on alarms.
-    void add(const alarm_record& raised) { found_.add(raised); }
+    void add(const finding& raised) { found_.add(raised); }
 
     /// The values of one metric, one per step.
     const std::vector<double>& series(metric which) const noexcept

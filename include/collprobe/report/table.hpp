@@ -49,9 +49,9 @@ private:
     std::vector<std::size_t> rows_; // first cell of each row
 };
 
-/// A finding as a clause that names the rank and the call: "rank 3, bucket 1 'wte': ...". "Some rank" stands for a rank
-/// that the check could not name.
-std::string describe(const suspect& named);
+/// A finding in one line: "bucket 1 'wte': rank 3 sent NaN or infinity (non_finite): in 5 elements, the first at index
+/// 7". "Some rank" stands for a rank that the check could not name.
+std::string describe(const finding& of);
 
 /// What quantisation did to a call, in one line: formats, errors, bytes, verdict and advice.
 std::string describe(int call, const call_site& site, const call_quantisation& of);
@@ -62,7 +62,7 @@ std::string quantisation_advice(const call_quantisation& of);
 /// "bucket 3 'wte': rank 5 entered the average with weight 0 (others 1/8): rank lost".
 std::string describe(int call, const call_site& site, const call_weights& of);
 
-/// A column per run and a row per metric (medians over the steps), followed by the number of suspicious steps. The
+/// A column per run and a row per metric (medians over the steps), followed by the number of steps with findings. The
 /// caller may add rows.
 text_table comparison_table(const std::vector<run_summary>& runs);
 
@@ -71,7 +71,7 @@ std::string coverage(const step_record& record);
 
 /// One step by rank (loss, gradient norm, leave-one-out cosine; the pooled cosine where only that is known), then
 /// its `coverage`, lines about the weights of averages, a line about the last rank if it stands out, one per rank that
-/// is late, and one per suspect. In `summary` mode no rank's own numbers are known: only these lines are shown.
+/// is late, and one per finding. In `summary` mode no rank's own numbers are known: only these lines are shown.
 std::string step_table(const step_record& record);
 
 /// What each rank sent in a call of a step: norm, mean, deviation, largest magnitude, zeros, NaN, infinities of either
@@ -79,7 +79,7 @@ std::string step_table(const step_record& record);
 /// known: in `summary` mode, of integers, and if `call` is no index of `record.calls`.
 std::string call_table(const step_record& record, std::size_t call);
 
-/// One line per finding of a run, in order of the first step: "step 120: rank 3, bucket 1: ...". At most `limit` lines;
+/// One line per finding of a run, in order of the first step: "step 120: bucket 1: rank 3 ...". At most `limit` lines;
 /// one more line counts the rest.
 std::string finding_list(const run_summary& run, std::size_t limit = 20);
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
@@ -39,43 +40,12 @@ COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds)
 /// "bucket 1 (train.cpp:88)".
 std::string describe_call(int call, const call_site& site);
 
-/// What a finding says of the ranks that it names, or of all: "held other bits of a result than the other ranks".
-COLLPROBE_COLD_INLINE const char* phrase(finding what, bool has_ranks = true) noexcept
-{
-    switch (what) {
-    case finding::non_finite: return "sent NaN or infinity";
-    case finding::duplicate: return "sent the data of another rank";
-    case finding::stale: return "sent the data that it had sent last";
-    case finding::result_differs: return "held other bits of a result than the other ranks";
-    case finding::shard_differs: return "held other bits of a shard than its owner sent";
-    case finding::value_differs: return "held another value than the other ranks, where all must have the same";
-    case finding::sum_differs: return "received a result that is not the sum of the inputs";
-    case finding::loss: return "had a loss that stands out";
-    case finding::gradient_norm: return "had a gradient norm that stands out";
-    case finding::cosine: return "had a gradient in a direction that stands out";
-    case finding::late: return "came later to the calls than usual";
-    case finding::quantisation: return "lost too much by quantisation";
-    case finding::codes_differ: return "received other codes than were sent";
-    case finding::unlike: return "was unlike the other ranks over many steps";
-    case finding::weights: return "entered the average with another weight than is expected";
-    case finding::largest_magnitude: return "had a gradient element whose size stands out";
-    case finding::overflow: return "received NaN or infinity as the result of finite inputs";
-    case finding::zeros: return "sent zeros only, where others did not";
-    case finding::call_missing: return "left out calls that all steps before had";
-    case finding::other_call: return "made another call than the other ranks";
-    case finding::value_repeats:
-        return has_ranks ? "held the value of another rank, where each must have its own"
-                         : "together did not draw the samples that are expected";
-    case finding::norm_differs: return "computed a gradient norm that is not that of the reduced gradient";
-    case finding::unexplained: return "received a result, a part of which comes from no rank's input";
-    }
-    return "was named";
-}
-
 namespace detail {
 
 /// The place of a finding in its step: that of a call, the name of a value, or "whole step".
 std::string describe_place(int call, const call_site& site);
+/// "its loss", "the norm of a gradient"; the number of a finding, or of the evidence over a run.
+std::string number_in_words(finding_kind what, int call, bool has_rank);
 
 /// The name of a call or a value: "'wte'".
 COLLPROBE_COLD_INLINE std::string quoted_name(const call_site& site)
@@ -124,19 +94,10 @@ COLLPROBE_COLD_INLINE std::string counted(std::uint64_t number, const char* thin
     return std::to_string(number) + ' ' + thing + (number == 1 ? "" : "s");
 }
 
-/// What lengths prove (`suspect::by_length`): "a length of 22.6, and the inputs together at most 8.1".
-COLLPROBE_COLD_INLINE std::string length_text(finding what, double statistic, double threshold)
+/// Whether a finding rests on the odds of a whole run, and so does its rate.
+inline bool is_by_odds(const finding& found) noexcept
 {
-    if (what == finding::shard_differs)
-        return "the squares of the results off by " + short_number(100 * statistic) + " %";
-    return "a length of " + short_number(statistic) + ", and the inputs together at most " + short_number(threshold);
-}
-
-/// Whether a suspect or an alarm rests on the odds of a whole run, and so does its rate.
-template <class Found>
-bool is_by_odds(const Found& found) noexcept
-{
-    return found.what == finding::unlike && to_bits(found.statistic) == to_bits(found.evidence.odds);
+    return found.what == finding_kind::unlike && to_bits(found.statistic) == to_bits(found.evidence.odds);
 }
 
 /// A weight that is known within a bound: "0", "1/8" or "3" where it may be that, else "0.1437".
@@ -165,63 +126,53 @@ COLLPROBE_COLD_INLINE std::string loss_text(const step_record& record)
         + ": the ranks have unequal tokens";
 }
 
-/// "8 ranks have NaN or infinity; most ranks have had it since step 12, so the weights have it"
-COLLPROBE_COLD_INLINE std::string spread_text(double ranks, std::uint64_t since)
+/// "a step would be 12 ms shorter if rank 3 came with the next"; empty if that is not known, or nothing.
+COLLPROBE_COLD_INLINE std::string gain_text(const step_record& record, int rank)
 {
-    return with_commas(count_of(ranks))
-        + " ranks have NaN or infinity; most ranks have had it since step " + with_commas(since)
-        + ", so the weights have it";
+    const auto at = static_cast<std::size_t>(rank);
+    if (rank < 0 || at >= record.lateness_by_rank.size()) return "";
+    const double gain = record.lateness_by_rank[at].gain;
+    if (!is_finite(gain) || !(gain > 0)) return "";
+    return "a step would be " + milliseconds(gain) + " shorter if rank " + std::to_string(rank) + " came with the next";
 }
 
-/// What was seen, of a finding that has no number to compare with those of other ranks; else empty.
-std::string fact_text(finding what, double statistic, double threshold, std::uint64_t index, bool has_rank,
-    const unusual_number& number, const call_form& other, int other_rank = -1);
-inline std::string fact_text(const suspect& of, std::uint64_t index)
+/// Who came last to the calls of the step, and what that costs; empty if nobody stands out.
+COLLPROBE_COLD_INLINE std::string lateness_text(const step_record& record)
 {
-    return fact_text(of.what, of.statistic, of.threshold, index, of.rank >= 0, of.number, of.other, of.other_rank);
-}
-inline std::string fact_text(const alarm_record& of, std::uint64_t index = no_index)
-{
-    return fact_text(of.what, of.statistic, of.threshold, index, !of.ranks.empty(), of.number, of.other);
-}
-/// Whether NaN or infinity is all that most ranks have, since `unusual_number::since`.
-template <class Found>
-bool is_of_spread(const Found& found) noexcept
-{
-    return found.what == finding::non_finite && found.number.is_new_level;
-}
-/// The subject of a finding without a rank: "some rank"; "the ranks" or "most ranks" where it is of all or most.
-template <class Found>
-const char* unnamed(const Found& found) noexcept
-{
-    switch (found.what) {
-    case finding::overflow:
-    case finding::call_missing:
-    case finding::value_repeats:
-    case finding::norm_differs:
-    case finding::unexplained: return "the ranks";
-    default: return is_of_spread(found) ? "most ranks" : "some rank";
-    }
+    const step_lateness& late = record.lateness;
+    if (!late.stands_out) return "";
+    const std::string rank = "rank " + std::to_string(late.last);
+    std::string text = "last to the calls: " + rank + " came " + milliseconds(late.behind)
+        + " after the median of the other ranks; they waited for it";
+    if (const std::string gain = gain_text(record, late.last); !gain.empty()) text += "; " + gain;
+    return text;
 }
 
-/// "rank 3", "ranks 1, 2 and 5", of more than ten ranks the first ten and the number of the others; or `unnamed`.
-COLLPROBE_COLD_INLINE std::string list_named(const alarm_record& raised)
+/// "rank 3", "ranks 1, 2 and 5", of more than `most` ranks the first ones and the number of the others.
+COLLPROBE_COLD_INLINE std::string list_ranks(const std::vector<int>& ranks, std::size_t most = 10)
 {
-    constexpr std::size_t most = 10;
-    const std::size_t count = raised.ranks.size();
-    if (count == 0) return unnamed(raised);
+    const std::size_t count = ranks.size();
     std::string text = count == 1 ? "rank " : "ranks ";
     const std::size_t shown = count < most ? count : most;
     for (std::size_t i = 0; i < shown; ++i) {
         if (i > 0) text += i + 1 == count ? " and " : ", ";
-        text += std::to_string(raised.ranks[i]);
+        text += std::to_string(ranks[i]);
     }
     if (count > most) text += " and " + std::to_string(count - most) + " others";
     return text;
 }
 
+/// The ranks of a finding; without any "some rank", or as its kind has it.
+COLLPROBE_COLD_INLINE std::string subject(finding_kind what, const std::vector<int>& ranks)
+{
+    return ranks.empty() ? facts_of(what).subject : list_ranks(ranks);
+}
+
+/// What was seen, of a finding: the evidence of its kind, filled in. Empty where the bits say all.
+std::string evidence_text(const finding& of);
+
 /// The advice in words: "resync from rank 0".
-COLLPROBE_COLD_INLINE std::string advise(const alarm_record& raised)
+COLLPROBE_COLD_INLINE std::string advise(const finding& raised)
 {
     switch (raised.action) {
     case advice::none: return "note it";
@@ -289,20 +240,9 @@ COLLPROBE_COLD_INLINE std::string describe(const missing_call& of)
 /// probability of at most 1 in 340,000.
 COLLPROBE_COLD_INLINE std::string describe(const rank_evidence& of)
 {
-    std::string text;
-    switch (of.metric) {
-    case finding::loss: text = "its loss"; break;
-    case finding::gradient_norm:
-        text = of.call < 0 ? "the norm of its whole gradient" : "the norm of its gradient";
-        break;
-    case finding::cosine: text = "the cosine of its gradient with the others'"; break;
-    case finding::non_finite: text = "its share of NaN and infinities"; break;
-    case finding::late: text = "its arrival at the calls"; break;
-    default: text = name(of.metric); break;
-    }
-    const char* const place = of.metric == finding::late ? "last" : name(of.side);
+    std::string text = detail::number_in_words(of.metric, of.call, true);
     text += of.among > 1 ? " was among the " + std::to_string(of.among) + ' ' : std::string(" was the ");
-    text += place;
+    text += name(of.side);
     if (of.side == rank_side::farthest) text += " from the others'";
     if (of.side == rank_side::nearest) text += " to the others'";
     text += " in " + detail::counted(of.extreme, "step") + " since step " + detail::with_commas(of.since) + "; ";
@@ -315,20 +255,11 @@ COLLPROBE_COLD_INLINE std::string describe(const rank_evidence& of)
 
 /// A number of a step that is unlike those of the others, in words: "its loss, 3.1, is 1.1 above the 2 expected from
 /// the other ranks; the largest such difference in the last 384 steps was 0.2". `has_rank`: it is known whose it is.
-COLLPROBE_COLD_INLINE std::string describe(const unusual_number& of, finding what, int call, bool has_rank)
+COLLPROBE_COLD_INLINE std::string describe(const unusual_number& of, finding_kind what, int call, bool has_rank)
 {
-    const std::string its = has_rank ? "its" : "a";
-    std::string text;
-    switch (what) {
-    case finding::loss: text = its + " loss"; break;
-    case finding::gradient_norm: text = "the norm of " + its + (call < 0 ? " whole gradient" : " gradient"); break;
-    case finding::largest_magnitude: text = "the largest element of " + its + " gradient"; break;
-    case finding::cosine: text = "the cosine of " + its + " gradient with the others'"; break;
-    case finding::late: text = "the delay of " + its + (has_rank ? " arrival" : "n arrival"); break;
-    default: text = its + ' ' + name(what); break;
-    }
+    std::string text = detail::number_in_words(what, call, has_rank);
     const auto shown = [what](double number) {
-        return what == finding::late ? milliseconds(number) : short_number(number);
+        return what == finding_kind::late ? milliseconds(number) : short_number(number);
     };
     const double difference = of.value - of.expected;
     text += ", " + shown(of.value) + ", is " + shown(collprobe::detail::absolute(difference));
@@ -341,55 +272,6 @@ COLLPROBE_COLD_INLINE std::string describe(const unusual_number& of, finding wha
 }
 
 namespace detail {
-
-COLLPROBE_COLD_INLINE std::string fact_text(finding what, double statistic, double threshold, std::uint64_t index,
-    bool has_rank, const unusual_number& number, const call_form& other, int other_rank)
-{
-    const bool is_digest = collprobe::detail::absolute(number.value) >= 0x1p53; // its digits say nothing to people
-    const std::string since = "since step " + with_commas(number.since);
-    std::string text;
-    switch (what) {
-    case finding::overflow:
-        text = "the inputs are finite, and " + counted(count_of(statistic), "element")
-            + " of the result" + (statistic > 1 ? " are" : " is") + " NaN or infinite";
-        if (index != no_index) text += ", the first at index " + std::to_string(index);
-        return text
-            + (threshold > 1 ? ": these inputs cannot overflow, so the reduction or the memory of its result is damaged"
-                             : ": the reduction leaves the range of its type; scale the inputs down, or reduce in a "
-                               "wider type");
-    case finding::value_differs:
-        if (!has_rank)
-            return "the ranks have " + counted(count_of(statistic), "different value") + ", " + since;
-        if (is_digest) return "has another value than most ranks, " + since;
-        if (const std::string own = short_number(number.value), most = short_number(number.expected); own != most)
-            return "has " + own + ", most ranks have " + most + ", " + since;
-        return "has other bits than most ranks, " + since;
-    case finding::value_repeats:
-        if (!has_rank)
-            return "the ranks together have " + counted(count_of(number.value), "sample")
-                + ", which are not the " + with_commas(count_of(number.expected))
-                + " that are expected, " + since;
-        text = other_rank < 0 ? std::string("another rank") : "rank " + std::to_string(other_rank);
-        if (is_digest) return "has had the value of " + text + ' ' + since + "; each must have its own";
-        return "has had " + short_number(number.value) + ' ' + since + ", as " + text + " has; each must have its own";
-    case finding::zeros: return "has sent zeros only, where others have not, " + since;
-    case finding::call_missing:
-        return describe(
-            missing_call{other, number.since, number.steps, static_cast<std::uint32_t>(count_of(statistic))});
-    case finding::other_call:
-        if (other.count == 0) return "the names of calls or values, or their order, are not the same on all ranks";
-        return (has_rank ? "made the call " : "a rank made the call ") + describe(other) + " instead";
-    case finding::norm_differs:
-        return "the trainer's norm of the gradient, " + short_number(statistic)
-            + ", is not that of the reduced gradient, " + short_number(threshold)
-            + ": it may be of a shard alone, of the gradient before the reduction, or of a scaled one";
-    case finding::unexplained:
-        return short_number(100 * statistic)
-            + " % of the result comes from no rank's input: micro-batches that were not observed, another gradient, "
-              "or noise";
-    default: return text;
-    }
-}
 
 COLLPROBE_COLD_INLINE std::string round_count(double value)
 {
@@ -407,3 +289,5 @@ COLLPROBE_COLD_INLINE std::string round_count(double value)
 } // namespace detail
 
 } // namespace collprobe::report
+
+#include <collprobe/report/detail/evidence_text.hpp>

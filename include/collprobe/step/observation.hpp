@@ -25,9 +25,7 @@ struct step_observation {
     public:
         template <class Number>
             requires std::is_arithmetic_v<Number>
-        constexpr number(Number value) noexcept : value_(static_cast<double>(value))
-        {
-        }
+        constexpr number(Number value) noexcept : value_(static_cast<double>(value)) {}
         constexpr number(const float* address) noexcept : single_(address), is_read_(true) {}
         constexpr number(const double* address) noexcept : double_(address), is_read_(true) {}
 
@@ -53,24 +51,20 @@ struct step_observation {
     number weight = 1; ///< number of samples or tokens in that mean
     /// The L2 norm of the gradient as the trainer computed it behind the collectives, before clipping, of exactly the
     /// tensors that this step sums or averages, as they are there: times the loss scale, if the trainer takes that out
-    /// later. A norm that is not that of their results is a suspect. If not given:
+    /// later. A norm that is not that of their results is a finding. If not given:
     /// none.
     number gradient_norm = detail::not_given();
     bool loss_is_sum = false; ///< `loss` is the sum over the batch: the record has it divided by `weight`; 0 of 0: none
     double loss_scale = 1; ///< a factor in `loss`, such as that of mixed precision: the record has it divided out
 };
 
-/// The input of a call that `probed::observe_input` has seen, for its result. No two of a process have the same number.
-enum class observed_call : std::uint64_t {
-    oldest = 0, ///< the first one in the step whose result has not come
-};
-
 namespace detail {
 
-inline observed_call next_observed_call() noexcept
+/// A number that is used once per process: of an observed call, of a captured step.
+inline std::uint64_t next_serial() noexcept
 {
     static std::atomic<std::uint64_t> last{0};
-    return observed_call{last.fetch_add(1, std::memory_order_relaxed) + 1};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
 /// Whether a number is a value, and not the one that says that there is none.

@@ -89,6 +89,23 @@ inline bool travels_as_codes(const quantised_calls* by, const probed_call& call)
     return by->reason(call.call, call.type, call.operation, bytes) == unquantised_reason::none;
 }
 
+/// A call whose input, or result, is read.
+template <communicator Comm>
+struct seen_call {
+    Comm& ranks; ///< the innermost communicator
+    stream_ref_of<Comm> stream;
+    std::uint64_t index; ///< in its step
+    int lane;
+    const probed_call& what;
+    report_mode mode;
+    quantised_calls* quantised; ///< null if the communicator does not quantise
+    typename Comm::device::workspace& workspace;
+};
+template <class... Parts>
+class step_parts;
+template <class Device>
+struct step_block;
+
 } // namespace detail
 
 /// A call, as a part sees it when the call is made. `Comm`: the innermost communicator, for messages of the part.
@@ -98,59 +115,47 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    part_call(Comm& ranks, stream_ref stream, std::uint64_t index, int lane, const detail::probed_call& what,
-        report_mode mode, quantised_calls* quantised, typename device::workspace& workspace, Memory& memory) noexcept
-        : ranks_(ranks), stream_(stream), index_(index), lane_(lane), what_(what), mode_(mode), quantised_(quantised),
-          workspace_(workspace), memory_(memory)
-    {
-    }
-
     /// The communicator beneath all adaptors. A collective of a part must be made on all ranks.
-    Comm& ranks() const noexcept { return ranks_; }
-    stream_ref stream() const noexcept { return stream_; }
-    call_site where() const noexcept { return what_.site; }
+    Comm& ranks() const noexcept { return call_.ranks; }
+    stream_ref stream() const noexcept { return call_.stream; }
+    call_site where() const noexcept { return call_.what.site; }
     /// Of the call in its step. A call that throws, or whose group fails, leaves its index to the next one.
-    std::uint64_t index() const noexcept { return index_; }
+    std::uint64_t index() const noexcept { return call_.index; }
     /// A small number for each stream of a step: calls with the same number run one after the other.
-    int lane() const noexcept { return lane_; }
-    collective what() const noexcept { return what_.call; }
-    reduction operation() const noexcept { return what_.operation; }
-    element_type type() const noexcept { return what_.type; }
-    std::uint64_t count() const noexcept { return what_.count; } ///< elements that each rank sends
+    int lane() const noexcept { return call_.lane; }
+    collective what() const noexcept { return call_.what.call; }
+    reduction operation() const noexcept { return call_.what.operation; }
+    element_type type() const noexcept { return call_.what.type; }
+    std::uint64_t count() const noexcept { return call_.what.count; } ///< elements that each rank sends
     /// Whether the input holds several gradients of the rank, one after the other: more elements than the result.
-    bool has_leaves() const noexcept { return what_.has_leaves; }
-    bool is_observed() const noexcept { return what_.is_observed; } ///< ranks may have no input, or no result
-    report_mode mode() const noexcept { return mode_; }
+    bool has_leaves() const noexcept { return call_.what.has_leaves; }
+    /// Whether it is the sum or average, by an all-reduce or reduce-scatter, of one gradient of each rank.
+    bool is_sum() const noexcept { return call_.what.is_sum(); }
+    bool is_observed() const noexcept { return call_.what.is_observed; } ///< ranks may have no input, or no result
+    report_mode mode() const noexcept { return call_.mode; }
     /// Whether the step itself reads the input, and so has its digest (`part_step::input_digest`).
-    bool has_input_digest() const noexcept { return what_.has_input; }
+    bool has_input_digest() const noexcept { return call_.what.has_input; }
     /// Whether the step itself reads the result, and so has its digest (`part_entries::result_digest`).
-    bool has_result_digest() const noexcept { return what_.has_result; }
+    bool has_result_digest() const noexcept { return call_.what.has_result; }
     Memory& memory() const noexcept { return memory_; }
     /// What the communicator that is called tells about quantisation; null if it does not quantise.
-    quantised_calls* quantised() const noexcept { return quantised_; }
+    quantised_calls* quantised() const noexcept { return call_.quantised; }
     /// Whether the elements of the call travel as codes.
-    bool is_quantised() const noexcept
-    {
-        return detail::travels_as_codes(quantised_, what_);
-    }
+    bool is_quantised() const noexcept { return detail::travels_as_codes(call_.quantised, call_.what); }
 
-    typename device::workspace& workspace() const noexcept { return workspace_; } ///< of reductions on the stream
+    typename device::workspace& workspace() const noexcept { return call_.workspace; } ///< of reductions on the stream
     /// Enqueues a reduction over `count` elements, whose result goes to `*to`, in the step's scratch memory.
-    template <class Reducer, class Result>
-    void reduce(const Reducer& reducer, std::uint64_t count, Result* to) const
+    void reduce(const auto& reducer, std::uint64_t count, auto* to) const
     {
-        device::reduce(stream_, reducer, count, to, workspace_);
+        device::reduce(call_.stream, reducer, count, to, call_.workspace);
     }
 
 private:
-    Comm& ranks_;
-    stream_ref stream_;
-    std::uint64_t index_;
-    int lane_;
-    const detail::probed_call& what_;
-    report_mode mode_;
-    quantised_calls* quantised_;
-    typename device::workspace& workspace_;
+    template <class... Parts>
+    friend class detail::step_parts;
+    part_call(const detail::seen_call<Comm>& call, Memory& memory) noexcept : call_(call), memory_(memory) {}
+
+    const detail::seen_call<Comm>& call_;
     Memory& memory_;
 };
 
@@ -161,36 +166,30 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    part_step(Comm& ranks, stream_ref stream, call_site where, unsigned char* message,
-        const detail::message_layout& layout, std::uint64_t offset, std::uint64_t calls, Memory& memory) noexcept
-        : ranks_(ranks), stream_(stream), where_(where), message_(message), layout_(layout), offset_(offset),
-          calls_(calls), memory_(memory)
-    {
-    }
-
     Comm& ranks() const noexcept { return ranks_; }
     stream_ref stream() const noexcept { return stream_; }
     call_site where() const noexcept { return where_; }
-    std::uint64_t calls() const noexcept { return calls_; }
+    std::uint64_t calls() const noexcept { return step_.call_count; }
     Entry* entry(std::uint64_t call) const noexcept
     {
-        return reinterpret_cast<Entry*>(layout_.parts_of(message_, call) + offset_);
+        return reinterpret_cast<Entry*>(step_.layout.parts_of(step_.message(), call) + offset_);
     }
     /// The digest of this rank's input in device memory, if the step has read it.
-    const std::uint64_t* input_digest(std::uint64_t call) const noexcept
-    {
-        return &layout_.entry(message_, call).input.digest;
-    }
+    const std::uint64_t* input_digest(std::uint64_t call) const noexcept { return &step_.entry(call).input.digest; }
     Memory& memory() const noexcept { return memory_; }
 
 private:
+    template <class... Parts>
+    friend class detail::step_parts;
+    part_step(Comm& ranks, stream_ref stream, call_site where, const detail::step_block<device>& step,
+        std::uint64_t offset, Memory& memory) noexcept
+        : ranks_(ranks), stream_(stream), where_(where), step_(step), offset_(offset), memory_(memory) {}
+
     Comm& ranks_;
     stream_ref stream_;
     call_site where_;
-    unsigned char* message_;
-    const detail::message_layout& layout_;
+    const detail::step_block<device>& step_;
     std::uint64_t offset_;
-    std::uint64_t calls_;
     Memory& memory_;
 };
 
@@ -198,13 +197,6 @@ private:
 template <class Entry>
 class part_entries {
 public:
-    part_entries(
-        const detail::gathered_step& step, view<const detail::probed_call> calls,
-        view<const detail::series_place> series, std::uint64_t offset) noexcept
-        : step_(step), calls_(calls), series_(series), offset_(offset)
-    {
-    }
-
     int ranks() const noexcept { return step_.ranks(); }
     int calls() const noexcept { return static_cast<int>(calls_.count()); }
     const Entry& operator()(int call, int rank) const noexcept
@@ -226,6 +218,12 @@ public:
     }
 
 private:
+    template <class... Parts>
+    friend class detail::step_parts;
+    part_entries(const detail::gathered_step& step, view<const detail::probed_call> calls,
+        view<const detail::series_place> series, std::uint64_t offset) noexcept
+        : step_(step), calls_(calls), series_(series), offset_(offset) {}
+
     const detail::gathered_step& step_;
     view<const detail::probed_call> calls_;
     view<const detail::series_place> series_;
@@ -236,16 +234,16 @@ private:
 template <class Summary>
 class part_summaries {
 public:
-    part_summaries(const std::uint64_t* first, std::uint64_t words_per_call) noexcept
-        : first_(first), words_per_call_(words_per_call)
-    {
-    }
     const Summary& operator[](int call) const noexcept
     {
         return *reinterpret_cast<const Summary*>(first_ + static_cast<std::uint64_t>(call) * words_per_call_);
     }
 
 private:
+    template <class... Parts>
+    friend class detail::step_parts;
+    part_summaries(const std::uint64_t* first, std::uint64_t words) noexcept : first_(first), words_per_call_(words) {}
+
     const std::uint64_t* first_;
     std::uint64_t words_per_call_;
 };

@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <vector>
 
+#include <collprobe/comm/caller.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/math.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -34,7 +37,6 @@ struct probe_options {
     /// `order_meter` when the step is judged (in `poll`, or in a call that waits for the oldest step): about
     /// 0.3 to 1 us an element with 8 ranks, 10 to 30 us with 256.
     int order_sample = 0;
-    int orders = 8; ///< orders tried on each sampled element: linear, pairwise, the others random
     bool statistics = true; ///< read floating-point inputs and results; off: only parts look at calls
     /// The statistics are taken at the first of so many steps; with 0 at those that are asked for by `probed::request`.
     /// Counted are calls of `end_step` and `replay`, not the caller's numbers. A captured step has them only with 1.
@@ -69,4 +71,52 @@ struct probe_options {
     std::uint64_t scratch_bytes = std::uint64_t{4} << 20; ///< for `exact`, in device memory
 };
 
+namespace detail {
+
+inline constexpr int most_calls = 1 << 20;
+inline constexpr int rank_bits = 20; ///< in a key of a summary
+inline constexpr int most_summary_ranks = 1 << rank_bits;
+
+/// `has_summaries`: all parts have a summary.
+/// \throws error `invalid_argument` for an option out of range; `unsupported` for one that the communicator cannot do.
+template <class Comm>
+const probe_options& checked(const probe_options& options, const Comm& comm, bool has_summaries, call_site where)
+{
+    const caller who(comm, "probed", where);
+    const bool is_gathered = options.mode == report_mode::gather;
+    const bool can_reduce = Comm::has_collective(collective::all_reduce);
+    const auto need = [&](bool is_met, const char* message) {
+        if (!is_met) who.fail(status::unsupported, message);
+    };
+    need(is_gathered || can_reduce, "the mode summary needs a communicator with all_reduce");
+    need(options.direction == direction_mode::pooled || (can_reduce && Comm::has_collective(collective::all_to_all)),
+        "exact direction needs a communicator with all_reduce and all_to_all");
+    who.require_range("largest_step", options.largest_step, 1, most_calls);
+    who.require_range("calls", options.calls, 1, options.largest_step);
+    who.require_range("steps_in_flight", options.steps_in_flight, 2, 250); // `step_header::last_lost` tells of 255
+    who.require_range("unread_steps", options.unread_steps, 1);
+    who.require_range("every", options.every, 0);
+    who.require_range("exact_every", options.exact_every, 1);
+    who.require_range("expectations", options.expectations, 0, 65536);
+    who.require_range("streams", options.streams, 1);
+    who.require_range("captured_steps", options.captured_steps, 0);
+    who.require_range("order_sample", options.order_sample, 0);
+    who.require(options.order_sample == 0 || (is_gathered && options.statistics && options.results),
+        "order_sample needs the mode gather, statistics and results");
+    who.require(options.direction == direction_mode::pooled || options.statistics, "exact direction needs statistics");
+    who.require(is_gathered || has_summaries, "the mode summary needs parts that have a summary");
+    who.require(is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
+    const double rate = options.false_alarms_per_run;
+    who.require(is_finite(rate) && rate >= 0 && rate < 1, "false_alarms_per_run must be 0, or lie between 0 and 1");
+    who.require(is_finite(options.tolerance) && options.tolerance >= 0, "tolerance must not be negative");
+    who.require(options.groups.empty() || options.groups.size() == static_cast<std::size_t>(comm.size()),
+        "groups must have an entry for each rank, or none");
+    const double floor = options.lateness_floor_ns;
+    who.require(is_finite(floor) && floor >= 0 && floor < 0x1p53, "lateness_floor_ns must be 0 to 2^53");
+    who.require(is_gathered || comm.size() <= most_summary_ranks,
+        "summary mode is made for at most 1,048,576 ranks");
+    return options;
+}
+
+} // namespace detail
 } // namespace collprobe

@@ -47,11 +47,7 @@ struct rank_call_layout {
         using type = std::conditional_t<std::is_const_v<Bytes>, const double, double>;
         return reinterpret_cast<type*>(block + sizeof(rank_measurement));
     }
-    template <class Bytes>
-    auto* result_sketch(Bytes* block) const noexcept
-    {
-        return input_sketch(block) + sketch_numbers();
-    }
+    auto* result_sketch(auto* block) const noexcept { return input_sketch(block) + sketch_numbers(); }
 };
 
 } // namespace collprobe

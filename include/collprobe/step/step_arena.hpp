@@ -47,10 +47,7 @@ public:
             if (offset < each.used * sizeof(T)) each.used = offset / sizeof(T);
         }
     }
-    void clear() noexcept
-    {
-        for (piece& each : pieces_) each.used = 0;
-    }
+    void clear() noexcept { for (piece& each : pieces_) each.used = 0; }
     /// The size of the piece that begins there.
     std::uint64_t room_at(const T* first) const noexcept
     {
@@ -60,8 +57,7 @@ public:
         return 0;
     }
     /// Calls `use(view)` for what was taken of each piece.
-    template <class Use>
-    void for_each_used(const Use& use) const
+    void for_each_used(const auto& use) const
     {
         for (const piece& each : pieces_) {
             if (each.used != 0) use(view<T>(each.memory.data(), each.used));

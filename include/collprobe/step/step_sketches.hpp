@@ -8,13 +8,20 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/core/element.hpp>
-#include <collprobe/core/error.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/step_arena.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// At most so many bins, and with more than 64 at least 16 of `count` elements in each.
+constexpr std::uint32_t sketch_bins(std::uint32_t most, std::uint64_t count) noexcept
+{
+    std::uint32_t bins = 64;
+    while (bins < most && 2 * bins <= count / 16) bins *= 2;
+    return bins;
+}
 
 /// A sketch of each rank: that of rank r begins at `first + r * stride`.
 struct gathered_sketch {
@@ -22,16 +29,15 @@ struct gathered_sketch {
     std::uint64_t stride = 0;
 };
 
-/// The sketches of the inputs and results of a step's sums. Those of the inputs, and of the parts of a reduce-scatter,
-/// are added over the ranks by one all-reduce at the step's end, or gathered. `Note`: what the owner keeps of a call.
-/// Preconditions: all ranks open the same calls with the same sketches. Calls of the same `lane` run one after the
-/// other. Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the
+/// Base of what checks sums: the sketches of the inputs and results of a step's calls. Those of the inputs, and of the
+/// parts of a reduce-scatter, are added over the ranks by one all-reduce at the step's end, or gathered.
+/// A check opens the calls that it looks at, with a `Note` and a number of bins, and judges `opened` at the end.
+/// Preconditions: all ranks open the same calls with the same sketches. Calls and steps are as a part sees them.
+/// Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the
 /// largest before. Memory on the device: 32 bytes a bin and call; on a GPU each lane has 2 KiB a bin.
 template <class Device, class Note>
 class step_sketches {
 public:
-    using stream_ref = typename Device::stream_ref;
-
     struct entry {
         Note note;
         std::uint64_t call; ///< index in the step
@@ -61,45 +67,52 @@ public:
         }
     }
 
-    /// Opens a call; where the sketch of its input is to go. `shares_result`: the sketch of the result is added, or
-    /// gathered, with that of the input; that of a part always is.
-    sketch_target before(
-        const Note& note, std::uint64_t call, std::uint64_t bins, bool is_part, int lane, bool shares_result = false)
-    {
-        const std::uint64_t numbers = 2 * bins;
-        const bool is_shared = is_part || shares_result;
-        auto* const of_input = added_sums_.take(numbers * (is_shared ? 2 : 1));
-        auto* const of_result = is_shared ? of_input + numbers : own_numbers_.take(numbers);
-        open_.push_back({note, call, bins, is_part, of_input, of_result});
-        return {0, bins, seed_, of_input, scratch(lane)};
-    }
     /// Where the sketch of the result is to go, or of this rank's part, of `count` elements. Empty if the call was not
     /// opened.
-    sketch_target after(std::uint64_t call, std::uint64_t count, int rank, int lane)
+    template <class Call>
+    sketch_target after(const Call& call, std::uint64_t count)
     {
         for (std::size_t i = open_.size(); i-- > 0;) {
             const entry& each = open_[i];
-            if (each.call != call) continue;
-            const std::uint64_t first = each.is_part ? count * static_cast<std::uint64_t>(rank) : 0;
-            return {first, each.bins, seed_, each.of_result, scratch(lane)};
+            if (each.call != call.index()) continue;
+            const std::uint64_t first = each.is_part ? count * static_cast<std::uint64_t>(call.ranks().rank()) : 0;
+            return {first, each.bins, seed_, each.of_result, scratch(call.lane())};
         }
         return {};
     }
 
-    /// Adds up over the ranks, behind all calls of the step.
-    template <communicator Comm>
-    void add_up(Comm& ranks, stream_ref stream, call_site where)
+protected:
+    /// Opens a call; where the sketch of its input is to go. `shares_result`: the sketch of the result is added, or
+    /// gathered, with that of the input; that of a part always is.
+    template <class Call>
+    sketch_target open(const Call& call, const Note& note, std::uint64_t bins, bool shares_result = false)
     {
+        const std::uint64_t numbers = 2 * bins;
+        const bool is_part = call.what() == collective::reduce_scatter;
+        const bool is_shared = is_part || shares_result;
+        auto* const of_input = added_sums_.take(numbers * (is_shared ? 2 : 1));
+        auto* const of_result = is_shared ? of_input + numbers : own_numbers_.take(numbers);
+        open_.push_back({note, call.index(), bins, is_part, of_input, of_result});
+        return {0, bins, seed_, of_input, scratch(call.lane())};
+    }
+    const std::vector<entry>& opened() const noexcept { return open_; }
+
+    /// Adds up over the ranks, behind all calls of the step.
+    template <class Step>
+    void add_up(Step& step)
+    {
+        forget(step.calls());
         added_sums_.for_each_used([&](view<double> sums) {
-            ranks.all_reduce(view<const double>(sums), sums, reduction::sum, stream, where);
+            step.ranks().all_reduce(view<const double>(sums), sums, reduction::sum, step.stream(), step.where());
         });
     }
     /// In place of `add_up`: gathers what that would add. It takes the memory of all ranks.
-    template <communicator Comm>
-    void gather(Comm& ranks, stream_ref stream, call_site where)
+    template <class Step>
+    void gather(Step& step)
     {
+        forget(step.calls());
         added_sums_.for_each_used([&](view<double> sums) {
-            const auto n = static_cast<std::uint64_t>(ranks.size());
+            const auto n = static_cast<std::uint64_t>(step.ranks().size());
             gathered_piece* to = nullptr;
             for (gathered_piece& each : gathered_) {
                 if (each.from == sums.data()) to = &each;
@@ -110,7 +123,8 @@ public:
                 to = &gathered_.back();
             }
             to->used = sums.count();
-            ranks.all_gather(view<const double>(sums), view<double>(to->all.data(), n * to->used), stream, where);
+            step.ranks().all_gather(view<const double>(sums), view<double>(to->all.data(), n * to->used),
+                step.stream(), step.where());
         });
     }
     /// What was gathered of `entry::of_input` and the numbers behind it.
@@ -123,8 +137,6 @@ public:
         }
         return {};
     }
-    const std::vector<entry>& open() const noexcept { return open_; }
-    std::uint64_t seed() const noexcept { return seed_; }
 
 private:
     double* scratch(int lane)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run as one HTML page: the verdict, the suspects and what to do, charts over the steps, the ranks, settings and
+"""A run as one HTML page: the verdict, the findings and what to do, charts over the steps, the ranks, settings and
 coverage. It has no script and nothing outside of itself; light and dark, on paper and on a telephone. Each drawing has
 a description in words and its numbers in a table."""
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .series import ALARM, BLAMED, STATES, USUAL, RankRow, Series, Thinned, join
 from .words import (DAMAGE, advise, counted, duration, escaped, evidence, false_alarms, phrase, place_of, printable,
                     short, step_range, subject, utc)
 
-MOST_ROWS = 50  # of suspects
+MOST_ROWS = 50  # of findings
 _number_rows = 40  # below a drawing
 _map_groups = 12
 _levels = {"none": ("No data", "\u2013"), "fine": ("Fine", "\u2713"), "look": ("Look", "?"), "act": ("Act", "!")}
@@ -78,7 +78,7 @@ def page(run: Run, unread_lines: int = 0) -> str:
         remarks += note(f"{counted(unread_lines, 'line')} could not be read, and what they say is missing here.")
     word, sign = _levels[level]
     box = verdict_box("section", level, word, sign, run.verdict(), ' aria-label="Verdict"')
-    main = suspects(run) + charts(run.series, run.unequal_losses) + ranks(run) + audits(run) + quantised(run)
+    main = findings(run) + charts(run.series, [run.unequal_losses, run.late_ranks]) + ranks(run) + audits(run) + quantised(run)
     return document(f"{name}: {level}", "report", name, facts(run),
                     box + remarks + "<main>\n" + main + inspections(run) + about(run) + "</main>\n")
 
@@ -107,9 +107,9 @@ def host_of(run: Run, ranks: Sequence[int]) -> str:
     return text(run.head, "host") if ranks and is_known else ""
 
 
-def suspects(run: Run) -> str:
+def findings(run: Run) -> str:
     rows = run.rows()
-    out = "<section><h2>Suspects</h2>\n"
+    out = "<section><h2>Findings</h2>\n"
     if not rows:
         words = "No check named a rank or a call." if run.steps else "No step was recorded."
         return out + f"<p>{words}</p></section>\n"
@@ -123,11 +123,11 @@ def suspects(run: Run) -> str:
         of = row.first
         host = host_of(run, of.ranks)
         seen = evidence(of)
-        if of.damage in DAMAGE:
+        if of.is_alarm and of.damage in DAMAGE:
             seen += f"; {DAMAGE[of.damage]}"
-        if not of.is_alarm and of.other_rank is not None and of.kind not in ("value_differs", "value_repeats"):
+        if not of.is_alarm and not of.text and of.other_rank is not None:
             seen += f"; other rank: {of.other_rank}"
-        if not of.is_alarm and of.element is not None:
+        if not of.is_alarm and not of.text and of.element is not None:
             seen += f"; first at element {of.element}"
         rate = false_alarms(dataclasses.replace(of, exact=run.is_exact(row)))
         cells.append([
@@ -136,7 +136,7 @@ def suspects(run: Run) -> str:
             advise(of) if of.is_alarm else "no alarm was raised: watch it", place_of(of), seen,
             f"{row.steps} of {run.steps}: {step_range(row.first_step, row.last_step)}", rate])
     headings = ["Rank", "What happened", "What to do", "Where", "Evidence", "Steps", "False alarms"]
-    return out + note(remark) + table("Suspects", headings, cells, "wide") + "</section>\n"
+    return out + note(remark) + table("Findings", headings, cells, "wide") + "</section>\n"
 
 
 def charts_of(series: Series) -> List[Chart]:
@@ -220,7 +220,7 @@ def numbers_of(of: Chart) -> str:
     return f"<details><summary>Numbers</summary>{remark}{table(of.title, headings, rows)}</details>"
 
 
-def charts(series: Series, remark: str) -> str:
+def charts(series: Series, remarks: Sequence[str]) -> str:
     out = "<section><h2>Over the steps</h2>\n"
     bins = series.bins
     if not len(bins):
@@ -256,7 +256,7 @@ def charts(series: Series, remark: str) -> str:
                 f"{chart_svg(each, in_words(each))}\n{numbers_of(each)}</figure>\n")
     if missing:
         none += f"Not recorded in this run: {'; '.join(missing)}."
-    return out + "</div>\n" + note(escaped(remark)) + note(escaped(none)) + "</section>\n"
+    return out + "</div>\n" + "".join(map(note, map(escaped, remarks))) + note(escaped(none)) + "</section>\n"
 
 
 def rank_map(run: Run, rows: List[RankRow]) -> str:
@@ -391,7 +391,7 @@ def about(run: Run) -> str:
     rows = [
         ["steps recorded", run.steps, "summary mode: sums and extrema, no numbers of single ranks" if run.is_summary
          else ""],
-        ["steps that name a suspect", run.suspicious_steps, ""], ["alarms, with repetitions", run.alarm_count, ""],
+        ["steps with findings", run.suspicious_steps, ""], ["alarms, with repetitions", run.alarm_count, ""],
         ["calls made", run.calls, ""], ["calls looked at", run.calls - run.unprobed - run.unread, ""],
         ["calls not looked at: no room", run.unprobed, "there was no room: raise probe_options::calls of a captured "
          "step, or largest_step" if run.unprobed else ""],

@@ -6,34 +6,76 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/audit/detail/gather_verdict.hpp>
-#include <collprobe/step/step_arena.hpp>
-#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
-#include <collprobe/core/error.hpp>
+#include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/scan/statistics.hpp>
+#include <collprobe/step/step_arena.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Checks that every rank received from the all-gathers of a step what the owners of the shards sent, by exact digests.
-/// `before` digests this rank's shard. `after` digests all shards received. `end` lets the ranks exchange the owners'
-/// digests, and writes this rank's `receiver_report` of each call. From the reports of all ranks `judge_gather` makes
-/// the verdict.
+/// What a receiver of an all-gather finds of its shards.
+struct shard_report {
+    struct shard {
+        std::uint64_t owner;
+        std::uint64_t digest; ///< of what came
+    };
+    std::uint64_t wrong; ///< shards that are not as their owners sent them
+    shard first[3]; ///< of them, by owner
+
+    COLLPROBE_HD static constexpr std::uint64_t most() noexcept { return sizeof(first) / sizeof(shard); }
+    std::uint64_t listed() const noexcept { return wrong < most() ? wrong : most(); }
+    bool has(std::uint64_t owner, std::uint64_t digest) const noexcept
+    {
+        for (std::uint64_t i = 0; i < listed(); ++i)
+            if (first[i].owner == owner && first[i].digest == digest) return true;
+        return false;
+    }
+};
+
+/// Compares the digests of the shards that a rank received with those of their owners. A body for `sum_each` with one
+/// item; the sum is the number of wrong shards, nearly always 0.
+struct compare_shards {
+    const std::uint64_t* owners; ///< one digest per rank, at distances of `stride`
+    std::uint64_t stride;
+    const std::uint64_t* received;
+    std::uint64_t ranks;
+    shard_report* report;
+
+    COLLPROBE_HD double part(std::uint64_t, unsigned lane, unsigned lanes) const noexcept
+    {
+        double wrong = 0;
+        for (std::uint64_t rank = lane; rank < ranks; rank += lanes) wrong += is_right(rank) ? 0 : 1;
+        return wrong;
+    }
+    COLLPROBE_HD void store(std::uint64_t, double wrong) const noexcept
+    {
+        *report = {static_cast<std::uint64_t>(wrong), {}};
+        if (report->wrong == 0) return;
+        std::uint64_t listed = 0;
+        for (std::uint64_t rank = 0; rank < ranks && listed < shard_report::most(); ++rank)
+            if (!is_right(rank)) report->first[listed++] = {rank, received[rank]};
+    }
+
+private:
+    COLLPROBE_HD bool is_right(std::uint64_t rank) const noexcept { return owners[rank * stride] == received[rank]; }
+};
+
+/// Checks that every rank received from the all-gathers of a step what the owners of the shards sent, by exact digests:
+/// the ranks exchange those of the owners, and each writes its `shard_report` of each call. From the reports of all
+/// ranks `audit_judge` makes the verdict.
 /// There is no tolerance and no false alarm. Damage is missed with the probability stated at `digest_state`. Damage
 /// that happened before `before` is not seen. Damage to a digest shows as damage of its shard.
-/// Preconditions: all ranks call `before` and `after` around the same all-gathers, in place or out of place.
-/// Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the largest
-/// before.
-/// Cost of a call: one read of the shard, unless the caller has its digest, and one of the result, in one launch (one
+/// Preconditions: all ranks make the same all-gathers, in place or out of place. Calls and steps are as a part sees
+/// them. Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the
+/// largest before.
+/// Cost of a call: one read of the shard, unless the step has its digest, and one of the result, in one launch (one
 /// for each 4,096 ranks). Cost of a step: an all-gather of 8 bytes a rank and call; for each call a launch and a copy
 /// of 8 bytes.
 template <class Device>
 class gather_check {
 public:
-    using stream_ref = typename Device::stream_ref;
-    using workspace = typename Device::workspace;
-
     explicit gather_check(int ranks) : ranks_(static_cast<std::uint64_t>(ranks)) { Device::load_kernels(); }
 
     void clear() noexcept
@@ -42,56 +84,49 @@ public:
         own_.clear();
         others_.clear();
     }
-
-    /// Calls from this index on were not made in the end.
-    void forget(std::uint64_t first) noexcept
+    template <element T, class Call>
+    void before(const Call& call, view<const T> shard)
     {
-        for (; !open_.empty() && open_.back().call >= first; open_.pop_back()) {
-            own_.take_back(open_.back().own);
-        }
+        forget(call.index());
+        // Elements that come out of codes are not those of the shard: of such a gather only agreement is checked. So it
+        // is with an observed one unless the step tells which ranks have the result.
+        if (call.what() != collective::all_gather || call.mode() != report_mode::gather || call.is_quantised()
+            || (call.is_observed() && !call.has_result_digest()))
+            return;
+        open_.push_back({call.index(), own_.take(1), others_.take(ranks_), call.has_input_digest()});
+        if (!call.has_input_digest()) call.reduce(digest_reducer<T>(shard), shard.count(), open_.back().own);
     }
-
-    /// `has_digest`: the caller has the shard's digest, and gives it at the end.
-    template <element T>
-    void before(std::uint64_t call, view<const T> shard, bool has_digest, stream_ref stream, workspace& reduces)
-    {
-        open_.push_back({call, own_.take(1), others_.take(ranks_), has_digest});
-        if (has_digest) return;
-        Device::reduce(stream, digest_reducer<T>(shard), shard.count(), open_.back().own, reduces);
-    }
-
-    template <element T>
-    void after(std::uint64_t call, view<const T> whole, stream_ref stream, workspace& reduces)
+    /// Returns whether the call is one that is checked.
+    template <element T, class Call>
+    bool after(const Call& call, view<const T> whole)
     {
         // As bytes: one kernel for all types.
         const view<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(whole.data()), whole.size_bytes());
         for (std::size_t i = open_.size(); i-- > 0;) {
-            if (open_[i].call != call) continue;
-            Device::reduce_parts(stream, digest_reducer<std::uint8_t>(bytes), ranks_, bytes.count() / ranks_,
-                open_[i].received, reduces);
-            return;
+            if (open_[i].call != call.index()) continue;
+            Device::reduce_parts(call.stream(), digest_reducer<std::uint8_t>(bytes), ranks_, bytes.count() / ranks_,
+                open_[i].received, call.workspace());
+            return true;
         }
+        return false;
     }
-
-    /// Behind all calls of the step, of which there are `calls`. `digest_of(call)`: the digest of a shard, if
-    /// the caller has it. `report_of(call)`: `receiver_report::words` words that the device writes.
-    template <communicator Comm, class DigestOf, class ReportOf>
-    void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const DigestOf& digest_of,
-        const ReportOf& report_of, call_site where)
+    /// Behind all calls of the step. `report_of(call)`: the `shard_report` that the device writes.
+    template <class Step, class ReportOf>
+    void end(const Step& step, const ReportOf& report_of)
     {
-        forget(calls);
+        forget(step.calls());
         for (const in_step& each : open_) {
             if (!each.has_digest) continue;
-            const view<const std::uint64_t> known(digest_of(each.call), 1);
-            Device::copy(stream, known, view<std::uint64_t>(each.own, 1), where);
+            const view<const std::uint64_t> known(step.input_digest(each.call), 1);
+            Device::copy(step.stream(), known, view<std::uint64_t>(each.own, 1), step.where());
         }
-        own_.for_each_used([&](view<std::uint64_t> own) {
+        own_.for_each_used([&, this](view<std::uint64_t> own) {
             const view<std::uint64_t> owners(others_.take(ranks_ * own.count()), ranks_ * own.count());
-            ranks.all_gather(view<const std::uint64_t>(own), owners, stream, where);
+            step.ranks().all_gather(view<const std::uint64_t>(own), owners, step.stream(), step.where());
             for (const in_step& each : open_) {
                 const auto index = static_cast<std::uint64_t>(each.own - own.data());
                 if (each.own < own.data() || index >= own.count()) continue;
-                Device::sum_each(stream, 1,
+                Device::sum_each(step.stream(), 1,
                     compare_shards{owners.data() + index, own.count(), each.received, ranks_, report_of(each.call)});
             }
         });
@@ -102,8 +137,14 @@ private:
         std::uint64_t call;
         std::uint64_t* own; ///< the digest of this rank's shard
         std::uint64_t* received;
-        bool has_digest;
+        bool has_digest; ///< the step has it
     };
+    /// Calls from this index on were not made in the end.
+    void forget(std::uint64_t first) noexcept
+    {
+        for (; !open_.empty() && open_.back().call >= first; open_.pop_back()) own_.take_back(open_.back().own);
+    }
+
     std::uint64_t ranks_;
     std::vector<in_step> open_;
     step_arena<Device, std::uint64_t> own_{64};

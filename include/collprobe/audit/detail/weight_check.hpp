@@ -5,10 +5,9 @@
 #include <cstdint>
 
 #include <collprobe/audit/conservation_bound.hpp>
-#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
-#include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
@@ -399,77 +398,66 @@ struct refuse_weights {
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept { to->state = 1 + static_cast<std::uint64_t>(why); }
 };
 
+struct weight_note {
+    conservation_bound rounding;
+    double scale;
+    bool may_differ; ///< the ranks may have different results, which lie behind their inputs
+};
+
 /// Computes the weights with which the ranks' inputs are in the results of a step's sums, by sketches that are gathered
 /// at its end. Preconditions and stream behaviour: of `step_sketches`. Cost of a step: an all-gather of 16 bytes a bin
 /// and call (twice that for a reduce-scatter, and for an observed call), and eight launches for each call, beside that
 /// of the sample; of an observed all-reduce 36. The products of a call take (ranks + 1)^2 * bins multiplications, four
 /// times for those. Memory on the device: what all ranks send, and 56 bytes a bin.
 template <class Device>
-class weight_check {
+class weight_check : public step_sketches<Device, weight_note> {
+    using sketches = step_sketches<Device, weight_note>;
+
 public:
     using stream_ref = typename Device::stream_ref;
 
     weight_check(std::uint64_t most_bins, std::uint64_t seed, int ranks)
-        : most_bins_(most_bins), ranks_(ranks),
-          sketches_(weight_bins(most_bins, ranks, ~std::uint64_t{0}), seed),
+        : sketches(weight_bins(most_bins, ranks, ~std::uint64_t{0}), seed), most_bins_(most_bins), ranks_(ranks),
           scratch_(ranks > most_weighted_ranks
                   ? 0 : weight_system::numbers(weight_bins(most_bins, ranks, ~std::uint64_t{0}), ranks))
     {
     }
 
-    void clear() noexcept { sketches_.clear(); }
-    void forget(std::uint64_t first) noexcept { sketches_.forget(first); }
-
-    /// `count`: elements of the whole result. `scale`: as told for this call. `may_differ`: the ranks may have
-    /// different results, as of an observed call.
-    template <floating_element T>
-    sketch_target before(
-        std::uint64_t call, std::uint64_t count, bool is_part, bool may_differ, double scale, int lane)
+    /// `scale`: as told for this call.
+    template <floating_element T, class Call>
+    sketch_target before(const Call& call, double scale)
     {
-        const std::uint64_t bins = weight_bins(most_bins_, ranks_, count);
+        const std::uint64_t bins = weight_bins(most_bins_, ranks_, call.count());
         auto rounding = conservation_bound::of<T>(
-            reduction::average, rounding_order::linear, ranks_, (count + bins - 1) / bins);
+            reduction::average, rounding_order::linear, ranks_, (call.count() + bins - 1) / bins);
         rounding.scale = 1; // the terms are weighted before their energies are added
-        return sketches_.before(
-            {rounding, scale, may_differ && !is_part}, call, bins, is_part, lane, may_differ);
+        const bool may_differ = call.is_observed() && call.what() != collective::reduce_scatter;
+        return this->open(call, {rounding, scale, may_differ}, bins, call.is_observed());
     }
-    template <floating_element T>
-    sketch_target after(std::uint64_t call, std::uint64_t count, int rank, int lane)
+    /// Behind all calls of the step. `out_of(call)` is where the device writes.
+    template <class Step, class OutOf>
+    void end(Step& step, const OutOf& out_of)
     {
-        return sketches_.after(call, count, rank, lane);
-    }
-
-    /// Behind all calls of the step, of which there are `calls`. `out_of(call)` is where the device writes.
-    template <communicator Comm, class OutOf>
-    void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const OutOf& out_of, call_site where)
-    {
-        forget(calls);
-        sketches_.gather(ranks, stream, where);
+        this->gather(step);
         const auto n = static_cast<std::uint64_t>(ranks_);
-        for (const auto& each : sketches_.open()) {
-            weight_system system{sketches_.gathered(each.of_input),
+        for (const auto& each : this->opened()) {
+            weight_system system{this->gathered(each.of_input),
                 each.is_part ? nullptr : static_cast<const double*>(each.of_result), each.bins, ranks_,
-                each.note.rounding, ranks.rank(), nullptr, nullptr, nullptr, nullptr, nullptr};
+                each.note.rounding, step.ranks().rank(), nullptr, nullptr, nullptr, nullptr, nullptr};
             system.place(scratch_.data());
             weight_entry* const to = out_of(each.call);
-            solve(system, to, each.note.scale, stream);
+            solve(system, to, each.note.scale, step.stream());
             if (!each.note.may_differ) continue;
-            Device::for_each(stream, n, digest_results{system});
+            Device::for_each(step.stream(), n, digest_results{system});
             // Where there is no other result, the rank's own is solved again: only the device knows.
             for (system.other = 0; system.other < most_weighed_results - 1; ++system.other) {
-                solve(system, system.of_other(), each.note.scale, stream);
-                Device::for_each(stream, 1, keep_other_weight{system, to});
+                solve(system, system.of_other(), each.note.scale, step.stream());
+                Device::for_each(step.stream(), 1, keep_other_weight{system, to});
             }
         }
     }
 
 private:
-    struct note {
-        conservation_bound rounding;
-        double scale;
-        bool may_differ; ///< the results lie behind the inputs of the ranks
-    };
-
     static void solve(const weight_system& system, weight_entry* to, double scale, stream_ref stream)
     {
         const auto n = static_cast<std::uint64_t>(system.ranks);
@@ -484,7 +472,6 @@ private:
 
     std::uint64_t most_bins_;
     int ranks_;
-    step_sketches<Device, note> sketches_;
     typename Device::template buffer<double> scratch_; ///< of one call after the other
 };
 

@@ -38,9 +38,9 @@ public:
     virtual ~any_probe() = default;
     virtual int rank() const noexcept = 0;
     virtual int ranks() const noexcept = 0;
-    virtual observed_call observe_input(collective call, reduction operation, const buffer& input, call_site where,
+    virtual std::uint64_t observe(collective call, reduction operation, const buffer& input, call_site where,
         collprobeStream_t on) = 0;
-    virtual void observe_result(observed_call of, const buffer& result, collprobeStream_t on) = 0;
+    virtual void observe_result(std::uint64_t token, const buffer& result, collprobeStream_t on) = 0;
     virtual void expect(expectation what, const char* name, double value) = 0;
     virtual void expect(expectation what, const char* name, const buffer& value, collprobeStream_t on) = 0;
     virtual void end_step(std::uint64_t step, const step_observation& seen, collprobeStream_t on) = 0;
@@ -78,22 +78,24 @@ public:
     int rank() const noexcept override { return probe_.rank(); }
     int ranks() const noexcept override { return probe_.size(); }
 
-    observed_call observe_input(collective call, reduction operation, const buffer& input, call_site where,
+    std::uint64_t observe(collective call, reduction operation, const buffer& input, call_site where,
         collprobeStream_t on) override
     {
-        observed_call number = {};
+        std::uint64_t token = 0;
         with_read_type(input.type, [&, this]<class T>(T) {
-            number = input.is_there
-                ? probe_.observe_input(input.as<T>(), streams_.of(on), call, operation, where)
+            const auto observed = input.is_there
+                ? probe_.observe(input.as<T>(), streams_.of(on), call, operation, where)
                 : probe_.template observe_no_input<T>(input.count, streams_.of(on), call, operation, where);
+            token = observed.number_;
         });
-        return number;
+        return token;
     }
-    void observe_result(observed_call of, const buffer& result, collprobeStream_t on) override
+    void observe_result(std::uint64_t token, const buffer& result, collprobeStream_t on) override
     {
         with_read_type(result.type, [&, this]<class T>(T) {
-            if (result.is_there) probe_.observe_result(result.as<T>(), streams_.of(on), of, call_site{});
-            else probe_.observe_no_result(streams_.of(on), of, call_site{});
+            const typename probed<Comm>::observed_call of(probe_.cell_, token);
+            if (result.is_there) of.result(result.as<T>(), streams_.of(on), call_site{});
+            else of.no_result(streams_.of(on), call_site{});
         });
     }
     void expect(expectation what, const char* name, double value) override

@@ -9,11 +9,11 @@
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
+#include <collprobe/core/record/finding.hpp>
 #include <collprobe/core/record/lateness.hpp>
 #include <collprobe/core/record/order_sensitivity.hpp>
 #include <collprobe/core/record/quantisation.hpp>
 #include <collprobe/core/record/statistics.hpp>
-#include <collprobe/core/record/verdict.hpp>
 #include <collprobe/core/record/weights.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/names.hpp>
@@ -118,25 +118,25 @@ struct call_record {
     std::uint64_t count = 0; ///< elements that each rank sent
     std::uint64_t result_count = 0; ///< elements that each rank got
     call_site site = {}; ///< its name, and the line that made it on this rank
-    bool is_observed = false; ///< seen by `observe_input` and `observe_result`: its result may be scaled on purpose
+    bool is_observed = false; ///< seen by `probed::observe`: its result may be scaled on purpose
     spread gradient_norm; ///< of the L2 norms of the buffers that the ranks sent
     double pooled_cosine = detail::not_a_number(); ///< for sums and averages, else undefined
     /// A sum is no longer than its terms together, and an all-gather, an all-to-all or a broadcast keeps the sum of all
     /// squares. In units of what rounding allows: above 1 the result is wrong, for certain (`sum_differs` or
-    /// `shard_differs`, without a rank; of an observed call no suspect, since results may be scaled on purpose). NaN by
+    /// `shard_differs`, without a rank; of an observed call no finding, since results may be scaled on purpose). NaN by
     /// bits if it is not known, as of codes.
     double excess = detail::not_a_number();
     bool has_excess() const noexcept { return is_finite(excess) && excess > 1; }
     std::uint64_t nonfinite = 0; ///< summed over ranks
     /// Ranks that sent the bits of the last step that had this call. If these are more than half of the ranks, it is
-    /// the program's doing (the same data in each step, a frozen layer), and no suspect; else each of them is one. 0 in
+    /// the program's doing (the same data in each step, a frozen layer), and no finding; else they are one. 0 in
     /// `summary` mode.
     int repeating_ranks = 0;
     /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
     bool results_agree = true;
     /// Of an observed call: the ranks that send nothing, and those that get nothing (`probed::observe_no_input`,
-    /// `observe_no_result`). The results of the others are compared.
+    /// `no_result`). The results of the others are compared.
     int without_input = 0;
     int without_result = 0;
     bool is_on_some_ranks() const noexcept { return without_input + without_result != 0; }
@@ -225,7 +225,7 @@ struct step_record {
     std::vector<double> losses; ///< per rank, NaN if the rank gave none; empty in `summary` mode
     std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode, and if no gradient was read
     /// The ranks without a gradient, ascending; empty where all ranks have none, and in `summary` mode. Such a rank's
-    /// numbers are compared with no other's. `finding::zeros` is told where it lasts and the rank has not told it.
+    /// numbers are compared with no other's. `finding_kind::zeros` is told where it lasts and the rank has not told it.
     std::vector<rank_with_zeros> zero_ranks;
     std::vector<call_record> calls;
     std::vector<expectation_record> expectations; ///< buffers, then numbers, each in the order of their calls
@@ -244,10 +244,10 @@ struct step_record {
     /// anybody. 0 in `summary` mode, which has none of these checks. Sums, weights and codes have rates of their own.
     double false_alarms_per_step = 1e-4;
     /// Exact findings first (loss, then call by call), then unusual numbers, then evidence, then what the parts found;
-    /// empty on a healthy step.
-    std::vector<suspect> suspects;
+    /// empty on a healthy step. Ranks of which a check says the same share a finding.
+    std::vector<finding> findings;
     /// Calls that the step does not make and that one or two steps before it made, or steps whose calls still change.
-    /// Such calls are told once and are no suspects.
+    /// Such calls are told once and are no findings.
     std::vector<missing_call> missing_calls;
     /// A rank could not judge an earlier step, as after an error, so that it remembered other things than the others.
     /// From this step on all ranks remember nothing of earlier steps.
@@ -265,7 +265,7 @@ struct step_record {
         std::vector<expectation_record> values = std::move(expectations);
         direction directions = std::move(cosine);
         detail::start_over(*this, &step_record::losses, &step_record::gradient_norms, &step_record::zero_ranks,
-            &step_record::lateness_by_rank, &step_record::evidence_by_rank, &step_record::suspects,
+            &step_record::lateness_by_rank, &step_record::evidence_by_rank, &step_record::findings,
             &step_record::missing_calls);
         detail::start_over(directions, &direction::leave_one_out);
         cosine = std::move(directions);
@@ -280,11 +280,26 @@ struct step_record {
         mode = how;
     }
 
+    /// Adds a finding of one rank, or of none.
+    void add(finding found) { detail::add_finding(findings, std::move(found)); }
+
+    /// Completes the findings by what follows from their kinds, the audits and the calls. Behind all checks.
+    void settle_findings()
+    {
+        for (finding& each : findings) {
+            const auto call = static_cast<std::size_t>(each.call);
+            const call_record* const of = call < calls.size() ? &calls[call] : nullptr;
+            if (of != nullptr && each.site.line == 0 && each.site.name[0] == '\0') each.site = of->site;
+            each.step = step;
+            each.settle(of != nullptr ? of->audit.where : damage::none);
+        }
+    }
+
     /// Results are missing in it.
     void forget_result_norm()
     {
         result_norm = detail::not_a_number();
-        std::erase_if(suspects, [](const suspect& each) { return each.what == finding::norm_differs; });
+        std::erase_if(findings, [](const finding& each) { return each.what == finding_kind::norm_differs; });
     }
 
     /// Calls in which more than half of the ranks sent the bits that they had sent last.

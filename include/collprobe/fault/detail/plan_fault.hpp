@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <collprobe/core/element.hpp>
@@ -59,19 +60,9 @@ constexpr bool strikes(const fault& what, std::uint32_t which, std::uint64_t cal
 /// The number of elements that a kind hits by default; the largest number stands for all.
 constexpr std::uint64_t usual_elements(fault_kind kind) noexcept
 {
-    switch (kind) {
-    case fault_kind::bit_flips:
-    case fault_kind::nan:
-    case fault_kind::infinity: return 1;
-    case fault_kind::swap: return 2;
-    case fault_kind::zero_slice: return 64;
-    case fault_kind::untouched_tail: return 8;
-    case fault_kind::gaussian:
-    case fault_kind::scale:
-    case fault_kind::stale:
-    case fault_kind::duplicate_shard: break;
-    }
-    return ~std::uint64_t{0};
+    constexpr std::uint64_t all = ~std::uint64_t{0};
+    constexpr std::uint64_t usual[] = {1, all, all, 64, 8, all, 2, all, 1, 1}; // in the order of the kinds
+    return usual[static_cast<std::size_t>(kind)];
 }
 
 /// Chooses `first` and `elements` within `count` elements. Returns false if there is no room.
@@ -121,17 +112,12 @@ constexpr bool plan_fault(const fault& what, std::uint32_t which, std::uint64_t 
 {
     into = {};
     if (!strikes(what, which, call, rank, target.size, into.key)) return false;
-    const bool is_integer = [&] {
-        bool floating = false;
-        with_floating_type(target.type, [&](auto) { floating = true; });
-        return !floating;
-    }();
     std::uint64_t count = what.phase == fault_phase::after ? target.receive : target.send;
     switch (what.kind) {
     case fault_kind::gaussian:
     case fault_kind::nan:
     case fault_kind::infinity:
-        if (is_integer) return false;
+        if (!is_floating(target.type)) return false;
         break;
     case fault_kind::stale:
         if (call < what.lag) return false;

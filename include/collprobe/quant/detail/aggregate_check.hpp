@@ -6,10 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
-#include <collprobe/core/error.hpp>
 #include <collprobe/core/record/quantisation.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/quant/detail/aggregate_error.hpp>
@@ -31,38 +29,28 @@ struct measured_sum {
 /// that of the step before. Costs and stream behaviour: of `step_sketches`; an all-reduce of 16 bytes a bin and call
 /// (as much again for a reduce-scatter), a launch for each call, and 8 bytes a bin and call that are kept.
 template <class Device>
-class aggregate_check {
+class aggregate_check : public step_sketches<Device, measured_sum> {
 public:
-    using stream_ref = typename Device::stream_ref;
-
-    aggregate_check(std::uint64_t most_bins, std::uint64_t seed, int ranks)
-        : most_bins_(most_bins), ranks_(ranks), sketches_(most_bins, seed)
+    aggregate_check(std::uint32_t most_bins, std::uint64_t seed, int ranks)
+        : step_sketches<Device, measured_sum>(most_bins, seed), most_bins_(most_bins), ranks_(ranks)
     {
     }
-    void clear() noexcept { sketches_.clear(); }
-    void forget(std::uint64_t first) noexcept { sketches_.forget(first); }
 
-    template <element T>
-    sketch_target before(const measured_sum& sum, std::uint64_t call, std::uint64_t bins, int lane)
+    /// Where the sketch of the input of a call is to go. `count`: elements of the input.
+    template <class Call>
+    sketch_target before(const Call& call, std::uint64_t count)
     {
-        return sketches_.before(
-            sum, call, bins, sum.what == collective::reduce_scatter, lane);
+        return this->open(
+            call, {call.what(), call.type(), call.operation(), count}, sketch_bins(most_bins_, count));
     }
-    template <element T>
-    sketch_target after(std::uint64_t call, std::uint64_t count, int rank, int lane)
-    {
-        return sketches_.after(call, count, rank, lane);
-    }
-
     /// Behind all calls of the step. `out_of(call)`: the entry where the device writes what it measured.
-    template <communicator Comm, class OutOf>
-    void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const OutOf& out_of, call_site where)
+    template <class Step, class OutOf>
+    void end(Step& step, const OutOf& out_of)
     {
-        forget(calls);
-        sketches_.add_up(ranks, stream, where);
+        this->add_up(step);
         bool captured = false;
-        if constexpr (can_capture<stream_ref>) captured = stream.capturing(where);
-        for (const auto& each : sketches_.open()) {
+        if constexpr (can_capture<typename Device::stream_ref>) captured = step.stream().capturing(step.where());
+        for (const auto& each : this->opened()) {
             const measured_sum& sum = each.note;
             const double mean = 1.0 / ranks_;
             aggregate_reducer compare{static_cast<const double*>(each.of_input),
@@ -70,7 +58,7 @@ public:
                 nullptr, false, each.bins};
             // A graph would have to set its first error to zero, but once.
             if (!captured) compare.has_last = keep_error(each.call, each.bins, sum, compare.error);
-            Device::reduce(stream, compare, each.bins, &out_of(each.call)->aggregate, reduces_);
+            Device::reduce(step.stream(), compare, each.bins, &out_of(each.call)->aggregate, reduces_);
         }
     }
 
@@ -95,9 +83,8 @@ private:
         return has_last;
     }
 
-    std::uint64_t most_bins_;
+    std::uint32_t most_bins_;
     int ranks_;
-    step_sketches<Device, measured_sum> sketches_;
     std::vector<kept_error> kept_; ///< by the call's index in a step
     typename Device::workspace reduces_;
 };

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
-#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/collective.hpp>
 #include <collprobe/core/config.hpp>
-#include <collprobe/core/error.hpp>
 #include <collprobe/core/record/statistics.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/step/step_arena.hpp>
@@ -68,8 +68,6 @@ struct compare_messages {
 template <class Device>
 class message_check {
 public:
-    using stream_ref = typename Device::stream_ref;
-
     explicit message_check(int ranks) : ranks_(static_cast<std::uint64_t>(ranks)) {}
 
     void clear() noexcept
@@ -91,22 +89,23 @@ public:
         return open_.back().digests;
     }
     /// Behind all calls of the step. `out_of(call)`: the entry where the device writes what it found.
-    template <communicator Comm, class OutOf>
-    void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const OutOf& out_of, call_site where)
+    template <class Step, class OutOf>
+    void end(const Step& step, const OutOf& out_of)
     {
-        forget(calls);
+        forget(step.calls());
         if (open_.empty()) return;
         const auto count = static_cast<std::uint64_t>(open_.size());
         std::uint64_t* const sent = exchanged_.take(2 * ranks_ * count);
         std::uint64_t* const theirs = sent + ranks_ * count;
         for (std::uint64_t i = 0; i < count; ++i)
-            Device::for_each(stream, ranks_, order_digests{open_[i].digests, sent + i, count, ranks_});
-        if constexpr (Comm::has_collective(collective::all_to_all)) { // as all have that make quantised calls
-            ranks.all_to_all(view<const std::uint64_t>(sent, ranks_ * count),
-                view<std::uint64_t>(theirs, ranks_ * count), stream, where);
+            Device::for_each(step.stream(), ranks_, order_digests{open_[i].digests, sent + i, count, ranks_});
+        using ranks_type = std::remove_reference_t<decltype(step.ranks())>;
+        if constexpr (ranks_type::has_collective(collective::all_to_all)) { // as all have that make quantised calls
+            step.ranks().all_to_all(view<const std::uint64_t>(sent, ranks_ * count),
+                view<std::uint64_t>(theirs, ranks_ * count), step.stream(), step.where());
         }
         for (std::uint64_t i = 0; i < count; ++i) {
-            Device::reduce(stream, compare_messages{theirs + i, open_[i].digests, count, ranks_}, ranks_,
+            Device::reduce(step.stream(), compare_messages{theirs + i, open_[i].digests, count, ranks_}, ranks_,
                 &out_of(open_[i].call)->messages, reduces_);
         }
     }

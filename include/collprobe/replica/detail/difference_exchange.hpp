@@ -27,9 +27,9 @@ struct difference_memory {
     template <class T>
     using host_buffer = typename Device::template host_buffer<T>;
 
-    difference_memory(std::uint64_t ranks, std::uint64_t room, std::uint64_t scratch_bytes)
-        : held(room), keys(2 * room + 2), host_keys(2 * room + 2), scratch(scratch_bytes),
-          gathered(told.size() * ranks), host_gathered(told.size() * ranks)
+    difference_memory(std::uint64_t ranks, std::uint64_t room)
+        : held(room), keys(2 * room + 2), host_keys(2 * room + 2), gathered(told.size() * ranks),
+          host_gathered(told.size() * ranks)
     {
     }
     bool finished_by(deadline until) const noexcept { return detail::finished_by(until, done); }
@@ -41,7 +41,7 @@ struct difference_memory {
     buffer<std::uint64_t> firsts{block_search::most_blocks};
     buffer<std::uint64_t> pairs{2 * block_search::most_blocks}; ///< of the digests of the blocks
     host_buffer<std::uint64_t> host_pairs{2 * block_search::most_blocks}; ///< their maxima over the ranks
-    buffer<unsigned char> scratch;
+    buffer<unsigned char> scratch{1 << 20}; ///< what is sent of the blocks at a time
     host_buffer<difference> found{1}; ///< of one chunk
     buffer<std::uint64_t> told{sizeof(difference) / 8};
     buffer<std::uint64_t> gathered;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <collprobe/core/element.hpp>
+#include <collprobe/detail/printable.hpp>
 #include <collprobe/replica/receipt.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -197,6 +198,11 @@ constexpr const char* rounding_name(cast_rounding rounding) noexcept
     return rounding == cast_rounding::nearest_even ? "nearest_even" : "toward_zero";
 }
 
+COLLPROBE_COLD_INLINE std::string cast_text(const element_cast& cast)
+{
+    return std::string(name(cast.type)) + ' ' + rounding_name(cast.rounding);
+}
+
 COLLPROBE_COLD_INLINE void require_same(const receipt_tensor& a, const receipt_tensor& b, const call_site& where)
 {
     const auto text = [](const receipt_tensor& of) {
@@ -216,6 +222,22 @@ inline int bytes_of_named(std::string_view type) noexcept
     for (int i = 0; bytes_of(static_cast<element_type>(i)) != 0; ++i)
         if (type == name(static_cast<element_type>(i))) return bytes_of(static_cast<element_type>(i));
     return 0;
+}
+
+/// Why no receipt can have the tensor; null if one can.
+COLLPROBE_COLD_INLINE const char* reason_against(const receipt_tensor& of)
+{
+    if (of.name.empty()) return "a tensor without a name";
+    if (utf8_text(of.name) != of.name) return "a name that is no UTF-8";
+    constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    if (of.type.empty() || of.type.find_first_not_of(letters) != std::string::npos)
+        return "a type's name has letters, digits and underscores alone";
+    const int bytes = of.element_bytes;
+    if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) return "elements have 1, 2, 4 or 8 bytes";
+    const int named = bytes_of_named(of.type);
+    if (named != 0 && named != bytes) return "the type's name is that of a type with another size";
+    if (of.casts.size() > most_casts) return "more than 16 casts";
+    return is_possible(of.shape, bytes) ? nullptr : "a tensor of 2^63 bytes or more";
 }
 
 } // namespace detail
@@ -245,20 +267,11 @@ COLLPROBE_COLD_INLINE void receipt::add(std::string_view name, const tensor_part
     view<const element_cast> casts, std::string_view type, call_site where)
 {
     const part_digests digests = digest_part(part, casts, where);
-    detail::require(!name.empty(), "receipt", "a tensor without a name", where);
-    const bool known = std::all_of(type.begin(), type.end(), [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-    });
-    detail::require(known, "receipt", "a type's name has letters, digits and underscores alone", where);
-    const std::string type_name(type.empty() ? collprobe::name(part.type) : type);
-    const int bytes = detail::bytes_of_named(type_name);
-    detail::require(bytes == 0 || bytes == bytes_of(part.type), "receipt",
-        "the type's name is that of a type with another size", where);
-    detail::require(casts.count() <= detail::most_casts, "receipt", "more than 16 casts", where);
     detail::require(rank_ < most_ranks, "receipt", "a rank of 2^20 or more", where);
-    receipt_tensor& to = tensor_for({std::string(name), type_name, bytes_of(part.type), part.shape,
-                                        {casts.begin(), casts.end()}, {}},
-        where);
+    receipt_tensor description{std::string(name), std::string(type.empty() ? collprobe::name(part.type) : type),
+        bytes_of(part.type), part.shape, {casts.begin(), casts.end()}, {}};
+    if (const char* const reason = detail::reason_against(description)) detail::refuse("receipt", reason, where);
+    receipt_tensor& to = tensor_for(std::move(description), where);
     if (part.box.extent.elements() == 0) return;
     receipt_part made{part.box, digests.state, digests.content.finish(), digests.casts, {}};
     if (rank_ >= 0) made.ranks.push_back(rank_);

@@ -8,11 +8,12 @@
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/replica/receipt.hpp>
 
-/// Receipts as text: replica/README.md has the format.
+/// Receipts as JSON lines: replica/README.md has the format.
 namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
 
-inline constexpr std::string_view receipt_first_line = "collprobe receipt 1";
+inline constexpr const char* receipt_begin = R"({"collprobe_receipt":2,"step":)";
+inline constexpr const char* receipt_tensor_begin = "}\n{\"tensor\":";
 /// Numbers of ranks in one receipt, of all its parts together: 1 GiB in memory.
 inline constexpr std::uint64_t most_holders = std::uint64_t{1} << 28;
 
@@ -21,254 +22,234 @@ COLLPROBE_COLD_INLINE std::uint64_t digest_of_text(std::string_view text)
     return digest(view<const std::uint8_t>(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
 }
 
-COLLPROBE_COLD_INLINE std::string sums_text(const digest_state& state)
+/// Describes values to a `receipt_writer` or a `receipt_reader`, one after the other. Literals are JSON as it is.
+template <class Line, class... Values>
+void describe_values(Line& line, Values&&... values)
 {
-    return hexadecimal(state.first) + ' ' + hexadecimal(state.second);
+    (line.value(values), ...);
 }
 
-/// The fields of one line, from left to right, each behind a space. Every function refuses the line if it goes on with
-/// something else.
-class receipt_line {
-public:
-    receipt_line(std::string_view text, std::uint64_t number, const call_site& where) noexcept
-        : left_(text), number_(number), where_(&where)
+/// Describes an item of a list: a cast, a part, or the sums of a part's cast.
+template <class Line, class Item>
+void describe_item(Line& line, Item& item)
+{
+    if constexpr (requires { item.rounding; }) line.value(item);
+    else if constexpr (requires { item.second; }) describe_values(line, "[", item.first, ",", item.second, "]");
+    else describe_values(line, R"({"first":)", item.box.first, R"(,"extent":)", item.box.extent, R"(,"sums":[)",
+        item.state.first, ",", item.state.second, R"(],"content":)", item.content, R"(,"ranks":)", item.ranks,
+        R"(,"casts":)", item.casts, "}");
+}
+
+/// Describes the line of a tensor behind its name. `digest`: of the whole; "-" if the parts do not tile it.
+template <class Line, class Tensor>
+void describe_tensor(Line& line, Tensor& of, std::string& digest)
+{
+    describe_values(line, of.name, R"(,"type":)", of.type, R"(,"bytes":)", of.element_bytes, R"(,"shape":)", of.shape,
+        R"(,"casts":)", of.casts, R"(,"digest":)", digest, R"(,"parts":)", of.parts);
+}
+
+/// Writes values as JSON. Digests are strings, "0x1f": a program may take a number for a double.
+struct receipt_writer {
+    std::string text;
+
+    void value(const char* json) { text += json; }
+    void value(int number) { text += std::to_string(number); }
+    void value(std::uint64_t digest) { text += quoted_name(hexadecimal(digest)); }
+    void value(const std::string& name) { text += quoted_name(name, "\\u00"); }
+    void value(const tensor_shape& shape) { text += shape_text(shape); }
+    void value(const element_cast& cast) { text += quoted_name(cast_text(cast)); }
+    void value(const std::vector<int>& ranks) { text += quoted_name(ranks_text(ranks)); }
+    template <class T>
+    void value(const std::vector<T>& list)
     {
+        text += '[';
+        for (const T& item : list) {
+            if (&item != list.data()) text += ',';
+            describe_item(*this, item);
+        }
+        text += ']';
     }
+};
+
+/// Reads what `receipt_writer` writes, byte by byte, and refuses all else.
+class receipt_reader {
+public:
+    receipt_reader(std::string_view text, const call_site& where) noexcept : text_(text), left_(text), where_(&where) {}
 
     [[noreturn]] void fail(const std::string& reason) const
     {
-        refuse("receipt", "line " + std::to_string(number_) + ": " + reason, *where_);
+        const std::string_view above = text_.substr(0, position());
+        const std::string line = std::to_string(std::count(above.begin(), above.end(), '\n') + 1);
+        refuse("receipt", "line " + line + ": " + (left_.empty() ? "the file was cut off" : reason), *where_);
     }
     void require(bool right, const char* reason) const
     {
         if (!right) fail(reason);
     }
+    std::size_t position() const noexcept { return text_.size() - left_.size(); }
     bool take(std::string_view word) noexcept
     {
-        if (!left_.starts_with(word)) return false;
-        left_.remove_prefix(word.size());
-        return true;
+        const bool is_next = left_.starts_with(word);
+        if (is_next) left_.remove_prefix(word.size());
+        return is_next;
     }
-    void expect(std::string_view word)
+    template <class Number>
+    void number(Number& number, int base = 10)
     {
-        if (!take(word)) fail("not '" + std::string(word) + "' where it must be");
+        const char* const begin = left_.data();
+        const auto [end, result] = std::from_chars(begin, begin + left_.size(), number, base);
+        require(result != std::errc::result_out_of_range, "a number that is too large");
+        require(result == std::errc() && (end - begin == 1 || (*begin != '0' && *begin != '-')),
+            "no number where one must be");
+        left_.remove_prefix(static_cast<std::size_t>(end - begin));
     }
-    void end() const { require(left_.empty(), "there is more on the line than there can be"); }
-    std::uint64_t decimal()
+
+    void value(std::string_view json)
     {
-        expect(" ");
-        return number();
+        if (take(json)) return;
+        if (json.starts_with(left_)) left_ = {};
+        fail("not '" + std::string(json) + "' where it must be");
     }
-    std::uint64_t hexadecimal()
+    void value(int& decimal) { number(decimal); }
+    void value(std::uint64_t& digest)
     {
-        std::uint64_t number = 0;
-        expect(" 0x");
-        require(number_of(16, left_.size(), number) == std::errc(), "no number of 64 bits where one must be");
-        return number;
+        value("\"0x");
+        number(digest, 16);
+        value("\"");
     }
-    tensor_shape shape()
+    void value(std::string& name)
     {
-        tensor_shape made;
-        expect(" [");
-        while (!take("]")) {
-            require(made.dimensions < tensor_shape::most_dimensions, "more than 8 dimensions");
-            if (made.dimensions != 0) expect(",");
-            made.size[made.dimensions++] = number();
-        }
-        return made;
-    }
-    std::string quoted()
-    {
-        std::string name;
-        expect(" \"");
+        value("\"");
         while (!take("\"")) {
-            require(!left_.empty(), "a name without an end");
-            if (take("\\x")) {
-                const std::size_t size = left_.size();
-                std::uint64_t byte = 0;
-                const bool is_byte = number_of(16, 2, byte) == std::errc() && size - left_.size() == 2;
-                require(is_byte, "not two digits behind \\x");
-                name += static_cast<char>(byte);
-            } else {
-                require(left_[0] != '\\', "a backslash without an x");
-                name += left_[0];
-                left_.remove_prefix(1);
+            unsigned char byte = left_.empty() ? 0 : static_cast<unsigned char>(left_[0]);
+            require(byte >= 0x20, "a text without an end");
+            left_.remove_prefix(1);
+            if (byte == '\\') {
+                value("u00");
+                const char* const end = left_.data() + std::min<std::size_t>(left_.size(), 2);
+                const auto found = std::from_chars(left_.data(), end, byte, 16);
+                require(found.ec == std::errc() && found.ptr - left_.data() == 2, "no two digits behind \\u00");
+                require(byte < 0x80, "\\u0080 or more");
+                left_.remove_prefix(2);
             }
+            name += static_cast<char>(byte);
         }
-        return name;
     }
-    std::string word()
+    void value(tensor_shape& shape)
     {
-        expect(" ");
-        const std::size_t size = std::min(left_.find(' '), left_.size());
-        require(size != 0, "a word is missing");
-        const std::string found(left_.substr(0, size));
-        left_.remove_prefix(size);
-        return found;
+        value("[");
+        while (!take("]")) {
+            require(shape.dimensions < tensor_shape::most_dimensions, "more than 8 dimensions");
+            if (shape.dimensions != 0) value(",");
+            number(shape.size[shape.dimensions++]);
+        }
     }
-    digest_state sums(std::uint64_t bytes)
+    void value(element_cast& cast)
     {
-        digest_state state;
-        state.first = hexadecimal();
-        state.second = hexadecimal();
-        state.bytes = bytes;
-        return state;
+        for (const element_type type : {element_type::bfloat16, element_type::float16}) {
+            for (const cast_rounding rounding : {cast_rounding::nearest_even, cast_rounding::toward_zero})
+                if (cast = {type, rounding}; take(quoted_name(cast_text(cast)))) return;
+        }
+        fail("a cast that is not known");
     }
-    /// `room`: how many more there may be.
-    std::vector<int> ranks(std::uint64_t& room)
+    void value(std::vector<int>& ranks)
     {
-        std::vector<int> all;
-        expect(" ");
-        if (take("-")) return all;
+        value("\"");
+        if (take("-\"")) return;
         do {
-            const std::uint64_t first = number();
-            const std::uint64_t last = take("-") ? number() : first;
-            const bool ascends = all.empty() || static_cast<std::uint64_t>(all.back()) < first;
-            require(last < static_cast<std::uint64_t>(receipt::most_ranks), "a rank of 2^20 or more");
-            require(ascends && first <= last, "ranks that do not ascend");
-            require(last - first < room, "too many ranks");
-            room -= last - first + 1;
-            for (std::uint64_t rank = first; rank <= last; ++rank) all.push_back(static_cast<int>(rank));
+            int first = 0;
+            number(first);
+            int last = first;
+            if (take("-")) number(last);
+            require(first >= 0 && first <= last && (ranks.empty() || ranks.back() < first), "ranks that do not ascend");
+            require(last < receipt::most_ranks, "a rank of 2^20 or more");
+            const auto count = static_cast<std::uint64_t>(last - first) + 1;
+            require(count <= room_for_ranks_, "too many ranks");
+            room_for_ranks_ -= count;
+            while (first <= last) ranks.push_back(first++);
         } while (take(","));
-        return all;
+        value("\"");
+    }
+    template <class T>
+    void value(std::vector<T>& list)
+    {
+        value("[");
+        if (take("]")) return;
+        do describe_item(*this, list.emplace_back());
+        while (take(","));
+        value("]");
     }
 
 private:
-    std::uint64_t number()
-    {
-        std::uint64_t number = 0;
-        const std::errc result = number_of(10, left_.size(), number);
-        require(result != std::errc::result_out_of_range, "a number of more than 64 bits");
-        require(result == std::errc(), "no number where one must be");
-        return number;
-    }
-    /// Takes a number of at most `most` digits, without a sign.
-    std::errc number_of(int base, std::size_t most, std::uint64_t& number) noexcept
-    {
-        const char* const begin = left_.data();
-        const auto [end, result] = std::from_chars(begin, begin + std::min(most, left_.size()), number, base);
-        left_.remove_prefix(static_cast<std::size_t>(end - begin));
-        return result;
-    }
-
+    std::string_view text_;
     std::string_view left_;
-    std::uint64_t number_;
+    std::uint64_t room_for_ranks_ = most_holders;
     const call_site* where_;
 };
 
-COLLPROBE_COLD_INLINE receipt_tensor read_tensor(receipt_line& line)
+/// Refuses a tensor that no receipt can have. Puts its parts in order; their bytes follow from their boxes.
+COLLPROBE_COLD_INLINE void complete_tensor(receipt_tensor& of, const receipt_reader& line)
 {
-    receipt_tensor made;
-    made.name = line.quoted();
-    line.require(!made.name.empty(), "a tensor without a name");
-    made.type = line.word();
-    const std::uint64_t bytes = line.decimal();
-    line.require(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8, "elements have 1, 2, 4 or 8 bytes");
-    made.element_bytes = static_cast<int>(bytes);
-    const int named = bytes_of_named(made.type);
-    line.require(named == 0 || named == made.element_bytes, "the type's elements have another size");
-    made.shape = line.shape();
-    line.require(is_possible(made.shape, made.element_bytes), "a tensor of 2^63 bytes or more");
-    return made;
-}
-
-COLLPROBE_COLD_INLINE element_cast read_cast(receipt_line& line)
-{
-    element_cast made;
-    const std::string type = line.word();
-    if (type == name(element_type::float16)) made.type = element_type::float16;
-    line.require(type == name(made.type), "a cast to an unknown type");
-    const std::string rounding = line.word();
-    if (rounding == rounding_name(cast_rounding::toward_zero)) made.rounding = cast_rounding::toward_zero;
-    line.require(rounding == rounding_name(made.rounding), "a cast by an unknown rounding");
-    return made;
-}
-
-COLLPROBE_COLD_INLINE receipt_part read_part(receipt_line& line, const receipt_tensor& of, std::uint64_t& ranks_left)
-{
-    receipt_part made;
-    made.box.first = line.shape();
-    made.box.extent = line.shape();
-    const bool inside = made.box.first.dimensions == of.shape.dimensions
-        && made.box.extent.dimensions == of.shape.dimensions && made.box.extent.elements() != 0
-        && intersection(made.box, whole_box(of.shape)) == made.box;
-    line.require(inside, "a part that is not within its tensor");
-    const std::uint64_t elements = made.box.extent.elements();
-    made.state = line.sums(elements * static_cast<std::uint64_t>(of.element_bytes));
-    made.content = line.hexadecimal();
-    made.ranks = line.ranks(ranks_left);
-    for (std::size_t i = 0; i < of.casts.size(); ++i) made.casts.push_back(line.sums(2 * elements));
-    return made;
+    if (const char* const reason = reason_against(of)) line.fail(reason);
+    for (receipt_part& part : std::exchange(of.parts, {})) {
+        const int dimensions = of.shape.dimensions;
+        const bool is_inside = part.box.first.dimensions == dimensions && part.box.extent.dimensions == dimensions
+            && part.box.extent.elements() != 0 && intersection(part.box, whole_box(of.shape)) == part.box;
+        line.require(is_inside, "a part that is not within its tensor");
+        line.require(part.casts.size() == of.casts.size(), "a part with other casts than its tensor");
+        part.state.bytes = part.box.extent.elements() * static_cast<std::uint64_t>(of.element_bytes);
+        for (digest_state& each : part.casts) each.bytes = 2 * part.box.extent.elements();
+        add_part(of, part);
+    }
 }
 
 } // namespace detail
 
 COLLPROBE_COLD_INLINE std::string receipt::text(call_site where) const
 {
-    using detail::hexadecimal, detail::is_complete;
+    detail::receipt_writer line;
     std::uint64_t holders = 0;
-    std::string all(detail::receipt_first_line);
-    all += "\nstep " + (step == no_step ? "-" : std::to_string(step)) + '\n';
+    line.value(detail::receipt_begin);
+    line.text += step == no_step ? "null" : std::to_string(step);
     for (const receipt_tensor& tensor : tensors_) {
-        const std::string whole = is_complete(tensor) ? hexadecimal(tensor.whole().finish()) : "-";
-        all += "tensor " + detail::quoted_name(tensor.name) + ' ' + tensor.type + ' '
-            + std::to_string(tensor.element_bytes) + ' ' + detail::shape_text(tensor.shape) + ' ' + whole + '\n';
-        for (const element_cast& cast : tensor.casts)
-            all += std::string(" cast ") + name(cast.type) + ' ' + detail::rounding_name(cast.rounding) + '\n';
-        for (const receipt_part& part : tensor.parts) {
-            holders += part.ranks.size();
-            detail::require(holders <= detail::most_holders, "receipt", "more than 2^28 ranks of parts", where);
-            all += " part " + detail::shape_text(part.box.first) + ' ' + detail::shape_text(part.box.extent) + ' '
-                + detail::sums_text(part.state) + ' ' + hexadecimal(part.content) + ' '
-                + detail::ranks_text(part.ranks);
-            for (const detail::digest_state& each : part.casts) all += ' ' + detail::sums_text(each);
-            all += '\n';
-        }
+        for (const receipt_part& part : tensor.parts) holders += part.ranks.size();
+        detail::require(holders <= detail::most_holders, "receipt", "more than 2^28 ranks of parts", where);
+        std::string digest = detail::is_complete(tensor) ? detail::hexadecimal(tensor.whole().finish()) : "-";
+        line.value(detail::receipt_tensor_begin);
+        detail::describe_tensor(line, tensor, digest);
     }
-    return all + "end " + std::to_string(tensors_.size()) + ' ' + hexadecimal(detail::digest_of_text(all)) + '\n';
+    line.value("}\n");
+    const std::uint64_t above = detail::digest_of_text(line.text);
+    detail::describe_values(
+        line, R"({"tensors":)", static_cast<int>(tensors_.size()), R"(,"digest":)", above, "}\n");
+    return std::move(line.text);
 }
 
 COLLPROBE_COLD_INLINE receipt receipt::read(std::string_view text, call_site where)
 {
     receipt made;
-    receipt_tensor* tensor = nullptr;
-    std::uint64_t ranks_left = detail::most_holders;
-    std::uint64_t number = 0;
-    for (std::size_t at = 0; at < text.size();) {
-        const std::size_t length = text.substr(at).find('\n');
-        detail::receipt_line line(text.substr(at, std::min(length, text.size() - at)), ++number, where);
-        line.require(length != std::string_view::npos, "the line has no end: the file was cut off");
-        if (number == 1) {
-            line.require(
-                line.take(detail::receipt_first_line), "not a receipt of a version that this program knows");
-        } else if (number == 2) {
-            line.expect("step");
-            if (!line.take(" -")) made.step = line.decimal();
-        } else if (line.take("tensor")) {
-            receipt_tensor next = detail::read_tensor(line);
-            line.require(made.find(next.name) == nullptr, "a tensor for the second time");
-            tensor = &made.tensor_for(std::move(next), where);
-            (void)line.word(); // its digest: that of the text shows that nobody has changed it
-        } else if (line.take(" cast")) {
-            line.require(tensor != nullptr && tensor->parts.empty(), "a cast where none can be");
-            line.require(tensor->casts.size() < detail::most_casts, "too many casts");
-            tensor->casts.push_back(detail::read_cast(line));
-        } else if (line.take(" part")) {
-            line.require(tensor != nullptr, "a part without a tensor");
-            detail::add_part(*tensor, detail::read_part(line, *tensor, ranks_left));
-        } else {
-            line.expect("end");
-            line.require(line.decimal() == made.tensors_.size(), "another number of tensors than the file has");
-            line.require(line.hexadecimal() == detail::digest_of_text(text.substr(0, at)),
-                "the lines above are not as they were written");
-            line.end();
-            line.require(at + length + 1 == text.size(), "there is more text behind the end");
-            return made;
-        }
-        line.end();
-        at += length + 1;
+    detail::receipt_reader line(text, where);
+    if (text.starts_with("collprobe receipt 1\n")) line.fail("a receipt of version 1: write it again");
+    if (!line.take(detail::receipt_begin)) line.fail("not a receipt of a version that this program knows");
+    if (!line.take("null")) line.number(made.step);
+    while (line.take(detail::receipt_tensor_begin)) {
+        receipt_tensor next;
+        std::string digest; // that of the text shows that nobody has changed it
+        detail::describe_tensor(line, next, digest);
+        detail::complete_tensor(next, line);
+        line.require(made.find(next.name) == nullptr, "a tensor for the second time");
+        (void)made.tensor_for(std::move(next), where);
     }
-    detail::receipt_line(text, number + 1, where).fail("the end is missing: the file was cut off");
+    line.value("}\n");
+    const std::uint64_t above = detail::digest_of_text(text.substr(0, line.position()));
+    int tensors = 0;
+    std::uint64_t digest = 0;
+    detail::describe_values(line, R"({"tensors":)", tensors, R"(,"digest":)", digest);
+    line.require(tensors == static_cast<int>(made.tensors_.size()), "another number of tensors than the file has");
+    line.require(digest == above, "the lines above are not as they were written");
+    line.value("}\n");
+    line.require(line.position() == text.size(), "there is more text behind the end");
+    return made;
 }
 
 } // namespace collprobe

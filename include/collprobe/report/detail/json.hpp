@@ -8,7 +8,6 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/report/json.hpp>
-#include <collprobe/report/detail/evidence.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 
@@ -115,16 +114,14 @@ COLLPROBE_COLD_INLINE void write_weights(json_writer& json, const call_weights& 
     json.key("form").text(name(of.how)).key("expected").boolean(of.expected);
     if (of.why_not != weights_refusal::none) json.key("why_not").text(name(of.why_not));
     if (!of.weights.empty()) {
-        json.key("by_rank").numbers(of.weights).key("bounds").numbers(of.bounds).key("ranks").open('[');
-        for (const int rank : of.ranks) json.element().index(rank);
-        json.close(']').key("common").number(of.common).key("scale").number(of.scale);
+        json.key("by_rank").numbers(of.weights).key("bounds").numbers(of.bounds).key("ranks");
+        write_ranks(json, of.ranks);
+        json.key("common").number(of.common).key("scale").number(of.scale);
         json.key("residual").number(of.residual).key("residual_limit").number(of.residual_limit);
         json.key("bins").integer(of.bins);
     }
     if (of.holders.empty()) return;
-    json.key("holders").open('[');
-    for (const int rank : of.holders) json.element().index(rank);
-    json.close(']');
+    write_ranks(json.key("holders"), of.holders);
     if (of.others.empty()) return;
     json.key("others").open('[');
     for (const call_weights& each : of.others) {
@@ -199,9 +196,9 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
         json.key("audit").open('{').key("damage").text(collprobe::name(of.where)).key("sum_checked");
         json.boolean(of.sum_checked).key("residual").number(of.residual);
         json.key("residual_limit").number(of.residual_limit).key("bins").integer(of.bins);
-        json.key("majority").boolean(of.majority).key("conserved").boolean(of.conserved).key("ranks").open('[');
-        for (const int rank : of.culprits) json.element().index(rank);
-        json.close(']').close('}');
+        json.key("majority").boolean(of.majority).key("conserved").boolean(of.conserved);
+        write_ranks(json.key("ranks"), of.culprits);
+        json.close('}');
     }
     if (call.weights.seen) {
         json.key("weights").open('{');
@@ -222,45 +219,42 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
     if (!call.inputs.empty()) write_inputs(json, call.inputs);
 }
 
-COLLPROBE_COLD_INLINE void write_number(
-    json_writer& json, finding what, const unusual_number& of, const call_form& other)
+COLLPROBE_COLD_INLINE void write_finding(json_writer& json, const finding& of)
 {
-    if (is_of_value(what)) json.key("value").number(of.value).key("expected").number(of.expected);
-    if (is_of_number(what)) {
-        json.key("value").number(of.value).key("expected").number(of.expected);
-        json.key("usual_difference").number(of.usual_difference).key("window").integer(of.steps);
-    }
-    if (of.is_new_level) json.key("new_level").boolean(true).key("since").integer(of.since);
-    const bool is_missing = what == finding::call_missing;
-    if (what == finding::zeros || is_missing || is_of_value(what)) json.key("since").integer(of.since);
-    if (is_missing) json.key("steps_before").integer(of.steps);
-    if (is_missing || what == finding::other_call) write_form(json.key("other_call"), other);
-}
-
-/// The evidence in words, beyond that bits were compared.
-template <class Found>
-void write_evidence_text(json_writer& json, const Found& found, bool has_rank)
-{
-    if (const std::string text = evidence_of(found, has_rank); text != only_bits) json.key("text").text(text);
-}
-
-COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named)
-{
-    json.key("rank").index(named.rank).key("other_rank").index(named.other_rank);
-    json.key("bucket").index(named.call).key("check").text(name(named.what));
-    json.key("statistic").number(named.statistic).key("threshold").number(named.threshold);
+    json.key("check").text(name(of.what)).key("ranks");
+    write_ranks(json, of.ranks);
+    json.key("other_rank").index(of.other_rank).key("bucket").index(of.call);
+    write_site(json, of.site);
+    json.key("exact").boolean(of.exact).key("statistic").number(of.statistic).key("threshold").number(of.threshold);
     json.key("index");
-    if (named.index == no_index) json.index(-1);
-    else json.integer(named.index);
-    write_site(json, named.site);
-    json.key("exact").boolean(named.exact).key("false_alarms_per_step").number(named.false_alarms_per_step);
-    write_evidence_text(json, named, named.rank >= 0);
-    if (named.by_length) json.key("by_length").boolean(true);
-    write_number(json, named.what, named.number, named.other);
-    if (named.what != finding::unlike) return;
+    if (of.index == no_index) json.index(-1);
+    else json.integer(of.index);
+    json.key("false_alarms_per_step").number(of.false_alarms_per_step).key("damage").text(name(of.where));
+    json.key("advice").text(name(of.action)).key("source").index(of.source);
+    if (const std::string text = evidence_text(of); !text.empty()) json.key("text").text(text);
+    if (of.by_length) json.key("by_length").boolean(true);
+    const bool is_missing = of.what == finding_kind::call_missing;
+    if (is_of_number(of.what) || is_of_value(of.what))
+        json.key("value").number(of.number.value).key("expected").number(of.number.expected);
+    if (is_of_number(of.what))
+        json.key("usual_difference").number(of.number.usual_difference).key("window").integer(of.number.steps);
+    if (of.number.is_new_level) json.key("new_level").boolean(true);
+    if (of.number.is_new_level || of.what == finding_kind::zeros || is_missing || is_of_value(of.what))
+        json.key("since").integer(of.number.since);
+    if (is_missing) json.key("steps_before").integer(of.number.steps);
+    if (is_missing || of.what == finding_kind::other_call) write_form(json.key("other_call"), of.other);
+    if (of.what != finding_kind::unlike) return;
     json.key("evidence").open('{');
-    write_evidence(json, named.evidence);
+    write_evidence(json, of.evidence);
     json.close('}');
+}
+
+COLLPROBE_COLD_INLINE void write_finding(json_writer& json, const repeated_finding& of)
+{
+    json.element().open('{');
+    write_finding(json, of.first);
+    json.key("first_step").integer(of.first_step).key("last_step").integer(of.last_step);
+    json.key("steps").integer(of.steps).close('}');
 }
 
 } // namespace detail
@@ -291,9 +285,8 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
             write_site(json, each.site);
             json.key("expected").text(name(each.what)).key("holds").boolean(each.holds);
             if (!each.holds) json.key("since").integer(each.since);
-            json.key("values").numbers(each.values).key("groups").open('[');
-            for (const int rank : each.groups) json.element().index(rank);
-            json.close(']').close('}');
+            write_ranks(json.key("values").numbers(each.values).key("groups"), each.groups);
+            json.close('}');
         }
         json.close(']');
     }
@@ -315,13 +308,19 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
     if (const step_lateness& late = record.lateness; late.last >= 0) {
         json.key("lateness").open('{').key("calls").index(late.calls).key("last").index(late.last);
         json.key("behind").number(late.behind).key("behind_before").number(late.behind_before);
-        json.key("noise").number(late.noise).key("stands_out").boolean(late.stands_out).key("latest").open('[');
+        json.key("noise").number(late.noise).key("stands_out").boolean(late.stands_out);
+        const auto last = static_cast<std::size_t>(late.last);
+        if (last < record.lateness_by_rank.size()) {
+            json.key("gain").number(record.lateness_by_rank[last].gain);
+            json.key("gain_before").number(record.lateness_by_rank[last].gain_before);
+        }
+        json.key("latest").open('[');
         for (const rank_lateness& each : record.lateness_by_rank) json.element().number(each.latest);
         json.close(']').key("late").open('[');
         for (std::size_t rank = 0; rank < record.lateness_by_rank.size(); ++rank) {
             if (rank >= record.evidence_by_rank.size()) break;
             const rank_evidence& evidence = record.evidence_by_rank[rank];
-            if (!evidence.unlike || evidence.metric != finding::late) continue;
+            if (!evidence.unlike || evidence.metric != finding_kind::late) continue;
             const rank_lateness& each = record.lateness_by_rank[rank];
             json.element().open('{').key("rank").integer(rank).key("behind").number(each.behind);
             json.key("behind_before").number(each.behind_before).key("share_last").number(each.share_last).close('}');
@@ -380,10 +379,10 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
     if (record.repeated_calls() != 0) json.key("repeated_calls").integer(record.repeated_calls());
     if (record.unprobed_calls != 0) json.key("unprobed_calls").integer(record.unprobed_calls);
     if (record.unread_calls != 0) json.key("unread_calls").integer(record.unread_calls);
-    json.key("suspects").open('[');
-    for (const suspect& named : record.suspects) {
+    json.key("findings").open('[');
+    for (const finding& each : record.findings) {
         json.element().open('{');
-        detail::write_suspect(json, named);
+        detail::write_finding(json, each);
         json.close('}');
     }
     json.close(']').close('}');
@@ -416,13 +415,8 @@ COLLPROBE_COLD_INLINE std::string json_line(
     json.key("steps").integer(summary.steps).key("ranks").index(summary.ranks);
     detail::write_metrics(
         json, [&](metric which) { return summary[which]; }, summary.leave_one_out);
-    json.key("suspects").open('[');
-    for (const repeated_finding& found : summary.findings) {
-        json.element().open('{');
-        detail::write_suspect(json, found.first);
-        json.key("first_step").integer(found.first_step).key("last_step").integer(found.last_step);
-        json.key("steps").integer(found.steps).close('}');
-    }
+    json.key("findings").open('[');
+    for (const repeated_finding& found : summary.findings) detail::write_finding(json, found);
     json.close(']').key("suspicious_steps").integer(summary.suspicious_steps);
     json.key("verdict").text(summary.verdict);
     for (const auto& [name, value] : extra) json.key(name).number(value);

@@ -38,88 +38,11 @@ COLLPROBE_COLD_INLINE std::string text_table::text() const
     return out;
 }
 
-COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
+COLLPROBE_COLD_INLINE std::string describe(const finding& of)
 {
-    std::string text = named.rank < 0 ? std::string("no rank named") : "rank " + std::to_string(named.rank);
-    if (detail::is_of_spread(named)) return "whole step: " + detail::spread_text(named.statistic, named.number.since);
-    if (named.what == finding::call_missing && named.rank < 0) text = "all ranks";
-    text += ", " + detail::describe_place(named.call, named.site) + ": ";
-    if (named.other_rank >= 0 && (named.what == finding::weights || named.what == finding::unexplained))
-        text += "in the result of rank " + std::to_string(named.other_rank) + ", ";
-    switch (named.what) {
-    case finding::non_finite:
-        if (named.call < 0 && named.rank >= 0) return text + "its loss is NaN or infinite";
-        text += detail::counted(detail::count_of(named.statistic), "element")
-            + (named.statistic > 1 ? " are" : " is") + " NaN or infinite";
-        if (named.index != no_index) text += ", the first at index " + std::to_string(named.index);
-        break;
-    case finding::duplicate:
-        text += std::string("the same bits as ")
-            + (named.other_rank < 0 ? "another rank" : "rank " + std::to_string(named.other_rank));
-        break;
-    case finding::stale: text += "sent the same bits as in the last step that had this call"; break;
-    case finding::result_differs:
-        text += named.rank < 0 ? "the ranks hold different bits of the result; which are right is not known"
-                               : "holds other bits of the result than most ranks";
-        break;
-    case finding::shard_differs:
-        text += named.by_length ? "the results are not what was sent: "
-                                    + detail::length_text(named.what, named.statistic, named.threshold)
-                                : "holds other bits of a shard than its owner sent";
-        break;
-    case finding::sum_differs:
-        if (named.by_length) {
-            text += "the result is not the sum of the inputs: "
-                + detail::length_text(named.what, named.statistic, named.threshold);
-            break;
-        }
-        text += "the result is not the sum of the inputs, residual " + short_number(named.statistic)
-            + ", limit " + short_number(named.threshold);
-        break;
-    case finding::loss:
-    case finding::gradient_norm:
-    case finding::largest_magnitude:
-    case finding::cosine:
-    case finding::late: text += describe(named.number, named.what, named.call, named.rank >= 0); break;
-    case finding::quantisation:
-        text += "lost too much by quantisation: " + short_number(named.statistic);
-        if (named.threshold > 0) text += ", limit " + short_number(named.threshold);
-        if (named.index != no_index) text += ", worst in the block at index " + std::to_string(named.index);
-        break;
-    case finding::codes_differ:
-        if (named.other_rank >= 0) {
-            text += "received other codes than rank " + std::to_string(named.other_rank) + " sent";
-        } else {
-            text += "the result is off by more than codes can be, coherence " + short_number(named.statistic)
-                + ", limit " + short_number(named.threshold);
-        }
-        break;
-    case finding::unlike:
-        text += "unlike the other ranks: " + describe(named.evidence);
-        break;
-    case finding::weights:
-        if (named.rank >= 0) {
-            text += "entered the average with " + detail::weight_text(named.statistic, named.threshold)
-                + " times the weight that a mean gives it";
-        } else if (collprobe::detail::absolute(named.statistic - 1) <= named.threshold) {
-            text += "the ranks entered the average with equal weights, as in a mean, which are not the expected ones";
-        } else {
-            text += "the ranks entered the average with other weights than are expected: the one farthest from a "
-                    "mean's is "
-                + detail::weight_text(named.statistic, named.threshold) + " times that";
-        }
-        break;
-    case finding::value_differs:
-    case finding::value_repeats:
-    case finding::overflow:
-    case finding::zeros:
-    case finding::call_missing:
-    case finding::other_call:
-    case finding::norm_differs:
-    case finding::unexplained:
-        text += detail::fact_text(named, named.index);
-        break;
-    }
+    std::string text = detail::describe_place(of.call, of.site) + ": " + detail::subject(of.what, of.ranks) + ' '
+        + facts_of(of.what).sentence.of(of.is_named()) + " (" + name(of.what) + ")";
+    if (const std::string evidence = detail::evidence_text(of); !evidence.empty()) text += ": " + evidence;
     return text;
 }
 
@@ -136,7 +59,7 @@ COLLPROBE_COLD_INLINE text_table comparison_table(const std::vector<run_summary>
         table.row(name(each));
         for (const run_summary& run : runs) table.cell(short_number(run[each]));
     }
-    table.row("steps that name a suspect");
+    table.row("steps with findings");
     for (const run_summary& run : runs) {
         table.cell(std::to_string(run.suspicious_steps) + " of " + std::to_string(run.steps));
     }
@@ -228,69 +151,31 @@ COLLPROBE_COLD_INLINE const char* why_in_words(weights_refusal why) noexcept
     return "";
 }
 
-/// Ranks that hold the same bits, in some calls of one kind.
-struct copies {
-    const suspect* first; ///< the lowest rank's, in the first of the calls
-    std::vector<int> ranks;
-    std::size_t calls = 1;
-};
-
-inline bool is_copy(const suspect& named) noexcept
+/// Whether a finding of copies is told with an earlier one: of the same ranks, in calls of the same kind.
+COLLPROBE_COLD_INLINE bool is_alike(const finding& a, const finding& b, const step_record& record)
 {
-    return named.what == finding::duplicate && named.other_rank >= 0 && named.call >= 0;
+    const auto kind = [&record](const finding& of) { return record.calls[static_cast<std::size_t>(of.call)].call; };
+    return a.what == finding_kind::duplicate && b.what == a.what && a.call >= 0 && b.call >= 0 && kind(a) == kind(b)
+        && a.ranks == b.ranks;
 }
 
-COLLPROBE_COLD_INLINE std::vector<copies> find_copies(const step_record& record)
+/// A line for each finding; those of the same copies in several calls have one.
+COLLPROBE_COLD_INLINE std::string finding_lines(const step_record& record)
 {
-    const auto lowest = [](const suspect& of) { return of.rank < of.other_rank ? of.rank : of.other_rank; };
-    const auto kind = [&](const suspect& of) { return record.calls[static_cast<std::size_t>(of.call)].call; };
-    std::vector<copies> found;
-    std::size_t first_of_call = 0;
-    const auto merge = [&] {
-        for (std::size_t i = first_of_call; i < found.size(); ++i) {
-            for (std::size_t before = 0; before < first_of_call; ++before) {
-                if (kind(*found[before].first) != kind(*found[i].first) || found[before].ranks != found[i].ranks)
-                    continue;
-                ++found[before].calls;
-                found.erase(found.begin() + static_cast<std::ptrdiff_t>(i--));
-                break;
-            }
+    std::string text;
+    for (const finding& each : record.findings) {
+        const auto same = [&](const finding& other) { return is_alike(each, other, record); };
+        const finding* const first = std::find_if(record.findings.data(), &each, same);
+        if (first != &each) continue;
+        text += "finding: " + describe(each);
+        const auto more = std::count_if(&each + 1, record.findings.data() + record.findings.size(), same);
+        if (more > 0) {
+            text += "; and in " + std::to_string(more) + " more "
+                + name(record.calls[static_cast<std::size_t>(each.call)].call);
         }
-        first_of_call = found.size();
-    };
-    for (const suspect& each : record.suspects) {
-        if (!is_copy(each)) continue;
-        if (first_of_call < found.size() && found[first_of_call].first->call != each.call) merge();
-        auto group = found.begin() + static_cast<std::ptrdiff_t>(first_of_call);
-        while (group != found.end() && lowest(*group->first) != lowest(each)) ++group;
-        if (group == found.end()) found.push_back({&each, {each.rank}});
-        else group->ranks.push_back(each.rank);
+        text += '\n';
     }
-    merge();
-    return found;
-}
-
-/// "rank 5", "ranks 1, 2 and 9 more"
-COLLPROBE_COLD_INLINE std::string counted_ranks(const std::vector<int>& ranks)
-{
-    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < ranks.size() && i < 3; ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-    if (ranks.size() > 3) text += " and " + std::to_string(ranks.size() - 3) + " more";
     return text;
-}
-
-/// "ranks 0, 1, 2 and 5 more, bucket 0 'wte' and 1 more all_reduce: the same bits as each other"
-COLLPROBE_COLD_INLINE std::string copies_text(const copies& of, const step_record& record)
-{
-    const suspect& named = *of.first;
-    if (of.ranks.size() == 1) return report::describe(named); // the others are not named
-    std::string text = counted_ranks(of.ranks);
-    text += ", " + describe_call(named.call, named.site);
-    if (of.calls > 1) {
-        text += " and " + std::to_string(of.calls - 1) + " more "
-            + name(record.calls[static_cast<std::size_t>(named.call)].call);
-    }
-    return text + ": the same bits as each other";
 }
 
 } // namespace detail
@@ -307,7 +192,7 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
         return text;
     }
     if (!of.holders.empty())
-        text += detail::counted_ranks(of.holders) + (of.holders.size() == 1 ? " holds: " : " hold: ");
+        text += detail::list_ranks(of.holders, 3) + (of.holders.size() == 1 ? " holds: " : " hold: ");
     if (of.how == averaging::unknown) {
         text += std::string("the weights of the average are unknown: ") + detail::why_in_words(of.why_not);
         if (of.why_not == weights_refusal::unexplained) text += ", " + short_number(100 * of.residual) + " % of it";
@@ -330,7 +215,7 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
     const bool has_common = !is_nan(of.common);
     if (!of.ranks.empty()) {
         const auto first = static_cast<std::size_t>(of.ranks[0]);
-        text += detail::counted_ranks(of.ranks) + " entered the average with weight "
+        text += detail::list_ranks(of.ranks, 3) + " entered the average with weight "
             + detail::weight_text(of.weights[first], of.bounds[first]) + " (others "
             + (has_common ? detail::weight_text(of.common, bound) : std::string("by tokens")) + ")";
     } else if (has_common) {
@@ -340,7 +225,7 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
             + detail::weight_text(most, bound);
     }
     if (!unknown.empty())
-        text += ", but for " + detail::counted_ranks(unknown) + ", which sent zeros";
+        text += ", but for " + detail::list_ranks(unknown, 3) + ", which sent zeros";
     switch (of.how) {
     case averaging::unknown:
     case averaging::other: text += ": no known form"; break;
@@ -402,12 +287,12 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
     }
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
         const call_record& call = record.calls[c];
-        const bool is_told = std::any_of(record.suspects.begin(), record.suspects.end(), [c](const suspect& each) {
+        const bool is_told = std::any_of(record.findings.begin(), record.findings.end(), [c](const finding& each) {
             return each.call == static_cast<int>(c)
-                && (each.what == finding::sum_differs || each.what == finding::shard_differs);
+                && (each.what == finding_kind::sum_differs || each.what == finding_kind::shard_differs);
         });
-        const bool is_suspect = std::any_of(record.suspects.begin(), record.suspects.end(),
-            [c](const suspect& each) { return each.call == static_cast<int>(c); });
+        const bool is_suspect = std::any_of(record.findings.begin(), record.findings.end(),
+            [c](const finding& each) { return each.call == static_cast<int>(c); });
         if (call.is_on_some_ranks() && is_suspect) {
             text += "note: " + describe_call(static_cast<int>(c), call.site) + ": "
                 + detail::counted(static_cast<std::uint64_t>(call.without_input), "rank") + " sent nothing, "
@@ -449,10 +334,7 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         else text += "weights: " + describe(static_cast<int>(c), call.site, call.weights) + '\n';
     }
     if (expected != 0) text += "weights: as expected in " + detail::counted(expected, "call") + '\n';
-    if (record.lateness.stands_out) {
-        text += "last to the calls: rank " + std::to_string(record.lateness.last) + " came "
-            + milliseconds(record.lateness.behind) + " after the median of the other ranks; they waited for it\n";
-    }
+    if (const std::string last = detail::lateness_text(record); !last.empty()) text += last + '\n';
     if (record.silent_evidence > 0) {
         text += "no evidence over the run from "
             + detail::counted(static_cast<std::uint64_t>(record.silent_evidence), "number")
@@ -462,20 +344,16 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         const rank_evidence& each = record.evidence_by_rank[rank];
         if (!each.unlike) continue;
         text += "unlike the others: rank " + std::to_string(rank) + ", " + describe(each) + '\n';
-        if (each.metric != finding::late || rank >= record.lateness_by_rank.size()) continue;
+        if (each.metric != finding_kind::late || rank >= record.lateness_by_rank.size()) continue;
         const rank_lateness& late = record.lateness_by_rank[rank];
         text += "late: rank " + std::to_string(rank) + ", by " + milliseconds(late.behind)
             + " in the median of " + detail::counted(static_cast<std::uint64_t>(late.steps), "step") + ", "
             + milliseconds(late.behind_before) + " of it between the calls; last in "
-            + short_number(100 * late.share_last) + " % of them\n";
+            + short_number(100 * late.share_last) + " % of them";
+        const std::string gain = detail::gain_text(record, static_cast<int>(rank));
+        text += gain.empty() ? "\n" : "; " + gain + '\n';
     }
-    const std::vector<detail::copies> groups = detail::find_copies(record);
-    for (const suspect& named : record.suspects) {
-        const auto group = std::find_if(groups.begin(), groups.end(),
-            [&](const detail::copies& each) { return each.first == &named; });
-        if (group != groups.end()) text += "suspect: " + detail::copies_text(*group, record) + '\n';
-        else if (!detail::is_copy(named)) text += "suspect: " + describe(named) + '\n';
-    }
+    text += detail::finding_lines(record);
     return text;
 }
 

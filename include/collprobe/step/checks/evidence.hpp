@@ -29,14 +29,14 @@ public:
     }
     void make_room(std::size_t slots)
     {
-        while (watch_.metrics() < of_first_call + slots) watch_.add(finding::gradient_norm, {});
+        while (watch_.metrics() < of_first_call + slots) watch_.add(finding_kind::gradient_norm, {});
     }
     std::size_t slots() const noexcept { return watch_.metrics() - of_first_call; }
     /// The slot has another series now, the `number`-th of the run, from 1 on.
     COLLPROBE_COLD_INLINE void replace(std::size_t slot, std::uint64_t number)
     {
         const double share = 0.25 * weight_of_start(number);
-        watch_.replace(of_first_call + slot, finding::gradient_norm, {share, share, 0, 0});
+        watch_.replace(of_first_call + slot, finding_kind::gradient_norm, {share, share, 0, 0});
     }
     std::vector<std::uint64_t> state() const { return watch_.state(); }
     /// Another check of the same options with the evidence of such a state.
@@ -79,12 +79,11 @@ public:
         const double steps_needed = watch_.options().steps_between_alarms;
         for (const exchangeability_watch::named_rank& named : watch_.named()) {
             const bool by_odds = named.evidence.odds >= odds_needed;
-            out.suspects.push_back({.rank = named.rank,
+            out.add({.ranks = ranks_of(named.rank),
                 .call = named.evidence.call,
-                .what = finding::unlike,
+                .what = finding_kind::unlike,
                 .statistic = by_odds ? named.evidence.odds : named.evidence.recurrence,
                 .threshold = by_odds ? odds_needed : steps_needed,
-                .exact = false,
                 .false_alarms_per_step = by_odds ? watch_.options().false_alarms_per_run : 1 / steps_needed,
                 .evidence = named.evidence});
         }
@@ -94,16 +93,16 @@ private:
     /// The numbers of the whole step, in this order; behind them the norms of the calls, by slot.
     enum evident : std::size_t { of_loss, of_norm, of_cosine, of_nonfinite, of_lateness, of_first_call };
     struct evident_number {
-        finding what;
+        finding_kind what;
         side_shares shares;
     };
     /// The shares add up to 1, with 1/4 for those of the calls, of which there may be any number.
     static constexpr evident_number whole[of_first_call] = {
-        {finding::loss, {0.125, 0.0625, 0.03125, 0.03125}},
-        {finding::gradient_norm, {0.125, 0.0625, 0.03125, 0.03125}},
-        {finding::cosine, {0.03125, 0.0625, 0.03125, 0}},
-        {finding::non_finite, {0.0625, 0, 0, 0}},
-        {finding::late, {0.0625, 0, 0, 0}},
+        {finding_kind::loss, {0.125, 0.0625, 0.03125, 0.03125}},
+        {finding_kind::gradient_norm, {0.125, 0.0625, 0.03125, 0.03125}},
+        {finding_kind::cosine, {0.03125, 0.0625, 0.03125, 0}},
+        {finding_kind::non_finite, {0.0625, 0, 0, 0}},
+        {finding_kind::late, {0.0625, 0, 0, 0}},
     };
 
     COLLPROBE_COLD_INLINE void watch_whole_steps()

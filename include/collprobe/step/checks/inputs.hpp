@@ -28,20 +28,21 @@ public:
             if (input.nonfinite() == 0) continue;
             step.marks.leave_out(r);
             step.marks.left_out_of_call[at_rank(r)] = true;
-            step.out.suspects.push_back({.rank = r,
+            step.out.add({.ranks = {r},
                 .call = static_cast<int>(call),
-                .what = finding::non_finite,
+                .what = finding_kind::non_finite,
                 .statistic = static_cast<double>(input.nonfinite()),
                 .index = input.first_nonfinite});
         }
     }
     /// Behind all calls. Where most ranks have them in a step and had them in the one before, the weights have them,
-    /// and one suspect without a rank says so.
+    /// and one finding without a rank says so.
     COLLPROBE_COLD_INLINE void judge_spread(step_record& out)
     {
         has_some_.assign(has_some_.size(), false);
-        for (const suspect& found : out.suspects)
-            if (found.what == finding::non_finite) has_some_[at_rank(found.rank)] = true;
+        for (const finding& found : out.findings)
+            for (const int rank : found.ranks)
+                if (found.what == finding_kind::non_finite) has_some_[at_rank(rank)] = true;
         std::size_t having = 0;
         for (const bool has : has_some_) having += has ? 1 : 0;
         const bool had_spread = std::exchange(has_spread_, 2 * having > has_some_.size());
@@ -50,8 +51,8 @@ public:
             since_ = out.step;
             return;
         }
-        std::erase_if(out.suspects, [](const suspect& found) { return found.what == finding::non_finite; });
-        out.suspects.insert(out.suspects.begin(), {.what = finding::non_finite,
+        std::erase_if(out.findings, [](const finding& found) { return found.what == finding_kind::non_finite; });
+        out.findings.insert(out.findings.begin(), {.what = finding_kind::non_finite,
             .statistic = static_cast<double>(having),
             .number = {.is_new_level = true, .since = since_}});
     }
@@ -88,17 +89,17 @@ public:
         if (holders_.distinct() == telling) return;
         for (int r = 0; r < ranks_; ++r) {
             if (!tells(step.input(r, call))) continue;
-            const int other = holders_.find(step.input(r, call).digest).other_than(r);
-            if (other < 0) continue;
+            const digest_index::group& alike = holders_.find(step.input(r, call).digest);
+            if (alike.ranks == 1) continue;
             step.marks.without_direction[at_rank(r)] = true;
-            if (other < r) {
+            if (alike.first_rank < r) {
                 step.marks.leave_out(r);
                 step.marks.left_out_of_call[at_rank(r)] = true;
             }
-            step.out.suspects.push_back({.rank = r,
-                .other_rank = other,
+            step.out.add({.ranks = {r},
+                .other_rank = alike.first_rank,
                 .call = static_cast<int>(call),
-                .what = finding::duplicate,
+                .what = finding_kind::duplicate,
                 .statistic = 1});
         }
     }
@@ -107,19 +108,17 @@ public:
     /// is the program's doing: a frozen layer, or a benchmark with the same data in each step.
     void judge_repeats(const judged_step& step, std::size_t call)
     {
-        const std::size_t before = step.out.suspects.size();
+        finding found{.call = static_cast<int>(call), .what = finding_kind::stale, .statistic = 1};
         held* const slot = previous_.data() + step.series[call].slot * at_rank(ranks_);
         for (int r = 0; r < ranks_; ++r) {
             const statistics& input = step.input(r, call);
             const held now = tells(input) ? held{input.count, input.digest} : held{};
             const held last = std::exchange(slot[at_rank(r)], now);
             if (now.count == 0 || last.count != now.count || last.digest != now.digest) continue;
-            step.out.suspects.push_back(
-                {.rank = r, .call = static_cast<int>(call), .what = finding::stale, .statistic = 1});
+            found.ranks.push_back(r);
         }
-        const std::size_t repeating = step.out.suspects.size() - before;
-        step.out.calls[call].repeating_ranks = static_cast<int>(repeating);
-        if (2 * repeating > at_rank(ranks_)) step.out.suspects.resize(before);
+        const int repeating = step.out.calls[call].repeating_ranks = static_cast<int>(found.ranks.size());
+        if (repeating > 0 && 2 * repeating <= ranks_) step.out.findings.push_back(std::move(found));
     }
 
 private:
@@ -255,9 +254,9 @@ private:
         under_way_ += of.is_under_way ? 1 : 0;
         if (!is_due || are_most) return;
         of.is_told = true;
-        step.out.suspects.push_back({.rank = rank,
+        step.out.add({.ranks = {rank},
             .call = call,
-            .what = finding::zeros,
+            .what = finding_kind::zeros,
             .statistic = static_cast<double>(of.steps),
             .threshold = run::least_told,
             .number = {.steps = of.steps, .since = of.since}});

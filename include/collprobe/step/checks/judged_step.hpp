@@ -54,6 +54,9 @@ struct judged_step {
     }
 };
 
+/// -1: none.
+inline std::vector<int> ranks_of(int rank) { return rank < 0 ? std::vector<int>() : std::vector<int>{rank}; }
+
 inline bool is_zero(const statistics& input) noexcept { return input.count != 0 && input.zero == input.count; }
 
 inline double total(view<const double> values) noexcept

@@ -136,29 +136,29 @@ public:
                 if (is_finite(loss) && loss < 0) losses_are_positive_ = false;
             if (!losses_are_positive_) detector_.forget(number_of_loss);
         }
-        judge_number(step, number_of_loss, finding::loss, out.losses,
+        judge_number(step, number_of_loss, finding_kind::loss, out.losses,
             [this](double loss) { return losses_are_positive_ ? logarithm_of(loss) : loss; });
-        const std::size_t before = out.suspects.size();
+        const std::size_t before = out.findings.size();
         if (!out.gradient_norms.empty()) {
-            judge_number(step, number_of_norm, finding::gradient_norm, out.gradient_norms,
+            judge_number(step, number_of_norm, finding_kind::gradient_norm, out.gradient_norms,
                 [](double norm) { return logarithm_of(norm); });
         }
-        name_outliers(number_of_call_norm, finding::gradient_norm, out);
-        const bool norms_are_suspect = out.suspects.size() > before;
-        name_outliers(number_of_call_magnitude, finding::largest_magnitude, out);
+        name_outliers(number_of_call_norm, finding_kind::gradient_norm, out);
+        const bool norms_are_suspect = out.findings.size() > before;
+        name_outliers(number_of_call_magnitude, finding_kind::largest_magnitude, out);
         // A rank of huge norm spoils the leave-one-out cosines of all others.
         const std::vector<double>& cosines = out.cosine.leave_one_out;
         if (elements >= elements_for_direction && cosines.size() == values_.size()
             && !(gram.empty() && norms_are_suspect)) {
             std::size_t rank = 0;
-            judge_number(step, number_of_cosine, finding::cosine, cosines, [&, this](double cosine) {
+            judge_number(step, number_of_cosine, finding_kind::cosine, cosines, [&, this](double cosine) {
                 const std::size_t i = rank++;
                 if (step.marks.without_direction[i]) return not_a_number();
                 return fisher_z(gram.empty() || !is_finite(cosine) ? cosine : mean_cosine(gram, i));
             });
         }
         if (!out.lateness_by_rank.empty()) {
-            judge_number(step, number_of_lateness, finding::late, out.lateness_by_rank,
+            judge_number(step, number_of_lateness, finding_kind::late, out.lateness_by_rank,
                 [this](const rank_lateness& of) { return lateness_scale(of.latest); });
         }
     }
@@ -182,7 +182,7 @@ private:
 
     template <class Numbers, class Scale>
     void judge_number(
-        const judged_step& step, judged_number number, finding what, const Numbers& numbers, const Scale& scaled)
+        const judged_step& step, judged_number number, finding_kind what, const Numbers& numbers, const Scale& scaled)
     {
         for (std::size_t r = 0; r < values_.size(); ++r) {
             const double value = scaled(numbers[r]);
@@ -191,20 +191,19 @@ private:
         detector_.add(number, number == number_of_lateness ? series_of_lateness : number, values_);
         name_outliers(number, what, step.out);
     }
-    COLLPROBE_COLD_INLINE void name_outliers(judged_number number, finding what, step_record& out)
+    COLLPROBE_COLD_INLINE void name_outliers(judged_number number, finding_kind what, step_record& out)
     {
         for (const outlier& found : detector_.judge(number)) {
             const double expected = unscaled_number(number, found.expected);
             const double value = unscaled_number(number, found.expected + found.distance);
             const double usual = found.expected + (found.distance < 0 ? -found.seen : found.seen);
             // Nobody waits for less; and of a rank that is early, or is not known, nothing is told.
-            if (what == finding::late && (found.rank < 0 || value - expected < lateness_floor_)) continue;
-            out.suspects.push_back({.rank = found.rank,
+            if (what == finding_kind::late && (found.rank < 0 || value - expected < lateness_floor_)) continue;
+            out.add({.ranks = ranks_of(found.rank),
                 .call = found.call,
                 .what = what,
                 .statistic = absolute(found.distance),
                 .threshold = found.limit,
-                .exact = false,
                 .false_alarms_per_step = found.false_alarms_per_step,
                 .number = {value, expected, absolute(unscaled_number(number, usual) - expected), found.steps,
                     found.is_new_level, found.since}});

@@ -55,7 +55,7 @@ struct call_lengths {
     double result = not_a_number(); ///< squares of the one result that all have, or of all parts
 };
 
-/// Sets `call_record::excess`, and appends a suspect if it is above 1. Precondition: all inputs are finite.
+/// Sets `call_record::excess`, and adds a finding if it is above 1. Precondition: all inputs are finite.
 COLLPROBE_COLD_INLINE void judge_lengths(
     const call_lengths& of, const probed_call& call, int call_index, step_record& out)
 {
@@ -65,7 +65,7 @@ COLLPROBE_COLD_INLINE void judge_lengths(
     if (!is_damaged && !is_finite(of.result)) return;
     // Squares near the end of a double's range have lost digits; 0 is 0.
     if (!is_damaged && of.result > 0 && of.result < 0x1p-900) return;
-    suspect found{.call = call_index, .what = finding::shard_differs, .by_length = true};
+    finding found{.call = call_index, .what = finding_kind::shard_differs, .by_length = true};
     double& excess = out.calls[static_cast<std::size_t>(call_index)].excess;
     if (call.is_move()) {
         const double larger = is_damaged || of.squares > of.result ? of.squares : of.result;
@@ -77,14 +77,14 @@ COLLPROBE_COLD_INLINE void judge_lengths(
         const double roundings = out.ranks + 1;
         const double factor = call.operation == reduction::average ? out.ranks : 1;
         const rounding_errors by = rounding_errors_of(call.type);
-        found.what = finding::sum_differs;
+        found.what = finding_kind::sum_differs;
         found.statistic = factor * square_root(of.result);
         found.threshold = (of.norms + of.norms_error) * by.growth(roundings) * (1 + squares_tolerance(call.type))
             + roundings * factor * by.underflow * square_root(static_cast<double>(call.count));
         if (!is_finite(found.threshold)) return;
     }
     excess = found.threshold > 0 ? found.statistic / found.threshold : found.statistic > 0 ? 0x1p1000 : 0;
-    if (excess > 1 && !call.is_observed) out.suspects.push_back(found);
+    if (excess > 1 && !call.is_observed) out.add(std::move(found));
 }
 
 /// The largest number of the type in units of the largest magnitude that a sum or average can have.
@@ -97,7 +97,7 @@ COLLPROBE_COLD_INLINE double headroom_of(const probed_call& call, const std::vec
     return sum > 0 ? rounding_errors_of(call.type).largest * down / sum : not_a_number();
 }
 
-/// Appends the suspect of a reduction of finite inputs whose result has so many elements that are not finite, the first
+/// Adds the finding of a reduction of finite inputs whose result has so many elements that are not finite, the first
 /// one at `first`. `rank`: whose part it is; -1: all have it.
 COLLPROBE_COLD_INLINE void judge_overflow(std::uint64_t elements, std::uint64_t first, int rank,
     const probed_call& call, int call_index, step_record& out)
@@ -107,9 +107,9 @@ COLLPROBE_COLD_INLINE void judge_overflow(std::uint64_t elements, std::uint64_t 
     double room = is_finite(headroom) ? headroom / terms / rounding_errors_of(call.type).growth(out.ranks + 1) : 0;
     if (call.operation == reduction::min || call.operation == reduction::max) room = 0x1p1000;
     if (call.is_observed) room = 0; // the caller may have scaled the result
-    out.suspects.push_back({.rank = rank,
+    out.add({.ranks = ranks_of(rank),
         .call = call_index,
-        .what = finding::overflow,
+        .what = finding_kind::overflow,
         .statistic = static_cast<double>(elements),
         .threshold = room > 1 ? room : 0,
         .index = first});
@@ -193,17 +193,17 @@ public:
     COLLPROBE_COLD_INLINE void judge_replicas(const judged_step& step, std::size_t b) const
     {
         const digest_index::group* const most = holders_.majority();
-        suspect found{.call = static_cast<int>(b), .what = finding::result_differs};
+        finding found{.call = static_cast<int>(b), .what = finding_kind::result_differs};
         if (most == nullptr) {
             found.statistic = static_cast<double>(holders_.distinct());
-            step.out.suspects.push_back(found);
+            step.out.add(std::move(found));
             return;
         }
         found.statistic = 1;
         for (int r = 0; r < step.ranks(); ++r) {
             if (step.result(r, b).digest == most->digest || step.has_no_result(r, b)) continue;
-            found.rank = r;
-            step.out.suspects.push_back(found);
+            found.ranks = {r};
+            step.out.add(found);
         }
     }
     void judge_lengths(const judged_step& step, std::size_t b, const common_result& common) const
@@ -294,16 +294,18 @@ private:
     direction direction_;
 };
 
-/// A suspect if a trainer's norm of the gradient, unless it is `not_given()`, is not `step_record::result_norm`.
-COLLPROBE_COLD_INLINE void judge_told_norm(double told, int rank, step_record& out)
+/// A finding if a trainer's norm of the gradient, unless it is `not_given()`, is not `step_record::result_norm`.
+/// Whether it is added.
+COLLPROBE_COLD_INLINE bool judge_told_norm(double told, int rank, step_record& out)
 {
     // Far above the rounding of a norm in single precision, or in bfloat16 of few digits.
     constexpr double tolerance = 1.0 / 64;
     const double known = out.result_norm;
-    if (!is_finite(known) || to_bits(told) == to_bits(not_given())) return;
+    if (!is_finite(known) || to_bits(told) == to_bits(not_given())) return false;
     const double larger = absolute(told) > known ? absolute(told) : known;
-    if (is_finite(told) && absolute(told - known) <= tolerance * larger) return;
-    out.suspects.push_back({.rank = rank, .what = finding::norm_differs, .statistic = told, .threshold = known});
+    if (is_finite(told) && absolute(told - known) <= tolerance * larger) return false;
+    out.add({.ranks = {rank}, .what = finding_kind::norm_differs, .statistic = told, .threshold = known});
+    return true;
 }
 
 /// The whole gradient of a step: the norms and directions of the ranks' gradients, over all calls that sum one.
@@ -360,11 +362,13 @@ public:
             if (differs_[at_rank(r)] || !all_are_sums_) dots_[at_rank(r)] = not_a_number();
         step_record& out = step.out;
         out.result_norm = square_root(result_squares_);
-        const std::size_t before = out.suspects.size();
-        for (int r = 0; r < ranks_; ++r) judge_told_norm(step.messages.header(r).gradient_norm, r, out);
-        if (2 * (out.suspects.size() - before) > at_rank(ranks_)) { // the trainer's doing, not a rank's
-            out.suspects.resize(before + 1);
-            out.suspects[before].rank = -1;
+        const std::size_t before = out.findings.size();
+        int wrong = 0;
+        for (int r = 0; r < ranks_; ++r)
+            wrong += judge_told_norm(step.messages.header(r).gradient_norm, r, out) ? 1 : 0;
+        if (2 * wrong > ranks_) { // the trainer's doing, not a rank's
+            out.findings.resize(before + 1);
+            out.findings[before].ranks.clear();
         }
         out.gradient_norms.resize(at_rank(ranks_));
         for (int r = 0; r < ranks_; ++r) out.gradient_norms[at_rank(r)] = square_root(norms_squared_[at_rank(r)]);

@@ -64,7 +64,8 @@ private:
             // Other names are other calls. At another line the same call may be made, unless it is another call's line.
             if (!(is_named(own) && is_named(expected)) && !is_of_another_call(step, r, own)) continue;
             is_named_[at_rank(r)] = true;
-            suspect found{.rank = most != 0 ? r : -1, .call = static_cast<int>(b), .what = finding::other_call};
+            finding found{.call = static_cast<int>(b), .what = finding_kind::other_call};
+            if (most != 0) found.ranks = {r};
             found.other = {step.calls[b].call, step.calls[b].type, step.calls[b].count};
             found.site = step.calls[b].site;
             found.site.name = ""; // it may be this rank that has another one
@@ -72,7 +73,7 @@ private:
                 if (each.place == own) found.other.site = each.site;
                 if (each.place == expected) found.site = each.site;
             }
-            step.out.suspects.push_back(found);
+            step.out.add(std::move(found));
             if (most == 0) return;
         }
     }
@@ -157,30 +158,30 @@ private:
         remember_since(
             v, [&](std::size_t u) { return step.messages.values(0)[u].place; }, step.out.step, of);
         if (!same_names) {
-            suspect found{.what = finding::other_call, .site = of.site};
+            finding found{.what = finding_kind::other_call, .site = of.site};
             for (const expected_value& each : expected)
                 if (each.place() == told_by(0).place) found.site = each.site;
-            step.out.suspects.push_back(found);
+            step.out.add(std::move(found));
             return;
         }
         if (of.holds) return;
         const bool is_equal = of.what == expectation::equal;
         const digest_index::group* const most = is_equal ? holders_.majority() : nullptr;
-        suspect found{.what = is_equal ? finding::value_differs : finding::value_repeats, .site = of.site};
+        finding found{.what = is_equal ? finding_kind::value_differs : finding_kind::value_repeats, .site = of.site};
         found.number = {.value = samples, .expected = expected_samples, .since = of.since};
         found.statistic = distinct;
         if (of.what == expectation::partition || (is_equal && most == nullptr)) {
-            step.out.suspects.push_back(found);
+            step.out.add(std::move(found));
             return;
         }
         for (int r = 0; r < step.ranks(); ++r) {
             const digest_index::group& own = holders_.find(told_by(r).digest);
             if (is_equal ? &own == most : own.ranks == 1) continue;
-            found.rank = r;
-            found.other_rank = is_equal ? most->first_rank : own.other_than(r);
+            found.ranks = {r};
+            found.other_rank = is_equal ? most->first_rank : own.first_rank;
             found.number.value = of.values[at_rank(r)];
             found.number.expected = of.values[at_rank(found.other_rank)];
-            step.out.suspects.push_back(found);
+            step.out.add(found);
         }
     }
 

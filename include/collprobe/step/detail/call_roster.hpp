@@ -78,8 +78,19 @@ private:
     {
         return !each.is_optional && of.steps - each.begun >= each.begun;
     }
-    template <class Both, class Gone, class Fresh>
-    void walk(kind& of, const Both& both, const Gone& gone, const Fresh& fresh);
+    /// Gives each pair of a member and a call, each member without a call, and each call without a member.
+    void walk(kind& of, const auto& both, const auto& gone, const auto& fresh)
+    {
+        std::uint32_t m = 0;
+        for (std::uint32_t s = 0; s < sorted_.size(); ++s) {
+            while (m < of.members.size() && of.members[m].before(sorted_[s].identity, sorted_[s].order)) gone(m++);
+            const bool is_there = m < of.members.size() && of.members[m].identity == sorted_[s].identity
+                && of.members[m].order == sorted_[s].order;
+            if (is_there) both(m++, s);
+            else fresh(s);
+        }
+        while (m < of.members.size()) gone(m++);
+    }
 
     COLLPROBE_COLD_INLINE static member member_of(
         const probed_call& call, bool has_places, const sorted_call& at, std::uint64_t begun)
@@ -89,12 +100,213 @@ private:
             false};
     }
 
-    kind* find_kind(view<const probed_call> calls);
-    void find_differences(kind& of, view<const probed_call> calls, bool has_places);
-    void find_lost(kind& of, std::uint64_t step);
-    void name_lost(const kind& of);
-    void learn(kind& of, view<const probed_call> calls, bool has_places, bool is_news);
-    void begin_kind(view<const probed_call> calls, bool has_places, std::uint64_t unseen);
+    /// The kind that shares most with the step; null: none.
+    COLLPROBE_COLD_INLINE kind* find_kind(view<const probed_call> calls)
+    {
+        kind* best = nullptr;
+        double most = 0;
+        for (kind& each : kinds_) {
+            double elements[4] = {}; // shared, of the step, required, required and there
+            double numbers[4] = {};
+            const auto add = [&](int which, std::uint64_t count) {
+                elements[which] += static_cast<double>(count);
+                numbers[which] += 1;
+            };
+            walk(each,
+                [&, this](std::uint32_t m, std::uint32_t s) {
+                    const std::uint64_t count = calls[sorted_[s].call].count;
+                    add(0, count);
+                    add(1, count);
+                    if (!is_required(each, each.members[m])) return;
+                    add(2, count);
+                    add(3, count);
+                },
+                [&, this](std::uint32_t m) {
+                    const member& gone = each.members[m];
+                    if (counts(gone) && is_required(each, gone)) add(2, gone.form.count);
+                },
+                [&, this](std::uint32_t s) { add(1, calls[sorted_[s].call].count); });
+            const bool is_alike = numbers[0] > 0 && 2 * numbers[0] >= numbers[1] && 2 * elements[0] >= elements[1]
+                && 2 * numbers[3] >= numbers[2] && 2 * elements[3] >= elements[2];
+            if (!is_alike || (best != nullptr && elements[0] <= most)) continue;
+            best = &each;
+            most = elements[0];
+        }
+        return best;
+    }
+    /// Of calls that are at the same place and of the same form but for the count, members that are gone become
+    /// calls that are new: `pairs_`. What is over is `left_out_` and `added_`.
+    COLLPROBE_COLD_INLINE void find_differences(kind& of, view<const probed_call> calls, bool has_places)
+    {
+        differences_.clear();
+        walk(of, [](std::uint32_t, std::uint32_t) {},
+            [&, this](std::uint32_t m) {
+                member& gone = of.members[m];
+                if (!counts(gone) || gone.is_optional) return;
+                if (!is_required(of, gone)) {
+                    gone.is_optional = true;
+                    return;
+                }
+                differences_.push_back({probed_call::form_of(gone.form.call, gone.form.type, gone.operation),
+                    gone.place, gone.form.count, m, false});
+            },
+            [&, this](std::uint32_t s) {
+                const probed_call& call = calls[sorted_[s].call];
+                differences_.push_back({probed_call::form_of(call.call, call.type, call.operation),
+                    has_places ? call.place : 0, call.count, s, true});
+            });
+        std::sort(differences_.begin(), differences_.end(), [](const difference& a, const difference& b) {
+            if (a.form != b.form) return a.form < b.form;
+            if (a.place != b.place) return a.place < b.place;
+            if (a.is_fresh != b.is_fresh) return b.is_fresh;
+            return a.count != b.count ? a.count > b.count : a.at < b.at;
+        });
+    }
+    /// Fills `lost_`: the members that are gone and that no new calls make good.
+    COLLPROBE_COLD_INLINE void find_lost(kind& of, std::uint64_t step)
+    {
+        pairs_.clear();
+        left_out_.clear();
+        added_.clear();
+        lost_.clear();
+        const auto steps_of = [&](std::uint32_t m) { return of.steps - of.members[m].begun; };
+        std::size_t end = 0;
+        for (std::size_t begin = 0; begin < differences_.size(); begin = end) { // calls of one form
+            std::uint64_t lacking = 0;
+            std::uint64_t more = 0;
+            const std::size_t lost_before = lost_.size();
+            for (; end < differences_.size() && differences_[end].form == differences_[begin].form;) { // at one place
+                const std::size_t first = end;
+                std::size_t fresh = first;
+                const auto is_here = [&, this](std::size_t i) {
+                    return i < differences_.size() && differences_[i].form == differences_[first].form
+                        && differences_[i].place == differences_[first].place;
+                };
+                while (is_here(fresh) && !differences_[fresh].is_fresh) ++fresh;
+                for (end = fresh; is_here(end);) ++end;
+                const std::size_t gone = fresh - first;
+                const std::size_t paired = std::min(gone, end - fresh);
+                std::uint64_t before = 0;
+                std::uint64_t after = 0;
+                std::uint64_t steps = of.steps;
+                for (std::size_t i = first; i < fresh; ++i) {
+                    const difference& each = differences_[i];
+                    before += each.count;
+                    steps = std::min(steps, steps_of(each.at));
+                    if (i - first < paired) continue;
+                    left_out_.push_back(each.at);
+                    if (paired != 0) continue;
+                    const member& missing = of.members[each.at];
+                    lost_.push_back({{missing.form, step, steps_of(each.at), 1}, missing.identity, false});
+                    lacking += each.count;
+                }
+                for (std::size_t i = 0; i < paired; ++i) {
+                    pairs_.push_back(differences_[first + i]);
+                    pairs_.push_back(differences_[fresh + i]);
+                }
+                for (std::size_t i = fresh; i < end; ++i) {
+                    after += differences_[i].count;
+                    if (i - fresh < paired) continue;
+                    added_.push_back(differences_[i].at);
+                    more += differences_[i].count;
+                }
+                if (paired == 0 || paired == gone || after >= before) continue;
+                // Other buckets, with less in them.
+                call_form less = of.members[differences_[first].at].form;
+                less.count = before - after;
+                lacking += less.count;
+                lost_.push_back({{less, step, steps, 0}, 0, true});
+            }
+            if (more >= lacking) lost_.resize(lost_before);
+        }
+        name_lost(of);
+    }
+    /// Of calls that only their order tells apart, the one that is lost stands where the sequences part.
+    COLLPROBE_COLD_INLINE void name_lost(const kind& of)
+    {
+        constexpr std::size_t most = 64;
+        if (lost_.empty() || lost_.size() > most) return;
+        std::vector<const member*> sequence;
+        for (const member& each : of.members)
+            if (counts(each) && !each.is_optional) sequence.push_back(&each);
+        std::sort(sequence.begin(), sequence.end(),
+            [](const member* a, const member* b) { return a->position < b->position; });
+        std::vector<sorted_call> by_place = sorted_;
+        std::sort(by_place.begin(), by_place.end(),
+            [](const sorted_call& a, const sorted_call& b) { return a.call < b.call; });
+        std::size_t at = 0;
+        for (const member* const each : sequence) {
+            if (at < by_place.size() && by_place[at].identity == each->identity) {
+                ++at;
+                continue;
+            }
+            const auto found = std::find_if(lost_.begin(), lost_.end(),
+                [each](const lost& one) { return !one.is_named && one.identity == each->identity; });
+            if (found != lost_.end()) {
+                found->what.call = each->form;
+                found->is_named = true;
+                continue;
+            }
+            for (std::size_t next = at; next < by_place.size() && next < at + most; ++next) {
+                if (by_place[next].identity != each->identity) continue;
+                at = next + 1;
+                break;
+            }
+        }
+    }
+    COLLPROBE_COLD_INLINE void learn(
+        kind& of, view<const probed_call> calls, bool has_places, bool is_news)
+    {
+        walk(of,
+            [&, this](std::uint32_t m, std::uint32_t s) {
+                of.members[m].position = sorted_[s].call;
+                of.members[m].form.site = calls[sorted_[s].call].site;
+            },
+            [](std::uint32_t) {}, [](std::uint32_t) {});
+        for (const std::uint32_t m : left_out_) of.members[m].is_optional = true;
+        for (std::size_t i = 0; i < pairs_.size(); i += 2) {
+            const sorted_call& now = sorted_[pairs_[i + 1].at];
+            member& was = of.members[pairs_[i].at];
+            was = member_of(calls[now.call], has_places, now, was.begun);
+        }
+        for (const std::uint32_t s : added_)
+            of.members.push_back(member_of(calls[sorted_[s].call], has_places, sorted_[s], of.steps));
+        if (!pairs_.empty() || !added_.empty()) {
+            std::sort(of.members.begin(), of.members.end(),
+                [](const member& a, const member& b) { return a.before(b.identity, b.order); });
+        }
+        ++of.steps;
+        if (is_news) {
+            ++of.news;
+            of.last_news = of.steps;
+        }
+        of.used = step_;
+        of.largest = std::max(of.largest, sorted_.size());
+        if (of.members.size() <= 4 * of.largest + 32) return;
+        of.members.clear();
+        for (const sorted_call& each : sorted_) of.members.push_back(member_of(calls[each.call], has_places, each, 0));
+        of.steps = 1;
+        of.last_news = 0;
+    }
+    COLLPROBE_COLD_INLINE void begin_kind(
+        view<const probed_call> calls, bool has_places, std::uint64_t unseen)
+    {
+        constexpr std::size_t most_kinds = 8;
+        if (kinds_.size() < most_kinds) kinds_.emplace_back();
+        // A kind that came often stays.
+        kind& of = kinds_.back().steps == 0 ? kinds_.back()
+                                            : *std::min_element(kinds_.begin(), kinds_.end(),
+                                                [](const kind& a, const kind& b) {
+                                                    return a.steps != b.steps ? a.steps < b.steps : a.used < b.used;
+                                                });
+        start_over(of, &kind::members);
+        for (const sorted_call& each : sorted_) of.members.push_back(member_of(calls[each.call], has_places, each, 0));
+        of.steps = 1;
+        of.unseen = unseen;
+        of.used = step_;
+        of.largest = sorted_.size();
+        last_ = static_cast<std::size_t>(&of - kinds_.data());
+    }
     void tell(const kind& of, step_record& out);
 
     bool counts(const member& each) const noexcept { return with_integers_ || is_floating(each.form.type); }
@@ -159,179 +371,6 @@ COLLPROBE_COLD_INLINE void call_roster::judge(
     else known_[next_known_++ % most_known] = hash;
 }
 
-/// Gives each pair of a member and a call, each member without a call, and each call without a member.
-template <class Both, class Gone, class Fresh>
-void call_roster::walk(kind& of, const Both& both, const Gone& gone, const Fresh& fresh)
-{
-    std::uint32_t m = 0;
-    for (std::uint32_t s = 0; s < sorted_.size(); ++s) {
-        while (m < of.members.size() && of.members[m].before(sorted_[s].identity, sorted_[s].order)) gone(m++);
-        const bool is_there = m < of.members.size() && of.members[m].identity == sorted_[s].identity
-            && of.members[m].order == sorted_[s].order;
-        if (is_there) both(m++, s);
-        else fresh(s);
-    }
-    while (m < of.members.size()) gone(m++);
-}
-
-/// The kind that shares most with the step; null: none.
-COLLPROBE_COLD_INLINE call_roster::kind* call_roster::find_kind(view<const probed_call> calls)
-{
-    kind* best = nullptr;
-    double most = 0;
-    for (kind& each : kinds_) {
-        double elements[4] = {}; // shared, of the step, required, required and there
-        double numbers[4] = {};
-        const auto add = [&](int which, std::uint64_t count) {
-            elements[which] += static_cast<double>(count);
-            numbers[which] += 1;
-        };
-        walk(each,
-            [&, this](std::uint32_t m, std::uint32_t s) {
-                const std::uint64_t count = calls[sorted_[s].call].count;
-                add(0, count);
-                add(1, count);
-                if (!is_required(each, each.members[m])) return;
-                add(2, count);
-                add(3, count);
-            },
-            [&, this](std::uint32_t m) {
-                const member& gone = each.members[m];
-                if (counts(gone) && is_required(each, gone)) add(2, gone.form.count);
-            },
-            [&, this](std::uint32_t s) { add(1, calls[sorted_[s].call].count); });
-        const bool is_alike = numbers[0] > 0 && 2 * numbers[0] >= numbers[1] && 2 * elements[0] >= elements[1]
-            && 2 * numbers[3] >= numbers[2] && 2 * elements[3] >= elements[2];
-        if (!is_alike || (best != nullptr && elements[0] <= most)) continue;
-        best = &each;
-        most = elements[0];
-    }
-    return best;
-}
-
-/// Of calls that are at the same place and of the same form but for the count, members that are gone become calls that
-/// are new: `pairs_`. What is over is `left_out_` and `added_`.
-COLLPROBE_COLD_INLINE void call_roster::find_differences(kind& of, view<const probed_call> calls, bool has_places)
-{
-    differences_.clear();
-    walk(of, [](std::uint32_t, std::uint32_t) {},
-        [&, this](std::uint32_t m) {
-            member& gone = of.members[m];
-            if (!counts(gone) || gone.is_optional) return;
-            if (!is_required(of, gone)) {
-                gone.is_optional = true;
-                return;
-            }
-            differences_.push_back({probed_call::form_of(gone.form.call, gone.form.type, gone.operation), gone.place,
-                gone.form.count, m, false});
-        },
-        [&, this](std::uint32_t s) {
-            const probed_call& call = calls[sorted_[s].call];
-            differences_.push_back({probed_call::form_of(call.call, call.type, call.operation),
-                has_places ? call.place : 0, call.count, s, true});
-        });
-    std::sort(differences_.begin(), differences_.end(), [](const difference& a, const difference& b) {
-        if (a.form != b.form) return a.form < b.form;
-        if (a.place != b.place) return a.place < b.place;
-        if (a.is_fresh != b.is_fresh) return b.is_fresh;
-        return a.count != b.count ? a.count > b.count : a.at < b.at;
-    });
-}
-
-/// Fills `lost_`: the members that are gone and that no new calls make good.
-COLLPROBE_COLD_INLINE void call_roster::find_lost(kind& of, std::uint64_t step)
-{
-    pairs_.clear();
-    left_out_.clear();
-    added_.clear();
-    lost_.clear();
-    const auto steps_of = [&](std::uint32_t m) { return of.steps - of.members[m].begun; };
-    std::size_t end = 0;
-    for (std::size_t begin = 0; begin < differences_.size(); begin = end) { // calls of one form
-        std::uint64_t lacking = 0;
-        std::uint64_t more = 0;
-        const std::size_t lost_before = lost_.size();
-        for (; end < differences_.size() && differences_[end].form == differences_[begin].form;) { // at one place
-            const std::size_t first = end;
-            std::size_t fresh = first;
-            const auto is_here = [&, this](std::size_t i) {
-                return i < differences_.size() && differences_[i].form == differences_[first].form
-                    && differences_[i].place == differences_[first].place;
-            };
-            while (is_here(fresh) && !differences_[fresh].is_fresh) ++fresh;
-            for (end = fresh; is_here(end);) ++end;
-            const std::size_t gone = fresh - first;
-            const std::size_t paired = std::min(gone, end - fresh);
-            std::uint64_t before = 0;
-            std::uint64_t after = 0;
-            std::uint64_t steps = of.steps;
-            for (std::size_t i = first; i < fresh; ++i) {
-                const difference& each = differences_[i];
-                before += each.count;
-                steps = std::min(steps, steps_of(each.at));
-                if (i - first < paired) continue;
-                left_out_.push_back(each.at);
-                if (paired != 0) continue;
-                const member& missing = of.members[each.at];
-                lost_.push_back({{missing.form, step, steps_of(each.at), 1}, missing.identity, false});
-                lacking += each.count;
-            }
-            for (std::size_t i = 0; i < paired; ++i) {
-                pairs_.push_back(differences_[first + i]);
-                pairs_.push_back(differences_[fresh + i]);
-            }
-            for (std::size_t i = fresh; i < end; ++i) {
-                after += differences_[i].count;
-                if (i - fresh < paired) continue;
-                added_.push_back(differences_[i].at);
-                more += differences_[i].count;
-            }
-            if (paired == 0 || paired == gone || after >= before) continue;
-            // Other buckets, with less in them.
-            call_form less = of.members[differences_[first].at].form;
-            less.count = before - after;
-            lacking += less.count;
-            lost_.push_back({{less, step, steps, 0}, 0, true});
-        }
-        if (more >= lacking) lost_.resize(lost_before);
-    }
-    name_lost(of);
-}
-
-/// Of calls that only their order tells apart, the one that is lost stands where the sequences part.
-COLLPROBE_COLD_INLINE void call_roster::name_lost(const kind& of)
-{
-    constexpr std::size_t most = 64;
-    if (lost_.empty() || lost_.size() > most) return;
-    std::vector<const member*> sequence;
-    for (const member& each : of.members)
-        if (counts(each) && !each.is_optional) sequence.push_back(&each);
-    std::sort(sequence.begin(), sequence.end(),
-        [](const member* a, const member* b) { return a->position < b->position; });
-    std::vector<sorted_call> by_place = sorted_;
-    std::sort(by_place.begin(), by_place.end(),
-        [](const sorted_call& a, const sorted_call& b) { return a.call < b.call; });
-    std::size_t at = 0;
-    for (const member* const each : sequence) {
-        if (at < by_place.size() && by_place[at].identity == each->identity) {
-            ++at;
-            continue;
-        }
-        const auto found = std::find_if(lost_.begin(), lost_.end(),
-            [each](const lost& one) { return !one.is_named && one.identity == each->identity; });
-        if (found != lost_.end()) {
-            found->what.call = each->form;
-            found->is_named = true;
-            continue;
-        }
-        for (std::size_t next = at; next < by_place.size() && next < at + most; ++next) {
-            if (by_place[next].identity != each->identity) continue;
-            at = next + 1;
-            break;
-        }
-    }
-}
-
 COLLPROBE_COLD_INLINE void call_roster::tell(const kind& of, step_record& out)
 {
     if (lost_.empty()) return;
@@ -355,7 +394,7 @@ COLLPROBE_COLD_INLINE void call_roster::tell(const kind& of, step_record& out)
                 out.missing_calls.push_back(what);
                 return;
             }
-            out.suspects.push_back({.what = finding::call_missing,
+            out.add({.what = finding_kind::call_missing,
                 .statistic = static_cast<double>(what.calls),
                 .number = {.steps = static_cast<std::uint32_t>(std::min<std::uint64_t>(what.steps, 0xffffffffu)),
                     .since = what.since},
@@ -368,61 +407,6 @@ COLLPROBE_COLD_INLINE void call_roster::tell(const kind& of, step_record& out)
         for (const lost& each : lost_)
             if ((is_settled && each.what.steps >= 3) == is_certain) put(each.what);
     }
-}
-
-COLLPROBE_COLD_INLINE void call_roster::learn(
-    kind& of, view<const probed_call> calls, bool has_places, bool is_news)
-{
-    walk(of,
-        [&, this](std::uint32_t m, std::uint32_t s) {
-            of.members[m].position = sorted_[s].call;
-            of.members[m].form.site = calls[sorted_[s].call].site;
-        },
-        [](std::uint32_t) {}, [](std::uint32_t) {});
-    for (const std::uint32_t m : left_out_) of.members[m].is_optional = true;
-    for (std::size_t i = 0; i < pairs_.size(); i += 2) {
-        const sorted_call& now = sorted_[pairs_[i + 1].at];
-        member& was = of.members[pairs_[i].at];
-        was = member_of(calls[now.call], has_places, now, was.begun);
-    }
-    for (const std::uint32_t s : added_)
-        of.members.push_back(member_of(calls[sorted_[s].call], has_places, sorted_[s], of.steps));
-    if (!pairs_.empty() || !added_.empty()) {
-        std::sort(of.members.begin(), of.members.end(),
-            [](const member& a, const member& b) { return a.before(b.identity, b.order); });
-    }
-    ++of.steps;
-    if (is_news) {
-        ++of.news;
-        of.last_news = of.steps;
-    }
-    of.used = step_;
-    of.largest = std::max(of.largest, sorted_.size());
-    if (of.members.size() <= 4 * of.largest + 32) return;
-    of.members.clear();
-    for (const sorted_call& each : sorted_) of.members.push_back(member_of(calls[each.call], has_places, each, 0));
-    of.steps = 1;
-    of.last_news = 0;
-}
-
-COLLPROBE_COLD_INLINE void call_roster::begin_kind(
-    view<const probed_call> calls, bool has_places, std::uint64_t unseen)
-{
-    constexpr std::size_t most_kinds = 8;
-    if (kinds_.size() < most_kinds) kinds_.emplace_back();
-    // A kind that came often stays.
-    kind& of = kinds_.back().steps == 0 ? kinds_.back()
-                                        : *std::min_element(kinds_.begin(), kinds_.end(),
-                                            [](const kind& a, const kind& b) {
-                                                return a.steps != b.steps ? a.steps < b.steps : a.used < b.used;
-                                            });
-    start_over(of, &kind::members);
-    for (const sorted_call& each : sorted_) of.members.push_back(member_of(calls[each.call], has_places, each, 0));
-    of.steps = 1;
-    of.unseen = unseen;
-    of.used = step_;
-    of.largest = sorted_.size();
-    last_ = static_cast<std::size_t>(&of - kinds_.data());
 }
 
 } // namespace collprobe::detail

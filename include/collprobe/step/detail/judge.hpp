@@ -42,15 +42,6 @@ COLLPROBE_COLD_INLINE void take_extremes(const spread& losses, spread& weighted)
     weighted.cv = own.cv;
 }
 
-/// Gives the suspects of a record the sites of their calls.
-COLLPROBE_COLD_INLINE void place_suspects(view<const probed_call> calls, step_record& record)
-{
-    for (suspect& found : record.suspects) {
-        const bool is_placed = found.site.line != 0 || found.site.name[0] != '\0';
-        if (found.call >= 0 && !is_placed) found.site = calls[static_cast<std::size_t>(found.call)].site;
-    }
-}
-
 /// Turns the messages of a step into the record that all ranks agree on: runs the checks, each of which has its own
 /// memory of earlier steps. Every rank runs the same arithmetic on the same bytes in the same order of steps.
 /// Allocates only when a step has more calls than any step before it. A judge for `summary` needs no tables and has
@@ -168,7 +159,7 @@ private:
             if (has_data && told.weight == 0) marks_.leave_out(r); // a rank without data is like no other
             if (!told.loss_is_bad()) continue;
             marks_.leave_out(r);
-            out.suspects.push_back({.rank = r, .what = finding::non_finite, .statistic = 1});
+            out.add({.ranks = {r}, .what = finding_kind::non_finite, .statistic = 1});
         }
         out.loss = dispersion(out.losses);
         out.loss_weighted = dispersion(out.losses, weights_);
@@ -288,9 +279,9 @@ void basic_step_judge<Unused>::judge_missing(
     view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen,
     step_record& out)
 {
-    const auto before = static_cast<std::ptrdiff_t>(out.suspects.size());
+    const auto before = static_cast<std::ptrdiff_t>(out.findings.size());
     roster_.judge(calls, has_places, with_integers, unseen, out);
-    std::rotate(out.suspects.begin(), out.suspects.begin() + before, out.suspects.end());
+    std::rotate(out.findings.begin(), out.findings.begin() + before, out.findings.end());
 }
 
 template <class Unused>
@@ -374,8 +365,6 @@ basic_step_judge<Unused>::basic_step_judge(
       gradient_(table_ranks),
       numbers_(table_ranks, false_alarms_per_step, times, lateness_floor_ns),
       weights_(at_rank(table_ranks)),
-      of_call_(at_rank(table_ranks))
-{
-}
+      of_call_(at_rank(table_ranks)) {}
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

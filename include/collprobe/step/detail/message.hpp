@@ -32,10 +32,7 @@ struct step_header {
         return !is_finite(loss) && to_bits(loss) != to_bits(not_given());
     }
     /// The serial number of the last step that this rank could not judge; 0: not known.
-    COLLPROBE_HD std::uint32_t last_lost() const noexcept
-    {
-        return lost_ago != 0 ? serial - lost_ago : 0;
-    }
+    COLLPROBE_HD std::uint32_t last_lost() const noexcept { return lost_ago != 0 ? serial - lost_ago : 0; }
 };
 
 struct call_entry {
@@ -72,53 +69,45 @@ struct message_layout {
     {
         return sizeof(step_header) + call_count * stride() + told * sizeof(told_value);
     }
-    template <class Bytes>
-    COLLPROBE_HD auto& place(Bytes* message, std::uint64_t call_index) const noexcept
+    COLLPROBE_HD auto& place(auto* message, std::uint64_t call_index) const noexcept
     {
-        using word = std::conditional_t<std::is_const_v<Bytes>, const std::uint64_t, std::uint64_t>;
-        return *reinterpret_cast<word*>(message + sizeof(step_header) + call_index * stride());
+        return *as<std::uint64_t>(message + sizeof(step_header) + call_index * stride());
     }
-    template <class Bytes>
-    COLLPROBE_HD auto& entry(Bytes* message, std::uint64_t call_index) const noexcept
+    COLLPROBE_HD auto& entry(auto* message, std::uint64_t call_index) const noexcept
     {
-        using entry_type = std::conditional_t<std::is_const_v<Bytes>, const call_entry, call_entry>;
-        return *reinterpret_cast<entry_type*>(&place(message, call_index) + 1);
+        return *as<call_entry>(&place(message, call_index) + 1);
     }
-    /// One word for each sampled element of the rank's input.
-    template <class Bytes>
-    COLLPROBE_HD auto* input_sample(Bytes* message, std::uint64_t call_index) const noexcept
+    /// One word for each sampled element of the rank's input, and of its result.
+    COLLPROBE_HD auto* input_sample(auto* message, std::uint64_t call_index) const noexcept
     {
-        using word = std::conditional_t<std::is_const_v<Bytes>, const std::uint64_t, std::uint64_t>;
-        return reinterpret_cast<word*>(&entry(message, call_index) + 1);
+        return as<std::uint64_t>(&entry(message, call_index) + 1);
+    }
+    COLLPROBE_HD auto* result_sample(auto* message, std::uint64_t call_index) const noexcept
+    {
+        return input_sample(message, call_index) + samples;
+    }
+    /// Precondition: `times`.
+    COLLPROBE_HD auto& times_of(auto* message, std::uint64_t call_index) const noexcept
+    {
+        return *as<call_times>(parts_of(message, call_index) - sizeof(call_times));
     }
     /// The entries of the parts about a call.
-    template <class Bytes>
-    COLLPROBE_HD Bytes* parts_of(Bytes* message, std::uint64_t call_index) const noexcept
+    COLLPROBE_HD auto* parts_of(auto* message, std::uint64_t call_index) const noexcept
     {
         return message + sizeof(step_header) + (call_index + 1) * stride() - part_bytes;
     }
     /// The values that the rank told in a step of so many calls.
-    template <class Bytes>
-    COLLPROBE_HD auto* values(Bytes* message, std::uint64_t call_count) const noexcept
+    COLLPROBE_HD auto* values(auto* message, std::uint64_t call_count) const noexcept
     {
-        using value = std::conditional_t<std::is_const_v<Bytes>, const told_value, told_value>;
-        return reinterpret_cast<value*>(message + sizeof(step_header) + call_count * stride());
-    }
-    /// Precondition: `times`.
-    template <class Bytes>
-    COLLPROBE_HD auto& times_of(Bytes* message, std::uint64_t call_index) const noexcept
-    {
-        using times_type = std::conditional_t<std::is_const_v<Bytes>, const call_times, call_times>;
-        return *reinterpret_cast<times_type*>(parts_of(message, call_index) - sizeof(call_times));
-    }
-    /// One word for each sampled element of the rank's result.
-    template <class Bytes>
-    COLLPROBE_HD auto* result_sample(Bytes* message, std::uint64_t call_index) const noexcept
-    {
-        return input_sample(message, call_index) + samples;
+        return as<told_value>(message + sizeof(step_header) + call_count * stride());
     }
 
 private:
+    template <class T, class From>
+    COLLPROBE_HD static auto* as(From* at) noexcept
+    {
+        return reinterpret_cast<std::conditional_t<std::is_const_v<From>, const T, T>*>(at);
+    }
     COLLPROBE_HD constexpr std::uint64_t stride() const noexcept
     {
         return sizeof(std::uint64_t) + (statistics ? sizeof(call_entry) : 0) + 2 * samples * sizeof(std::uint64_t)
@@ -199,13 +188,13 @@ struct probed_call {
             | static_cast<std::uint64_t>(operation);
     }
 
-    /// Whether the call sums one gradient of each rank, as far as the library can tell.
-    bool is_gradient() const noexcept
+    bool is_sum() const noexcept
     {
-        return has_input && !has_leaves && !has_unknown_scale
-            && (call == collective::all_reduce || call == collective::reduce_scatter)
+        return !has_leaves && (call == collective::all_reduce || call == collective::reduce_scatter)
             && (operation == reduction::sum || operation == reduction::average);
     }
+    /// Whether the call sums one gradient of each rank, as far as the library can tell.
+    bool is_gradient() const noexcept { return has_input && !has_unknown_scale && is_sum(); }
     /// Whether the results hold the elements of the inputs, each of an input as often.
     bool is_move() const noexcept
     {

@@ -28,8 +28,7 @@ public:
         return as_before;
     }
     /// Gives `use(call, identity, order)` each call, ascending by identity; `order`: among those of the same identity.
-    template <class Use>
-    void for_each_sorted(const Use& use)
+    void for_each_sorted(const auto& use)
     {
         sorted_.resize(identities_.size());
         for (std::size_t c = 0; c < sorted_.size(); ++c) sorted_[c] = static_cast<std::uint32_t>(c);

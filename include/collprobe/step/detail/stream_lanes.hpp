@@ -34,8 +34,7 @@ public:
     /// The lane of a stream, preferably the lane that the stream had before. When the stream enters the step, it waits
     /// for the lane's last work, on any stream, and `entered()` is called. -1 if all lanes are taken and none may be
     /// added.
-    template <class Entered>
-    int enter(stream_ref stream, bool may_allocate, call_site where, const Entered& entered)
+    int enter(stream_ref stream, bool may_allocate, call_site where, const auto& entered)
     {
         const stream_id id = stream.id(where);
         lane* unused = nullptr;
@@ -66,10 +65,7 @@ public:
         }
     }
 
-    void end_step() noexcept
-    {
-        for (lane& used : lanes_) used.in_step = false;
-    }
+    void end_step() noexcept { for (lane& used : lanes_) used.in_step = false; }
 
     /// Ends the step and drops the events: an event of one capture is invalid in the next.
     void forget()

@@ -14,6 +14,7 @@
 #include <collprobe/metrics/direction.hpp>
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/message.hpp>
+#include <collprobe/step/probe_options.hpp>
 
 /// The `summary` form of a step: numbers that an all-reduce can combine, O(calls) for any n.
 ///
@@ -100,10 +101,7 @@ struct summary_parts {
     {
         return reinterpret_cast<double*>(reference + 1)[b];
     }
-    COLLPROBE_HD call_sums& call(std::uint64_t b) const noexcept
-    {
-        return reinterpret_cast<call_sums*>(sums + 1)[b];
-    }
+    COLLPROBE_HD call_sums& call(std::uint64_t b) const noexcept { return reinterpret_cast<call_sums*>(sums + 1)[b]; }
     COLLPROBE_HD call_keys& call_extrema(std::uint64_t b) const noexcept
     {
         return reinterpret_cast<call_keys*>(keys + 1)[b];
@@ -111,9 +109,7 @@ struct summary_parts {
 };
 
 /// The lowest bits of a key are the complement of a rank, so that the lowest rank wins among equals.
-inline constexpr int rank_bits = 20;
 inline constexpr std::uint64_t rank_mask = (std::uint64_t{1} << rank_bits) - 1;
-inline constexpr int most_summary_ranks = 1 << rank_bits;
 
 /// An integer with the same order as finite doubles, made from 44 bits of the value (32 of the significand) and the
 /// rank. 0 for a value that is not finite.
@@ -339,12 +335,11 @@ void judge_summary(
     out.gradient_norm = summed_spread(sums.gradient_norm, static_cast<int>(sums.gradient_norm.count),
         reference.gradient_norm, step.keys->gradient_norm);
     if (step.keys->bad_loss != 0) {
-        out.suspects.push_back(
-            {.rank = extremum_rank(step.keys->bad_loss), .what = finding::non_finite, .statistic = 1});
+        out.add({.ranks = {extremum_rank(step.keys->bad_loss)}, .what = finding_kind::non_finite, .statistic = 1});
     }
 
     const bool same_names = step.keys->names == ~step.keys->names_complement;
-    if (!same_names) out.suspects.push_back({.what = finding::other_call});
+    if (!same_names) out.add({.what = finding_kind::other_call});
     for (std::size_t v = 0; v < expected.size(); ++v) {
         expectation_record& of = out.expectations[v];
         of.site = expected[v].site;
@@ -355,8 +350,7 @@ void judge_summary(
         if (same_names)
             judge.remember_since(v, [&expected](std::size_t u) { return expected[u].place(); }, out.step, of);
         if (of.holds) continue;
-        out.suspects.push_back({.what = finding::value_differs, .statistic = 2, .site = of.site});
-        out.suspects.back().number.since = of.since;
+        out.add({.what = finding_kind::value_differs, .statistic = 2, .site = of.site, .number = {.since = of.since}});
     }
 
     double sum_norm_squared = 0;
@@ -394,9 +388,9 @@ void judge_summary(
         const std::uint64_t nonfinite = key_count(keys.nonfinite);
         const bool inputs_are_finite = nonfinite < nonfinite_input;
         if (!inputs_are_finite) {
-            out.suspects.push_back({.rank = extremum_rank(keys.nonfinite),
+            out.add({.ranks = {extremum_rank(keys.nonfinite)},
                 .call = static_cast<int>(b),
-                .what = finding::non_finite,
+                .what = finding_kind::non_finite,
                 .statistic = static_cast<double>(nonfinite - nonfinite_input)});
         } else if (call.has_result && record.results_agree) {
             record.result_nonfinite = nonfinite;
@@ -406,8 +400,7 @@ void judge_summary(
                 static_cast<int>(b), out);
         }
         if (!record.results_agree) {
-            out.suspects.push_back(
-                {.call = static_cast<int>(b), .what = finding::result_differs, .statistic = 2});
+            out.add({.call = static_cast<int>(b), .what = finding_kind::result_differs, .statistic = 2});
         }
         if (call.has_input && call.has_result && inputs_are_finite && record.results_agree
             && finite_norms == ranks && (call.is_move() || call.is_gradient())) {
@@ -440,12 +433,12 @@ void judge_summary(
     out.result_norm = square_root(result_squares);
     const extremum_keys& told = step.keys->told_norm;
     if (told.largest != 0) {
-        const std::size_t before = out.suspects.size();
-        judge_told_norm(extremum_value(told.largest), extremum_rank(told.largest), out);
-        judge_told_norm(-extremum_value(told.smallest), extremum_rank(told.smallest), out);
-        if (out.suspects.size() == before + 2) { // all ranks' are wrong, as far as is known
-            out.suspects.pop_back();
-            out.suspects.back().rank = -1;
+        const std::size_t before = out.findings.size();
+        const bool is_largest_wrong
+            = judge_told_norm(extremum_value(told.largest), extremum_rank(told.largest), out);
+        if (judge_told_norm(-extremum_value(told.smallest), extremum_rank(told.smallest), out) && is_largest_wrong) {
+            out.findings.resize(before + 1); // all ranks' are wrong, as far as is known
+            out.findings.back().ranks.clear();
         }
     }
     align_from_totals(sums.gradient_norm, reference.gradient_norm, sums.gradient_norm_squared,

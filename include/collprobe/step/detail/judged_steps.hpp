@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <collprobe/detail/function_ref.hpp>
+#include <collprobe/detail/record_queue.hpp>
+#include <collprobe/step/detail/judge.hpp>
+#include <collprobe/step/detail/measure_orders.hpp>
+#include <collprobe/step/detail/report_ring.hpp>
+#include <collprobe/step/probe_options.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Makes records of the reports of steps, the same on every rank, and keeps them until they are read.
+class judged_steps {
+public:
+    judged_steps(const probe_options& options, const step_report::shape& form, double lateness_floor_ns)
+        : unread(static_cast<std::size_t>(options.unread_steps)),
+          judge(static_cast<int>(form.ranks), options.false_alarms_per_step, form.mode, form.layout.times,
+              lateness_floor_ns, evidence_options(options)),
+          form_(form),
+          meter_(static_cast<int>(form.ranks),
+              sample_orders(static_cast<int>(form.ranks), form.layout.samples > 0 ? 8 : 0)) {}
+
+    /// Judges the report of a step and adds its record to `unread`. `calls_before`: calls of all steps before it.
+    /// \throws error `device_failure` if the report is not that of the step with this number; `mismatch` if the ranks
+    ///   ended different steps; what a part throws. `origin(call)`: of the errors.
+    template <class Device>
+    void add(const step_in_flight<Device>& of, std::uint32_t serial, std::uint64_t calls_before, auto& parts,
+        function_ref<error_origin(const char*)> origin)
+    {
+        const step_block<Device>& step = *of.calls;
+        const step_report report = report_of(step, of.host.data());
+        const view<const probed_call> calls(step.calls.data(), step.call_count);
+        const view<const expected_value> expected(step.expected.data(), step.value_count);
+        const view<const double> gram = step.has_gram ? report.gram : view<double>();
+        const auto require_arrived = [&](bool has_arrived) {
+            if (has_arrived) return;
+            throw error(status::device_failure,
+                "the records of step " + std::to_string(of.step) + " never arrived: work on its stream failed",
+                origin("poll"));
+        };
+        const auto end_step = [&] { return origin("end_step"); };
+        const auto ranks = static_cast<int>(form_.ranks);
+        step_record& out = unread.next();
+        bool has_places = false;
+        if (form_.mode == report_mode::gather) {
+            const gathered_step messages(report.messages, ranks, step.call_count,
+                form_.with_values(step.value_count).layout);
+            require_arrived(messages.has_arrived(serial));
+            judge.require_same_step(messages, end_step);
+            judge.judge(messages, calls, expected, gram, out);
+            has_places = judge.has_places();
+            measure_orders(meter_, messages, calls, out);
+            parts.judge(messages, step.due, calls, judge.series(), out);
+        } else {
+            const summary_parts sums = report.summary;
+            require_arrived(sums.keys->arrival.complete(serial, ranks));
+            require_same_step(*sums.keys, of.step, end_step);
+            judge_summary(judge, sums, ranks, calls, {report.told_keys, step.value_count}, expected, gram, out);
+            parts.judge_summary(report.part_words, step.due, out);
+        }
+        out.unprobed_calls = step.unprobed_calls;
+        out.unread_calls = step.unread_calls;
+        if (step.unprobed_calls != 0) out.forget_result_norm();
+        out.first_call = calls_before;
+        judge.judge_missing(calls, has_places, out.unread_calls == 0, out.unprobed_calls, out);
+        out.settle_findings();
+        unread.push();
+    }
+
+    /// Where the report of a step is in a block of memory.
+    step_report report_of(const auto& step, unsigned char* in) const noexcept
+    {
+        return {in, form_.with_values(step.value_count), step.call_count};
+    }
+
+    record_queue<step_record> unread;
+    step_judge judge;
+
+private:
+    static std::optional<exchangeability_options> evidence_options(const probe_options& options)
+    {
+        if (!(options.false_alarms_per_run > 0)) return {};
+        return exchangeability_options{.false_alarms_per_run = options.false_alarms_per_run,
+            .tolerance = options.tolerance, .groups = options.groups};
+    }
+
+    step_report::shape form_;
+    order_meter meter_; ///< has no orders if nothing is sampled
+};
+
+} // namespace collprobe::detail
