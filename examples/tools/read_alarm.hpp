@@ -25,7 +25,7 @@ public:
         return found;
     }
 
-private:
+    /// The members of a finding.
     collprobe::finding finding_of(const json& of)
     {
         collprobe::finding found;
@@ -69,6 +69,7 @@ private:
         return found;
     }
 
+private:
     collprobe::rank_evidence evidence_of(const json& of)
     {
         collprobe::rank_evidence evidence;

@@ -58,6 +58,7 @@ def check_object(line, more=frozenset()):
     for finding in line["findings"]:
         more = set() if line["kind"] == "step" else {"first_step", "last_step", "steps"}
         more |= {"evidence"} if finding["check"] == "unlike" else set()
+        more |= {"text"} & set(finding)
         assert set(finding) == FINDING | more, sorted(finding)
 
 

@@ -38,9 +38,11 @@ TEST_CASE("a step is one line with the members of the schema in their order")
            "\"cosine\":{\"mean_pairwise\":-0.25,\"pooled\":0.75,\"predicted\":\"nan\","
            "\"leave_one_out\":[0.5,\"nan\",-0.5]},\"noise_scale\":\"nan\",\"findings\":["
            "{\"check\":\"non_finite\",\"ranks\":[2],\"other_rank\":null,\"bucket\":1,\"exact\":true,\"statistic\":3,"
-           "\"threshold\":0,\"index\":41,\"false_alarms_per_step\":0,\"damage\":\"input\",\"advice\":\"skip\",\"source\":null},"
+           "\"threshold\":0,\"index\":41,\"false_alarms_per_step\":0,\"damage\":\"input\",\"advice\":\"skip\",\"source\":null,"
+           "\"text\":\"in 3 elements, the first at index 41\"},"
            "{\"check\":\"duplicate\",\"ranks\":[0,2],\"other_rank\":0,\"bucket\":null,\"exact\":true,\"statistic\":\"inf\","
-           "\"threshold\":0,\"index\":null,\"false_alarms_per_step\":0,\"damage\":\"duplicated_data\",\"advice\":\"recheck\",\"source\":null}]}\n");
+           "\"threshold\":0,\"index\":null,\"false_alarms_per_step\":0,\"damage\":\"duplicated_data\",\"advice\":\"recheck\",\"source\":null,"
+           "\"text\":\"the same bits as each other\"}]}\n");
 }
 
 TEST_CASE("a step tells how many calls were not probed, if any")

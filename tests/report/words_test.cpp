@@ -7,7 +7,6 @@
 #include <doctest/doctest.h>
 
 #include <collprobe/detail/math.hpp>
-#include <collprobe/report/detail/finding_rows.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 

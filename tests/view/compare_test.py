@@ -10,7 +10,7 @@ import random
 import struct
 import unittest
 
-from made_up import ViewTest, alarm, made_up_run, finding
+from made_up import ViewTest, alarm, finding, made_up_run
 from page_test import checked, rows_of, text_of
 from collprobe.view.compare import METRICS, MOVED, autocorrelation_time, compare_metric, ulp_between
 
@@ -286,7 +286,7 @@ class CompareTest(ViewTest):
         root = checked(text)
         self.assertEqual(text.count("<svg"), 1)
         self.assertIn("first in step 2, bucket 1", text_of(root))
-        self.assertEqual(rows_of(text, "Alarms only in B")[1][:2], ["rank 2", "sent the data that it had sent last"])
+        self.assertEqual(rows_of(text, "Alarms only in B")[1][:2], ["rank 2", "sent the same data as in the last such call"])
         self.check_golden("comparison.html", text)
         self.compare("good.jsonl", "good.jsonl", "--html", "page.html", status=0)
         text = pathlib.Path("page.html").read_text(encoding="utf-8")

@@ -38,17 +38,18 @@ def spread(values, **more):
             "by_rank": values, **more}
 
 
-def finding(rank, check, bucket=None, **more):
-    named = {"ranks": [] if rank is None else [rank], "other_rank": None, "bucket": bucket, "check": check, "statistic": 1, "threshold": 0,
-             "index": None, "exact": True, "false_alarms_per_step": 0, **more}
-    return {**named, "name": NAMES[bucket]} if bucket is not None else named
+def finding(ranks, check, bucket=None, **more):
+    """`ranks`: one, several or None."""
+    of = {"check": check, "ranks": [] if ranks is None else [ranks] if isinstance(ranks, int) else ranks, "other_rank": None,
+          "bucket": bucket, "exact": True, "statistic": 1, "threshold": 0, "index": None, "false_alarms_per_step": 0,
+          "damage": "unknown", "advice": "none", "source": None, **more}
+    return {**of, "name": NAMES[bucket]} if bucket is not None else of
 
 
 def alarm(step, named, writer=0, run="pretraining", comm="world", **more):
-    content = {name: named[name] for name in ("bucket", "name", "check", "statistic", "threshold", "text") if name in named}
     return {"schema": 1, "kind": "alarm", "run": run, "comm": comm, "writer": writer, "time_us": BEGIN_US + step * 1_250_000,
-            "records_dropped": 0, "step": step, "damage": "input", "false_alarms_per_step": 0, "advice": "skip",
-            "source": None, "ranks": named["ranks"], **content, **more}
+            "records_dropped": 0, "step": step, **named, "damage": "input", "false_alarms_per_step": 0, "advice": "skip",
+            "source": None, **more}
 
 
 def step_line(step, ranks=8, steps=300, faults=False, quantised=False, times=True, run="pretraining", comm="world", writer=0):

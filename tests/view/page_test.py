@@ -13,7 +13,7 @@ import time
 import unittest
 
 import made_up
-from made_up import ViewTest, alarm, made_up_run, finding
+from made_up import ViewTest, alarm, finding, made_up_run
 from collprobe.view import drawing, words
 from collprobe.view.series import ALARM, ALARM_TO_ACT, APART_4, APART_16, BLAMED, NAMED, USUAL, RankSteps, Series, Thinned
 
@@ -219,7 +219,7 @@ class PageTest(ViewTest):
         rows = {row[0]: row for row in rows_of(self.page_of(lines), "Findings")}
         self.assertEqual(rows["the ranks"][4], "3 elements of the result are NaN")
         self.assertIn("was named by the check a_new_check", rows["rank 2 on gpu-a12"][1])
-        self.assertIn("about 1e-5 a step, unless", rows["rank 3 on gpu-a12"][6])
+        self.assertIn("about 1e-05 a step, unless", rows["rank 3 on gpu-a12"][6])
         self.assertEqual(rows["rank 1 on gpu-a12"][6], "in a run, 1 in 10,000")
         self.assertEqual(rows["rank 5 on gpu-a12"][4], "bits compared; other rank: 2; first at element 9")
 
@@ -238,13 +238,12 @@ class PageTest(ViewTest):
         self.assertEqual(rows["calls not looked at: no room"][1], "2")
         self.assertEqual(rows["calls looked at"][1], "12")
 
-    def test_findings_as_one_list_are_read_too(self):
+    def test_findings_of_older_files_are_read_too(self):
         lines = made_up_run(8, 3)
         del lines[2]["findings"]
-        lines[2]["findings"] = [{"check": "stale", "ranks": [2, 5], "bucket": 0, "name": "wte", "exact": True,
-                                 "text": "sent again"}]
+        lines[2]["suspects"] = [{"rank": 2, "check": "stale", "bucket": 0, "name": "wte", "statistic": 1, "threshold": 0}]
         rows = rows_of(self.page_of(lines), "Findings")
-        self.assertEqual((rows[1][0], rows[1][4]), ("ranks 2 and 5 on gpu-a12", "sent again"))
+        self.assertEqual((rows[1][0], rows[1][4]), ("rank 2 on gpu-a12", "bits compared"))
 
     def test_several_ranks_files_are_one_run(self):
         for writer in range(3):

@@ -9,7 +9,7 @@ import unittest
 from decimal import Decimal
 
 import made_up
-from made_up import ViewTest, alarm, made_up_run, run_line, step_line, finding
+from made_up import ViewTest, alarm, made_up_run, finding, run_line, step_line
 from trace_check import check, check_events, damaged, load, KINETO
 
 TICK = 256

@@ -23,11 +23,11 @@ def line(kind, run="run", writer=0, **members):
                        "time_us": int(time.time() * 1e6), "records_dropped": 0, **members}) + "\n"
 
 
-def step(number, findings=(), ranks=2, **more):
+def step(number, named=(), ranks=2, **more):
     part = {"mean": 0.5, "std": 0, "std_sample": 0, "range": 0, "cv": 0.25, "by_rank": [0.25, 0.75]}
     return line("step", step=number, ranks=ranks, loss=part, grad_norm=part, noise_scale=0,
                 cosine={"mean_pairwise": 0.125, "pooled": 0, "predicted": 0, "leave_one_out": [0.5, "nan"]},
-                findings=[{"ranks": [rank], "check": "loss"} for rank in findings], **more)
+                findings=[{"ranks": [rank], "check": "loss"} for rank in named], **more)
 
 
 def alarm(number, writer=0, name="wte", **more):
@@ -130,7 +130,7 @@ class WatchTest(ViewTest):
         self.write("evil.jsonl", lines)
         out = self.once("evil.jsonl")
         self.assertTrue(out.startswith("?[31m??2J????red (2 ranks): step 1"), out)
-        self.assertIn("bucket 0 '?[31m??2J????red': rank 1 sent the data that it had sent last (stale)", out)
+        self.assertIn("bucket 0 '?[31m??2J????red': rank 1 sent the same data as in the last such call (stale)", out)
         self.assertIn("It is ?]0;title?.", out)
         self.assertTrue(all(character >= " " or character == "\n" for character in out))
         shown = Terminal("evil.jsonl")
@@ -147,7 +147,7 @@ class WatchTest(ViewTest):
             self.write(f"rank{writer}.jsonl", text)
         out = self.once("rank0.jsonl", "rank1.jsonl")
         self.assertEqual(out.count("alarm: "), 5)
-        self.assertIn("alarm: step 9, bucket 0 'wte': rank 1 sent the data that it had sent last (stale)", out)
+        self.assertIn("alarm: step 9, bucket 0 'wte': rank 1 sent the same data as in the last such call (stale)", out)
         self.assertNotIn("step 4,", out)
         self.assertIn(": step 9, alarms 10, loss 0.5, grad norm 0.5 (std / mean 0.25), cosine 0.125, records dropped 0\n", out)
         self.assertRegex(out, r"(?m)^0 +0.25 +0.25 +0.5 +0$")

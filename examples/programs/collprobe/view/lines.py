@@ -155,7 +155,6 @@ class Finding:
     is_alarm: bool
     other_rank: Optional[int] = None
     element: Optional[int] = None
-    spread: bool = False  # of `non_finite`: most ranks have it
     by_odds: bool = False  # it rests on the odds of the whole run
     damage: str = "none"
     advice: str = ""
@@ -181,7 +180,6 @@ def finding(of: Line, step: int, is_alarm: bool) -> Finding:
         text=text(of, "text"), since=since if isinstance(since, int) else None,
         missing=f"{text(other, 'name') or text(other, 'line')}" if kind == "call_missing" else "",
         is_alarm=is_alarm, other_rank=index(of, "other_rank"), element=index(of, "index"),
-        spread=kind == "non_finite" and of.get("new_level") is True,
         by_odds=kind == "unlike" and statistic == number(evidence.get("odds")),
         damage=text(of, "damage") or "none", advice=text(of, "advice"), source=index(of, "source"))
 

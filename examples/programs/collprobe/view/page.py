@@ -78,7 +78,7 @@ def page(run: Run, unread_lines: int = 0) -> str:
         remarks += note(f"{counted(unread_lines, 'line')} could not be read, and what they say is missing here.")
     word, sign = _levels[level]
     box = verdict_box("section", level, word, sign, run.verdict(), ' aria-label="Verdict"')
-    main = findings_section(run) + charts(run.series, run.unequal_losses) + ranks(run) + audits(run) + quantised(run)
+    main = findings(run) + charts(run.series, [run.unequal_losses, run.late_ranks]) + ranks(run) + audits(run) + quantised(run)
     return document(f"{name}: {level}", "report", name, facts(run),
                     box + remarks + "<main>\n" + main + inspections(run) + about(run) + "</main>\n")
 
@@ -107,7 +107,7 @@ def host_of(run: Run, ranks: Sequence[int]) -> str:
     return text(run.head, "host") if ranks and is_known else ""
 
 
-def findings_section(run: Run) -> str:
+def findings(run: Run) -> str:
     rows = run.rows()
     out = "<section><h2>Findings</h2>\n"
     if not rows:
@@ -123,11 +123,11 @@ def findings_section(run: Run) -> str:
         of = row.first
         host = host_of(run, of.ranks)
         seen = evidence(of)
-        if of.damage in DAMAGE:
+        if of.is_alarm and of.damage in DAMAGE:
             seen += f"; {DAMAGE[of.damage]}"
-        if not of.is_alarm and of.other_rank is not None and of.kind not in ("value_differs", "value_repeats"):
+        if not of.is_alarm and not of.text and of.other_rank is not None:
             seen += f"; other rank: {of.other_rank}"
-        if not of.is_alarm and of.element is not None:
+        if not of.is_alarm and not of.text and of.element is not None:
             seen += f"; first at element {of.element}"
         rate = false_alarms(dataclasses.replace(of, exact=run.is_exact(row)))
         cells.append([
@@ -220,7 +220,7 @@ def numbers_of(of: Chart) -> str:
     return f"<details><summary>Numbers</summary>{remark}{table(of.title, headings, rows)}</details>"
 
 
-def charts(series: Series, remark: str) -> str:
+def charts(series: Series, remarks: Sequence[str]) -> str:
     out = "<section><h2>Over the steps</h2>\n"
     bins = series.bins
     if not len(bins):
@@ -256,7 +256,7 @@ def charts(series: Series, remark: str) -> str:
                 f"{chart_svg(each, in_words(each))}\n{numbers_of(each)}</figure>\n")
     if missing:
         none += f"Not recorded in this run: {'; '.join(missing)}."
-    return out + "</div>\n" + note(escaped(remark)) + note(escaped(none)) + "</section>\n"
+    return out + "</div>\n" + "".join(map(note, map(escaped, remarks))) + note(escaped(none)) + "</section>\n"
 
 
 def rank_map(run: Run, rows: List[RankRow]) -> str:
@@ -391,7 +391,7 @@ def about(run: Run) -> str:
     rows = [
         ["steps recorded", run.steps, "summary mode: sums and extrema, no numbers of single ranks" if run.is_summary
          else ""],
-        ["steps that name a rank or a fault", run.suspicious_steps, ""], ["alarms, with repetitions", run.alarm_count, ""],
+        ["steps with findings", run.suspicious_steps, ""], ["alarms, with repetitions", run.alarm_count, ""],
         ["calls made", run.calls, ""], ["calls looked at", run.calls - run.unprobed - run.unread, ""],
         ["calls not looked at: no room", run.unprobed, "there was no room: raise probe_options::calls of a captured "
          "step, or largest_step" if run.unprobed else ""],

@@ -46,7 +46,7 @@ class Findings:
         self.all: Dict[Tuple[Any, ...], Repeated] = {}
 
     def add(self, of: Finding) -> None:
-        key = (of.place(), of.ranks, of.damage if of.is_alarm else of.other_rank)
+        key = (of.place(), of.ranks, of.damage, None if of.is_alarm else of.other_rank)
         known = self.all.get(key)
         if known is not None:
             known.again(of)
@@ -127,7 +127,7 @@ class Run:
         self.calls = self.unprobed = self.unread = 0
         self.first_step = self.last_step = 0
         self.is_summary = False
-        self.unequal_losses = ""
+        self.unequal_losses = self.late_ranks = ""  # of the last step that tells of them
         self.time_us = 0  # of the last line
         self.findings, self.alarms = Findings(), Findings()
         self.series, self.rank_steps = Series(), RankSteps()
@@ -207,6 +207,8 @@ class Run:
         for bucket, each in audited:
             audits.add(step, bucket, each)
         of_tokens = number(loss.get("mean_of_tokens"))
+        behind, gain = number(late.get("behind")), number(late.get("gain"))
+        last = index(late, "last")
 
         self.first_step = min(self.first_step, step) if self.steps else step
         self.last_step = max(self.last_step, step)
@@ -229,6 +231,12 @@ class Run:
         for bucket, each in quantised:
             if bucket < self.most_quantised:
                 self.quantised.setdefault(bucket, Quantised()).add(each)
+        if late.get("stands_out") is True:
+            shorter = gain / 1e6 if 0 < gain < math.inf else 0
+            self.late_ranks = (
+                f"In step {step} last to the calls: rank {last} came {short(behind / 1e6)} ms after the median of the other "
+                "ranks; they waited for it" + (f"; a step would be {short(shorter)} ms shorter if rank {last} came with the next"
+                                               if shorter else "") + ".")
         if not math.isnan(of_tokens):
             self.unequal_losses = (
                 f"In step {step} the mean loss over ranks is {short(number(loss.get('mean')))}, over tokens "
@@ -281,37 +289,38 @@ class Run:
             return printable(self.end["verdict"], 2000)
         if not self.steps:
             return "No step was recorded."
-        if len(self.alarms):
-            return self._gravest_alarm()
-        if len(self.findings):
-            often = max(self.findings, key=lambda each: (each.first.exact, each.steps))
-            more = len(self.findings) - 1
-            return (f"{capital(subject(often.first))} {phrase(often.first.kind, bool(often.first.ranks))}"
-                    f"{self._where(often)}." + (f" {counted(more, 'other finding')} in the run." if more else ""))
+        if len(self.alarms) or len(self.findings):
+            return self._gravest()
         text_ = f"Nothing was found in {counted(self.steps, 'step')} of {counted(self.ranks, 'rank')}"
         if self.unprobed + self.unread:
             text_ += f"; {self.unprobed + self.unread} of {counted(self.calls, 'call')} were not looked at"
         return text_ + "."
 
-    def _gravest_alarm(self) -> str:
-        alarms = list(self.alarms)
-        gravest = max(alarms, key=lambda each: (GRAVITY.get(each.first.advice, 0), each.steps))
-        raised = gravest.first
-        if raised.kind == "call_missing" and raised.text:
-            result = capital(printable(raised.text, 1000))
+    def _gravest(self) -> str:
+        """Of the alarms or, without any, of the findings."""
+        are_alarms = bool(len(self.alarms))
+        all_ = list(self.alarms if are_alarms else self.findings)
+
+        def gravity(each: Repeated) -> Tuple[int, int]:
+            return (GRAVITY.get(each.first.advice, 0) if are_alarms else each.first.exact, each.steps)
+
+        gravest = max(all_, key=gravity)
+        found = gravest.first
+        if found.kind == "call_missing" and found.text:
+            result = capital(printable(found.text, 1000))
         else:
-            result = f"{capital(subject(raised))} {phrase(raised.kind, bool(raised.ranks))}{self._where(gravest)}"
-        result += f": {advise(raised)}."
-        others = len(alarms) - 1
+            result = f"{capital(subject(found))} {phrase(found.kind, bool(found.ranks))}{self._where(gravest)}"
+        result += f": {advise(found)}." if are_alarms else "."
+        others = len(all_) - 1
         # Of alarms that were raised before, in their order, the first that names the ranks.
-        before = [each for each in alarms[:alarms.index(gravest)]
-                  if not raised.ranks and each.first.ranks and each.first.kind == raised.kind]
+        before = [each for each in all_[:all_.index(gravest)]
+                  if are_alarms and not found.ranks and each.first.ranks and each.first.kind == found.kind]
         if before:
             begin = before[0]
             result += f" It began with {list_ranks(begin.first.ranks)} in step {begin.first_step}"
             result += f", {place_of(begin.first)}." if begin.first.call is not None else "."
             others -= 1
-        return result + (f" {counted(others, 'other alarm')} in the run." if others else "")
+        return result + (f" {counted(others, 'other alarm' if are_alarms else 'other finding')} in the run." if others else "")
 
     def _where(self, of: Repeated) -> str:
         """ " in 2 of 300 steps, first in step 17, bucket 0 'wte'"; ", since step 17" of what is told once."""

@@ -35,8 +35,9 @@ PHRASES = {
     "norm_differs": "computed a gradient norm that is not that of the reduced gradient",
     "unexplained": "received a result, a part of which comes from no rank's input",
 }
-# Findings of all ranks together where they name none.
-OF_ALL = {"overflow", "call_missing", "value_repeats", "norm_differs", "unexplained"}
+# The subject of findings that name no rank, where it is not "some rank".
+SUBJECTS = {"non_finite": "most ranks", **dict.fromkeys(
+    ("overflow", "call_missing", "value_repeats", "norm_differs", "unexplained"), "the ranks")}
 DAMAGE = {
     "input": "damage: in the rank's own data, before the call",
     "reduce": "damage: in the sum, alike for all ranks",
@@ -139,8 +140,7 @@ def list_ranks(ranks: Sequence[int], none: str = "some rank") -> str:
 
 def subject(of: Any) -> str:
     """The ranks of a finding, or what stands for them where it names none."""
-    none = "the ranks" if of.kind in OF_ALL else "most ranks" if of.spread else "some rank"
-    return list_ranks(of.ranks, none)
+    return list_ranks(of.ranks, SUBJECTS.get(of.kind, "some rank"))
 
 
 def phrase(kind: str, has_rank: bool) -> str:
@@ -175,9 +175,9 @@ def false_alarms(of: Any) -> str:
     if of.by_odds:
         return f"in a run, 1 in {round_count(of.threshold)}"
     if of.kind == "sum_differs" and not of.exact and of.rate > 0:
-        return f"about {tick(of.rate, 2)} a step, unless a rank is far larger than the others"
+        return f"about {short(of.rate)} a step, unless a rank is far larger than the others"
     if of.rate > 0:
-        return f"at most {tick(of.rate, 2)} a step"
+        return f"at most {short(of.rate)} a step"
     return "none: exact" if of.exact else "not stated"
 
 
@@ -193,7 +193,7 @@ def describe_alarm(of: Any) -> str:
     if of.text or of.threshold > 0:
         text += f": {evidence(of)}"
     if of.rate > 0 and not of.by_odds:
-        text += f"; {'about' if of.kind == 'sum_differs' else 'at most'} {short(of.rate)} false alarms a step"
+        text += f"; false alarms: {false_alarms(of)}"
     if of.damage in DAMAGE:
         text += f"; {DAMAGE[of.damage]}"
     return text + f"; what to do: {advise(of)}"

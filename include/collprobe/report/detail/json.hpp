@@ -196,8 +196,8 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
         json.key("audit").open('{').key("damage").text(collprobe::name(of.where)).key("sum_checked");
         json.boolean(of.sum_checked).key("residual").number(of.residual);
         json.key("residual_limit").number(of.residual_limit).key("bins").integer(of.bins);
-        json.key("majority").boolean(of.majority).key("conserved").boolean(of.conserved).key("ranks");
-        write_ranks(json, of.culprits);
+        json.key("majority").boolean(of.majority).key("conserved").boolean(of.conserved);
+        write_ranks(json.key("ranks"), of.culprits);
         json.close('}');
     }
     if (call.weights.seen) {
