@@ -22,6 +22,8 @@ set(local -std=c++20 -O0 -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshado
 collprobe_add_snippet_test(local ${readme} local COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
 set(headers_page ${PROJECT_SOURCE_DIR}/include/collprobe/README.md)
 collprobe_add_snippet_test(headers ${headers_page} local COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
+collprobe_add_snippet_test(step ${PROJECT_SOURCE_DIR}/include/collprobe/step/README.md local
+    COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
 collprobe_add_snippet_test(grafana ${PROJECT_SOURCE_DIR}/examples/grafana/README.md local
     COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
 collprobe_add_snippet_test(comm ${PROJECT_SOURCE_DIR}/include/collprobe/comm/README.md class
