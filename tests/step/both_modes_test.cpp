@@ -241,3 +241,31 @@ TEST_CASE("both modes say the same of random steps, with faults, weights of no s
         });
     }
 }
+
+TEST_CASE("the mode is settled once by ranks times calls, and by what is asked for")
+{
+    const auto mode_of = [](const probe_options& options, auto... parts) {
+        report_mode seen = report_mode::automatic;
+        local::run(4, [&](local::communicator& world) {
+            host::stream stream;
+            probed comm{world, options, parts...};
+            std::vector<float> values(3, 1.0f);
+            comm.all_reduce(values, view(values), reduction::average, stream);
+            comm.end_step(0, stream);
+            step_record record;
+            REQUIRE(comm.wait(record));
+            if (world.rank() == 0) seen = record.mode;
+        });
+        return seen;
+    };
+    CHECK(mode_of({}) == report_mode::gather);
+    CHECK(mode_of({.calls = 5000}) == report_mode::gather);
+    CHECK(mode_of({.calls = 5001}) == report_mode::summary);
+    CHECK(mode_of({.calls = 5001}, audit()) == report_mode::summary);
+    CHECK(mode_of({.mode = report_mode::gather, .calls = 5001}) == report_mode::gather);
+    CHECK(mode_of({.mode = report_mode::summary}) == report_mode::summary);
+    // What only `gather` has.
+    CHECK(mode_of({.calls = 5001, .order_sample = 2}) == report_mode::gather);
+    CHECK(mode_of({.calls = 5001, .groups = {0, 0, 1, 1}}) == report_mode::gather);
+    CHECK(mode_of({.calls = 5001}, weight_probe()) == report_mode::gather);
+}

@@ -20,7 +20,10 @@ enum class direction_mode : std::uint8_t {
 
 /// What `probed` measures, and how many steps it holds. Equal on all ranks.
 struct probe_options {
-    report_mode mode = report_mode::gather;
+    /// `automatic` is settled once, for all steps: `summary` where ranks times `calls` are more than 20,000 and all else
+    /// that is asked for can be had in it (parts, `groups`, `order_sample`), else `gather`. It does not know of
+    /// `expect_distinct`, `expect_partition` and calls on some ranks alone, which need `gather`.
+    report_mode mode = report_mode::automatic;
     direction_mode direction = direction_mode::pooled;
     /// For `exact`: one of this many steps is exact, the others are `pooled`. A captured step is exact only with 1.
     int exact_every = 1;
@@ -74,17 +77,24 @@ struct probe_options {
 namespace detail {
 
 inline constexpr int most_calls = 1 << 20;
+inline constexpr std::int64_t most_gathered_entries = 20'000; ///< of a step, in the mode `automatic`
 inline constexpr int rank_bits = 20; ///< in a key of a summary
 inline constexpr int most_summary_ranks = 1 << rank_bits;
 
-/// `has_summaries`: all parts have a summary.
+/// Options whose mode is settled. `has_summaries`: all parts have a summary.
 /// \throws error `invalid_argument` for an option out of range; `unsupported` for one that the communicator cannot do.
 template <class Comm>
-const probe_options& checked(const probe_options& options, const Comm& comm, bool has_summaries, call_site where)
+probe_options checked(probe_options options, const Comm& comm, bool has_summaries, call_site where)
 {
     const caller who(comm, "probed", where);
-    const bool is_gathered = options.mode == report_mode::gather;
     const bool can_reduce = Comm::has_collective(collective::all_reduce);
+    if (options.mode == report_mode::automatic) {
+        const bool is_large = static_cast<std::int64_t>(comm.size()) * options.calls > most_gathered_entries;
+        const bool can_sum
+            = can_reduce && has_summaries && options.groups.empty() && options.order_sample == 0;
+        options.mode = is_large && can_sum ? report_mode::summary : report_mode::gather;
+    }
+    const bool is_gathered = options.mode == report_mode::gather;
     const auto need = [&](bool is_met, const char* message) {
         if (!is_met) who.fail(status::unsupported, message);
     };

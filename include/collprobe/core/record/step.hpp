@@ -59,17 +59,18 @@ struct direction {
     std::vector<double> leave_one_out; ///< per rank: cosine with the sum of all other ranks
 };
 
-/// The way in which the records of a step reached the ranks.
+/// The way in which the records of a step reach the ranks.
 enum class report_mode : std::uint8_t {
     gather, ///< every rank has every rank's records: exact tables, up to about a thousand ranks
     /// Only sums, extrema with their rank, and digest agreement: the same size for any n. The only checks are
     /// non-finite values (names the worst rank), differing results and lengths (name no rank).
     summary,
+    automatic, ///< one of them, by the size of a step; never that of a record
 };
 
 constexpr const char* name(report_mode mode) noexcept
 {
-    return mode == report_mode::gather ? "gather" : "summary";
+    return detail::name_of<report_mode::automatic>(mode, {"gather", "summary", "automatic"});
 }
 
 /// The checks of a call's result by the part `audit`. Equal on every rank.

@@ -70,7 +70,7 @@ protected:
         : base_type(std::move(comm)), group_follower(&probe_core::when_group_ended),
           options_(checked(options, comm_, part_list::has_summaries, where)),
           parts_(options.statistics ? options.every : -1, std::move(parts)...),
-          form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.direction == direction_mode::exact,
+          form_{options_.mode, static_cast<std::uint64_t>(comm_.size()), options.direction == direction_mode::exact,
               {static_cast<std::uint64_t>(options.order_sample), part_list::entry_bytes,
                   options.statistics, options.times && options.statistics && options.results},
               part_list::words, static_cast<std::uint64_t>(options.expectations)},
