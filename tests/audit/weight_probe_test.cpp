@@ -256,7 +256,7 @@ TEST_CASE("of an average a sum is a suspect, and of a sum it is none")
     const call_weights undivided = weights_of({.operation = reduction::average});
     CHECK(undivided.how == averaging::sum);
     CHECK_FALSE(undivided.expected);
-    CHECK(text.find("with other weights than are expected: the one farthest from a mean's is 4 times that") != text.npos);
+    CHECK(text.find("with another weight than is expected (weights): the one farthest from a mean's is 4 times that") != text.npos);
     const call_weights divided = weights_of({.behind = 0.25, .operation = reduction::average});
     CHECK(divided.how == averaging::mean);
     CHECK(divided.expected);

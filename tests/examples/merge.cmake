@@ -37,7 +37,7 @@ collprobe_add_merge_test(wrong_sum wrong_sum CODE 1
     OUT "1 of 180 sums are wrong" "\nSome rank received a result that is not the sum of the inputs in 1 of 60 steps, ${in_step_40}: ")
 collprobe_add_merge_test(overflow overflow CODE 1 NOT_OUT "wrong|rank [0-3]:"
     OUT "same result in 180 calls. 160 of 180 sums are right, 20 were not checked: their results have NaN or infinity\n"
-        "alarm: step 40, bucket 0 'all_reduce#0 1200 float': the ranks received NaN or infinity as the result of finite inputs .overflow.: 1 element. the reduction leaves the range of its type. scale the inputs down, or reduce in a wider type. damage: in the sum, alike for all ranks. what to do: drop the step's update. in 20 steps, the last 59\n"
+        "alarm: step 40, bucket 0 'all_reduce#0 1200 float': the ranks received NaN or infinity as the result of finite inputs .overflow.: 1 element, the first at index 100. the reduction leaves the range of its type. scale the inputs down, or reduce in a wider type. damage: in the sum, alike for all ranks. what to do: drop the step's update. in 20 steps, the last 59\n"
         "\nThe ranks received NaN or infinity as the result of finite inputs in 20 of 60 steps, first in step 40, bucket 0 'all_reduce#0 1200 float': drop the step's update. Of 180 sums 20 were not checked: their results have NaN or infinity.\n$")
 collprobe_add_merge_test(sums_without_sketches "wrong_sum;plain" CODE 1 NOT_OUT "sums" # it is longer than it can be
     OUT "\nSome rank received a result that is not the sum of the inputs in 1 of 60 steps, ${in_step_40}: ")

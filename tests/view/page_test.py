@@ -238,13 +238,6 @@ class PageTest(ViewTest):
         self.assertEqual(rows["calls not looked at: no room"][1], "2")
         self.assertEqual(rows["calls looked at"][1], "12")
 
-    def test_findings_of_older_files_are_read_too(self):
-        lines = made_up_run(8, 3)
-        del lines[2]["findings"]
-        lines[2]["suspects"] = [{"rank": 2, "check": "stale", "bucket": 0, "name": "wte", "statistic": 1, "threshold": 0}]
-        rows = rows_of(self.page_of(lines), "Findings")
-        self.assertEqual((rows[1][0], rows[1][4]), ("rank 2 on gpu-a12", "bits compared"))
-
     def test_several_ranks_files_are_one_run(self):
         for writer in range(3):
             lines = made_up_run(3, 30, writer=writer, faults=True)

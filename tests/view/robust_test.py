@@ -16,8 +16,18 @@ from made_up import ViewTest, alarm, as_text, made_up_run, finding, run_line, st
 from page_test import checked, verdict_of
 from trace_check import check, load
 
+from collprobe.view import words
+
 
 class RobustTest(ViewTest):
+    def test_every_kind_of_finding_has_the_words_of_the_headers(self):
+        table = (made_up.PROGRAMS.parents[1] / "include/collprobe/core/record/finding_kind.hpp").read_text(encoding="utf-8")
+        rows = dict(re.findall(r'\.name = "(\w+)",\s*\.sentence = \{?\s*"([^"]*)"', table))
+        self.assertGreater(len(rows), 20)
+        self.assertEqual(rows, words.PHRASES)
+        subjects = dict(re.findall(r'\.name = "(\w+)"(?:(?!\.name = ).)*?\.subject = "([^"]*)"', table, re.DOTALL))
+        self.assertEqual(subjects, words.SUBJECTS)
+
     def test_a_file_may_end_anywhere(self):
         data = as_text(made_up_run(2, 2, end="Over.")).encode()
         for length in list(range(0, len(data), 401)) + [len(data) - 1]:

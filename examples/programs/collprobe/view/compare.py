@@ -222,7 +222,7 @@ def _step_of(line: Line, writer: Optional[int]) -> Step:
     metrics = (loss.get("mean"), loss.get("mean_of_tokens"), loss.get("std"), loss.get("std_sample"), loss.get("range"),
                norm.get("mean"), norm.get("std"), norm.get("cv"), cosine.get("mean_pairwise"), cosine.get("pooled"),
                cosine.get("predicted"), line.get("noise_scale"))
-    if "suspects" not in line and "findings" not in line:
+    if "findings" not in line:
         raise BadLine("has no member 'findings'")
     calls = objects(line, "calls")
     first_call = count(calls[0], "collective_seq_id") if calls else 0

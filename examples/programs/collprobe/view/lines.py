@@ -166,10 +166,9 @@ class Finding:
 
 
 def finding(of: Line, step: int, is_alarm: bool) -> Finding:
-    """A member of `suspects` or `findings` of a step, or an alarm: all that is read of them is read here."""
-    kind = text(of, "check") or text(of, "kind")
-    rank = index(of, "rank")
-    ranks = indices(of, "ranks") if "ranks" in of else () if rank is None else (rank,)
+    """A member of a step's `findings`, or an alarm: all that is read of them is read here."""
+    kind = text(of, "check")
+    ranks = indices(of, "ranks")
     evidence = member(of, "evidence") if "evidence" in of else {}
     statistic, threshold = number(of.get("statistic")), number(of.get("threshold"))
     other = member(of, "other_call") if "other_call" in of else {}
@@ -187,9 +186,8 @@ def finding(of: Line, step: int, is_alarm: bool) -> Finding:
 
 def findings_of(line: Line) -> List[Finding]:
     """What the checks found, of a line of a step."""
-    name = "findings" if "findings" in line else "suspects"
     step = count(line, "step")
-    return [finding(of, step, False) for of in objects(line, name)]
+    return [finding(of, step, False) for of in objects(line, "findings")]
 
 
 class Stream(NamedTuple):

@@ -9,7 +9,7 @@ import re
 import time
 from typing import Any, Optional, Sequence
 
-# What a finding says of the ranks that it names.
+# What a finding says of the ranks that it names: as the table of kinds in core/record/finding_kind.hpp.
 PHRASES = {
     "non_finite": "sent NaN or infinity",
     "duplicate": "sent the data of another rank",

@@ -390,8 +390,9 @@ protected:
             who.require(number == 0 || number == captured->capture,
                 "the open step is of another capture: end it there, or forget it with abandon_capture");
         } else if (capturing) {
+            const std::uint64_t due = parts_.due(memory_->ring.ended(), true); // a part may throw
             captured_work& work = memory_->captured.begin(number, who);
-            open_.open(work.block, work.tools, parts_.due(memory_->ring.ended(), true));
+            open_.open(work.block, work.tools, due);
         } else {
             slot& to = next_slot(where);
             to.outgrown.clear();
