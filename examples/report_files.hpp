@@ -7,9 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -122,6 +124,8 @@ private:
         std::fprintf(stderr, "'%s' was not made%s%s: `collprobe %s %s -o %s` makes it, with Python 3.9 or newer\n", path.c_str(),
             failed == 0 ? "" : ", because Python does not run: ", failed == 0 ? "" : std::strerror(failed), what,
             jsonl_.c_str(), path.c_str());
+        std::error_code unknown;
+        if (std::filesystem::is_regular_file(path, unknown)) std::filesystem::remove(path, unknown); // it is empty
         return false;
     }
 

@@ -175,9 +175,6 @@ void write_finding(json_writer& json, const finding& of);
 /// An element of a list, with its steps.
 void write_finding(json_writer& json, const repeated_finding& of);
 
-/// A step as a JSON line, with or without the member `calls`.
-std::string step_line(const line_head& head, const step_record& record, bool with_calls);
-
 } // namespace detail
 
 /// One step as a JSON line. README.md lists the members: of the step, of each call in `calls`, and of the findings.
@@ -186,10 +183,7 @@ std::string step_line(const line_head& head, const step_record& record, bool wit
 /// number is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or
 /// index that does not exist is null. Digests are strings ("0x1f"). Text is UTF-8: what is none becomes U+FFFD, and
 /// quotes, control characters and "<" are escaped. Cost: one string of about 400 bytes, 300 a call and 60 a rank.
-COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const step_record& record)
-{
-    return detail::step_line(head, record, true);
-}
+std::string json_line(const line_head& head, const step_record& record);
 
 /// The beginning of a run as a JSON line: `kind` is "run", the members are those of `run_record`.
 std::string json_line(const run_record& run);

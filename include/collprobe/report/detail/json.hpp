@@ -259,7 +259,7 @@ COLLPROBE_COLD_INLINE void write_finding(json_writer& json, const repeated_findi
 
 } // namespace detail
 
-COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const step_record& record, bool with_calls)
+COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const step_record& record)
 {
     std::string line;
     detail::json_writer json(line);
@@ -268,7 +268,7 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
     if (record.mode != report_mode::gather) json.key("mode").text(name(record.mode));
     detail::write_metrics(
         json, [&](metric which) { return detail::value_of(which, record); }, record.cosine.leave_one_out, record);
-    if (with_calls && !record.calls.empty()) {
+    if (!record.calls.empty()) {
         json.key("calls").open('[');
         for (std::size_t c = 0; c < record.calls.size(); ++c) {
             json.element().open('{');
