@@ -20,7 +20,7 @@ enum class direction_mode : std::uint8_t {
 
 /// What `probed` measures, and how many steps it holds. Equal on all ranks.
 struct probe_options {
-    /// `automatic` is settled once, for all steps: `summary` where ranks times `calls` are more than 20,000 and all that
+    /// `automatic` is settled once, for all steps: `summary` where ranks times `calls` are above 20,000 and all that
     /// is asked for can be had in it (parts, `groups`, `order_sample`), else `gather`. It does not know of
     /// `expect_distinct`, `expect_partition` and calls on some ranks alone, which need `gather`.
     report_mode mode = report_mode::automatic;
