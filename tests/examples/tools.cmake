@@ -14,6 +14,8 @@ if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
         endif()
         add_executable(${name} ${PROJECT_SOURCE_DIR}/examples/tools/${name}.cpp)
         target_link_libraries(${name} PRIVATE nlohmann_json::nlohmann_json)
+        target_compile_definitions(${name} PRIVATE
+            COLLPROBE_EXAMPLE_VIEWER="${PROJECT_SOURCE_DIR}/examples/programs/launcher.py")
         if(TARGET collprobe::compiled)
             target_link_libraries(${name} PRIVATE collprobe::compiled)
         else()

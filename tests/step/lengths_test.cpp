@@ -109,7 +109,8 @@ TEST_CASE("an amplified term, and a library whose average is the sum, are proven
                     CHECK((record.calls[0].excess > 1) == (step == 1));
                     if (step != 1) continue;
                     const std::string table = report::step_table(record);
-                    CHECK(table.find("'wte': the result is not the sum of the inputs: a length of") != std::string::npos);
+                    CHECK(table.find("'wte': some rank received a result that is not the sum of the inputs (sum_differs): a length of")
+                        != std::string::npos);
                 }
                 // Made by the caller: a note, because the result may be scaled on purpose.
                 fill(send, data::own, world.rank(), 3);

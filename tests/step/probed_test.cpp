@@ -1111,7 +1111,10 @@ std::vector<std::string> lines_of_steps(const probe_options& options, int room, 
             if (world.rank() != 0) continue;
             CHECK(record.lateness.calls == (options.mode == report_mode::gather ? static_cast<int>(of_step) : 0));
             record.lateness = {}; // differs from run to run
-            for (call_record& call : record.calls) call.lateness = {};
+            for (call_record& call : record.calls) {
+                call.lateness = {};
+                call.intervals.clear();
+            }
             lines.push_back(report::json_line("", record));
             for (const call_record& call : record.calls) {
                 CHECK(call.audit.sum_checked);

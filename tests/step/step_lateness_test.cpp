@@ -98,6 +98,7 @@ public:
             }
         }
         judge_.judge(detail::gathered_step(all, ranks_, calls_.size(), layout), calls_, {}, {}, record_);
+        record_.settle_findings();
         ++step_;
         calls_.clear();
         stamps_.clear();
@@ -192,7 +193,7 @@ TEST_CASE("a rank that is late by more than the floor gives evidence over the ru
                     if (each.what != finding_kind::unlike) continue;
                     CHECK(each.rank() == last);
                     CHECK(each.evidence.metric == finding_kind::late);
-                    CHECK(contains(report::describe(each), "its arrival at the calls was the last in "));
+                    CHECK(contains(report::describe(each), "its delay at the calls was the largest in "));
                     named = true;
                 }
             }
@@ -271,7 +272,7 @@ TEST_CASE("a rank that is late in each step is named once, with the odds, and th
                 CHECK(each.evidence.side == rank_side::largest);
                 CHECK(std::max(each.evidence.odds / 100, each.evidence.recurrence / 1e7) >= 1);
                 CHECK(std::fabs(record.lateness_by_rank[5].latest - delay * ms) < 0.1 * delay * ms + 4 * 20000);
-                CHECK(contains(report::describe(each), "its arrival at the calls was the last in "));
+                CHECK(contains(report::describe(each), "its delay at the calls was the largest in "));
                 REQUIRE(raised.size() == 1);
                 CHECK(raised[0].what == finding_kind::unlike);
                 CHECK(raised[0].evidence.metric == finding_kind::late);
@@ -284,7 +285,7 @@ TEST_CASE("a rank that is late in each step is named once, with the odds, and th
             CHECK(std::fabs(of.behind - delay * ms) < 0.1 * delay * ms);
             CHECK(std::fabs(of.behind_before - of.behind) < 0.01 * delay * ms);
             const std::string table = report::step_table(record);
-            CHECK(contains(table, "unlike the others: rank 5, its arrival at the calls was the last in "));
+            CHECK(contains(table, "unlike the others: rank 5, its delay at the calls was the largest in "));
             CHECK(contains(table, "\nlate: rank 5, by "));
             CHECK(contains(table, " in the median of 128 steps, "));
             const std::string line = report::json_line("", record);

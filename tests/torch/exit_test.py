@@ -68,7 +68,7 @@ class Exit(unittest.TestCase):
         for status, out, error in ended:
             self.assertEqual(status, 0, error)
             self.assertNotIn("terminate", error)
-        self.assertIn("NaN or infinite", ended[0][2])  # of the last step, told at the end
+        self.assertIn("NaN or infinity", ended[0][2])  # of the last step, told at the end
 
     def test_two_lines_alone(self):
         self.check_good("two_lines")

@@ -121,4 +121,4 @@ def train(rank, ranks, form, fault, steps, dtype=torch.float32, is_auto=False, o
 
 def without_times(told):
     """Findings that do not depend on the clock of a machine that others use, too."""
-    return [(each, at) for each, at in told if each.kind != "late" and "arriv" not in each.text]
+    return [(each, at) for each, at in told if each.kind != "late" and "its delay at the calls" not in each.text]

@@ -206,7 +206,10 @@ finding finding_of_rank(const step_record& record, std::size_t index)
     for (; each->is_named() ? index >= each->ranks.size() : index > 0; ++each)
         index -= each->is_named() ? each->ranks.size() : 1;
     finding found = *each;
-    if (found.is_named()) found.ranks = {each->ranks[index]};
+    if (!found.is_named()) return found;
+    const int rank = each->ranks[index];
+    if (found.other_rank == rank && each->ranks.size() > 1) found.other_rank = each->ranks[index == 0 ? 1 : 0];
+    found.ranks = {rank};
     return found;
 }
 

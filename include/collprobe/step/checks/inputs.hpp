@@ -108,17 +108,19 @@ public:
     /// is the program's doing: a frozen layer, or a benchmark with the same data in each step.
     void judge_repeats(const judged_step& step, std::size_t call)
     {
-        finding found{.call = static_cast<int>(call), .what = finding_kind::stale, .statistic = 1};
+        repeating_.clear();
         held* const slot = previous_.data() + step.series[call].slot * at_rank(ranks_);
         for (int r = 0; r < ranks_; ++r) {
             const statistics& input = step.input(r, call);
             const held now = tells(input) ? held{input.count, input.digest} : held{};
             const held last = std::exchange(slot[at_rank(r)], now);
             if (now.count == 0 || last.count != now.count || last.digest != now.digest) continue;
-            found.ranks.push_back(r);
+            repeating_.push_back(r);
         }
-        const int repeating = step.out.calls[call].repeating_ranks = static_cast<int>(found.ranks.size());
-        if (repeating > 0 && 2 * repeating <= ranks_) step.out.findings.push_back(std::move(found));
+        const int repeating = step.out.calls[call].repeating_ranks = static_cast<int>(repeating_.size());
+        if (repeating == 0 || 2 * repeating > ranks_) return;
+        step.out.findings.push_back(
+            {.ranks = repeating_, .call = static_cast<int>(call), .what = finding_kind::stale, .statistic = 1});
     }
 
 private:
@@ -133,6 +135,7 @@ private:
     static bool tells(const statistics& input) noexcept { return input.finite() - input.zero >= telling_elements; }
 
     int ranks_;
+    std::vector<int> repeating_; ///< ranks, of a call
     digest_index holders_;
     std::vector<held> previous_; // [slot][rank]
 };
