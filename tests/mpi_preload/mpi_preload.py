@@ -148,9 +148,9 @@ def communicators(job):
     require(any("26 MPI_Allreduce first on a communicator" in line for line in lines), *lines)
     lines = findings(job.both(job.program("communicators"), "nan", ranks=4))
     require(len(lines) == 2, *lines)
-    row = [line for line in lines if "of rows with rank 2 of the world as rank 0: rank 1, " in line]
+    row = [line for line in lines if "of rows with rank 2 of the world as rank 0: " in line and ": rank 1 sent NaN" in line]
     require(len(row) == 1 and "index 9; this is rank 3 of the world" in row[0], *lines)
-    require(any(re.match(r"collprobe: step \d+: rank 1, .* index 11$", line) for line in lines), *lines)
+    require(any(re.match(r"collprobe: step \d+: .*: rank 1 sent NaN.* index 11$", line) for line in lines), *lines)
 
 
 def records(job):
@@ -172,7 +172,7 @@ def fortran(job, program="program_mpi"):
     lines = findings(job.both(job.program(program), "20", "nan"))
     require(len(lines) == 1 and "step 7: " in lines[0] and ": rank 1 sent NaN" in lines[0] and "index 777" in lines[0], *lines)
     lines = findings(job.both(job.program(program), "20", "in_place"))
-    require(len(lines) == 1 and "step 7: rank 1, " in lines[0] and "index 42" in lines[0], *lines)
+    require(len(lines) == 1 and "step 7: " in lines[0] and ": rank 1 sent NaN" in lines[0] and "index 42" in lines[0], *lines)
 
 
 def fortran_f08(job):
