@@ -61,8 +61,8 @@ inline std::string conclude_cosine(const run_result& run)
         + " (predicted " + collprobe::report::short_number(summary[metric::cosine_predicted]) + ")";
 }
 
-/// What the named suspects are worth, and what to do about them; empty if there are none.
-inline std::string conclude_suspects(const std::vector<run_result>& runs)
+/// What the named findings are worth, and what to do about them; empty if there are none.
+inline std::string conclude_findings(const std::vector<run_result>& runs)
 {
     using collprobe::finding_kind;
     std::size_t exact = 0;
@@ -100,7 +100,7 @@ inline std::string conclude_suspects(const std::vector<run_result>& runs)
 inline std::string conclude(const std::vector<run_result>& runs)
 {
     using collprobe::report::short_number;
-    std::string text = detail::conclude_accuracy(runs) + detail::conclude_suspects(runs);
+    std::string text = detail::conclude_accuracy(runs) + detail::conclude_findings(runs);
     if (runs.size() < 2) return text + "One setting alone has nothing to be compared with.\n";
     for (const run_result& run : runs) {
         if (run.history.series(collprobe::report::metric::loss_std).size() < steps_to_compare) {

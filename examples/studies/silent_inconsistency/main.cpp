@@ -77,7 +77,7 @@ std::string report(const std::vector<run_result>& runs)
     for (const run_result& run : runs) {
         summaries.push_back(run.history.summarize());
         const std::string found = collprobe::report::finding_list(summaries.back(), 8);
-        if (!found.empty()) findings += "\nSuspects in " + run.name + ":\n" + found;
+        if (!found.empty()) findings += "\nFindings in " + run.name + ":\n" + found;
         if (run.skipped_updates > 0) {
             findings += collprobe::report::detail::counted(static_cast<std::uint64_t>(run.skipped_updates), "update")
                 + " left out: the averaged gradient was not finite\n";
