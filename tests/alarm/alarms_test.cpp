@@ -222,6 +222,18 @@ TEST_CASE("evidence over the run alarms at once, with its odds, its rank and its
     }
 }
 
+TEST_CASE("an alarm of ranks with different others tells of none")
+{
+    finding first = exact(finding_kind::shard_differs, 2, 1), second = exact(finding_kind::shard_differs, 5, 1);
+    first.other_rank = 1;
+    second.other_rank = 3;
+    std::vector<call_record> calls(2);
+    CHECK(only(alarms(8).judge(settled(with(record_of(1, 8, {first}), calls)))).other_rank == 1);
+    const raised_alarm both = only(alarms(8).judge(settled(with(record_of(1, 8, {first, second}), calls))));
+    CHECK(both.ranks == std::vector<int>{2, 5});
+    CHECK(both.other_rank == -1);
+}
+
 TEST_CASE("the audit's attribution is the alarm's damage")
 {
     for (const damage where : {damage::input, damage::reduce, damage::broadcast, damage::unknown}) {

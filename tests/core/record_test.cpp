@@ -53,6 +53,29 @@ TEST_CASE("what is not known yet is NaN by its bits")
     CHECK(is_nan(direction{}.mean_pairwise));
 }
 
+TEST_CASE("ranks of which a check says the same share a finding, NaN is like NaN, and an owner is no receiver")
+{
+    const auto groups = [](const finding& of) {
+        step_record record;
+        for (const int rank : {3, 1, 2}) {
+            finding one = of;
+            one.ranks = {rank};
+            record.add(one);
+        }
+        return record.findings;
+    };
+    finding value{.other_rank = 0, .what = finding_kind::value_repeats};
+    value.number = {.value = std::nan(""), .expected = 4, .since = 7};
+    REQUIRE(groups(value).size() == 1);
+    CHECK(groups(value)[0].ranks == std::vector<int>{1, 2, 3});
+    value.number.steps = 1;
+    CHECK(groups(value).size() == 1);
+    const auto shards = groups({.other_rank = 1, .call = 0, .what = finding_kind::shard_differs});
+    REQUIRE(shards.size() == 2);
+    CHECK(shards[0].ranks == std::vector<int>{2, 3});
+    CHECK(shards[1].ranks == std::vector<int>{1});
+}
+
 TEST_CASE("every enumerator has a name")
 {
     for (int i = 0; i <= static_cast<int>(finding_kind::cosine); ++i) CHECK(std::strcmp(name(static_cast<finding_kind>(i)), "unknown") != 0);

@@ -269,3 +269,21 @@ TEST_CASE("the mode is settled once by ranks times calls, and by what is asked f
     CHECK(mode_of({.calls = 5001, .groups = {0, 0, 1, 1}}) == report_mode::gather);
     CHECK(mode_of({.calls = 5001}, weight_probe()) == report_mode::gather);
 }
+
+TEST_CASE("calls of other names are the same findings on every rank, whichever of the names it knows")
+{
+    std::vector<std::size_t> findings(5);
+    local::run(5, [&](local::communicator& world) {
+        constexpr const char* names[] = {"energy", "energy", "energy", "forces", "charge"};
+        host::stream stream;
+        probed comm{world};
+        std::vector<float> values(20, 1.0f + static_cast<float>(world.rank()));
+        comm.all_reduce(view<const float>(values), view(values), reduction::average, stream, call_site::named(names[world.rank()]));
+        comm.end_step(0, stream);
+        step_record record;
+        REQUIRE(comm.wait(record));
+        for (const finding& each : record.findings)
+            findings[static_cast<std::size_t>(world.rank())] += each.what == finding_kind::other_call ? 1 : 0;
+    });
+    CHECK(findings == std::vector<std::size_t>(5, 2));
+}

@@ -22,7 +22,7 @@ enum class direction_mode : std::uint8_t {
 struct probe_options {
     /// `automatic` is settled once, for all steps: `summary` where ranks times `calls` are above 20,000 and all that
     /// is asked for can be had in it (parts, `groups`, `order_sample`), else `gather`. It does not know of
-    /// `expect_distinct`, `expect_partition` and calls on some ranks alone, which need `gather`.
+    /// the evidence over the run, `expect_distinct`, `expect_partition` and calls on some ranks, which need `gather`.
     report_mode mode = report_mode::automatic;
     direction_mode direction = direction_mode::pooled;
     /// For `exact`: one of this many steps is exact, the others are `pooled`. A captured step is exact only with 1.

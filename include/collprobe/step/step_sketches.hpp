@@ -74,6 +74,7 @@ public:
     {
         for (std::size_t i = open_.size(); i-- > 0;) {
             const entry& each = open_[i];
+            if (each.call < call.index()) break;
             if (each.call != call.index()) continue;
             const std::uint64_t first = each.is_part ? count * static_cast<std::uint64_t>(call.ranks().rank()) : 0;
             return {first, each.bins, seed_, each.of_result, scratch(call.lane())};
@@ -90,10 +91,13 @@ protected:
         const std::uint64_t numbers = 2 * bins;
         const bool is_part = call.what() == collective::reduce_scatter;
         const bool is_shared = is_part || shares_result;
+        // What all ranks must have alike is taken last: a rank repeats a call in which an allocation failed.
+        auto* const free = scratch(call.lane());
+        auto* const own = is_shared ? nullptr : own_numbers_.take(numbers);
+        if (open_.size() == open_.capacity()) open_.reserve(2 * open_.size() + 8);
         auto* const of_input = added_sums_.take(numbers * (is_shared ? 2 : 1));
-        auto* const of_result = is_shared ? of_input + numbers : own_numbers_.take(numbers);
-        open_.push_back({note, call.index(), bins, is_part, of_input, of_result});
-        return {0, bins, seed_, of_input, scratch(call.lane())};
+        open_.push_back({note, call.index(), bins, is_part, of_input, is_shared ? of_input + numbers : own});
+        return {0, bins, seed_, of_input, free};
     }
     const std::vector<entry>& opened() const noexcept { return open_; }
 

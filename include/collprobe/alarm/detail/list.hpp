@@ -32,11 +32,13 @@ public:
         }
         finding& into = raised_[at];
         const double rate = is_new ? 0 : into.false_alarms_per_step;
+        const int other = is_new || into.other_rank == next.other_rank ? next.other_rank : -1; // of all ranks, or none
         if (is_new || strength(next) > strength(into)) {
             ranks_.swap(into.ranks);
             into = next;
             into.ranks.swap(ranks_);
         }
+        into.other_rank = other;
         into.false_alarms_per_step = rate > next.false_alarms_per_step ? rate : next.false_alarms_per_step;
         if (rank >= 0) into.add(rank);
     }

@@ -93,7 +93,9 @@ public:
         if (call.what() != collective::all_gather || call.mode() != report_mode::gather || call.is_quantised()
             || (call.is_observed() && !call.has_result_digest()))
             return;
-        open_.push_back({call.index(), own_.take(1), others_.take(ranks_), call.has_input_digest()});
+        if (open_.size() == open_.capacity()) open_.reserve(2 * open_.size() + 8);
+        auto* const received = others_.take(ranks_);
+        open_.push_back({call.index(), own_.take(1), received, call.has_input_digest()}); // taken last, as all ranks do
         if (!call.has_input_digest()) call.reduce(digest_reducer<T>(shard), shard.count(), open_.back().own);
     }
     /// Returns whether the call is one that is checked.
@@ -103,6 +105,7 @@ public:
         // As bytes: one kernel for all types.
         const view<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(whole.data()), whole.size_bytes());
         for (std::size_t i = open_.size(); i-- > 0;) {
+            if (open_[i].call < call.index()) break;
             if (open_[i].call != call.index()) continue;
             Device::reduce_parts(call.stream(), digest_reducer<std::uint8_t>(bytes), ranks_, bytes.count() / ranks_,
                 open_[i].received, call.workspace());

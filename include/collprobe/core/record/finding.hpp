@@ -61,8 +61,6 @@ struct unusual_number {
     /// ranks have had NaN or infinity since then, and the step tells it once for all ranks and calls.
     bool is_new_level = false;
     std::uint64_t since = 0;
-
-    bool operator==(const unusual_number&) const = default;
 };
 
 /// A call as it is told where it has no index in the step.
@@ -162,9 +160,14 @@ inline bool says_same(const finding& a, const finding& b) noexcept
     const auto is_owner = [](const finding& of) {
         return of.what == finding_kind::shard_differs && of.rank() == of.other_rank;
     };
+    const auto is_same_number = [](const unusual_number& x, const unusual_number& y) { // NaN is like NaN
+        return to_bits(x.value) == to_bits(y.value) && to_bits(x.expected) == to_bits(y.expected)
+            && to_bits(x.usual_difference) == to_bits(y.usual_difference) && x.steps == y.steps
+            && x.is_new_level == y.is_new_level && x.since == y.since;
+    };
     return a.what == b.what && is_same_place(a, b) && a.other_rank == b.other_rank && is_owner(a) == is_owner(b)
         && to_bits(a.statistic) == to_bits(b.statistic) && to_bits(a.threshold) == to_bits(b.threshold)
-        && a.index == b.index && a.exact == b.exact && a.by_length == b.by_length && a.number == b.number
+        && a.index == b.index && a.exact == b.exact && a.by_length == b.by_length && is_same_number(a.number, b.number)
         && a.evidence == b.evidence && is_same(a.other, b.other);
 }
 

@@ -57,7 +57,7 @@ COLLPROBE_COLD_INLINE std::string word_of_evidence(std::string_view word, const 
     if (word == "percent") return short_number(100 * of.statistic);
     if (word == "since") return "since step " + with_commas(of.number.since);
     if (word == "from") return of.other_rank < 0 ? "another rank" : rank();
-    if (word == "other" && of.ranks.size() > 1) return "each other";
+    if (word == "other" && of.ranks.size() > 1) return of.other_rank < 0 ? "other ranks" : "each other";
     if (word == "other") return of.other_rank < 0 || of.names(of.other_rank) ? "another rank" : rank();
     if (word == "in result") return of.other_rank < 0 ? "" : "in the result of " + rank() + ", ";
     if (word == "value") return value_text(of);

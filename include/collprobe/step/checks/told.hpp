@@ -73,7 +73,7 @@ private:
                 if (each.place == own) found.other.site = each.site;
                 if (each.place == expected) found.site = each.site;
             }
-            step.out.add(std::move(found));
+            step.out.findings.push_back(std::move(found)); // not joined: which site is known depends on the rank
             if (most == 0) return;
         }
     }
