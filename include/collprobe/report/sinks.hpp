@@ -172,7 +172,7 @@ private:
     collprobe::detail::thread thread_;
 };
 
-/// Several sinks as one: `sinks out(describe_run(comm, "pretraining"), json_lines("steps.jsonl"), prometheus("run.prom"))`,
+/// Several sinks as one: `sinks out(describe_run(comm, "run"), json_lines("run.jsonl"), prometheus("run.prom"))`,
 /// then `out.put(record)` with each record of the probe and each alarm. The names in the records' call sites must stay
 /// valid until `close`, as literals do.
 /// Preconditions: put a step before its alarms.
