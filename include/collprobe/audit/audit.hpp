@@ -78,6 +78,11 @@ public:
             sums.clear();
             shards.clear();
         }
+        void forget(std::uint64_t first) noexcept
+        {
+            sums.forget(first);
+            shards.forget(first);
+        }
         detail::conservation_check<Device> sums;
         detail::gather_check<Device> shards;
     };

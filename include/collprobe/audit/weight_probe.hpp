@@ -99,7 +99,6 @@ public:
     template <element T, class Call>
     detail::sketch_target before(Call& call, view<const T> input, entry* to) const
     {
-        call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
         if constexpr (floating_element<T>) {
             if (call.mode() != report_mode::gather || !call.is_sum()) return {};
             if (call.ranks().size() <= detail::most_weighted_ranks) {

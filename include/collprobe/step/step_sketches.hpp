@@ -105,7 +105,6 @@ protected:
     template <class Step>
     void add_up(Step& step)
     {
-        forget(step.calls());
         added_sums_.for_each_used([&](view<double> sums) {
             step.ranks().all_reduce(view<const double>(sums), sums, reduction::sum, step.stream(), step.where());
         });
@@ -114,7 +113,6 @@ protected:
     template <class Step>
     void gather(Step& step)
     {
-        forget(step.calls());
         added_sums_.for_each_used([&](view<double> sums) {
             const auto n = static_cast<std::uint64_t>(step.ranks().size());
             gathered_piece* to = nullptr;

@@ -47,7 +47,6 @@ public:
     template <element T, class Call>
     sketch_target before(const Call& call)
     {
-        this->forget(call.index());
         if constexpr (floating_element<T>) {
             // Codes make a sum another one than that of the inputs: `quantisation_probe` looks at those.
             if (!call.is_sum() || call.is_quantised()) return {};

@@ -84,10 +84,14 @@ public:
         own_.clear();
         others_.clear();
     }
+    /// Calls from this index on were not made in the end.
+    void forget(std::uint64_t first) noexcept
+    {
+        for (; !open_.empty() && open_.back().call >= first; open_.pop_back()) own_.take_back(open_.back().own);
+    }
     template <element T, class Call>
     void before(const Call& call, view<const T> shard)
     {
-        forget(call.index());
         // Elements that come out of codes are not those of the shard: of such a gather only agreement is checked. So it
         // is with an observed one unless the step tells which ranks have the result.
         if (call.what() != collective::all_gather || call.mode() != report_mode::gather || call.is_quantised()
@@ -117,7 +121,6 @@ public:
     template <class Step, class ReportOf>
     void end(const Step& step, const ReportOf& report_of)
     {
-        forget(step.calls());
         for (const in_step& each : open_) {
             if (!each.has_digest) continue;
             const view<const std::uint64_t> known(step.input_digest(each.call), 1);
@@ -142,11 +145,6 @@ private:
         std::uint64_t* received;
         bool has_digest; ///< the step has it
     };
-    /// Calls from this index on were not made in the end.
-    void forget(std::uint64_t first) noexcept
-    {
-        for (; !open_.empty() && open_.back().call >= first; open_.pop_back()) own_.take_back(open_.back().own);
-    }
 
     std::uint64_t ranks_;
     std::vector<in_step> open_;

@@ -92,7 +92,6 @@ public:
     template <class Step, class OutOf>
     void end(const Step& step, const OutOf& out_of)
     {
-        forget(step.calls());
         if (open_.empty()) return;
         const auto count = static_cast<std::uint64_t>(open_.size());
         std::uint64_t* const sent = exchanged_.take(2 * ranks_ * count);
