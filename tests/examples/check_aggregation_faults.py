@@ -36,7 +36,7 @@ for line in lines:
         averages = -(-steps // line["interval"])  # one at the end if it was not the time for it
         assert line["repair_bytes"] == averages * 4 * parameters, line
     if line["method"] in ("dynamic", "dynamic_corrected"):
-        assert line["repair_bytes"] % (4 * parameters) % 40 == 0, line  # averages, and 40 bytes for each decision
+        assert line["repair_bytes"] % (4 * parameters) % 32 == 0, line  # averages, and 32 bytes for each decision
     if line["method"] == "majority" and fault == "bit_flips":
         clean = next(each for each in lines if each["method"] == "clean" and each["seed"] == line["seed"]
                      and each["ranks"] == line["ranks"])
