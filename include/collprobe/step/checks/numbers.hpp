@@ -184,11 +184,13 @@ private:
     void judge_number(
         const judged_step& step, judged_number number, finding_kind what, const Numbers& numbers, const Scale& scaled)
     {
+        const bool is_lateness = number == number_of_lateness;
+        const bool has_variance = !is_lateness && (number != number_of_loss || losses_are_positive_);
         for (std::size_t r = 0; r < values_.size(); ++r) {
             const double value = scaled(numbers[r]);
-            values_[r] = step.marks.left_out[r] && number != number_of_lateness ? not_a_number() : value;
+            values_[r] = step.marks.left_out[r] && !is_lateness ? not_a_number() : value;
         }
-        detector_.add(number, number == number_of_lateness ? series_of_lateness : number, values_);
+        detector_.add(number, is_lateness ? series_of_lateness : number, values_, -1, has_variance);
         name_outliers(number, what, step.out);
     }
     COLLPROBE_COLD_INLINE void name_outliers(judged_number number, finding_kind what, step_record& out)
