@@ -45,30 +45,25 @@ void draw(row& values, std::mt19937_64& random, double mean = 0, double deviatio
     for (double& x : values) x = normal(random);
 }
 
-TEST_CASE("selection puts the k-th smallest in its place")
+TEST_CASE("the median of the others is known from the middle values")
 {
     std::mt19937_64 random(1);
     for (int trial = 0; trial < 3000; ++trial) {
-        row values(1 + random() % 40);
+        row values(2 + random() % 40);
         const std::uint64_t kinds = 1 + random() % 50; // few kinds: many ties
         for (double& x : values) x = static_cast<double>(random() % kinds);
-        row sorted = values;
-        std::sort(sorted.begin(), sorted.end());
-        const std::size_t n = values.size();
-        const std::size_t k = random() % n;
+        row others = values;
+        std::sort(others.begin(), others.end());
         row work = values;
-        collprobe::detail::select(collprobe::view<double>(work), k);
-        REQUIRE(work[k] == sorted[k]);
+        const collprobe::detail::middle_values middle = collprobe::detail::middle_of(collprobe::view<double>(work));
         REQUIRE(std::is_permutation(work.begin(), work.end(), values.begin()));
 
-        const collprobe::detail::middle_values middle = collprobe::detail::middle_of(collprobe::view<double>(work));
-        if (n < 2) continue;
-        row others = sorted;
-        const double taken = others[k];
-        others.erase(others.begin() + static_cast<std::ptrdiff_t>(k));
+        const std::ptrdiff_t k = static_cast<std::ptrdiff_t>(random() % values.size());
+        const double taken = others[std::size_t(k)];
+        others.erase(others.begin() + k);
         const std::size_t half = others.size() / 2;
         const double expected = others.size() % 2 == 1 ? others[half] : (others[half - 1] + others[half]) / 2;
-        REQUIRE(collprobe::detail::median_without(taken, middle, n) == expected);
+        REQUIRE(collprobe::detail::median_without(taken, middle, values.size()) == expected);
     }
 }
 
@@ -202,20 +197,11 @@ public:
             const double distance = distances[i] = own[i] - middle(others, false);
             const double length = std::fabs(distance);
             double past = from_all(values[i], distance);
-            int whose = r;
-            if (n_ == 2 && from_all(values[1], -distance) > past) past = from_all(values[1], -distance), whose = 1;
+            if (n_ == 2) past = std::max(past, from_all(values[1], -distance));
             if (length > to_name || past > margin) {
                 named.push_back(r);
-                if (past > margin) {
-                    const double value = values[std::size_t(whose)];
-                    if (of.beyond.rank >= 0 && of.beyond.rank != whose && of.steps - of.beyond.step <= window_) {
-                        learn({value, of.beyond.value});
-                        of.beyond.rank = -1;
-                    } else {
-                        of.beyond = {whose, of.steps, value};
-                    }
-                }
                 sum += length > to_name ? to_name : usual;
+                if (past > margin && in_turn(of.beyond, r, of.steps)) learn({values[i], n_ == 2 ? values[1] : values[i]});
             } else {
                 learn({values[i], n_ == 2 ? values[1] : values[i]});
                 of.habit[i] += static_cast<float>(weight * distance);
@@ -287,17 +273,11 @@ public:
             const int most = present < 8 ? 1 : present < 40 ? static_cast<int>(present / 4) : 10;
             const bool many = static_cast<int>(found.size()) > most;
             if (many) found = {found[strongest]};
-            const bool again = !of.named.empty() && of.steps - of.named_at <= window_;
-            if (again && (found[0].rank != of.named[0] || (n_ == 2 && of.named.size() == 2))) {
+            if (in_turn(of.named, found[0].rank, of.steps)) {
                 of.learnt.push_back(of.named_out);
                 of.learnt.push_back(strongest_out);
-                of.named.clear();
-            } else {
-                of.named_out = again ? std::max(of.named_out, strongest_out) : strongest_out;
-                if (!again) of.named.clear();
-                of.named.push_back(found[0].rank);
-                of.named_at = of.steps;
             }
+            of.named_out = strongest_out;
             if (n_ == 2 || (many && present > 3)) found[0].rank = -1;
         }
         if (usual_out > -1e30) {
@@ -323,11 +303,7 @@ private:
     };
     struct one_series {
         std::pair<double, double> range{1e300, -1e300}; // of values that were learnt
-        struct {
-            int rank = -1;
-            int step = 0;
-            double value = 0;
-        } beyond;
+        std::vector<std::pair<int, int>> beyond;
         std::vector<float> habit;
         std::vector<int> run;
         float usual = 0;
@@ -338,7 +314,7 @@ private:
     struct one_number {
         std::vector<candidate> candidates;
         row learnt;
-        std::vector<int> named;
+        std::vector<std::pair<int, int>> named; // ranks and steps that are not learnt
         double named_out = 0;
         double seen = 0;
         int added = 0;
@@ -348,8 +324,16 @@ private:
         double limit = 1e300;
         double scale = 0;
         int steps = 0;
-        int named_at = 0;
     };
+    /// Adds a rank and step. Whether two ranks were named within a window, or a pair three times; then it begins anew.
+    bool in_turn(std::vector<std::pair<int, int>>& named, int rank, int step) const
+    {
+        if (!named.empty() && step - named.back().second > window_) named.clear();
+        named.push_back({rank, step});
+        const bool ends = n_ == 2 ? named.size() == 3 : named.front().first != rank;
+        if (ends) named.clear();
+        return ends;
+    }
     static double middle(row values, bool upper)
     {
         std::sort(values.begin(), values.end());

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -34,8 +35,7 @@ COLLPROBE_COLD_INLINE double fisher_z(double cosine) noexcept
 {
     if (!is_finite(cosine)) return detail::not_a_number();
     constexpr double limit = 1 - 0x1p-40;
-    if (cosine > limit) cosine = limit;
-    if (cosine < -limit) cosine = -limit;
+    cosine = std::clamp(cosine, -limit, limit);
     return 0.5 * detail::natural_log((1 + cosine) / (1 - cosine));
 }
 
@@ -48,7 +48,7 @@ inline constexpr std::uint64_t steps_to_new_level = 8;
 inline constexpr double least_limit = 4; ///< in units of the tail
 inline constexpr double least_margin = 0.7; ///< beyond all numbers of a run: twice as large
 inline constexpr double share_of_margin = 0.25; ///< of the stated rate; the limit has the rest
-inline constexpr float not_compared = -1e30f;
+inline constexpr double not_compared = -1e30;
 
 /// How far out is the value that `chance` of the values exceed which exceed 0, from `count` excesses with mean 1 / (1 -
 /// shape): of a generalised Pareto tail; exact on the average over the samples if it is exponential.
@@ -133,7 +133,7 @@ public:
     COLLPROBE_COLD_INLINE void forget(std::size_t series) noexcept
     {
         series_[series] = {};
-        for (std::size_t r = 0; r < work_.size(); ++r) habits_[series * work_.size() + r] = 0;
+        std::fill_n(habits_.begin() + static_cast<std::ptrdiff_t>(series * work_.size()), work_.size(), 0.0F);
     }
 
     COLLPROBE_COLD_INLINE void reset() noexcept
@@ -176,13 +176,23 @@ public:
     }
 
 private:
-    struct value_range {
-        double smallest = 1e300, largest = -1e300;
+    /// The last finding, if it is not learnt yet.
+    struct last_finding {
+        double out = 0;
+        std::int32_t rank = -1;
+        std::uint32_t count = 0; ///< with those of the same rank before it
+        std::uint64_t at = 0; ///< step
 
-        void add(double value) noexcept
+        /// Adds the next one. Whether such findings are usual: of two ranks within a window; of a pair, of which
+        /// nothing tells which rank it is, the third one.
+        bool is_usual(std::int32_t next, std::uint64_t now, bool is_pair) noexcept
         {
-            if (value < smallest) smallest = value;
-            if (value > largest) largest = value;
+            const bool again = rank >= 0 && now - at <= detail::outlier_window;
+            count = again ? count + 1 : 1;
+            const bool usual = again && (next != rank || (is_pair && count == 3));
+            rank = usual ? -1 : next;
+            at = now;
+            return usual;
         }
     };
     struct series_state {
@@ -191,27 +201,24 @@ private:
         float exceeded = 0; ///< distances that `excess` is the mean of
         std::int32_t named = -1; ///< a rank that was named in the last step
         std::uint64_t steps = 0, named_steps = 0, since = 0; ///< in a row in which it was, and the first of these
-        value_range all; ///< values in the run that were learnt
-        double beyond = 0; ///< a value that was named as far beyond them
-        std::int32_t beyond_rank = -1; ///< whose value that is
-        std::uint32_t beyond_at = 0; ///< step of the series
+        double smallest = 1e300, largest = -1e300; ///< of all values that were learnt
+        last_finding beyond; ///< these
     };
     struct number_state {
         double quantile = 0, scale = 0, shape = 0, seen = 0, limit = 1e300; ///< of the tail of the window
         double compared = 0, usually_compared = 0; ///< distances in this step; on average
         std::uint32_t added = 0, series = 1; ///< in this step; at most in a step before
-        float farthest = 0; ///< of all that was learnt in the run
-        float named_out = 0; ///< of the last steps with a named rank, that are not learnt yet
-        std::int32_t named = -1, named_steps = 0; ///< a rank of these steps; their number
-        std::uint64_t steps = 0, named_at = 0, learnt = 0; ///< `learnt`: steps that the window was written with
+        double farthest = 0; ///< of all that was learnt in the run
+        last_finding named;
+        std::uint64_t steps = 0, learnt = 0; ///< `learnt`: steps that the window was written with
         float window[detail::outlier_window] = {}; ///< by step: the largest `out`
     };
     /// Of a rank and number in this step: the series in which it is farthest beyond all numbers of the run, or out, in
     /// units of the series' tail.
     struct candidate {
         double distance = 0, expected = 0, seen = 0;
-        float out = -1e30f, beyond = -1e30f; ///< the largest
-        float usual = 0, excess = 0;
+        double out = detail::not_compared, beyond = detail::not_compared; ///< the largest
+        double usual = 0, excess = 0;
         std::uint32_t steps = 0; ///< of the series, before this one
         int call = -1;
         std::uint64_t level_since = 0; ///< 1 more than the step; 0 if it is no new level
@@ -234,45 +241,13 @@ private:
     COLLPROBE_COLD_INLINE double margin_after(std::uint64_t steps, const number_state& of) const noexcept
     {
         const double chance = detail::share_of_margin * stated_ / static_cast<double>(numbers_.size()) / of.series;
-        const double margin = -0.5 * detail::natural_log(chance * static_cast<double>(steps + 1));
-        return margin > detail::least_margin ? margin : detail::least_margin;
+        return std::max(detail::least_margin, -0.5 * detail::natural_log(chance * static_cast<double>(steps + 1)));
     }
 
-    static void learn(number_state& of, float out) noexcept
+    static void learn(number_state& of, double out) noexcept
     {
-        of.window[of.learnt++ % detail::outlier_window] = out;
-        if (out > of.farthest) of.farthest = out;
-    }
-
-    COLLPROBE_COLD_INLINE void learn_from_named(number_state& of, int rank, float out) const noexcept
-    {
-        const bool again = of.named >= 0 && of.steps - of.named_at <= detail::outlier_window;
-        // Of a pair nothing tells which rank it is: the third time.
-        if (again && (rank != of.named || (ranks_ == 2 && of.named_steps == 2))) {
-            learn(of, of.named_out);
-            learn(of, out);
-            of.named = -1;
-            return;
-        }
-        of.named_out = again && of.named_out > out ? of.named_out : out;
-        of.named_steps = again ? of.named_steps + 1 : 1;
-        of.named = rank;
-        of.named_at = of.steps;
-    }
-
-    /// Of a value that was named as far beyond the others in the run.
-    static void learn_from_beyond(series_state& of, std::int32_t rank, double value) noexcept
-    {
-        const auto now = static_cast<std::uint32_t>(of.steps);
-        const bool again = of.beyond_rank >= 0 && now - of.beyond_at <= detail::outlier_window;
-        const bool is_usual = again && of.beyond_rank != rank;
-        if (is_usual) {
-            of.all.add(of.beyond);
-            of.all.add(value);
-        }
-        of.beyond_rank = is_usual ? -1 : rank;
-        of.beyond_at = now;
-        of.beyond = value;
+        of.window[of.learnt++ % detail::outlier_window] = static_cast<float>(out);
+        of.farthest = std::max(of.farthest, out);
     }
 
     void fit(number_state& of);
@@ -306,12 +281,10 @@ inline void outlier_detector::add(
     if (finite < 3 && !(is_pair && finite == 2)) return;
     const detail::middle_values middle = detail::middle_of(view<double>(work_.data(), finite));
 
-    const double magnitude = detail::absolute(middle.at);
-    const double least = 0x1p-22 * (magnitude > 1 ? magnitude : 1); // less is rounding
-    const double usual = of.usual > least ? of.usual : least;
+    const double least = 0x1p-22 * std::max(1.0, detail::absolute(middle.at)); // less is rounding
+    const double usual = std::max<double>(of.usual, least);
     // An exponential tail would exceed twice the mean by the mean. As if that had been seen 8 times.
-    const double measured = (of.exceeded * of.excess + 8 * usual) / (of.exceeded + 8);
-    const double excess = measured > least ? measured : least;
+    const double excess = std::max((of.exceeded * of.excess + 8 * usual) / (of.exceeded + 8), least);
     const bool is_settled = of.steps >= detail::steps_to_settle;
     const double to_name = is_settled ? 2 * usual + of_number.limit * excess : 1e300;
     const double margin = is_settled && has_variance ? margin_after(of.steps, of_number) : 1e300;
@@ -320,16 +293,14 @@ inline void outlier_detector::add(
         distances_[r] = is_finite(values[r])
             ? without_habit_[r] - detail::median_without(without_habit_[r], middle, finite) : detail::not_a_number();
     }
-    const auto beyond_all = [&, this, all = of.all](std::size_t r) { // and the others
-        const double past = distances_[r] > 0 ? values[r] - all.largest : all.smallest - values[r];
-        const double length = detail::absolute(distances_[r]);
-        return past < length ? past : length;
-    };
-    const auto farthest_beyond = [&](std::size_t r) { // the rank
-        return is_pair && beyond_all(1) > beyond_all(0) ? std::size_t{1} : r;
+    const auto beyond_all = [&, this, smallest = of.smallest, largest = of.largest](std::size_t r) { // and the others
+        const auto past = [&, this](std::size_t i) {
+            return distances_[i] > 0 ? values[i] - largest : smallest - values[i];
+        };
+        return std::min(detail::absolute(distances_[r]), is_pair ? std::max(past(0), past(1)) : past(r));
     };
     const auto is_out = [&, this](std::size_t r) {
-        return detail::absolute(distances_[r]) > to_name || beyond_all(farthest_beyond(r)) > margin;
+        return detail::absolute(distances_[r]) > to_name || beyond_all(r) > margin;
     };
 
     double sum = 0;
@@ -340,11 +311,11 @@ inline void outlier_detector::add(
     for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
         if (!is_finite(values[r])) continue;
         const double length = detail::absolute(distances_[r]);
-        const std::size_t other = farthest_beyond(r);
-        const double past = beyond_all(other);
+        const double beyond = beyond_all(r) - margin;
+        bool teaches = true;
         if (is_out(r)) {
             sum += length > to_name ? to_name : usual;
-            if (past > margin) learn_from_beyond(of, static_cast<std::int32_t>(other), values[other]);
+            teaches = beyond > 0 && of.beyond.is_usual(static_cast<std::int32_t>(r), of.steps, is_pair);
             if (named == n || static_cast<std::int32_t>(r) == of.named) named = r;
         } else {
             sum += length;
@@ -353,23 +324,22 @@ inline void outlier_detector::add(
                 excesses += length - 2 * usual;
                 ++exceeding;
             }
-            of.all.add(values[r]);
-            if (is_pair) of.all.add(values[1]);
+        }
+        for (const double value : {values[r], values[is_pair ? 1 : r]}) {
+            if (!teaches) break;
+            of.smallest = std::min(of.smallest, value);
+            of.largest = std::max(of.largest, value);
         }
         if (!is_settled) continue;
         candidate& one = candidates[r];
-        const float out = static_cast<float>((length - 2 * usual) / excess);
-        const float beyond = static_cast<float>(past - margin);
-        const double limit = of_number.limit;
-        const float farther = one.beyond > beyond ? one.beyond : beyond;
-        const bool is_by_all = !(out > limit || one.out > limit) && farther > 0;
-        if (is_by_all ? beyond > one.beyond : out > one.out) {
-            one = {distances_[r], values[r] - distances_[r], length - past, one.out, one.beyond,
-                static_cast<float>(usual), static_cast<float>(excess), static_cast<std::uint32_t>(of.steps - 1), call,
-                0};
+        const double out = (length - 2 * usual) / excess;
+        const bool is_over_limit = std::max(one.out, out) > of_number.limit;
+        if (!is_over_limit && std::max(one.beyond, beyond) > 0 ? beyond > one.beyond : out > one.out) {
+            one = {distances_[r], values[r] - distances_[r], length - beyond - margin, one.out, one.beyond, usual,
+                excess, static_cast<std::uint32_t>(of.steps - 1), call, 0};
         }
-        if (out > one.out) one.out = out;
-        one.beyond = farther;
+        one.out = std::max(one.out, out);
+        one.beyond = std::max(one.beyond, beyond);
     }
     const double compared = is_pair ? 1 : static_cast<double>(finite);
     of.usual += static_cast<float>(weight * (sum / compared - of.usual));
@@ -410,8 +380,8 @@ inline view<const outlier> outlier_detector::judge(std::size_t number)
     // Of more numbers than usual the largest is larger.
     const double more = usually > 0 && of.compared > usually ? of.compared / usually : 1;
     const double limit = of.limit + of.scale * detail::natural_log(more);
-    float largest = detail::not_compared; // of those that are not named
-    float largest_named = detail::not_compared;
+    double largest = detail::not_compared; // of those that are not named
+    double largest_named = detail::not_compared;
     std::size_t strongest = 0;
     int present = 0;
     for (std::size_t r = 0; r < work_.size(); ++r) {
@@ -431,7 +401,7 @@ inline view<const outlier> outlier_detector::judge(std::size_t number)
                 seen > 0 ? seen : 0, is_beyond ? rate : stated_,
                 is_out ? static_cast<std::uint32_t>(filled(of)) : one.steps, is_new_level,
                 is_new_level ? one.level_since - 1 : 0};
-            if (!(is_beyond && rate < 1e-3 * stated_) && one.out > of.farthest) of.farthest = one.out;
+            if (!(is_beyond && rate < 1e-3 * stated_)) of.farthest = std::max(of.farthest, one.out);
             if (one.out > largest_named) {
                 largest_named = one.out;
                 strongest = found;
@@ -448,7 +418,11 @@ inline view<const outlier> outlier_detector::judge(std::size_t number)
             found_[0] = found_[strongest];
             found = 1;
         }
-        learn_from_named(of, found_[0].rank, largest_named);
+        if (of.named.is_usual(found_[0].rank, of.steps, ranks_ == 2)) {
+            learn(of, of.named.out);
+            learn(of, largest_named);
+        }
+        of.named.out = largest_named;
         // Of three ranks, one that is far off draws the other two towards it by half, and is named.
         if (ranks_ == 2 || (are_many && present > 3)) found_[0].rank = -1;
     }
@@ -467,25 +441,25 @@ inline void outlier_detector::fit(number_state& of)
     if (steps < detail::steps_to_settle) return;
     for (std::size_t i = 0; i < steps; ++i) sorted_[i] = of.window[i];
     const std::size_t count = steps / 4;
-    detail::select(view<float>(sorted_.data(), steps), steps - count - 1);
-    of.quantile = of.seen = sorted_[steps - count - 1];
+    const auto quantile = sorted_.begin() + static_cast<std::ptrdiff_t>(steps - count - 1);
+    std::nth_element(sorted_.begin(), quantile, sorted_.begin() + static_cast<std::ptrdiff_t>(steps));
+    of.quantile = of.seen = *quantile;
     double mean = 0;
     double squares = 0;
     for (std::size_t i = steps - count; i < steps; ++i) {
         const double excess = sorted_[i] - of.quantile;
         mean += excess / static_cast<double>(count);
         squares += excess * excess / static_cast<double>(count);
-        if (sorted_[i] > of.seen) of.seen = sorted_[i];
+        of.seen = std::max<double>(of.seen, sorted_[i]);
     }
     // By moments, less half of the deviation of such a shape.
     const double variance = squares - mean * mean;
     const double shape = variance > 0
         ? 0.5 * (1 - mean * mean / variance) - 0.5 / detail::square_root(static_cast<double>(count)) : 0;
-    of.shape = shape > 0 ? shape < 0.5 ? shape : 0.5 : 0;
+    of.shape = std::clamp(shape, 0.0, 0.5);
     of.scale = mean * (1 - of.shape) + 1e-6;
     of.limit = of.quantile + of.scale * detail::tail_quantile(stated_chance(of), static_cast<int>(count), of.shape);
-    if (of.limit < of.seen) of.limit = of.seen;
-    if (of.limit < detail::least_limit) of.limit = detail::least_limit;
+    of.limit = std::max({of.limit, of.seen, detail::least_limit});
 }
 
 } // namespace collprobe
