@@ -217,7 +217,7 @@ public:
             memory_->tools.lanes.join(stream, where);
             to.own.join_pieces(form_, stream, to.outgrown, where);
             memory_->tools.exchange.make_room(ended.room(), to.outgrown, stream, where);
-            const detail::replay_ticket numbers{step, memory_->ring.next_serial(), memory_->ring.lost_ago(), nullptr};
+            const detail::replay_ticket numbers = this->ticket_of(step, memory_->ring, nullptr);
             const view<unsigned char> report = exchange(seen, numbers, nullptr, stream, where);
             device::copy(stream, view<const unsigned char>(report),
                 judged_.report_of(ended, to.host.data()).used(ended.has_gram), where);
@@ -289,8 +289,8 @@ public:
             detail::enqueue_marked(work.replayed, stream, [&, this] {
                 if (work.replayed.recorded()) stream.wait(work.replayed, where);
                 if (to.done.recorded()) stream.wait(to.done, where);
-                memory_->captured.launch(work,
-                    {step, memory_->ring.next_serial(), memory_->ring.lost_ago(), to.host.data()}, stream, launch);
+                memory_->captured.launch(
+                    work, this->ticket_of(step, memory_->ring, to.host.data()), stream, launch);
             });
         } catch (...) { // what was enqueued before may write the report
             to.done = work.replayed;
