@@ -32,7 +32,10 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// host. README.md has the costs of options.
 template <communicator Comm, class... Parts>
 class probed : public detail::probe_core<Comm, Parts...> {
-    static_assert((step_part<Parts> && ...), "a part needs a type entry of whole 8-byte words: step/part.hpp");
+    static_assert((detail::is_words<typename Parts::entry> && ...),
+        "a part needs a type entry of whole 8-byte words: step/part.hpp");
+    static_assert((step_part<Parts> && ...), "a part with a type summary, of whole 8-byte words, needs a static "
+        "summarize(entry) and judge_summary(summaries, record): step/README.md");
     template <class, class>
     friend class c::probe_of;
     using core = detail::probe_core<Comm, Parts...>;
@@ -374,7 +377,7 @@ public:
     std::uint64_t dropped_steps() const noexcept { return judged_.unread.dropped(); }
 };
 
-template <communicator Comm, step_part... Parts>
+template <communicator Comm, class... Parts>
 probed(Comm, probe_options, Parts...) -> probed<Comm, Parts...>;
 
 } // namespace collprobe
