@@ -176,8 +176,7 @@ public:
     }
 
 private:
-    /// The last finding, if it is not learnt yet.
-    struct last_finding {
+    struct last_finding { ///< that is not learnt yet
         double out = 0;
         std::int32_t rank = -1;
         std::uint32_t count = 0; ///< with those of the same rank before it
@@ -201,14 +200,14 @@ private:
         float exceeded = 0; ///< distances that `excess` is the mean of
         std::int32_t named = -1; ///< a rank that was named in the last step
         std::uint64_t steps = 0, named_steps = 0, since = 0; ///< in a row in which it was, and the first of these
-        double smallest = 1e300, largest = -1e300; ///< of all values that were learnt
-        last_finding beyond; ///< these
+        double smallest = 1e300, largest = -1e300; ///< of all values that were not named
     };
     struct number_state {
         double quantile = 0, scale = 0, shape = 0, seen = 0, limit = 1e300; ///< of the tail of the window
         double compared = 0, usually_compared = 0; ///< distances in this step; on average
         std::uint32_t added = 0, series = 1; ///< in this step; at most in a step before
         double farthest = 0; ///< of all that was learnt in the run
+        double beyond[2] = {}; ///< by which a learnt value was below, or above, all before it and the others
         last_finding named;
         std::uint64_t steps = 0, learnt = 0; ///< `learnt`: steps that the window was written with
         float window[detail::outlier_window] = {}; ///< by step: the largest `out`
@@ -299,8 +298,11 @@ inline void outlier_detector::add(
         };
         return std::min(detail::absolute(distances_[r]), is_pair ? std::max(past(0), past(1)) : past(r));
     };
+    const auto beyond_limit = [&, this](std::size_t r) {
+        return std::max(margin, of_number.beyond[distances_[r] > 0]);
+    };
     const auto is_out = [&, this](std::size_t r) {
-        return detail::absolute(distances_[r]) > to_name || beyond_all(r) > margin;
+        return detail::absolute(distances_[r]) > to_name || beyond_all(r) > beyond_limit(r);
     };
 
     double sum = 0;
@@ -311,11 +313,10 @@ inline void outlier_detector::add(
     for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
         if (!is_finite(values[r])) continue;
         const double length = detail::absolute(distances_[r]);
-        const double beyond = beyond_all(r) - margin;
-        bool teaches = true;
+        const double past = beyond_all(r);
+        const double beyond = past - beyond_limit(r);
         if (is_out(r)) {
             sum += length > to_name ? to_name : usual;
-            teaches = beyond > 0 && of.beyond.is_usual(static_cast<std::int32_t>(r), of.steps, is_pair);
             if (named == n || static_cast<std::int32_t>(r) == of.named) named = r;
         } else {
             sum += length;
@@ -324,18 +325,19 @@ inline void outlier_detector::add(
                 excesses += length - 2 * usual;
                 ++exceeding;
             }
-        }
-        for (const double value : {values[r], values[is_pair ? 1 : r]}) {
-            if (!teaches) break;
-            of.smallest = std::min(of.smallest, value);
-            of.largest = std::max(of.largest, value);
+            for (const double value : {values[r], values[is_pair ? 1 : r]}) {
+                of.smallest = std::min(of.smallest, value);
+                of.largest = std::max(of.largest, value);
+            }
+            double& known = of_number.beyond[distances_[r] > 0];
+            if (margin < 1e300) known = std::max(known, past);
         }
         if (!is_settled) continue;
         candidate& one = candidates[r];
         const double out = (length - 2 * usual) / excess;
         const bool is_over_limit = std::max(one.out, out) > of_number.limit;
         if (!is_over_limit && std::max(one.beyond, beyond) > 0 ? beyond > one.beyond : out > one.out) {
-            one = {distances_[r], values[r] - distances_[r], length - beyond - margin, one.out, one.beyond, usual,
+            one = {distances_[r], values[r] - distances_[r], length - past, one.out, one.beyond, usual,
                 excess, static_cast<std::uint32_t>(of.steps - 1), call, 0};
         }
         one.out = std::max(one.out, out);
@@ -382,6 +384,7 @@ inline view<const outlier> outlier_detector::judge(std::size_t number)
     const double limit = of.limit + of.scale * detail::natural_log(more);
     double largest = detail::not_compared; // of those that are not named
     double largest_named = detail::not_compared;
+    double beyond[2] = {}; // as the number's, of those that are named
     std::size_t strongest = 0;
     int present = 0;
     for (std::size_t r = 0; r < work_.size(); ++r) {
@@ -401,6 +404,8 @@ inline view<const outlier> outlier_detector::judge(std::size_t number)
                 seen > 0 ? seen : 0, is_beyond ? rate : stated_,
                 is_out ? static_cast<std::uint32_t>(filled(of)) : one.steps, is_new_level,
                 is_new_level ? one.level_since - 1 : 0};
+            double& past = beyond[one.distance > 0];
+            if (one.beyond > 0) past = std::max(past, detail::absolute(one.distance) - one.seen);
             if (!(is_beyond && rate < 1e-3 * stated_)) of.farthest = std::max(of.farthest, one.out);
             if (one.out > largest_named) {
                 largest_named = one.out;
@@ -421,6 +426,7 @@ inline view<const outlier> outlier_detector::judge(std::size_t number)
         if (of.named.is_usual(found_[0].rank, of.steps, ranks_ == 2)) {
             learn(of, of.named.out);
             learn(of, largest_named);
+            for (const int side : {0, 1}) of.beyond[side] = std::max(of.beyond[side], beyond[side]);
         }
         of.named.out = largest_named;
         // Of three ranks, one that is far off draws the other two towards it by half, and is named.
