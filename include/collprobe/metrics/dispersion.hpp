@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -38,15 +39,13 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
             result.maximum = x;
             result.maximum_rank = static_cast<int>(r);
         }
-        if (absolute(x) > largest) largest = absolute(x);
+        largest = std::max(largest, absolute(x));
         ++result.finite;
     }
     if (result.finite == 0) return result;
 
     // A power of two brings the values near 1, so that their squares neither overflow nor vanish.
-    int exponent = binary_exponent(largest);
-    if (exponent > 1022) exponent = 1022;
-    if (exponent < -1022) exponent = -1022;
+    const int exponent = std::clamp(binary_exponent(largest), -1022, 1022);
     const double down = power_of_two(-exponent);
     const double up = power_of_two(exponent);
 
@@ -69,9 +68,7 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
         squares += w * distance * distance;
         rest += w * distance;
     }
-    squares -= rest * (rest / total);
-    if (squares < 0) squares = 0;
-
+    squares = std::max(0.0, squares - rest * (rest / total));
     const double deviation = square_root(squares / total);
     result.mean = mean * up;
     result.std = deviation * up;

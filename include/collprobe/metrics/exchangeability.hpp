@@ -624,10 +624,8 @@ inline void exchangeability_watch::remember_places(metric_state& of, persistence
     const std::size_t left_out = active < 8 ? 1 : active / 4;
     if (memory.steps < 64 || of.judged % 8 == 0) { // later it changes slowly
         for (std::size_t i = 0; i < active; ++i) work_[i] = static_cast<double>(of.kept[order_[i]].steadiness);
-        std::nth_element(work_.begin(), work_.begin() + static_cast<std::ptrdiff_t>(active - left_out),
-            work_.begin() + static_cast<std::ptrdiff_t>(active));
-        double next = work_[0];
-        for (std::size_t i = 1; i < active - left_out; ++i) next = work_[i] > next ? work_[i] : next;
+        std::nth_element(work_.data(), work_.data() + active - left_out, work_.data() + active);
+        const double next = *std::max_element(work_.data(), work_.data() + active - left_out);
         memory.steadiest = 0.5 * (work_[active - left_out] + next);
     }
     const double middle = 0.5 * static_cast<double>(active - 1);

@@ -133,7 +133,7 @@ public:
     COLLPROBE_COLD_INLINE void forget(std::size_t series) noexcept
     {
         series_[series] = {};
-        std::fill_n(habits_.begin() + static_cast<std::ptrdiff_t>(series * work_.size()), work_.size(), 0.0F);
+        std::fill_n(habits_.data() + series * work_.size(), work_.size(), 0.0F);
     }
 
     COLLPROBE_COLD_INLINE void reset() noexcept
@@ -447,9 +447,8 @@ inline void outlier_detector::fit(number_state& of)
     if (steps < detail::steps_to_settle) return;
     for (std::size_t i = 0; i < steps; ++i) sorted_[i] = of.window[i];
     const std::size_t count = steps / 4;
-    const auto quantile = sorted_.begin() + static_cast<std::ptrdiff_t>(steps - count - 1);
-    std::nth_element(sorted_.begin(), quantile, sorted_.begin() + static_cast<std::ptrdiff_t>(steps));
-    of.quantile = of.seen = *quantile;
+    std::nth_element(sorted_.data(), sorted_.data() + steps - count - 1, sorted_.data() + steps);
+    of.quantile = of.seen = sorted_[steps - count - 1];
     double mean = 0;
     double squares = 0;
     for (std::size_t i = steps - count; i < steps; ++i) {
