@@ -25,8 +25,7 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
         return weights.empty() ? 1.0 : weights[r];
     };
     spread result;
-    double largest = 0;
-    double reference = 0;
+    double largest = 0, reference = 0;
     for (std::size_t r = 0; r < values.size(); ++r) {
         const double x = values[r];
         if (!(weight(r) > 0)) continue;
@@ -50,8 +49,7 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
     const double up = power_of_two(exponent);
 
     // Subtract one of the values first: then equal values give a deviation of exactly zero.
-    double total = 0;
-    double sum = 0;
+    double total = 0, sum = 0;
     for (std::size_t r = 0; r < values.size(); ++r) {
         const double w = weight(r);
         if (!(w > 0)) continue;
@@ -59,8 +57,7 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
         sum += w * (values[r] * down - reference * down);
     }
     const double mean = reference * down + sum / total;
-    double squares = 0;
-    double rest = 0;
+    double squares = 0, rest = 0;
     for (std::size_t r = 0; r < values.size(); ++r) {
         const double w = weight(r);
         if (!(w > 0)) continue;

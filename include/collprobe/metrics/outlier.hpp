@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -305,8 +304,7 @@ inline void outlier_detector::add(
         return detail::absolute(distances_[r]) > to_name || beyond_all(r) > beyond_limit(r);
     };
 
-    double sum = 0;
-    double excesses = 0;
+    double sum = 0, excesses = 0;
     float exceeding = 0;
     std::size_t named = n; // the rank that was named before, if it is again, else the first one
     candidate* const candidates = candidates_.data() + number * n;
@@ -449,8 +447,7 @@ inline void outlier_detector::fit(number_state& of)
     const std::size_t count = steps / 4;
     std::nth_element(sorted_.data(), sorted_.data() + steps - count - 1, sorted_.data() + steps);
     of.quantile = of.seen = sorted_[steps - count - 1];
-    double mean = 0;
-    double squares = 0;
+    double mean = 0, squares = 0;
     for (std::size_t i = steps - count; i < steps; ++i) {
         const double excess = sorted_[i] - of.quantile;
         mean += excess / static_cast<double>(count);

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
-#include <tuple>
 #include <type_traits>
 
 #include <collprobe/comm/communicator.hpp>

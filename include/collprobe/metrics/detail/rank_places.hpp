@@ -176,11 +176,9 @@ private:
     std::vector<double> work_; // the numbers in order, where they are sorted
     std::vector<std::uint16_t> bucket_; // by number
     std::vector<std::uint32_t> before_; // by bucket
-    std::size_t size_ = 0;
-    std::size_t buckets_ = 0;
+    std::size_t size_ = 0, buckets_ = 0;
     double top_ = 0; // the ends of the range, and buckets for each unit of it
-    double bottom_ = 0;
-    double scale_ = 0;
+    double bottom_ = 0, scale_ = 0;
 };
 
 } // namespace collprobe::detail
