@@ -83,7 +83,7 @@ public:
     {
         for (int r = 0; r < ranks_; ++r) {
             unsigned char* const own = bytes() + static_cast<std::size_t>(r) * layout_.bytes(calls_);
-            const detail::step_header header{steps_, 2 + 0.02 * uniform(), 1, detail::not_given(), 0, static_cast<std::uint32_t>(steps_ + 1)};
+            const detail::step_header header{steps_, 2 + 0.02 * uniform(), 1, detail::not_given(), 0, 0, static_cast<std::uint32_t>(steps_ + 1)};
             std::memcpy(own, &header, sizeof(header));
             for (std::size_t c = 0; c < calls_; ++c) {
                 detail::call_entry entry{};

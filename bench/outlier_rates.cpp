@@ -203,9 +203,9 @@ void print_run(const std::string& prefix, int ranks)
     const recorded_run run = read_run(prefix, ranks);
     std::size_t steps = run[0].size();
     for (const std::vector<row>& of : run) steps = std::min(steps, of.size());
-    constexpr double factors[] = {1.5, 2, 3, 5, 10, 20};
-    std::printf("| rate stated | steps | with findings | alarms | gradient of one rank times 1.5 | 2 | 3 | 5 | 10 | 20 |\n");
-    std::printf("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+    constexpr double factors[] = {2, 3, 5, 10, 20, 100, 1000};
+    std::printf("| rate stated | steps | with findings | alarms | gradient of one rank times 2 | 3 | 5 | 10 | 20 | 100 | 1000 |\n");
+    std::printf("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
     for (const double rate : {1e-4, 1e-3, 1e-2}) {
         outlier_detector detector(ranks, 5, rate); // as with the cosine
         long found = 0;

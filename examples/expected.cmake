@@ -25,7 +25,8 @@ set(printed_by_inspect "16384 +4096 +float +6 +ring +24 .float. +5 " "8192 +4096
 set(printed_by_summary_mode "^step 0\nfinding: bucket 0 [^:]*:[0-9]*.: rank 40 sent NaN or infinity .non_finite.: in 1 element\n"
     "\nloss: mean 0.5312, highest 2.5 on rank 9\n$")
 set(printed_by_evidence "^step 20, whole step: rank 2 was unlike the other ranks over many steps .unlike.: its loss was the smallest in 16 steps since step 1. 1 : 160 against chance. damage: in the rank's own data, before the call. [^\n]*\n$")
-set(printed_by_own_part "^step 1, rank 2, weights: 2\nstep 2, rank 2, weights: 2\n$")
+set(printed_by_own_part "^step 1, bucket 0 'weights': rank 2 did not pass a check of the program's own .of_part.: elements that the clip changes: 2\n"
+    "\nstep 2, bucket 0 'weights': rank 2 did not pass [^\n]*\n$")
 set(printed_by_quantised "bucket 0 'embedding': int8 in the node, int4 between nodes, blocks of 128, 43.[0-9]+ dB .*: degenerate_blocks. heavy tails: rotate"
     "bucket 1 'weights': int8 in the node, int4 between nodes, .* noise ratio 0.02[0-9]+, 18.25 % of the bytes: visible\n"
     "bucket 2 'biases': not quantised, because of its small size\nfinding: bucket 0 [^\n]*: rank [0-9] [^\n]*\n$")

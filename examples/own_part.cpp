@@ -51,18 +51,18 @@ public:
     void after(Call&, view<const T>, entry*) const
     {
     }
-    void judge(const part_entries<entry>& entries, const step_record& record)
+    void judge(const part_entries<entry>& entries, step_record& record) const
     {
         for (int call = 0; call < entries.calls(); ++call) {
             for (int rank = 0; rank < entries.ranks(); ++rank) {
                 const std::uint64_t count = entries(call, rank).count;
                 if (count == 0) continue;
-                text += "step " + std::to_string(record.step) + ", rank " + std::to_string(rank) + ", "
-                    + record.calls[static_cast<std::size_t>(call)].site.name + ": " + std::to_string(count) + "\n";
+                record.add({.ranks = {rank}, .call = call, .what = finding_kind::of_part,
+                    .statistic = static_cast<double>(count),
+                    .other = {.site = call_site::named("elements that the clip changes:")}});
             }
         }
     }
-    std::string text;
 
 private:
     double limit_;
@@ -77,7 +77,7 @@ int main(int argc, char** argv)
     local::run(4, [&](local::communicator& world) {
         probed comm{world, {}, clipped(3)};
         host::stream stream;
-        std::vector<float> weights(1000, 0.5f), sum(1000);
+        std::vector<float> weights(1000, 0.5f * static_cast<float>(1 + world.rank())), sum(1000);
         std::vector<int> tokens{world.rank()};
         for (std::uint64_t step = 0; step < 3; ++step) {
             if (step == 1 && world.rank() == 2) weights[7] = weights[9] = -5;
@@ -87,9 +87,11 @@ int main(int argc, char** argv)
             stream.synchronize();
         }
         for (step_record record; comm.poll(record);) {
-            if (world.rank() == 0) reports.put(record);
+            if (world.rank() != 0) continue;
+            reports.put(record);
+            for (const finding& found : record.findings)
+                std::printf("step %d, %s\n", static_cast<int>(record.step), report::describe(found).c_str());
         }
-        if (world.rank() == 0) std::fputs(comm.part<clipped>().text.c_str(), stdout);
     });
     reports.end();
 }

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <collprobe/detail/middle.hpp>
@@ -43,30 +45,25 @@ void draw(row& values, std::mt19937_64& random, double mean = 0, double deviatio
     for (double& x : values) x = normal(random);
 }
 
-TEST_CASE("selection puts the k-th smallest in its place")
+TEST_CASE("the median of the others is known from the middle values")
 {
     std::mt19937_64 random(1);
     for (int trial = 0; trial < 3000; ++trial) {
-        row values(1 + random() % 40);
+        row values(2 + random() % 40);
         const std::uint64_t kinds = 1 + random() % 50; // few kinds: many ties
         for (double& x : values) x = static_cast<double>(random() % kinds);
-        row sorted = values;
-        std::sort(sorted.begin(), sorted.end());
-        const std::size_t n = values.size();
-        const std::size_t k = random() % n;
+        row others = values;
+        std::sort(others.begin(), others.end());
         row work = values;
-        collprobe::detail::select(collprobe::view<double>(work), k);
-        REQUIRE(work[k] == sorted[k]);
+        const collprobe::detail::middle_values middle = collprobe::detail::middle_of(collprobe::view<double>(work));
         REQUIRE(std::is_permutation(work.begin(), work.end(), values.begin()));
 
-        const collprobe::detail::middle_values middle = collprobe::detail::middle_of(collprobe::view<double>(work));
-        if (n < 2) continue;
-        row others = sorted;
-        const double taken = others[k];
-        others.erase(others.begin() + static_cast<std::ptrdiff_t>(k));
+        const std::ptrdiff_t k = static_cast<std::ptrdiff_t>(random() % values.size());
+        const double taken = others[std::size_t(k)];
+        others.erase(others.begin() + k);
         const std::size_t half = others.size() / 2;
         const double expected = others.size() % 2 == 1 ? others[half] : (others[half - 1] + others[half]) / 2;
-        REQUIRE(collprobe::detail::median_without(taken, middle, n) == expected);
+        REQUIRE(collprobe::detail::median_without(taken, middle, values.size()) == expected);
     }
 }
 
@@ -154,6 +151,7 @@ public:
         int call;
         double distance;
         double limit;
+        double seen;
     };
     void add(int number, std::size_t id, const row& values, int call)
     {
@@ -172,6 +170,17 @@ public:
         const bool settled = of.steps >= 16;
         one_number& watched = state_[static_cast<std::size_t>(number)];
         const double to_name = settled ? 2 * usual + watched.limit * scale : 1e300;
+        ++watched.added;
+        // A quarter of the rate is for numbers beyond all before, of a law that falls with the square.
+        const double share = rate_ / 4 / numbers_ / watched.series;
+        const double margin = settled ? std::max(0.7, -std::log(share * (of.steps + 1)) / 2) : 1e300;
+        const auto from_all = [range = of.range](double value, double distance) {
+            return std::min(std::fabs(distance), distance > 0 ? value - range.second : range.first - value);
+        };
+        const auto learn = [&of](std::initializer_list<double> all) {
+            for (const double value : all)
+                of.range = {std::min(of.range.first, value), std::max(of.range.second, value)};
+        };
         ++of.steps;
         const double weight = 1.0 / std::min(of.steps, 64);
         double sum = 0;
@@ -187,15 +196,23 @@ public:
                 if (q != r && collprobe::is_finite(own[std::size_t(q)])) others.push_back(own[std::size_t(q)]);
             const double distance = distances[i] = own[i] - middle(others, false);
             const double length = std::fabs(distance);
-            if (length > to_name) {
+            double past = from_all(values[i], distance);
+            if (n_ == 2) past = std::max(past, from_all(values[1], -distance));
+            const double beyond = past - std::max(margin, watched.beyond[distance > 0]);
+            if (length > to_name || beyond > 0) {
                 named.push_back(r);
-                sum += to_name;
+                sum += length > to_name ? to_name : usual;
             } else {
+                learn({values[i], n_ == 2 ? values[1] : values[i]});
+                if (settled) watched.beyond[distance > 0] = std::max(watched.beyond[distance > 0], past);
                 of.habit[i] += static_cast<float>(weight * distance);
                 sum += length;
                 if (length > 2 * usual) over += length - 2 * usual, ++overs;
             }
-            if (settled) watched.candidates.push_back({r, call, distance, (length - 2 * usual) / scale, usual, scale});
+            if (settled) {
+                watched.candidates.push_back(
+                    {r, call, distance, (length - 2 * usual) / scale, usual, scale, beyond, length - past});
+            }
         }
         const double compared = n_ == 2 ? 1.0 : static_cast<double>(finite.size());
         of.usual += static_cast<float>(weight * (sum / compared - of.usual));
@@ -219,41 +236,57 @@ public:
     {
         one_number& of = state_[static_cast<std::size_t>(number)];
         std::vector<verdict> found;
+        of.series = std::max(of.series, of.added);
+        of.added = 0;
         if (of.candidates.empty()) return found;
         ++of.steps;
         const double more = of.usually > 0 && of.compared > of.usually ? of.compared / of.usually : 1;
         const double limit = of.limit + of.scale * std::log(more);
-        std::vector<candidate> best;
-        for (int r = 0; r < n_; ++r) {
-            const candidate* largest = nullptr;
-            for (const candidate& one : of.candidates)
-                if (one.rank == r && (largest == nullptr || one.out > largest->out)) largest = &one;
-            if (largest != nullptr) best.push_back(*largest);
-        }
         double usual_out = -1e30;
-        const candidate* strongest = nullptr;
-        for (const candidate& one : best) {
-            if (one.out > limit) {
-                found.push_back({one.rank, one.call, one.distance, 2 * one.usual + limit * one.scale});
-                if (strongest == nullptr || one.out > strongest->out) strongest = &one;
-            } else usual_out = std::max(usual_out, one.out);
-        }
-        if (strongest != nullptr) {
-            const int most = best.size() < 8 ? 1 : best.size() < 40 ? static_cast<int>(best.size() / 4) : 10;
-            const bool many = static_cast<int>(found.size()) > most;
-            if (many) found = {{strongest->rank, strongest->call, strongest->distance, 2 * strongest->usual + limit * strongest->scale}};
-            const bool again = !of.named.empty() && of.steps - of.named_at <= window_;
-            if (again && (found[0].rank != of.named[0] || (n_ == 2 && of.named.size() == 2))) {
-                of.learnt.push_back(of.named_out);
-                of.learnt.push_back(strongest->out);
-                of.named.clear();
+        double strongest_out = -1e30;
+        double beyond[2] = {};
+        std::size_t strongest = 0;
+        std::size_t present = 0;
+        for (int r = 0; r < n_; ++r) {
+            const auto farthest = [&](double candidate::*measure) {
+                const candidate* largest = nullptr;
+                for (const candidate& one : of.candidates)
+                    if (one.rank == r && (largest == nullptr || one.*measure > largest->*measure)) largest = &one;
+                return largest;
+            };
+            const candidate* const out = farthest(&candidate::out);
+            if (out == nullptr) continue;
+            ++present;
+            const candidate* const past = farthest(&candidate::beyond);
+            if (out->out > limit) {
+                found.push_back({r, out->call, out->distance, 2 * out->usual + limit * out->scale,
+                    std::max(0.0, 2 * out->usual + of.seen * out->scale)});
+            } else if (past->beyond > 0) {
+                const candidate& of_call = out->out > of.limit ? *out : *past;
+                found.push_back({r, of_call.call, of_call.distance,
+                    std::fabs(of_call.distance) - past->beyond, std::max(0.0, of_call.seen)});
             } else {
-                of.named_out = again ? std::max(of.named_out, strongest->out) : strongest->out;
-                if (!again) of.named.clear();
-                of.named.push_back(found[0].rank);
-                of.named_at = of.steps;
+                usual_out = std::max(usual_out, out->out);
+                continue;
             }
-            if (n_ == 2 || (many && best.size() > 3)) found[0].rank = -1;
+            if (past->beyond > 0) {
+                const candidate& of_call = out->out > of.limit ? *out : *past;
+                double& most = beyond[of_call.distance > 0];
+                most = std::max(most, std::fabs(of_call.distance) - of_call.seen);
+            }
+            if (out->out > strongest_out) strongest = found.size() - 1, strongest_out = out->out;
+        }
+        if (!found.empty()) {
+            const int most = present < 8 ? 1 : present < 40 ? static_cast<int>(present / 4) : 10;
+            const bool many = static_cast<int>(found.size()) > most;
+            if (many) found = {found[strongest]};
+            if (in_turn(of.named, found[0].rank, of.steps)) {
+                of.learnt.push_back(of.named_out);
+                of.learnt.push_back(strongest_out);
+                for (const int side : {0, 1}) of.beyond[side] = std::max(of.beyond[side], beyond[side]);
+            }
+            of.named_out = strongest_out;
+            if (n_ == 2 || (many && present > 3)) found[0].rank = -1;
         }
         if (usual_out > -1e30) {
             of.learnt.push_back(usual_out);
@@ -273,8 +306,11 @@ private:
         double out;
         double usual;
         double scale;
+        double beyond;
+        double seen;
     };
     struct one_series {
+        std::pair<double, double> range{1e300, -1e300}; // of values that were learnt
         std::vector<float> habit;
         std::vector<int> run;
         float usual = 0;
@@ -285,15 +321,27 @@ private:
     struct one_number {
         std::vector<candidate> candidates;
         row learnt;
-        std::vector<int> named;
+        std::vector<std::pair<int, int>> named; // ranks and steps that are not learnt
         double named_out = 0;
+        double beyond[2] = {}; // by how much numbers were below, or above, all before and the others
+        double seen = 0;
+        int added = 0;
+        int series = 1;
         double usually = 0;
         double compared = 0;
         double limit = 1e300;
         double scale = 0;
         int steps = 0;
-        int named_at = 0;
     };
+    /// Adds a rank and step. Whether two ranks were named within a window, or a pair three times; then it begins anew.
+    bool in_turn(std::vector<std::pair<int, int>>& named, int rank, int step) const
+    {
+        if (!named.empty() && step - named.back().second > window_) named.clear();
+        named.push_back({rank, step});
+        const bool ends = n_ == 2 ? named.size() == 3 : named.front().first != rank;
+        if (ends) named.clear();
+        return ends;
+    }
     static double middle(row values, bool upper)
     {
         std::sort(values.begin(), values.end());
@@ -315,10 +363,11 @@ private:
         }
         const double variance = squares - mean * mean;
         const double shape = std::clamp(0.5 * (1 - mean * mean / variance) - 0.5 / std::sqrt(k), 0.0, 0.5);
-        const double chance = rate_ / numbers_ / ((k + 1) / (static_cast<double>(recent.size()) + 1));
+        const double chance = 0.75 * rate_ / numbers_ / ((k + 1) / (static_cast<double>(recent.size()) + 1));
         const double exponential = k * (std::pow(chance, -1 / k) - 1);
         of.scale = mean * (1 - shape) + 1e-6;
         const double tail = shape > 0 ? std::expm1(shape * exponential) / shape : exponential;
+        of.seen = recent[0];
         of.limit = std::max({4.0, recent[0], recent[count] + of.scale * tail});
     }
 
@@ -347,6 +396,7 @@ TEST_CASE("verdicts are those of the definition, with absent ranks, growing step
                 for (std::size_t r = 0; r < values.size(); ++r)
                     values[r] = 3 + std::sin(0.1 * step) + 0.02 * heavy(random) + 0.1 * std::sin(double(r + id));
                 if (random() % 20 == 0) values[random() % values.size()] += 0.5;
+                if (random() % 400 == 0) values[random() % values.size()] += random() % 2 == 0 ? 3 : -3;
                 if (step % 200 > 150) values[0] += 0.7; // a new level
                 if (step % 400 > 380)
                     for (std::size_t r = 0; r < values.size() / 2; ++r) values[r] -= 1; // too many
@@ -367,6 +417,7 @@ TEST_CASE("verdicts are those of the definition, with absent ranks, growing step
                     REQUIRE(verdicts[i].call == expected[i].call);
                     REQUIRE(near(verdicts[i].distance, expected[i].distance, 1e-5));
                     REQUIRE(near(verdicts[i].limit, expected[i].limit, 1e-4));
+                    REQUIRE(std::fabs(verdicts[i].seen - expected[i].seen) <= 1e-4 * (1 + expected[i].seen));
                 }
             }
         }
@@ -395,6 +446,8 @@ double laplace(std::mt19937_64& random)
     return random() % 2 == 0 ? x : -x;
 }
 double student_3(std::mt19937_64& random) { return std::student_t_distribution<double>(3)(random); }
+double student_2(std::mt19937_64& random) { return std::student_t_distribution<double>(2)(random); }
+double lognormal(std::mt19937_64& random) { return std::exp(0.8 * gaussian(random)) - std::exp(0.32); }
 
 std::vector<outlier> judge(outlier_detector& detector, const row& values)
 {
@@ -547,7 +600,7 @@ TEST_CASE("a step of many more calls than before names nobody")
         row values(8);
         for (int step = 0; step < 140; ++step) {
             for (std::size_t call = 0; call < (step % 100 < 30 ? 40u : 1u); ++call) {
-                for (double& x : values) x = laplace(random);
+                for (double& x : values) x = 0.3 * laplace(random);
                 detector.add(0, call, values, static_cast<int>(call));
             }
             found += detector.judge(0).size() == 0 || step < 100 ? 0 : 1;
@@ -599,7 +652,9 @@ TEST_CASE("healthy steps have findings at most at the stated rate, and heavier t
         double habit;
         double most; // steps in 10,000 at a rate of 1e-3
     };
-    for (const kind& of : {kind{"Gaussian", gaussian, 0, 20}, kind{"habits", gaussian, 0.1, 20}, kind{"exponential", laplace, 0, 20}, kind{"t3", student_3, 0, 60}}) {
+    for (const kind& of : {kind{"Gaussian", gaussian, 0, 20}, kind{"habits", gaussian, 0.1, 20},
+             kind{"exponential", laplace, 0, 20}, kind{"t3", student_3, 0, 60}, kind{"t2", student_2, 0, 60},
+             kind{"lognormal", lognormal, 0, 60}}) {
         for (const int n : {2, 3, 8, 32}) {
             source numbers{std::mt19937_64(11), of.noise, of.habit};
             outlier_detector detector(n, 1, 1e-3);
@@ -614,7 +669,7 @@ TEST_CASE("healthy steps have findings at most at the stated rate, and heavier t
             CAPTURE(of.name);
             CAPTURE(n);
             CHECK(found <= of.most * steps / 10000 + 3);
-            CHECK(alarms == 0);
+            CHECK(alarms <= (of.noise == student_2 ? 1 : 0));
         }
     }
 }
@@ -640,6 +695,13 @@ struct recorded_run {
     double at(std::uint32_t step, int rank, std::uint32_t column) const
     {
         return logarithms[(std::size_t(step) * ranks + std::size_t(rank)) * columns + column] / 2048.0;
+    }
+    /// Logarithm of the norm of a rank's whole gradient.
+    double norm(std::uint32_t step, int rank) const
+    {
+        double squares = 0;
+        for (std::uint32_t column = 1; column < columns; column += 2) squares += std::exp(2 * at(step, rank, column));
+        return 0.5 * std::log(squares);
     }
     /// Judges a step as a probe does; adds `shift` to the numbers of buckets of `who`. Whom it names.
     std::vector<outlier> judge(outlier_detector& detector, std::uint32_t step, int who = -1, double shift = 0) const
@@ -672,7 +734,7 @@ struct recorded_run {
 
 TEST_CASE("in real healthy training findings are no more frequent than twice what is stated, and there is no alarm")
 {
-    for (const char* const name : {"gpt_b2.bin", "lstm_b4.bin"}) {
+    for (const char* const name : {"gpt_b2.bin", "lstm_b4.bin", "digits_b32.bin"}) {
         const recorded_run run(name);
         for (const double rate : {1e-4, 1e-3, 1e-2}) {
             outlier_detector detector(int(run.ranks), 5, rate);
@@ -709,6 +771,91 @@ TEST_CASE("in real training a gradient that is ten times as large is named")
     }
     CHECK(faults == 42);
     CHECK(named >= 38);
+}
+
+TEST_CASE("a gradient a hundred times beyond all that any rank had in the run is named, whatever tail was learnt")
+{
+    // Gradients of the same step differ tenfold in the LSTM, and a hundredfold where digits are learnt by heart.
+    for (const std::string name : {"gpt_b2.bin", "lstm_b4.bin", "digits_b32.bin"}) {
+        const recorded_run run(name);
+        outlier_detector detector(int(run.ranks), 5);
+        double largest = -100;
+        double smallest = 100;
+        for (std::uint32_t step = 0; step < run.steps; ++step) {
+            const bool is_tried = step == 20 || step == 50 || step == 150 || step == 999;
+            for (int who = 0; is_tried && who < int(run.ranks); ++who) {
+                for (const double end : {largest + std::log(101), smallest - std::log(101)}) {
+                    outlier_detector again = detector;
+                    const std::vector<outlier> found = run.judge(again, step, who, end - run.norm(step, who));
+                    CAPTURE(name);
+                    CAPTURE(step);
+                    CAPTURE(end);
+                    CHECK(!found.empty());
+                    for (const outlier& one : found) CHECK(one.rank == who);
+                }
+            }
+            for (int r = 0; r < int(run.ranks); ++r) {
+                largest = std::max(largest, run.norm(step, r));
+                smallest = std::min(smallest, run.norm(step, r));
+            }
+            run.judge(detector, step);
+        }
+    }
+}
+
+TEST_CASE("after heavy-tailed steps a number a hundred times beyond all, or zero, is named")
+{
+    for (const auto noise : {gaussian, laplace, lognormal, student_3, student_2}) {
+        for (const int n : {2, 3, 8}) {
+            source numbers{std::mt19937_64(21), noise};
+            outlier_detector detector(n, 1);
+            row all;
+            for (int step = 0; step <= 1000; ++step) {
+                const row values = numbers(n);
+                if (step == 20 || step == 50 || step == 150 || step == 1000) {
+                    const auto [smallest, largest] = std::minmax_element(all.begin(), all.end());
+                    for (const double fault : {*largest + std::log(100), *smallest - std::log(100), -745.0}) {
+                        outlier_detector again = detector;
+                        row faulty = values;
+                        faulty[1] = fault;
+                        CAPTURE(n);
+                        CAPTURE(step);
+                        CAPTURE(fault);
+                        const std::vector<outlier> found = judge(again, faulty);
+                        REQUIRE(names_only(found, n == 2 ? -1 : 1));
+                        CHECK(found[0].limit < std::fabs(found[0].distance));
+                        CHECK(found[0].seen < found[0].limit);
+                    }
+                }
+                all.insert(all.end(), values.begin(), values.end());
+                judge(detector, values);
+            }
+        }
+    }
+}
+
+TEST_CASE("what is beyond all and named does not teach, and what ranks are beyond all in turn is usual")
+{
+    for (const bool in_turn : {false, true}) {
+        // Ranks differ a hundredfold where their level is low, so that no factor is beyond the learnt limit.
+        source numbers{std::mt19937_64(22), gaussian};
+        outlier_detector detector(8, 1);
+        int named = 0;
+        int wrong = 0;
+        for (int step = 0; step < 700; ++step) {
+            row values = numbers(8);
+            if (step % 3 == 0)
+                for (double& x : values) x -= 6 * std::fabs(gaussian(numbers.random));
+            const int faulty = step > 300 && step % 21 == 1 ? in_turn ? step / 21 % 8 : 5 : -1;
+            if (faulty >= 0) values[std::size_t(faulty)] += 5;
+            const std::vector<outlier> found = judge(detector, values);
+            if (faulty >= 0) named += names_only(found, faulty) ? 1 : 0;
+            else wrong += found.empty() ? 0 : 1;
+        }
+        CAPTURE(in_turn);
+        CHECK((in_turn ? named <= 6 : named == 19));
+        CHECK(wrong == 0);
+    }
 }
 
 TEST_CASE("a saved state goes on bit for bit, and that of others is refused")

@@ -171,7 +171,7 @@ TEST_CASE("every check is described with rank and bucket")
              finding_kind::gradient_norm, finding_kind::cosine, finding_kind::late, finding_kind::quantisation, finding_kind::codes_differ,
              finding_kind::unlike, finding_kind::weights, finding_kind::largest_magnitude, finding_kind::overflow, finding_kind::zeros,
              finding_kind::call_missing, finding_kind::other_call, finding_kind::value_repeats, finding_kind::norm_differs,
-             finding_kind::unexplained}) {
+             finding_kind::unexplained, finding_kind::of_part}) {
         const std::string text = report::describe({.ranks = {5}, .call = 3, .what = what});
         CHECK(contains(text, "bucket 3: rank 5 "));
         CHECK(contains(text, name(what)));
@@ -190,6 +190,17 @@ TEST_CASE("a call that some ranks have no part in is told where a check names it
     CHECK(!contains(report::step_table(record), "got no result"));
     record.findings = {{.ranks = {1}, .call = 1, .what = finding_kind::result_differs}};
     CHECK(contains(report::step_table(record), "\nnote: bucket 1: 1 rank sent nothing, 2 ranks got no result\n"));
+}
+
+TEST_CASE("what a part finds is told in its own words")
+{
+    finding found{.ranks = {2}, .call = 0, .what = finding_kind::of_part, .statistic = 2, .threshold = 1,
+        .other = {.site = call_site::named("elements that the clip changes:")}};
+    const std::string told = "bucket 0: rank 2 did not pass a check of the program's own (of_part): ";
+    CHECK(report::describe(found) == told + "elements that the clip changes: 2, limit 1");
+    found.other = {};
+    found.threshold = 0;
+    CHECK(report::describe(found) == told + "2");
 }
 
 TEST_CASE("of values that are digests no number is told")

@@ -70,7 +70,7 @@ TEST_CASE("random bytes become text that stays as it is")
 
 TEST_CASE("every finding has a phrase of its own")
 {
-    for (int a = 0; a <= static_cast<int>(finding_kind::unexplained); ++a) {
+    for (int a = 0; a <= static_cast<int>(finding_kind::of_part); ++a) {
         const finding_facts& one = facts_of(static_cast<finding_kind>(a));
         CHECK(std::string(one.name).size() > 3);
         for (int b = 0; b < a; ++b) {
@@ -87,7 +87,7 @@ TEST_CASE("a record's counts are told as integers, whatever they are")
     const double values[] = {detail::not_a_number(), -infinity, -1e300, -1, -0.0, 0, 0.5, 2, 0x1p63, 0x1p64, infinity};
     const std::uint64_t counts[] = {0, 0, 0, 0, 0, 0, 0, 2, std::uint64_t{1} << 63, ~std::uint64_t{0}, ~std::uint64_t{0}};
     for (std::size_t i = 0; i < 11; ++i) CHECK(report::detail::count_of(values[i]) == counts[i]);
-    for (int what = 0; what <= static_cast<int>(finding_kind::unexplained); ++what) {
+    for (int what = 0; what <= static_cast<int>(finding_kind::of_part); ++what) {
         for (const double value : values) {
             finding named{.ranks = {1}, .call = 0, .what = static_cast<finding_kind>(what), .statistic = value};
             named.number = {.value = value, .expected = value};

@@ -38,7 +38,7 @@ void fill(std::vector<float>& send, int rank, std::uint64_t step, std::uint64_t 
 }
 
 /// The message of each rank: the norms of `calls` gradients of 100 elements.
-std::vector<std::uint64_t> messages_of(std::uint64_t step, int ranks, std::size_t calls, std::uint32_t lost_ago)
+std::vector<std::uint64_t> messages_of(std::uint64_t step, int ranks, std::size_t calls, std::uint16_t lost_ago)
 {
     const detail::message_layout layout;
     const std::uint64_t stride = layout.bytes(calls);
@@ -47,7 +47,7 @@ std::vector<std::uint64_t> messages_of(std::uint64_t step, int ranks, std::size_
     for (int r = 0; r < ranks; ++r, at += stride) {
         std::mt19937_64 random(step * 64 + static_cast<std::uint64_t>(r));
         *reinterpret_cast<detail::step_header*>(at)
-            = {step, detail::not_given(), 1, detail::not_given(), lost_ago, static_cast<std::uint32_t>(step)};
+            = {step, detail::not_given(), 1, detail::not_given(), lost_ago, 0, static_cast<std::uint32_t>(step)};
         for (std::size_t c = 0; c < calls; ++c) {
             statistics& input = layout.entry(at, c).input;
             input.count = 100;
@@ -339,7 +339,7 @@ TEST_CASE("what a rank saw before it forgot makes no difference afterwards, also
     for (std::uint64_t step = 1; step <= 120; ++step) {
         const std::size_t count = step == 5 ? 200 : 1 + step % 3;
         const std::uint64_t ago = step > 5 ? step - 5 : 0;
-        const std::vector<std::uint64_t> words = messages_of(step, ranks, count, static_cast<std::uint32_t>(ago));
+        const std::vector<std::uint64_t> words = messages_of(step, ranks, count, static_cast<std::uint16_t>(ago));
         const detail::gathered_step messages(reinterpret_cast<const unsigned char*>(words.data()), ranks, count);
         std::vector<detail::probed_call> calls;
         for (std::size_t c = 0; c < count; ++c) {

@@ -265,7 +265,7 @@ TEST_CASE("a report goes to the block of a launch's ticket; a launch without one
     CHECK_THROWS_AS(steps.find(0, who), error);
 
     std::uint64_t host_block[4] = {};
-    const replay_ticket ticket{.step = 3, .serial = 1, .lost_ago = 0, .host_block = reinterpret_cast<unsigned char*>(host_block)};
+    const replay_ticket ticket{.step = 3, .serial = 1, .lost_ago = 0, .is_crowded = 0, .host_block = reinterpret_cast<unsigned char*>(host_block)};
     CHECK_THROWS_AS(steps.launch(work, ticket, host::stream_ref(stream), [] { throw std::runtime_error("refused"); }),
         std::runtime_error);
     stream.synchronize();
@@ -375,7 +375,7 @@ TEST_CASE("an exchange brings the messages of all ranks, and a summary's means o
                 exchange.make_room(calls, left, stream, {});
                 exchange.run(world, parts, block,
                     {block.message(), block.layout, block.places.data(), false, {.loss = 1.0 + world.rank()},
-                        {40 + step, static_cast<std::uint32_t>(step + 1), 0, nullptr}, nullptr},
+                        {40 + step, static_cast<std::uint32_t>(step + 1), 0, 0, nullptr}, nullptr},
                     stream, {});
                 stream.synchronize();
                 const step_report report = exchange.report(block);

@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/view.hpp>
 
-/// Medians without `<algorithm>`.
+/// Medians.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The values around the middle of a sorted sequence of n: those at n/2 - 1, n/2 and n/2 + 1.
@@ -19,56 +20,17 @@ struct middle_of_sorted {
 };
 using middle_values = middle_of_sorted<double>;
 
-/// Moves the k-th smallest value to place k, smaller values before it and larger values after it. Allocates nothing;
-/// gives the same permutation on all platforms.
-/// Precondition: finite values, k < n.
-/// Cost: O(n) on average.
-template <class T>
-void select(view<T> values, std::size_t k) noexcept
-{
-    const auto swap = [values](std::size_t a, std::size_t b) noexcept {
-        const T kept = values[a];
-        values[a] = values[b];
-        values[b] = kept;
-    };
-    std::size_t low = 0;
-    std::size_t high = values.size() - 1;
-    while (low < high) {
-        const std::size_t middle = low + (high - low) / 2;
-        if (values[middle] < values[low]) swap(middle, low);
-        if (values[high] < values[low]) swap(high, low);
-        if (values[high] < values[middle]) swap(high, middle);
-        const T pivot = values[middle];
-        std::size_t i = low;
-        std::size_t j = high;
-        for (;;) {
-            while (values[i] < pivot) ++i;
-            while (pivot < values[j]) --j;
-            if (i >= j) break;
-            swap(i, j);
-            ++i;
-            --j;
-        }
-        // values[low .. j] <= pivot <= values[j + 1 .. high]; j < high because the pivot was below `high`.
-        if (k <= j) high = j;
-        else low = j + 1;
-    }
-}
-
 /// The middle values. Reorders `values`.
-/// Precondition: at least one value, all finite.
+/// Precondition: at least one value, all finite. Cost: O(n) on average, no allocation.
 template <class T>
 middle_of_sorted<T> middle_of(view<T> values) noexcept
 {
-    const std::size_t k = values.size() / 2;
-    select(values, k);
-    middle_of_sorted<T> result;
-    result.below = result.at = result.above = values[k];
-    for (std::size_t i = 0; i < k; ++i)
-        if (i == 0 || values[i] > result.below) result.below = values[i];
-    for (std::size_t i = k + 1; i < values.size(); ++i)
-        if (i == k + 1 || values[i] < result.above) result.above = values[i];
-    return result;
+    T* const first = values.data();
+    T* const at = first + values.size() / 2;
+    T* const last = first + values.size();
+    std::nth_element(first, at, last);
+    return {at == first ? *at : *std::max_element(first, at), *at,
+        at + 1 == last ? *at : *std::min_element(at + 1, last)};
 }
 
 inline double median_of(const middle_values& middle, std::size_t count) noexcept

@@ -89,8 +89,7 @@ COLLPROBE_HD inline weights_solution solve_weights(
     }
     const double* const of_result = products + packed_place(n, 0);
     for (std::uint64_t r = 0; r < n; ++r) {
-        double weight = 0;
-        double variance = 0;
+        double weight = 0, variance = 0;
         for (std::uint64_t k = r; k < n; ++k) {
             const double each = products[packed_place(k, r)];
             weight += each * of_result[k];
@@ -266,8 +265,7 @@ private:
     }
     void set_common() noexcept
     {
-        double sum = 0;
-        double terms = 0;
+        double sum = 0, terms = 0;
         for (int r = 0; r < ranks_; ++r) {
             if (holds(found_, r) || !is_known(r)) continue;
             const double bound = of_.bounds[static_cast<std::size_t>(r)] + 0x1p-50 * absolute(weight(r));
@@ -310,9 +308,7 @@ COLLPROBE_COLD_INLINE void name_weights(call_weights& of, double rounded_factors
     of.why_not = weights_refusal::none;
     of.common = detail::not_a_number();
     of.ranks.clear();
-    double size = 0;
-    double bound = 0;
-    double known = 0;
+    double size = 0, bound = 0, known = 0;
     bool are_finite = true;
     for (const double each : of.weights) known += is_nan(each) ? 0 : 1;
     for (std::size_t r = 0; r < ranks; ++r) {

@@ -145,8 +145,7 @@ COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direc
         return is_finite(gram[i * ranks + i]) && gram[i * ranks + i] > 0;
     };
 
-    double cosines = 0;
-    double pairs = 0;
+    double cosines = 0, pairs = 0;
     double products = 0; // sum of G_ij over i < j
     double norm_products = 0;
     double differences = 0; // sum of |g_i - g_j|^2 over i < j: n times the error energy
@@ -246,8 +245,7 @@ inline void align_from_sums(view<const double> norms_squared, view<const double>
         if (own > largest) largest = own;
     }
     const double down = scale_to_one(largest);
-    double squares = 0;
-    double norms = 0;
+    double squares = 0, norms = 0;
     double norm_products = 0; // over i < j, summed as such: (sum |g_r|)^2 - q would cancel
     for (const double own : norms_squared) {
         if (!(own > 0)) continue;
@@ -289,9 +287,7 @@ public:
 
 private:
     static constexpr double decay = 0.99;
-    double signal_ = 0;
-    double noise_ = 0;
-    double weight_ = 0;
+    double signal_ = 0, noise_ = 0, weight_ = 0;
 };
 
 } // namespace detail

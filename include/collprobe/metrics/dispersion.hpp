@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -24,8 +25,7 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
         return weights.empty() ? 1.0 : weights[r];
     };
     spread result;
-    double largest = 0;
-    double reference = 0;
+    double largest = 0, reference = 0;
     for (std::size_t r = 0; r < values.size(); ++r) {
         const double x = values[r];
         if (!(weight(r) > 0)) continue;
@@ -38,21 +38,18 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
             result.maximum = x;
             result.maximum_rank = static_cast<int>(r);
         }
-        if (absolute(x) > largest) largest = absolute(x);
+        largest = std::max(largest, absolute(x));
         ++result.finite;
     }
     if (result.finite == 0) return result;
 
     // A power of two brings the values near 1, so that their squares neither overflow nor vanish.
-    int exponent = binary_exponent(largest);
-    if (exponent > 1022) exponent = 1022;
-    if (exponent < -1022) exponent = -1022;
+    const int exponent = std::clamp(binary_exponent(largest), -1022, 1022);
     const double down = power_of_two(-exponent);
     const double up = power_of_two(exponent);
 
     // Subtract one of the values first: then equal values give a deviation of exactly zero.
-    double total = 0;
-    double sum = 0;
+    double total = 0, sum = 0;
     for (std::size_t r = 0; r < values.size(); ++r) {
         const double w = weight(r);
         if (!(w > 0)) continue;
@@ -60,8 +57,7 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
         sum += w * (values[r] * down - reference * down);
     }
     const double mean = reference * down + sum / total;
-    double squares = 0;
-    double rest = 0;
+    double squares = 0, rest = 0;
     for (std::size_t r = 0; r < values.size(); ++r) {
         const double w = weight(r);
         if (!(w > 0)) continue;
@@ -69,9 +65,7 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
         squares += w * distance * distance;
         rest += w * distance;
     }
-    squares -= rest * (rest / total);
-    if (squares < 0) squares = 0;
-
+    squares = std::max(0.0, squares - rest * (rest / total));
     const double deviation = square_root(squares / total);
     result.mean = mean * up;
     result.std = deviation * up;

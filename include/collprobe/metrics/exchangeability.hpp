@@ -3,9 +3,9 @@
 #pragma once
 
 #include <bit>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -74,10 +74,7 @@ struct exchangeability_options {
 
 /// The shares of the error that a number's sides get; 0: that side is not watched.
 struct side_shares {
-    double largest = 0;
-    double smallest = 0;
-    double farthest = 0;
-    double nearest = 0;
+    double largest = 0, smallest = 0, farthest = 0, nearest = 0;
 
     double of(int side) const noexcept
     {
@@ -229,8 +226,7 @@ private:
         std::uint32_t is_extreme; // 1: the rank is in the first eighth
     };
     struct worth {
-        double wealth = 0;
-        double recent = 0;
+        double wealth = 0, recent = 0;
     };
 
     std::size_t count() const noexcept { return static_cast<std::size_t>(ranks_); }
@@ -623,19 +619,13 @@ inline void exchangeability_watch::remember_places(metric_state& of, persistence
     const std::size_t left_out = active < 8 ? 1 : active / 4;
     if (memory.steps < 64 || of.judged % 8 == 0) { // later it changes slowly
         for (std::size_t i = 0; i < active; ++i) work_[i] = static_cast<double>(of.kept[order_[i]].steadiness);
-        detail::select(view<double>(work_.data(), active), active - left_out);
-        double next = work_[0];
-        for (std::size_t i = 1; i < active - left_out; ++i) next = work_[i] > next ? work_[i] : next;
+        std::nth_element(work_.data(), work_.data() + active - left_out, work_.data() + active);
+        const double next = *std::max_element(work_.data(), work_.data() + active - left_out);
         memory.steadiest = 0.5 * (work_[active - left_out] + next);
     }
     const double middle = 0.5 * static_cast<double>(active - 1);
     const double steps = memory.steps < detail::memory_steps ? memory.steps + 1 : memory.steps;
-    double n = 0;
-    double sum_now = 0;
-    double sum_before = 0;
-    double product = 0;
-    double square_now = 0;
-    double square_before = 0;
+    double n = 0, sum_now = 0, sum_before = 0, product = 0, square_now = 0, square_before = 0;
     for (std::size_t i = 0; i < active; ++i) {
         kept_place& kept = of.kept[order_[i]];
         const std::size_t bucket = places_.bucket(i);

@@ -61,8 +61,7 @@ inline call_lateness lateness(view<const double> times_in_call, view<const doubl
     };
     call_lateness result;
     double longest = 0;
-    std::size_t last = 0;
-    std::size_t next = 0;
+    std::size_t last = 0, next = 0;
     for (std::size_t r = 0; r < ranks; ++r) {
         if (!detail::is_duration(times_in_call[r])) continue;
         if (result.present == 0 || later(r, last)) next = std::exchange(last, r);
@@ -132,9 +131,7 @@ private:
     /// A rank in one step: sums over the calls; in the window `time` is its lateness, `before` less that of the others.
     struct sample {
         double time = 0; // NaN by bits: absent
-        double before = 0;
-        double gain = 0;
-        double gain_before = 0;
+        double before = 0, gain = 0, gain_before = 0;
         double is_last = 0; // 1 or 0; in the window only
     };
 

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,8 +34,7 @@ COLLPROBE_COLD_INLINE double fisher_z(double cosine) noexcept
 {
     if (!is_finite(cosine)) return detail::not_a_number();
     constexpr double limit = 1 - 0x1p-40;
-    if (cosine > limit) cosine = limit;
-    if (cosine < -limit) cosine = -limit;
+    cosine = std::clamp(cosine, -limit, limit);
     return 0.5 * detail::natural_log((1 + cosine) / (1 - cosine));
 }
 
@@ -46,7 +45,9 @@ inline constexpr std::uint64_t steps_to_settle = 16; ///< of a series, and of a 
 inline constexpr std::uint64_t habit_steps = 64; ///< that a rank's usual distance is the mean of
 inline constexpr std::uint64_t steps_to_new_level = 8;
 inline constexpr double least_limit = 4; ///< in units of the tail
-inline constexpr float not_compared = -1e30f;
+inline constexpr double least_margin = 0.7; ///< beyond all numbers of a run: twice as large
+inline constexpr double share_of_margin = 0.25; ///< of the stated rate; the limit has the rest
+inline constexpr double not_compared = -1e30;
 
 /// How far out is the value that `chance` of the values exceed which exceed 0, from `count` excesses with mean 1 / (1 -
 /// shape): of a generalised Pareto tail; exact on the average over the samples if it is exponential.
@@ -72,11 +73,11 @@ struct outlier {
     double distance = 0; ///< of the number from `expected`
     double expected = 0; ///< the median of the other ranks, each less its habit, and the habit of this one
     double limit = 0; ///< `distance` is larger than this
-    double seen = 0; ///< the largest such distance in the window
+    double seen = 0; ///< the largest such distance in the window, or the distance of the farthest number of the run
     /// The least rate with which this would be found. Below the one asked for only if the distance is four times as far
     /// out as any before in the run: no tail that is usual makes such distances.
     double false_alarms_per_step = 0;
-    std::uint32_t steps = 0; ///< in the window
+    std::uint32_t steps = 0; ///< in which that was seen
     /// The rank has been named for so many steps in a row that it is not named any more while it stays where it is.
     bool is_new_level = false;
     std::uint64_t since = 0; ///< then: the first of these steps
@@ -88,7 +89,8 @@ struct outlier {
 /// compared with the largest distances of the last 384 steps. Over their upper quarter lies a generalised Pareto
 /// tail; the limit is where a step exceeds it with the stated probability, but beyond all that was seen. No
 /// distribution is assumed. The rate holds for tails up to exponential ones; on the logarithm's scale those are power
-/// laws.
+/// laws. Whatever that tail is, a number is named that lies so far from the others, and from all numbers of any rank in
+/// the run, as it seldom happens with a finite variance: by a factor of 14 after 1,000 steps.
 /// One number may have many series: the norms of the calls of a step are one number, that of the call that is farthest
 /// off in units of its own tail, and have a series for each call.
 /// Nothing is judged in a series' first 16 steps, and in a number's first 16 behind those. What is named does not teach
@@ -110,7 +112,7 @@ public:
         };
         check(ranks >= 1 && numbers >= 1, "at least one rank and one number are watched");
         check(detail::is_rate(false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
-        work_ = without_habit_ = std::vector<double>(static_cast<std::size_t>(ranks));
+        work_ = without_habit_ = distances_ = std::vector<double>(static_cast<std::size_t>(ranks));
         numbers_ = std::vector<number_state>(static_cast<std::size_t>(numbers));
         candidates_ = std::vector<candidate>(numbers_.size() * work_.size());
         sorted_ = std::vector<float>(detail::outlier_window);
@@ -130,7 +132,7 @@ public:
     COLLPROBE_COLD_INLINE void forget(std::size_t series) noexcept
     {
         series_[series] = {};
-        for (std::size_t r = 0; r < work_.size(); ++r) habits_[series * work_.size() + r] = 0;
+        std::fill_n(habits_.data() + series * work_.size(), work_.size(), 0.0F);
     }
 
     COLLPROBE_COLD_INLINE void reset() noexcept
@@ -144,8 +146,10 @@ public:
     void begin_step(std::uint64_t step) noexcept { step_ = step; }
     /// Adds the step's values of one series: `values[r]` belongs to rank r, on its scale. A rank without a finite value
     /// is left out, and nothing is judged with fewer than 3 (of two ranks 2) left. `call`: for the verdict to repeat.
-    /// Precondition: number and series are there; one value for each rank.
-    void add(std::size_t number, std::size_t series, view<const double> values, int call = -1);
+    /// `has_variance`: what the values are logarithms of has one. Precondition: number and series are there; one value
+    /// for each rank.
+    void add(std::size_t number, std::size_t series, view<const double> values, int call = -1,
+        bool has_variance = true);
     /// Judges what has been added of a number in this step. Valid until the next call.
     view<const outlier> judge(std::size_t number);
 
@@ -171,26 +175,49 @@ public:
     }
 
 private:
+    struct last_finding { ///< that is not learnt yet
+        double out = 0;
+        std::int32_t rank = -1;
+        std::uint32_t count = 0; ///< with those of the same rank before it
+        std::uint64_t at = 0; ///< step
+
+        /// Adds the next one. Whether such findings are usual: of two ranks within a window; of a pair, of which
+        /// nothing tells which rank it is, the third one.
+        bool is_usual(std::int32_t next, std::uint64_t now, bool is_pair) noexcept
+        {
+            const bool again = rank >= 0 && now - at <= detail::outlier_window;
+            count = again ? count + 1 : 1;
+            const bool usual = again && (next != rank || (is_pair && count == 3));
+            rank = usual ? -1 : next;
+            at = now;
+            return usual;
+        }
+    };
     struct series_state {
         float usual = 0; ///< mean |distance|
         float excess = 0; ///< mean of what exceeds twice that
         float exceeded = 0; ///< distances that `excess` is the mean of
         std::int32_t named = -1; ///< a rank that was named in the last step
         std::uint64_t steps = 0, named_steps = 0, since = 0; ///< in a row in which it was, and the first of these
+        double smallest = 1e300, largest = -1e300; ///< of all values that were not named
     };
     struct number_state {
         double quantile = 0, scale = 0, shape = 0, seen = 0, limit = 1e300; ///< of the tail of the window
         double compared = 0, usually_compared = 0; ///< distances in this step; on average
-        float farthest = 0; ///< of all that was learnt in the run
-        float named_out = 0; ///< of the last steps with a named rank, that are not learnt yet
-        std::int32_t named = -1, named_steps = 0; ///< a rank of these steps; their number
-        std::uint64_t steps = 0, named_at = 0, learnt = 0; ///< `learnt`: steps that the window was written with
+        std::uint32_t added = 0, series = 1; ///< in this step; at most in a step before
+        double farthest = 0; ///< of all that was learnt in the run
+        double beyond[2] = {}; ///< by which a learnt value was below, or above, all before it and the others
+        last_finding named;
+        std::uint64_t steps = 0, learnt = 0; ///< `learnt`: steps that the window was written with
         float window[detail::outlier_window] = {}; ///< by step: the largest `out`
     };
-    /// Of a rank and number in this step: the series in which it is farthest out, in units of the series' tail.
+    /// Of a rank and number in this step: the series in which it is farthest beyond all numbers of the run, or out, in
+    /// units of the series' tail.
     struct candidate {
-        double distance = 0, expected = 0;
-        float out = -1e30f, usual = 0, excess = 0;
+        double distance = 0, expected = 0, seen = 0;
+        double out = detail::not_compared, beyond = detail::not_compared; ///< the largest
+        double usual = 0, excess = 0;
+        std::uint32_t steps = 0; ///< of the series, before this one
         int call = -1;
         std::uint64_t level_since = 0; ///< 1 more than the step; 0 if it is no new level
     };
@@ -205,29 +232,20 @@ private:
     {
         const double steps = static_cast<double>(filled(of));
         const double exceeding = (static_cast<double>(filled(of) / 4) + 1) / (steps + 1);
-        return stated_ / static_cast<double>(numbers_.size()) / exceeding;
+        return (1 - detail::share_of_margin) * stated_ / static_cast<double>(numbers_.size()) / exceeding;
+    }
+    /// By how much the next number is beyond `steps` steps of healthy ones, if they have a finite variance: with chance
+    /// 1 / (steps + 1) it exceeds all, and e^m times with e^-2m of that.
+    COLLPROBE_COLD_INLINE double margin_after(std::uint64_t steps, const number_state& of) const noexcept
+    {
+        const double chance = detail::share_of_margin * stated_ / static_cast<double>(numbers_.size()) / of.series;
+        return std::max(detail::least_margin, -0.5 * detail::natural_log(chance * static_cast<double>(steps + 1)));
     }
 
-    static void learn(number_state& of, float out) noexcept
+    static void learn(number_state& of, double out) noexcept
     {
-        of.window[of.learnt++ % detail::outlier_window] = out;
-        if (out > of.farthest) of.farthest = out;
-    }
-
-    COLLPROBE_COLD_INLINE void learn_from_named(number_state& of, int rank, float out) const noexcept
-    {
-        const bool again = of.named >= 0 && of.steps - of.named_at <= detail::outlier_window;
-        // Of a pair nothing tells which rank it is: the third time.
-        if (again && (rank != of.named || (ranks_ == 2 && of.named_steps == 2))) {
-            learn(of, of.named_out);
-            learn(of, out);
-            of.named = -1;
-            return;
-        }
-        of.named_out = again && of.named_out > out ? of.named_out : out;
-        of.named_steps = again ? of.named_steps + 1 : 1;
-        of.named = rank;
-        of.named_at = of.steps;
+        of.window[of.learnt++ % detail::outlier_window] = static_cast<float>(out);
+        of.farthest = std::max(of.farthest, out);
     }
 
     void fit(number_state& of);
@@ -239,15 +257,17 @@ private:
     std::vector<float> habits_; ///< by series and rank: what a rank usually has more than the others
     std::vector<number_state> numbers_;
     std::vector<candidate> candidates_; ///< by number and rank
-    std::vector<double> without_habit_, work_; ///< by rank
+    std::vector<double> without_habit_, distances_, work_; ///< by rank
     std::vector<float> sorted_;
     std::vector<outlier> found_;
 };
 
 inline void outlier_detector::add(
-    std::size_t number, std::size_t series, view<const double> values, int call)
+    std::size_t number, std::size_t series, view<const double> values, int call, bool has_variance)
 {
     series_state& of = series_[series];
+    number_state& of_number = numbers_[number];
+    ++of_number.added;
     const std::size_t n = work_.size();
     const bool is_pair = n == 2;
     float* const habits = habits_.data() + series * n;
@@ -259,46 +279,72 @@ inline void outlier_detector::add(
     if (finite < 3 && !(is_pair && finite == 2)) return;
     const detail::middle_values middle = detail::middle_of(view<double>(work_.data(), finite));
 
-    const double magnitude = detail::absolute(middle.at);
-    const double least = 0x1p-22 * (magnitude > 1 ? magnitude : 1); // less is rounding
-    const double usual = of.usual > least ? of.usual : least;
+    const double least = 0x1p-22 * std::max(1.0, detail::absolute(middle.at)); // less is rounding
+    const double usual = std::max<double>(of.usual, least);
     // An exponential tail would exceed twice the mean by the mean. As if that had been seen 8 times.
-    const double measured = (of.exceeded * of.excess + 8 * usual) / (of.exceeded + 8);
-    const double excess = measured > least ? measured : least;
+    const double excess = std::max((of.exceeded * of.excess + 8 * usual) / (of.exceeded + 8), least);
     const bool is_settled = of.steps >= detail::steps_to_settle;
-    const double to_name = is_settled ? 2 * usual + numbers_[number].limit * excess : 1e300;
+    const double to_name = is_settled ? 2 * usual + of_number.limit * excess : 1e300;
+    const double margin = is_settled && has_variance ? margin_after(of.steps, of_number) : 1e300;
     const double weight = 1.0 / static_cast<double>(++of.steps < detail::habit_steps ? of.steps : detail::habit_steps);
+    for (std::size_t r = 0; r < n; ++r) {
+        distances_[r] = is_finite(values[r])
+            ? without_habit_[r] - detail::median_without(without_habit_[r], middle, finite) : detail::not_a_number();
+    }
+    const auto beyond_all = [&, this, smallest = of.smallest, largest = of.largest](std::size_t r) { // and the others
+        const auto past = [&, this](std::size_t i) {
+            return distances_[i] > 0 ? values[i] - largest : smallest - values[i];
+        };
+        return std::min(detail::absolute(distances_[r]), is_pair ? std::max(past(0), past(1)) : past(r));
+    };
+    const auto beyond_limit = [&, this](std::size_t r) {
+        return std::max(margin, of_number.beyond[distances_[r] > 0]);
+    };
+    const auto is_out = [&, this](std::size_t r) {
+        return detail::absolute(distances_[r]) > to_name || beyond_all(r) > beyond_limit(r);
+    };
 
-    double sum = 0;
-    double excesses = 0;
+    double sum = 0, excesses = 0;
     float exceeding = 0;
     std::size_t named = n; // the rank that was named before, if it is again, else the first one
     candidate* const candidates = candidates_.data() + number * n;
     for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
         if (!is_finite(values[r])) continue;
-        const double distance = without_habit_[r] - detail::median_without(without_habit_[r], middle, finite);
-        const double length = detail::absolute(distance);
-        const bool is_named = length > to_name;
-        sum += is_named ? to_name : length;
-        if (is_named) {
+        const double length = detail::absolute(distances_[r]);
+        const double past = beyond_all(r);
+        const double beyond = past - beyond_limit(r);
+        if (is_out(r)) {
+            sum += length > to_name ? to_name : usual;
             if (named == n || static_cast<std::int32_t>(r) == of.named) named = r;
         } else {
-            habits[r] += static_cast<float>(weight * distance);
+            sum += length;
+            habits[r] += static_cast<float>(weight * distances_[r]);
             if (length > 2 * usual) {
                 excesses += length - 2 * usual;
                 ++exceeding;
             }
+            for (const double value : {values[r], values[is_pair ? 1 : r]}) {
+                of.smallest = std::min(of.smallest, value);
+                of.largest = std::max(of.largest, value);
+            }
+            double& known = of_number.beyond[distances_[r] > 0];
+            if (margin < 1e300) known = std::max(known, past);
         }
-        const float out = static_cast<float>((length - 2 * usual) / excess);
-        if (is_settled && out > candidates[r].out) {
-            candidates[r] = {distance, values[r] - distance, out, static_cast<float>(usual),
-                static_cast<float>(excess), call, 0};
+        if (!is_settled) continue;
+        candidate& one = candidates[r];
+        const double out = (length - 2 * usual) / excess;
+        const bool is_over_limit = std::max(one.out, out) > of_number.limit;
+        if (!is_over_limit && std::max(one.beyond, beyond) > 0 ? beyond > one.beyond : out > one.out) {
+            one = {distances_[r], values[r] - distances_[r], length - past, one.out, one.beyond, usual,
+                excess, static_cast<std::uint32_t>(of.steps - 1), call, 0};
         }
+        one.out = std::max(one.out, out);
+        one.beyond = std::max(one.beyond, beyond);
     }
     const double compared = is_pair ? 1 : static_cast<double>(finite);
     of.usual += static_cast<float>(weight * (sum / compared - of.usual));
     if (is_settled) {
-        numbers_[number].compared += compared;
+        of_number.compared += compared;
         const float all = of.exceeded + exceeding;
         of.exceeded = all < 128 ? all : exceeding < 128 ? 128 : exceeding;
         if (exceeding > 0) of.excess += (static_cast<float>(excesses) - exceeding * of.excess) / of.exceeded;
@@ -315,10 +361,8 @@ inline void outlier_detector::add(
     if (++of.named_steps < detail::steps_to_new_level) return;
     of.named = -1;
     for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
-        if (!is_finite(values[r])) continue;
-        const double distance = without_habit_[r] - detail::median_without(without_habit_[r], middle, finite);
-        if (!(detail::absolute(distance) > to_name)) continue;
-        habits[r] += static_cast<float>(distance);
+        if (!is_finite(values[r]) || !is_out(r)) continue;
+        habits[r] += static_cast<float>(distances_[r]);
         if (candidates[r].call == call) candidates[r].level_since = of.since + 1;
     }
 }
@@ -326,6 +370,8 @@ inline void outlier_detector::add(
 inline view<const outlier> outlier_detector::judge(std::size_t number)
 {
     number_state& of = numbers_[number];
+    if (of.added > of.series) of.series = of.added;
+    of.added = 0;
     if (!(of.compared > 0)) return {};
     std::size_t found = 0;
     ++of.steps;
@@ -334,24 +380,31 @@ inline view<const outlier> outlier_detector::judge(std::size_t number)
     // Of more numbers than usual the largest is larger.
     const double more = usually > 0 && of.compared > usually ? of.compared / usually : 1;
     const double limit = of.limit + of.scale * detail::natural_log(more);
-    float largest = detail::not_compared; // of those that are not named
-    float largest_named = detail::not_compared;
+    double largest = detail::not_compared; // of those that are not named
+    double largest_named = detail::not_compared;
+    double beyond[2] = {}; // as the number's, of those that are named
     std::size_t strongest = 0;
     int present = 0;
     for (std::size_t r = 0; r < work_.size(); ++r) {
         candidate& one = candidates_[number * work_.size() + r];
         if (!(one.out > detail::not_compared)) continue;
         ++present;
-        if (one.out > limit) {
+        const bool is_out = one.out > limit;
+        if (is_out || one.beyond > 0) {
             const double in_tail = detail::tail_chance((one.out - of.quantile) / of.scale, excesses, of.shape);
             const double rate = stated_ * in_tail * more / stated_chance(of);
-            const bool is_beyond = one.out >= 4 * of.farthest && rate < stated_;
-            const double seen = 2 * one.usual + of.seen * one.excess;
+            const bool is_beyond = is_out && one.out >= 4 * of.farthest && rate < stated_;
+            const double seen = is_out ? 2 * one.usual + of.seen * one.excess : one.seen;
             const bool is_new_level = one.level_since != 0;
             found_[found] = {static_cast<int>(r), one.call, one.distance, one.expected,
-                2 * one.usual + limit * one.excess, seen > 0 ? seen : 0, is_beyond ? rate : stated_,
-                static_cast<std::uint32_t>(filled(of)), is_new_level, is_new_level ? one.level_since - 1 : 0};
-            if (!(is_beyond && rate < 1e-3 * stated_) && one.out > of.farthest) of.farthest = one.out;
+                is_out ? 2 * one.usual + limit * one.excess
+                       : detail::absolute(one.distance) - one.beyond,
+                seen > 0 ? seen : 0, is_beyond ? rate : stated_,
+                is_out ? static_cast<std::uint32_t>(filled(of)) : one.steps, is_new_level,
+                is_new_level ? one.level_since - 1 : 0};
+            double& past = beyond[one.distance > 0];
+            if (one.beyond > 0) past = std::max(past, detail::absolute(one.distance) - one.seen);
+            if (!(is_beyond && rate < 1e-3 * stated_)) of.farthest = std::max(of.farthest, one.out);
             if (one.out > largest_named) {
                 largest_named = one.out;
                 strongest = found;
@@ -360,7 +413,7 @@ inline view<const outlier> outlier_detector::judge(std::size_t number)
         } else if (one.out > largest) {
             largest = one.out;
         }
-        one.out = detail::not_compared;
+        one.out = one.beyond = detail::not_compared;
     }
     if (found > 0) {
         const bool are_many = static_cast<int>(found) > detail::blame_limit(present);
@@ -368,7 +421,12 @@ inline view<const outlier> outlier_detector::judge(std::size_t number)
             found_[0] = found_[strongest];
             found = 1;
         }
-        learn_from_named(of, found_[0].rank, largest_named);
+        if (of.named.is_usual(found_[0].rank, of.steps, ranks_ == 2)) {
+            learn(of, of.named.out);
+            learn(of, largest_named);
+            for (const int side : {0, 1}) of.beyond[side] = std::max(of.beyond[side], beyond[side]);
+        }
+        of.named.out = largest_named;
         // Of three ranks, one that is far off draws the other two towards it by half, and is named.
         if (ranks_ == 2 || (are_many && present > 3)) found_[0].rank = -1;
     }
@@ -387,25 +445,23 @@ inline void outlier_detector::fit(number_state& of)
     if (steps < detail::steps_to_settle) return;
     for (std::size_t i = 0; i < steps; ++i) sorted_[i] = of.window[i];
     const std::size_t count = steps / 4;
-    detail::select(view<float>(sorted_.data(), steps), steps - count - 1);
+    std::nth_element(sorted_.data(), sorted_.data() + steps - count - 1, sorted_.data() + steps);
     of.quantile = of.seen = sorted_[steps - count - 1];
-    double mean = 0;
-    double squares = 0;
+    double mean = 0, squares = 0;
     for (std::size_t i = steps - count; i < steps; ++i) {
         const double excess = sorted_[i] - of.quantile;
         mean += excess / static_cast<double>(count);
         squares += excess * excess / static_cast<double>(count);
-        if (sorted_[i] > of.seen) of.seen = sorted_[i];
+        of.seen = std::max<double>(of.seen, sorted_[i]);
     }
     // By moments, less half of the deviation of such a shape.
     const double variance = squares - mean * mean;
     const double shape = variance > 0
         ? 0.5 * (1 - mean * mean / variance) - 0.5 / detail::square_root(static_cast<double>(count)) : 0;
-    of.shape = shape > 0 ? shape < 0.5 ? shape : 0.5 : 0;
+    of.shape = std::clamp(shape, 0.0, 0.5);
     of.scale = mean * (1 - of.shape) + 1e-6;
     of.limit = of.quantile + of.scale * detail::tail_quantile(stated_chance(of), static_cast<int>(count), of.shape);
-    if (of.limit < of.seen) of.limit = of.seen;
-    if (of.limit < detail::least_limit) of.limit = detail::least_limit;
+    of.limit = std::max({of.limit, of.seen, detail::least_limit});
 }
 
 } // namespace collprobe

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>

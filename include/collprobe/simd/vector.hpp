@@ -317,19 +317,6 @@ template <class Code>
     return c;
 }
 
-[[gnu::always_inline]] inline floats square_roots(floats x) noexcept
-{
-#if defined(__x86_64__)
-    asm("vsqrtps {%0, %0|%0, %0}" : "+x"(x));
-    return x;
-#else
-    return by_halves<floats>(x, [](vector<float, 16> half) {
-        asm("fsqrt %0.4s, %0.4s" : "+w"(half));
-        return half;
-    });
-#endif
-}
-
 /// Whether any bit of a vector of 16 or 32 bytes is set.
 template <class V>
 [[gnu::always_inline]] inline bool any_bit(V x) noexcept

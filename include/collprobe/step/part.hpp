@@ -3,9 +3,7 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
-#include <tuple>
 #include <type_traits>
 
 #include <collprobe/comm/communicator.hpp>
@@ -21,6 +19,25 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+template <class Summary>
+class part_summaries;
+
+namespace detail {
+
+template <class T>
+concept is_words = std::is_trivially_copyable_v<T> && sizeof(T) % 8 == 0;
+template <class P>
+concept has_summary = requires { typename P::summary; };
+/// Whether what makes the summary of a part, and reads it, is there.
+template <class P>
+concept summarises = is_words<typename P::summary>
+    && requires(P part, const typename P::entry& of, const part_summaries<typename P::summary>& all, step_record& to) {
+           { P::summarize(of) } -> std::same_as<typename P::summary>;
+           part.judge_summary(all, to);
+       };
+
+} // namespace detail
+
 /// Something that looks at the calls of a step and adds to the step's record: `probed comm(world, options, part)`.
 /// A part P has
 ///   `P::entry`: its finding about one call on one rank. It travels to all ranks with the step's message. Trivially
@@ -29,10 +46,11 @@ namespace collprobe::inline COLLPROBE_ABI {
 ///     entry is in memory that the device writes.
 ///   `after<T>(call, result, entry*)`: the same behind the collective.
 ///   `judge(entries, record)`: on the host, once for each finished step. `entries(call, rank)` is an entry; `record` is
-///     complete but for the parts. Every rank runs it on the same numbers.
+///     complete but for the parts. Every rank runs it on the same numbers. What it finds it adds to the record as a
+///     `finding` of the kind `of_part`.
 /// README.md has what a part may have beyond that: memory, work at the end of a step, a summary, rare steps.
 template <class P>
-concept step_part = std::is_trivially_copyable_v<typename P::entry> && sizeof(typename P::entry) % 8 == 0;
+concept step_part = detail::is_words<typename P::entry> && (!detail::has_summary<P> || detail::summarises<P>);
 
 namespace detail {
 
@@ -54,8 +72,6 @@ struct part_memory<P, Device> {
     using type = typename P::template memory<Device>;
 };
 
-template <class P>
-concept has_summary = requires { typename P::summary; };
 template <class P>
 constexpr std::uint64_t summary_words() noexcept
 {

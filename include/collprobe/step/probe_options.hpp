@@ -49,8 +49,8 @@ struct probe_options {
     /// 8 bytes a call travel. Not known: of integers, broadcasts and empty calls. Not seen: work between a step's last
     /// call and its end.
     bool times = true;
-    /// So much, over all calls of a step, is not late. 0: 50 us; but ranks on CPUs that outnumber this machine's
-    /// processors are never named for it, because the scheduler makes one of them late for many steps.
+    /// So much, over all calls of a step, is not late. 0: 50 us; but if ranks on CPUs outnumber the processors of any
+    /// of their machines, none is named for it, because the scheduler makes one of them late for many steps.
     double lateness_floor_ns = 0;
     int steps_in_flight = 4; ///< steps whose records may be under way, 2 to 250
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped

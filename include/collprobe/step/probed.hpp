@@ -32,7 +32,10 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// host. README.md has the costs of options.
 template <communicator Comm, class... Parts>
 class probed : public detail::probe_core<Comm, Parts...> {
-    static_assert((step_part<Parts> && ...), "a part needs a type entry of whole 8-byte words: step/part.hpp");
+    static_assert((detail::is_words<typename Parts::entry> && ...),
+        "a part needs a type entry of whole 8-byte words: step/part.hpp");
+    static_assert((step_part<Parts> && ...), "a part with a type summary, of whole 8-byte words, needs a static "
+        "summarize(entry) and judge_summary(summaries, record): step/README.md");
     template <class, class>
     friend class c::probe_of;
     using core = detail::probe_core<Comm, Parts...>;
@@ -217,7 +220,7 @@ public:
             memory_->tools.lanes.join(stream, where);
             to.own.join_pieces(form_, stream, to.outgrown, where);
             memory_->tools.exchange.make_room(ended.room(), to.outgrown, stream, where);
-            const detail::replay_ticket numbers{step, memory_->ring.next_serial(), memory_->ring.lost_ago(), nullptr};
+            const detail::replay_ticket numbers = this->ticket_of(step, memory_->ring, nullptr);
             const view<unsigned char> report = exchange(seen, numbers, nullptr, stream, where);
             device::copy(stream, view<const unsigned char>(report),
                 judged_.report_of(ended, to.host.data()).used(ended.has_gram), where);
@@ -289,8 +292,8 @@ public:
             detail::enqueue_marked(work.replayed, stream, [&, this] {
                 if (work.replayed.recorded()) stream.wait(work.replayed, where);
                 if (to.done.recorded()) stream.wait(to.done, where);
-                memory_->captured.launch(work,
-                    {step, memory_->ring.next_serial(), memory_->ring.lost_ago(), to.host.data()}, stream, launch);
+                memory_->captured.launch(
+                    work, this->ticket_of(step, memory_->ring, to.host.data()), stream, launch);
             });
         } catch (...) { // what was enqueued before may write the report
             to.done = work.replayed;
@@ -374,7 +377,7 @@ public:
     std::uint64_t dropped_steps() const noexcept { return judged_.unread.dropped(); }
 };
 
-template <communicator Comm, step_part... Parts>
+template <communicator Comm, class... Parts>
 probed(Comm, probe_options, Parts...) -> probed<Comm, Parts...>;
 
 } // namespace collprobe

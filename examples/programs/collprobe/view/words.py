@@ -34,6 +34,7 @@ PHRASES = {
     "value_repeats": "held the value of another rank, where each must have its own",
     "norm_differs": "computed a gradient norm that is not that of the reduced gradient",
     "unexplained": "received a result, a part of which comes from no rank's input",
+    "of_part": "did not pass a check of the program's own",
 }
 # The subject of findings that name no rank, where it is not "some rank".
 SUBJECTS = {"non_finite": "most ranks", **dict.fromkeys(

@@ -114,7 +114,9 @@ struct finding {
     rank_evidence evidence = {}; ///< of `unlike`
     /// Of a number (`is_of_number`); of `zeros` and `call_missing` its `since` and `steps`; of values (`is_of_value`).
     unusual_number number = {};
-    call_form other = {}; ///< of `call_missing` and `other_call`
+    /// Of `call_missing` and `other_call`. The name of its site is what an `of_part` says the statistic is: "elements
+    /// beyond the clip".
+    call_form other = {};
     std::uint64_t step = 0;
     damage where = damage::unknown;
     advice action = advice::none;

@@ -15,7 +15,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 enum class finding_kind : std::uint8_t {
     non_finite, duplicate, stale, result_differs, shard_differs, value_differs, sum_differs, loss, gradient_norm,
     cosine, late, quantisation, codes_differ, unlike, weights, largest_magnitude, overflow, zeros, call_missing,
-    other_call, value_repeats, norm_differs, unexplained,
+    other_call, value_repeats, norm_differs, unexplained, of_part,
 };
 
 /// The place between inputs and results where the damage happened, as far as the checks show it.
@@ -196,13 +196,17 @@ inline constexpr finding_facts finding_kinds[] = {
         .sentence = "received a result, a part of which comes from no rank's input", .subject = "the ranks",
         .evidence = "{in result}{percent} % of it: micro-batches that were not observed, another gradient, or noise",
         .how = certainty::statistical, .place = damage::reduce},
+    // A part of the caller's own says so (step/part.hpp), of a rank in a call: the name of `finding::other`, statistic
+    // and limit.
+    {.kind = finding_kind::of_part, .name = "of_part", .sentence = "did not pass a check of the program's own",
+        .evidence = "{says}{statistic}{limit}", .how = certainty::of_finding},
 };
 
 static_assert([] {
     std::size_t index = 0;
     for (const finding_facts& each : finding_kinds)
         if (static_cast<std::size_t>(each.kind) != index++) return false;
-    return index == static_cast<std::size_t>(finding_kind::unexplained) + 1;
+    return index == static_cast<std::size_t>(finding_kind::of_part) + 1;
 }(), "each kind has its row, in the order of the enumerators");
 
 /// The row of a kind. Precondition: it is one.

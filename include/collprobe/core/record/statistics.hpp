@@ -40,11 +40,6 @@ struct statistics {
     COLLPROBE_HD double mean() const noexcept { return finite() == 0 ? 0 : sum / static_cast<double>(finite()); }
     /// Euclidean norm.
     COLLPROBE_HD double l2() const noexcept { return detail::square_root(sum_of_squares); }
-    /// Root mean square of the finite elements; 0 if no element is finite.
-    COLLPROBE_HD double root_mean_square() const noexcept
-    {
-        return finite() == 0 ? 0 : detail::square_root(sum_of_squares / static_cast<double>(finite()));
-    }
     /// Population standard deviation (divides by the number of finite elements); 0 if no element is finite. From the
     /// two sums: where the mean is large against the deviation, digits cancel, and below 1e-6 of the mean (16-bit
     /// elements: 1e-3) none is left.

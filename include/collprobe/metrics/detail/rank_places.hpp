@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -43,11 +44,8 @@ public:
     void order() noexcept
     {
         if (is_sorted()) return sort();
-        top_ = bottom_ = numbers_[0];
-        for (std::size_t i = 1; i < size_; ++i) {
-            top_ = numbers_[i] > top_ ? numbers_[i] : top_;
-            bottom_ = numbers_[i] < bottom_ ? numbers_[i] : bottom_;
-        }
+        const auto [bottom, top] = std::minmax_element(numbers_.data(), numbers_.data() + size_);
+        top_ = *top, bottom_ = *bottom;
         count();
         half_of half = around_median();
         if (half.reach >= 20 || !(top_ > bottom_)) return;
@@ -59,8 +57,8 @@ public:
             distance = median_of(middle_of(view<double>(work_.data(), size_)), size_);
             if (!(distance > 0)) return;
         }
-        if (top_ - median > 9 * distance) top_ = median + 9 * distance; // 6 standard deviations of Gaussian numbers
-        if (median - bottom_ > 9 * distance) bottom_ = median - 9 * distance;
+        top_ = std::min(top_, median + 9 * distance); // 6 standard deviations of Gaussian numbers
+        bottom_ = std::max(bottom_, median - 9 * distance);
         count();
     }
     /// From here on the numbers must be in order.
@@ -101,14 +99,9 @@ public:
         const std::size_t middle = size_ / 2;
         if (is_sorted()) {
             const double median = size_ % 2 == 1 ? work_[middle] : 0.5 * work_[middle - 1] + 0.5 * work_[middle];
-            std::size_t up = middle; // the numbers above the median that are left
-            std::size_t down = middle;
-            double distances[2] = {};
-            for (std::size_t taken = 0; taken <= middle; ++taken) {
-                const bool is_above = up > 0 && (down == size_ || work_[up - 1] - median < median - work_[down]);
-                distances[taken % 2] = is_above ? work_[--up] - median : median - work_[down++];
-            }
-            return size_ % 2 == 1 ? distances[middle % 2] : 0.5 * distances[0] + 0.5 * distances[1];
+            double distances[sorted_below];
+            for (std::size_t i = 0; i < size_; ++i) distances[i] = absolute(work_[i] - median);
+            return median_of(middle_of(view<double>(distances, size_)), size_);
         }
         return static_cast<double>(around_median().reach) / scale_;
     }
@@ -144,8 +137,7 @@ private:
         scale_ = (static_cast<double>(parts) - 0.5) / (range > 0x1p-1000 ? range : 0x1p-1000);
         for (std::size_t b = 0; b <= buckets_; ++b) before_[b] = 0;
         for (std::size_t i = 0; i < size_; ++i) {
-            double number = numbers_[i] < top_ ? numbers_[i] : top_;
-            number = number > bottom_ ? number : bottom_;
+            const double number = std::clamp(numbers_[i], bottom_, top_);
             bucket_[i] = static_cast<std::uint16_t>(1 + static_cast<int>((top_ - number) * scale_));
             ++before_[bucket_[i] + 1u];
         }
@@ -184,11 +176,9 @@ private:
     std::vector<double> work_; // the numbers in order, where they are sorted
     std::vector<std::uint16_t> bucket_; // by number
     std::vector<std::uint32_t> before_; // by bucket
-    std::size_t size_ = 0;
-    std::size_t buckets_ = 0;
+    std::size_t size_ = 0, buckets_ = 0;
     double top_ = 0; // the ends of the range, and buckets for each unit of it
-    double bottom_ = 0;
-    double scale_ = 0;
+    double bottom_ = 0, scale_ = 0;
 };
 
 } // namespace collprobe::detail

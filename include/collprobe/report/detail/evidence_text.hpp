@@ -54,6 +54,8 @@ COLLPROBE_COLD_INLINE std::string word_of_evidence(std::string_view word, const 
     if (word == "statistic") return short_number(of.statistic);
     if (word == "threshold") return short_number(of.threshold);
     if (word == "limit") return of.threshold > 0 ? ", limit " + short_number(of.threshold) : "";
+    if (word == "says")
+        return of.other.site.name[0] == '\0' ? "" : collprobe::detail::printable(of.other.site.name) + ' ';
     if (word == "percent") return short_number(100 * of.statistic);
     if (word == "since") return "since step " + with_commas(of.number.since);
     if (word == "from") return of.other_rank < 0 ? "another rank" : rank();

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>

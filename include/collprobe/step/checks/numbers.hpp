@@ -22,6 +22,10 @@ inline bool tells_lateness(const probed_call& call) noexcept
     return call.has_input && call.has_result && call.count != 0 && waits_for_all(call.call);
 }
 
+/// The floor of lateness, in ns, where the ranks of any machine outnumber its processors: its scheduler leaves one of
+/// them behind for many steps. All ranks judge by the machines of all.
+inline constexpr double never_late = 0x1p52;
+
 /// Who came late to the calls of a step. It finds nobody by itself: numbers and evidence judge.
 class arrivals_measure {
 public:
@@ -54,6 +58,11 @@ public:
             if (tells_lateness(step.calls[b])) step.out.calls[b].lateness = watch_.add(in_call_, before_);
         }
         step.out.lateness = watch_.end_step();
+        for (int r = 0; r < step.ranks(); ++r) {
+            if (step.messages.header(r).is_crowded == 0) continue;
+            step.out.lateness.floor = never_late;
+            step.out.lateness.stands_out = false;
+        }
         if (step.out.lateness.present < 2) return;
         step.out.lateness_by_rank.resize(at_rank(step.ranks()));
         for (int r = 0; r < step.ranks(); ++r) step.out.lateness_by_rank[at_rank(r)] = watch_.of(r);
@@ -157,7 +166,7 @@ public:
                 return fisher_z(gram.empty() || !is_finite(cosine) ? cosine : mean_cosine(gram, i));
             });
         }
-        if (!out.lateness_by_rank.empty()) {
+        if (!out.lateness_by_rank.empty() && !(out.lateness.floor >= never_late)) {
             judge_number(step, number_of_lateness, finding_kind::late, out.lateness_by_rank,
                 [this](const rank_lateness& of) { return lateness_scale(of.latest); });
         }
@@ -184,11 +193,13 @@ private:
     void judge_number(
         const judged_step& step, judged_number number, finding_kind what, const Numbers& numbers, const Scale& scaled)
     {
+        const bool is_lateness = number == number_of_lateness;
+        const bool has_variance = !is_lateness && (number != number_of_loss || losses_are_positive_);
         for (std::size_t r = 0; r < values_.size(); ++r) {
             const double value = scaled(numbers[r]);
-            values_[r] = step.marks.left_out[r] && number != number_of_lateness ? not_a_number() : value;
+            values_[r] = step.marks.left_out[r] && !is_lateness ? not_a_number() : value;
         }
-        detector_.add(number, number == number_of_lateness ? series_of_lateness : number, values_);
+        detector_.add(number, is_lateness ? series_of_lateness : number, values_, -1, has_variance);
         name_outliers(number, what, step.out);
     }
     COLLPROBE_COLD_INLINE void name_outliers(judged_number number, finding_kind what, step_record& out)

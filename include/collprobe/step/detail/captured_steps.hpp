@@ -17,7 +17,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 struct replay_ticket {
     std::uint64_t step;
     std::uint32_t serial; ///< as in `step_header`
-    std::uint32_t lost_ago; ///< as in `step_header`
+    std::uint16_t lost_ago; ///< this, and the next one, too
+    std::uint16_t is_crowded;
     unsigned char* host_block; ///< destination of this replay's report: memory that the device can write
 };
 
@@ -59,7 +60,7 @@ struct write_header {
         const double weight = seen.weight.read();
         *reinterpret_cast<step_header*>(message) = {step.step,
             mean_loss(seen.loss.read(), weight, seen.loss_is_sum, seen.loss_scale), weight, seen.gradient_norm.read(),
-            step.lost_ago, step.serial};
+            step.lost_ago, step.is_crowded, step.serial};
     }
 };
 

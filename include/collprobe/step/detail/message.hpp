@@ -24,7 +24,8 @@ struct step_header {
     double loss = not_given(); ///< `not_given()` if the rank has none
     double weight = 1;
     double gradient_norm = not_given(); ///< as the trainer computed it; `not_given()` if it told none
-    std::uint32_t lost_ago = 0; ///< steps since the last one that this rank could not judge; 0: none of the last 255
+    std::uint16_t lost_ago = 0; ///< steps since the last one that this rank could not judge; 0: none of the last 255
+    std::uint16_t is_crowded = 0; ///< 1: more ranks than CPUs of this rank's machine, and no floor of lateness is given
     std::uint32_t serial = 0; ///< 1 for the first step that the rank ended, and so on: older reports have other numbers
 
     COLLPROBE_HD bool loss_is_bad() const noexcept

@@ -74,7 +74,9 @@ protected:
               {static_cast<std::uint64_t>(options.order_sample), part_list::entry_bytes,
                   options.statistics, options.times && options.statistics && options.results},
               part_list::words, static_cast<std::uint64_t>(options.expectations)},
-          judged_(options, form_, lateness_floor())
+          judged_(options, form_, options.lateness_floor_ns > 0 ? options.lateness_floor_ns : 50'000),
+          is_crowded_(!detail::can_capture<stream_ref> && !(options.lateness_floor_ns > 0)
+              && comm_.size() > sysconf(_SC_NPROCESSORS_ONLN))
     {
         const auto scope = comm_.device_scope();
         memory_ = in_flight<step_memory>(this->timeout_ms(), form_, options, parts_, where);
@@ -82,11 +84,9 @@ protected:
         *this->cell_ = static_cast<probed<Comm, Parts...>*>(this);
     }
 
-    double lateness_floor() const noexcept
+    detail::replay_ticket ticket_of(std::uint64_t step, const auto& ring, unsigned char* host_block) const noexcept
     {
-        if (options_.lateness_floor_ns > 0) return options_.lateness_floor_ns;
-        constexpr bool on_cpu = !detail::can_capture<stream_ref>;
-        return on_cpu && comm_.size() > sysconf(_SC_NPROCESSORS_ONLN) ? 0x1p52 : 50'000;
+        return {step, ring.next_serial(), ring.lost_ago(), is_crowded_, host_block};
     }
 
     void require_immediate(const caller& who)
@@ -447,6 +447,7 @@ protected:
     part_list parts_;
     detail::step_report::shape form_;
     detail::judged_steps judged_;
+    bool is_crowded_; ///< `step_header::is_crowded`
     detail::in_flight<step_memory> memory_;
     detail::open_step<tools> open_;
 };

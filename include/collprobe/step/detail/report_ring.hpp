@@ -60,10 +60,10 @@ public:
     slot& next() noexcept { return slots_[static_cast<std::size_t>(ended_ % slots_.size())]; }
     /// `step_header::serial` and `lost_ago` of the next step.
     std::uint32_t next_serial() const noexcept { return static_cast<std::uint32_t>(ended_ + 1); }
-    std::uint32_t lost_ago() const noexcept
+    std::uint16_t lost_ago() const noexcept
     {
         const std::uint64_t ago = ended_ + 1 - last_lost_;
-        return last_lost_ == 0 || ago > 255 ? 0 : static_cast<std::uint32_t>(ago);
+        return last_lost_ == 0 || ago > 255 ? 0 : static_cast<std::uint16_t>(ago);
     }
     void forget_losses() noexcept { last_lost_ = 0; }
     /// The report of the next step is enqueued.
