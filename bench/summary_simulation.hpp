@@ -61,9 +61,9 @@ public:
     combined_step(int ranks, std::uint64_t buckets)
         : form_{collprobe::report_mode::summary, static_cast<std::uint64_t>(ranks), false, {}},
           buckets_(buckets),
-          gradients_((buckets + 63) / 64, ~std::uint64_t{0}),
+          gradients_((buckets + 15) / 16, 0x1111111111111111u),
           references_(2 + buckets),
-          all_(collprobe::detail::step_report(nullptr, form_, buckets).whole.count() / 8),
+          all_(collprobe::detail::step_report(nullptr, form_, buckets, 0).whole.count() / 8),
           own_(all_.size())
     {
     }
@@ -100,7 +100,7 @@ public:
         using namespace collprobe;
         calls_.resize(buckets_);
         for (detail::probed_call& call : calls_) call = {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, true, false};
-        detail::judge_summary(judge, report(all_).summary, ranks, calls_, {}, {}, {}, out);
+        detail::judge_summary(judge, report(all_).summary, nullptr, ranks, calls_, {}, {}, {}, out);
         const detail::advance_reference advance{
             report(all_).summary, reinterpret_cast<detail::step_reference*>(references_.data())};
         for (std::uint64_t i = 0; i <= buckets_; ++i) advance(i);
@@ -109,7 +109,7 @@ public:
 private:
     collprobe::detail::step_report report(std::vector<std::uint64_t>& block)
     {
-        return {reinterpret_cast<unsigned char*>(block.data()), form_, buckets_};
+        return {reinterpret_cast<unsigned char*>(block.data()), form_, buckets_, 0};
     }
 
     collprobe::detail::step_report::shape form_;

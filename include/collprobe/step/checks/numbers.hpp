@@ -16,12 +16,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Whether the times of a call, where they are measured, tell who came late to it.
-inline bool tells_lateness(const probed_call& call) noexcept
-{
-    return call.has_input && call.has_result && call.count != 0 && waits_for_all(call.call);
-}
-
 /// Who came late to the calls of a step. It finds nobody by itself: numbers and evidence judge.
 class arrivals_measure {
 public:
@@ -47,11 +41,12 @@ public:
         bool is_first = true; // the calls of a step may overlap, as in a group; steps do not
         for (std::size_t b = 0; b < step.calls.size(); ++b) {
             // Ranks without it wait for nobody.
+            if (step.is_of_totals && b != 0) break;
             if (!step.calls[b].has_result || step.out.calls[b].is_on_some_ranks()) continue;
             for (int r = 0; r < step.ranks(); ++r) measure_rank(step.messages.times(r, b), at_rank(r), is_first);
             has_left_ = true;
             is_first = false;
-            if (tells_lateness(step.calls[b])) step.out.calls[b].lateness = watch_.add(in_call_, before_);
+            if (step.calls[b].tells_lateness()) step.out.calls[b].lateness = watch_.add(in_call_, before_);
         }
         step.out.lateness = watch_.end_step();
         if (step.out.lateness.present < 2) return;

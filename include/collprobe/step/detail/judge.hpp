@@ -27,6 +27,7 @@
 #include <collprobe/step/detail/call_roster.hpp>
 #include <collprobe/step/detail/call_series.hpp>
 #include <collprobe/step/detail/message.hpp>
+#include <collprobe/step/probe_options.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -44,8 +45,8 @@ COLLPROBE_COLD_INLINE void take_extremes(const spread& losses, spread& weighted)
 
 /// Turns the messages of a step into the record that all ranks agree on: runs the checks, each of which has its own
 /// memory of earlier steps. Every rank runs the same arithmetic on the same bytes in the same order of steps.
-/// Allocates only when a step has more calls than any step before it. A judge for `summary` needs no tables and has
-/// none: at 100,000 ranks they would take 200 MB.
+/// Allocates only when a step has more calls than any step before it. A judge for `summary` has tables only where there
+/// are totals of the ranks: at 100,000 ranks they would take 500 MB.
 /// A template, so that `collprobe::compiled` can hold its one instance, with all checks.
 template <class Unused = void>
 class basic_step_judge {
@@ -54,20 +55,37 @@ public:
     basic_step_judge(int ranks, double false_alarms_per_step,
         report_mode mode = report_mode::gather, bool times = false, double lateness_floor_ns = 0,
         const std::optional<exchangeability_options>& evidence = {})
-        : basic_step_judge(
-              ranks, mode == report_mode::gather ? ranks : 1, false_alarms_per_step, times, lateness_floor_ns)
+        : basic_step_judge(mode == report_mode::gather || ranks <= most_total_ranks ? ranks : 1, ranks,
+              false_alarms_per_step, times, lateness_floor_ns)
     {
-        if (evidence && mode == report_mode::gather) evidence_.emplace(ranks, *evidence);
+        if (evidence && has_tables()) evidence_.emplace(ranks, *evidence);
     }
+    bool has_tables() const noexcept { return weights_.size() == at_rank(ranks_); }
 
     /// \throws error `mismatch` unless all ranks report the same step; the culprits are those unlike most.
-    /// Precondition, here and for `judge`: the judge was made for `gather`.
+    /// Precondition, here and for both `judge`: `has_tables()`.
     void require_same_step(const gathered_step& step, function_ref<error_origin()> origin);
 
     /// Shapes: `gram` is the n x n Gram matrix of the whole gradient (upper triangle), or empty.
     /// `expected`: of the values that the messages have.
     void judge(const gathered_step& messages, view<const probed_call> calls, view<const expected_value> expected,
-        view<const double> gram, step_record& out);
+        view<const double> gram, step_record& out)
+    {
+        out.begin(messages.header(0).step, ranks_, report_mode::gather, calls.size(), expected.size());
+        judge_messages(messages, calls, expected, gram, out, false);
+    }
+    /// Adds to a record that has begun what the ranks' totals of the step say. Its calls are as before.
+    COLLPROBE_COLD_INLINE void judge_totals(
+        const gathered_step& totals, const gradient_kinds& kinds, view<const double> gram, step_record& out)
+    {
+        judge_messages(totals, {kinds.calls, kinds.count}, {}, gram, out, true);
+        for (std::size_t k = 0; k < kinds.count; ++k) out.calls[k].clear();
+        // What is said of a kind is said of the whole gradient; of NaN and infinity the calls say more.
+        std::erase_if(out.findings, [](const finding& each) {
+            return each.call >= 0 && (each.what == finding_kind::non_finite || each.what == finding_kind::zeros);
+        });
+        for (finding& each : out.findings) each.call = -1;
+    }
 
     /// As `values_check::remember_since` and `gradient_measure::align_over_steps`, of steps that are judged elsewhere.
     void remember_since(
@@ -81,7 +99,7 @@ public:
         gradient_.align_over_steps(ranks_, gram, squares, sum_norm_squared, out);
     }
 
-    /// Whether all ranks made the calls of the step that was judged last at the same places. Precondition: `gather`.
+    /// Whether all ranks made the calls of the step that was judged last at the same places.
     bool has_places() const noexcept { return has_places_; }
 
     /// Puts calls that the step misses before the other findings. Of a judged step. Shapes: as `call_roster::judge`.
@@ -125,7 +143,9 @@ public:
 
 private:
     basic_step_judge(
-        int ranks, int table_ranks, double false_alarms_per_step, bool times, double lateness_floor_ns);
+        int table_ranks, int ranks, double false_alarms_per_step, bool times, double lateness_floor_ns);
+    void judge_messages(const gathered_step& messages, view<const probed_call> calls,
+        view<const expected_value> expected, view<const double> gram, step_record& out, bool are_totals);
 
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
     COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls)
@@ -170,15 +190,17 @@ private:
     {
         const probed_call& call = step.calls[b];
         const common_result common = results_.find(step, b);
-        results_.describe(step, b, common);
+        if (!step.is_of_totals) results_.describe(step, b, common);
         nonfinite_.judge_call(step, b);
-        results_.judge_overflow(step, b, common);
+        if (!step.is_of_totals) results_.judge_overflow(step, b, common);
         if (call.is_gradient()) copies_.judge_copies(step, b);
         if (call.is_gradient() || (call.call == collective::all_gather && call.has_input))
             copies_.judge_repeats(step, b);
-        if (!step.out.calls[b].results_agree) results_.judge_replicas(step, b);
-        if (call.is_gradient()) add_numbers(step, b); // shards and parameters may differ between ranks
-        results_.judge_lengths(step, b, common);
+        if (!step.is_of_totals) {
+            if (!step.out.calls[b].results_agree) results_.judge_replicas(step, b);
+            if (call.is_gradient()) add_numbers(step, b); // shards and parameters may differ between ranks
+            results_.judge_lengths(step, b, common);
+        }
         if (!call.is_gradient()) return;
         for (int r = 0; r < ranks_; ++r) zeros_.add(step.input(r, b), r);
         gradient_.add(step, b, common);
@@ -247,15 +269,14 @@ void basic_step_judge<Unused>::require_same_step(const gathered_step& step, func
 }
 
 template <class Unused>
-void basic_step_judge<Unused>::judge(const gathered_step& messages, view<const probed_call> calls,
-    view<const expected_value> expected, view<const double> gram, step_record& out)
+void basic_step_judge<Unused>::judge_messages(const gathered_step& messages, view<const probed_call> calls,
+    view<const expected_value> expected, view<const double> gram, step_record& out, bool are_totals)
 {
-    out.begin(messages.header(0).step, ranks_, report_mode::gather, calls.size(), expected.size());
     out.forgot = forget_after_loss(messages.last_lost());
     out.false_alarms_per_step = numbers_.false_alarms_per_step();
     has_places_ = messages.has_places();
     find_series(calls);
-    const judged_step step{messages, calls, series_, marks_, out};
+    const judged_step step{messages, calls, series_, marks_, out, are_totals};
     marks_.begin_step();
     numbers_.begin_step(out.step);
     if (evidence_) evidence_->begin_step(out.step);
@@ -352,7 +373,7 @@ void basic_step_judge<Unused>::restore_evidence(view<const std::uint64_t> state,
 
 template <class Unused>
 basic_step_judge<Unused>::basic_step_judge(
-    int ranks, int table_ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
+    int table_ranks, int ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
     : ranks_(ranks),
       marks_(table_ranks),
       places_(table_ranks),

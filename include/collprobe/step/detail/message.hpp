@@ -195,6 +195,14 @@ struct probed_call {
     }
     /// Whether the call sums one gradient of each rank, as far as the library can tell.
     bool is_gradient() const noexcept { return has_input && !has_unknown_scale && is_sum(); }
+    /// 0: it is no gradient, and has no input. 5: it is none. Else a number from 1 to 4 for collective and operation.
+    std::uint64_t gradient_kind() const noexcept
+    {
+        if (!is_gradient()) return has_input ? 5 : 0;
+        return 1 + (call == collective::all_reduce ? 0u : 1u) + (operation == reduction::sum ? 0u : 2u);
+    }
+    /// Whether the times of the call, where they are measured, tell who came late to it.
+    bool tells_lateness() const noexcept { return has_input && has_result && count != 0 && waits_for_all(call); }
     /// Whether the results hold the elements of the inputs, each of an input as often.
     bool is_move() const noexcept
     {
@@ -205,6 +213,32 @@ struct probed_call {
     {
         return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
     }
+};
+
+/// The calls of a step that sum gradients; those of a kind together are one call.
+struct gradient_kinds {
+    static constexpr std::uint64_t most = 4;
+
+    gradient_kinds() = default;
+    COLLPROBE_COLD_INLINE explicit gradient_kinds(view<const probed_call> step) noexcept
+    {
+        for (const probed_call& each : step) {
+            if (!each.is_gradient()) continue;
+            std::uint64_t k = 0;
+            while (k < count && number[k] != each.gradient_kind()) ++k;
+            if (k == count) {
+                number[count] = each.gradient_kind();
+                calls[count++] = {each.call, each.type, each.operation, 0, true, each.has_result};
+            }
+            calls[k].count += each.count;
+            calls[k].has_result = calls[k].has_result && each.has_result;
+            if (bytes_of(each.type) < bytes_of(calls[k].type)) calls[k].type = each.type;
+        }
+    }
+
+    probed_call calls[most];
+    std::uint64_t number[most] = {}; ///< the `gradient_kind` of each
+    std::uint64_t count = 0;
 };
 
 /// What all ranks know of a value that they tell, without a message.

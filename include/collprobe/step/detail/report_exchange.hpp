@@ -25,14 +25,15 @@ public:
         : form_(form),
           report_(zeroed<Device>(step_report::room_bytes(form, room), where)), // else it may hold a report of another
           references_(zeroed<Device>(
-              form.mode == report_mode::summary ? step_report::reference_bytes(room) : 0, where)) // the bits of 0.0
+              form.mode == report_mode::summary ? step_report::reference_bytes(room) : 0, where)), // the bits of 0.0
+          totals_(form.has_totals() ? form.totals().bytes(gradient_kinds::most) : 0)
     {
     }
 
     const unsigned char* block() const noexcept { return report_.data(); }
     step_report report(const step_block<Device>& step) noexcept
     {
-        return {report_.data(), form_.with_values(step.value_count), step.call_count};
+        return {report_.data(), form_.with_values(step.value_count), step.call_count, step.kinds.count};
     }
     /// Makes room for the report of so many calls, behind all exchanges on `stream`. Work may use `left`.
     void make_room(std::uint64_t room, std::vector<bytes>& left, stream_ref stream, call_site where)
@@ -76,9 +77,17 @@ private:
         const told_value* values, stream_ref stream, call_site where)
     {
         auto* const reference = reinterpret_cast<step_reference*>(references_.data());
+        const message_layout layout = form_.with_values(step.value_count).layout;
+        if (form_.has_totals()) {
+            pack_totals pack{step.message(), layout, step.gradients.data(), step.call_count, {}, totals_.data()};
+            for (std::uint64_t k = 0; k < step.kinds.count; ++k) pack.kinds[k] = step.kinds.number[k];
+            Device::for_each(stream, step.kinds.count + 1, pack);
+            const view<const unsigned char> own(totals_.data(), form_.totals().bytes(step.kinds.count));
+            ranks.all_gather(own, view(to.messages, form_.ranks * own.count()), stream, where);
+        }
         Device::for_each(stream, step.call_count + 1,
             pack_summary{step.message(), step.gradients.data(), step.call_count, ranks.rank(), ranks.size(),
-                reference, to.summary, form_.with_values(step.value_count).layout});
+                reference, to.summary, layout});
         if (step.value_count != 0)
             Device::for_each(stream, step.value_count, pack_values{values, ranks.rank(), to.told_keys});
         parts.pack(step, to.part_words, [&](const auto& body) { Device::for_each(stream, step.call_count, body); });
@@ -103,6 +112,7 @@ private:
     step_report::shape form_;
     bytes report_; ///< a `step_report`
     bytes references_; ///< as in a `step_report`
+    bytes totals_; ///< of this rank
 };
 
 } // namespace collprobe::detail

@@ -16,7 +16,8 @@
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/step/probe_options.hpp>
 
-/// The `summary` form of a step: numbers that an all-reduce can combine, O(calls) for any n.
+/// The `summary` form of a step: numbers that an all-reduce can combine, O(calls) for any n; and up to 16,384 ranks the
+/// totals of each rank's gradients, as messages whose calls are the `gradient_kinds`.
 ///
 /// Sums (one all-reduce of doubles) are taken of distances from a reference. The reference is the mean of the previous
 /// step, which every rank holds; so a small deviation of large numbers keeps its digits. Extrema (one all-reduce with
@@ -164,7 +165,7 @@ COLLPROBE_HD inline moment_sums moments_of(double value, double reference) noexc
 /// Writes one rank's contribution. Index 0 writes the step's part, index b + 1 that of call b.
 struct pack_summary {
     const unsigned char* message; ///< this rank's header and entries
-    const std::uint64_t* gradients; ///< a bit for each call; in host memory, slow to read from the device: few words
+    const std::uint64_t* gradients; ///< of the `step_block`; in host memory, slow to read from the device: few words
     std::uint64_t call_count;
     int rank;
     int ranks;
@@ -182,10 +183,10 @@ struct pack_summary {
             const auto add_name = [&names](std::uint64_t place) {
                 if (is_named(place)) names = mix64(names + place);
             };
-            for (std::uint64_t b = 0; b < call_count; ++b, word >>= 1) {
-                if (b % 64 == 0) word = gradients[b / 64];
+            for (std::uint64_t b = 0; b < call_count; ++b, word >>= 4) {
+                if (b % 16 == 0) word = gradients[b / 16];
                 add_name(layout.place(message, b));
-                if ((word & 1) != 0) norm_squared += layout.entry(message, b).input.sum_of_squares;
+                if ((word & 7) % 5 != 0) norm_squared += layout.entry(message, b).input.sum_of_squares;
             }
             for (std::uint64_t v = 0; v < layout.told; ++v) add_name(layout.values(message, call_count)[v].place);
             const double norm = square_root(norm_squared);
@@ -222,6 +223,78 @@ struct pack_summary {
         }
         to.call_extrema(b) = {extrema_of(norm, rank), entry.result.digest, ~entry.result.digest,
             nonfinite_key(nonfinite, entry.result.nonfinite, rank), extrema_of(in_call, rank)};
+    }
+};
+
+/// Adds up a rank's calls by their kinds of gradients: index 0 writes the header of its totals, index k + 1 the entry of
+/// kind k. The first has the NaN and infinities of all inputs, and the times in all calls that tell who is late, together;
+/// they end with the last one.
+struct pack_totals {
+    const unsigned char* message; ///< this rank's header and entries
+    message_layout layout;
+    const std::uint64_t* gradients; ///< as for `pack_summary`
+    std::uint64_t call_count;
+    std::uint64_t kinds[gradient_kinds::most]; ///< by kind its `gradient_kind`
+    unsigned char* to;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        if (index == 0) {
+            *reinterpret_cast<step_header*>(to) = *reinterpret_cast<const step_header*>(message);
+            return;
+        }
+        call_entry total{};
+        clock_stamp left = 0; // the last of the calls
+        std::uint32_t in_calls = 0; // ticks
+        bool is_first = true;
+        std::uint64_t word = 0;
+        for (std::uint64_t b = 0; b < call_count; ++b, word >>= 4) {
+            if (b % 16 == 0) word = gradients[b / 16];
+            if ((word & 7) == kinds[index - 1]) add(layout.entry(message, b), total);
+            else if ((word & 7) == 5 && index == 1) add_nonfinite(layout.entry(message, b).input, total.input);
+            if (!layout.times || index != 1 || (word & 8) == 0) continue;
+            const call_times& noted = layout.times_of(message, b);
+            const clock_stamp begin = !is_first && is_before(noted.entered, left) ? left : noted.entered;
+            if (is_before(noted.left, begin)) continue; // no moment counts twice
+            in_calls += noted.left - begin;
+            left = noted.left;
+            is_first = false;
+        }
+        const message_layout written{.times = layout.times};
+        written.place(to, index - 1) = 0;
+        written.entry(to, index - 1) = total;
+        if (layout.times) written.times_of(to, index - 1) = {left - in_calls, left};
+    }
+
+private:
+    COLLPROBE_HD static bool is_before(clock_stamp a, clock_stamp b) noexcept
+    {
+        return static_cast<std::int32_t>(a - b) < 0;
+    }
+    COLLPROBE_HD static void add(const call_entry& one, call_entry& to) noexcept
+    {
+        to.input.count += one.input.finite();
+        to.input.zero += one.input.zero;
+        to.input.digest = mix64(to.input.digest + one.input.digest);
+        if (one.input.absolute_maximum > to.input.absolute_maximum)
+            to.input.absolute_maximum = one.input.absolute_maximum;
+        to.input.sum_of_squares += one.input.sum_of_squares;
+        add_nonfinite(one.input, to.input);
+        to.result.digest = mix64(to.result.digest + one.result.digest);
+        to.result.sum_of_squares += one.result.sum_of_squares;
+        to.result.dot += one.result.dot;
+        add_count(one.result.nonfinite, to.result.nonfinite);
+    }
+    COLLPROBE_HD static void add_nonfinite(const statistics& one, statistics& to) noexcept
+    {
+        to.count += one.nonfinite();
+        add_count(one.nan, to.nan);
+        add_count(one.positive_infinity, to.positive_infinity);
+        add_count(one.negative_infinity, to.negative_infinity);
+    }
+    COLLPROBE_HD static void add_count(std::uint32_t one, std::uint32_t& to) noexcept
+    {
+        to = to + one < to ? 0xffffffffu : to + one;
     }
 };
 
@@ -315,27 +388,31 @@ COLLPROBE_COLD_INLINE void require_same_step(
         origin());
 }
 
-/// Makes the record of a step from its combined form. Makes exact checks only: to name a statistical outlier takes the
-/// table of all ranks, which this mode does not have. A template for the reason of `basic_step_judge`.
+/// Makes the record of a step from its combined form and, if they are there, the ranks' totals. Without them it makes
+/// exact checks only: to name a statistical outlier takes a table of all ranks. A template for the reason of
+/// `basic_step_judge`.
 template <class Judge>
 void judge_summary(
-    Judge& judge, const summary_parts& step, int ranks, view<const probed_call> calls,
+    Judge& judge, const summary_parts& step, const gathered_step* by_rank, int ranks, view<const probed_call> calls,
     view<const value_keys> values, view<const expected_value> expected, view<const double> gram, step_record& out)
 {
     out.begin(step.keys->step, ranks, report_mode::summary, calls.size(), expected.size());
-    out.forgot = judge.forget_after_loss(static_cast<std::uint32_t>(step.keys->last_lost));
-    out.false_alarms_per_step = 0;
-
     const step_sums& sums = *step.sums;
     const step_reference& reference = *step.reference;
-    const int finite = static_cast<int>(sums.loss.count);
-    out.loss = summed_spread(sums.loss, finite, reference.loss, step.keys->loss);
-    out.loss_weighted = summed_spread({sums.weight, sums.weighted_distance, sums.weighted_distance_squared},
-        sums.weight > 0 ? finite : 0, reference.loss, step.keys->loss);
-    out.gradient_norm = summed_spread(sums.gradient_norm, static_cast<int>(sums.gradient_norm.count),
-        reference.gradient_norm, step.keys->gradient_norm);
-    if (step.keys->bad_loss != 0) {
-        out.add({.ranks = {extremum_rank(step.keys->bad_loss)}, .what = finding_kind::non_finite, .statistic = 1});
+    bool most_send_nan = false; // for the second step, which is told already
+    if (by_rank != nullptr) {
+        judge.judge_totals(*by_rank, gradient_kinds(calls), gram, out);
+        for (const finding& each : out.findings)
+            most_send_nan = most_send_nan || (each.what == finding_kind::non_finite && !each.is_named());
+    } else {
+        out.forgot = judge.forget_after_loss(static_cast<std::uint32_t>(step.keys->last_lost));
+        out.false_alarms_per_step = 0;
+        const int finite = static_cast<int>(sums.loss.count);
+        out.loss = summed_spread(sums.loss, finite, reference.loss, step.keys->loss);
+        out.loss_weighted = summed_spread({sums.weight, sums.weighted_distance, sums.weighted_distance_squared},
+            sums.weight > 0 ? finite : 0, reference.loss, step.keys->loss);
+        if (step.keys->bad_loss != 0)
+            out.add({.ranks = {extremum_rank(step.keys->bad_loss)}, .what = finding_kind::non_finite, .statistic = 1});
     }
 
     const bool same_names = step.keys->names == ~step.keys->names_complement;
@@ -356,6 +433,8 @@ void judge_summary(
     double sum_norm_squared = 0;
     double result_squares = 0;
     bool has_gradients = false;
+    direction of_call;
+    int timed_calls = 0;
     for (std::size_t b = 0; b < calls.size(); ++b) {
         const probed_call& call = calls[b];
         const call_sums& totals = step.call(b);
@@ -367,7 +446,8 @@ void judge_summary(
         record.result_count = call.result_count;
         record.site = call.site;
         record.is_observed = call.is_observed;
-        if (tells_lateness(call) && keys.time.largest != 0) {
+        if (call.tells_lateness() && keys.time.largest != 0) {
+            ++timed_calls;
             record.lateness.present = ranks;
             record.lateness.last = extremum_rank(keys.time.smallest);
             record.lateness.transport = -extremum_value(keys.time.smallest);
@@ -388,7 +468,7 @@ void judge_summary(
         const std::uint64_t nonfinite = key_count(keys.nonfinite);
         const bool inputs_are_finite = nonfinite < nonfinite_input;
         if (!inputs_are_finite) {
-            out.add({.ranks = {extremum_rank(keys.nonfinite)},
+            if (!most_send_nan) out.add({.ranks = {extremum_rank(keys.nonfinite)},
                 .call = static_cast<int>(b),
                 .what = finding_kind::non_finite,
                 .statistic = static_cast<double>(nonfinite - nonfinite_input)});
@@ -423,13 +503,13 @@ void judge_summary(
         sum_norm_squared += result;
         result_squares += result / (factor * factor);
         align_from_totals(totals.gradient_norm, step.call_reference(b), totals.gradient_norm_squared,
-            result, ranks, out.cosine);
-        record.pooled_cosine = out.cosine.pooled;
+            result, ranks, of_call);
+        record.pooled_cosine = of_call.pooled;
     }
-    if (!has_gradients) {
-        out.gradient_norm = {};
-        return;
-    }
+    if (out.lateness.calls != 0) out.lateness.calls = timed_calls;
+    if (by_rank != nullptr || !has_gradients) return;
+    out.gradient_norm = summed_spread(sums.gradient_norm, static_cast<int>(sums.gradient_norm.count),
+        reference.gradient_norm, step.keys->gradient_norm);
     out.result_norm = square_root(result_squares);
     const extremum_keys& told = step.keys->told_norm;
     if (told.largest != 0) {

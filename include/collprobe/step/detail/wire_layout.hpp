@@ -11,8 +11,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// The places in a step's report, one block of memory which is first on the device and, after one copy, on the host:
 ///     exact direction   n x n doubles, the Gram matrix
 ///     gather            n messages
-///     summary           reference, sums and keys, each of the step and then of its calls; the words of the parts; the
-///                       keys of the values
+///     summary           n messages of totals, up to 16,384 ranks; reference, sums and keys, each of the step and then
+///                       of its calls; the words of the parts; the keys of the values
 /// All are whole 8-byte words without gaps.
 struct step_report {
     struct shape {
@@ -23,6 +23,10 @@ struct step_report {
         std::uint64_t part_words = 0; ///< of the summaries of all parts about one call
         std::uint64_t room_for_values = 0; ///< `message_layout::told` at most
 
+        /// A summary has the totals of each rank: a message with an entry for each kind of gradients.
+        bool has_totals() const noexcept { return mode == report_mode::summary && ranks <= most_total_ranks; }
+        message_layout totals() const noexcept { return {.times = layout.times}; }
+
         shape with_values(std::uint64_t told) const noexcept
         {
             shape of = *this;
@@ -31,7 +35,7 @@ struct step_report {
         }
     };
 
-    step_report(unsigned char* block, const shape& form, std::uint64_t calls) noexcept
+    step_report(unsigned char* block, const shape& form, std::uint64_t calls, std::uint64_t kinds) noexcept
     {
         auto at = reinterpret_cast<std::uintptr_t>(block);
         const auto take = [&at]<class T>(T*& first, std::uint64_t count) {
@@ -45,6 +49,7 @@ struct step_report {
         if (form.mode == report_mode::gather) {
             take(messages, form.ranks * form.layout.bytes(calls));
         } else {
+            take(messages, form.has_totals() ? form.ranks * form.totals().bytes(kinds) : 0);
             take(summary.reference, reference_bytes(calls));
             take(summary.sums, sizeof(step_sums) + calls * sizeof(call_sums));
             const std::uint64_t numbers = (at - reinterpret_cast<std::uintptr_t>(summary.sums)) / sizeof(double);
@@ -61,7 +66,7 @@ struct step_report {
     /// Of a report that has room for so many calls, and for all values.
     static std::uint64_t room_bytes(const shape& form, std::uint64_t calls) noexcept
     {
-        return step_report(nullptr, form.with_values(form.room_for_values), calls).whole.count();
+        return step_report(nullptr, form.with_values(form.room_for_values), calls, gradient_kinds::most).whole.count();
     }
     static std::uint64_t reference_bytes(std::uint64_t calls) noexcept
     {
