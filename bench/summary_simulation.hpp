@@ -61,9 +61,9 @@ public:
     combined_step(int ranks, std::uint64_t buckets)
         : form_{collprobe::report_mode::summary, static_cast<std::uint64_t>(ranks), false, {}},
           buckets_(buckets),
-          gradients_((buckets + 15) / 16, 0x1111111111111111u),
+          flags_((buckets + 15) / 16, 0x1111111111111111u),
           references_(2 + buckets),
-          all_(collprobe::detail::step_report(nullptr, form_, buckets, 0).whole.count() / 8),
+          all_(collprobe::detail::step_report(nullptr, form_, buckets).whole.count() / 8),
           own_(all_.size())
     {
     }
@@ -75,8 +75,8 @@ public:
     void pack(const std::vector<std::uint64_t>& message, int rank)
     {
         using namespace collprobe::detail;
-        const pack_summary pack{reinterpret_cast<const unsigned char*>(message.data()), gradients_.data(), buckets_, rank,
-            static_cast<int>(form_.ranks), reinterpret_cast<const step_reference*>(references_.data()), report(own_).summary};
+        const pack_summary pack{reinterpret_cast<const unsigned char*>(message.data()), flags_.data(), buckets_, rank,
+            static_cast<int>(form_.ranks), references_.data(), report(own_).summary};
         for (std::uint64_t i = 0; i <= buckets_; ++i) pack(i);
     }
     /// What the all-reduces do with it.
@@ -100,21 +100,21 @@ public:
         using namespace collprobe;
         calls_.resize(buckets_);
         for (detail::probed_call& call : calls_) call = {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, true, false};
-        detail::judge_summary(judge, report(all_).summary, nullptr, ranks, calls_, {}, {}, {}, out);
+        detail::judge_summary(judge, report(all_).summary, nullptr, ranks, calls_, {}, {}, out);
         const detail::advance_reference advance{
-            report(all_).summary, reinterpret_cast<detail::step_reference*>(references_.data())};
-        for (std::uint64_t i = 0; i <= buckets_; ++i) advance(i);
+            report(all_).summary, references_.data()};
+        for (std::uint64_t i = 0; i < references_.size(); ++i) advance(i);
     }
 
 private:
     collprobe::detail::step_report report(std::vector<std::uint64_t>& block)
     {
-        return {reinterpret_cast<unsigned char*>(block.data()), form_, buckets_, 0};
+        return {reinterpret_cast<unsigned char*>(block.data()), form_, buckets_};
     }
 
     collprobe::detail::step_report::shape form_;
     std::uint64_t buckets_;
-    std::vector<std::uint64_t> gradients_;
+    std::vector<std::uint64_t> flags_;
     std::vector<double> references_;
     std::vector<std::uint64_t> all_;
     std::vector<std::uint64_t> own_;

@@ -31,7 +31,6 @@ COLLPROBE_BODY(collprobe::detail::write_header)
 COLLPROBE_BODY(collprobe::detail::write_tickets)
 COLLPROBE_BODY(collprobe::detail::publish_report)
 COLLPROBE_BODY(collprobe::detail::pack_summary)
-COLLPROBE_BODY(collprobe::detail::pack_totals)
 COLLPROBE_BODY(collprobe::detail::advance_reference)
 
 COLLPROBE_INSTANCE struct detail::step_memory<cuda::device, detail::step_parts<>::memory<cuda::device>>;

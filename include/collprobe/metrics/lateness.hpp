@@ -125,6 +125,12 @@ public:
     /// The rank over the window. O(window). Precondition: 0 <= rank < ranks.
     rank_lateness of(int rank) const noexcept;
 
+    /// Of the rank in the last step: its lateness. Preconditions: as above, and there was a step.
+    double latest(int rank) const noexcept
+    {
+        return samples_[static_cast<std::size_t>(rank) * window + (step_ - 1) % window].time;
+    }
+
     /// Forgets everything, as after a restart.
     void reset() noexcept { call_ = step_ = noise_step_ = 0, step_calls_ = 0; }
 
@@ -289,7 +295,7 @@ inline rank_lateness lateness_watch::of(int rank) const noexcept
         for (const sample& each : samples) sum += each.*of; // 0 of an absent rank
         return sum / result.steps;
     };
-    result.latest = samples[(step_ - 1) % window].time;
+    result.latest = latest(rank);
     result.share_last = mean(&sample::is_last);
     result.gain = mean(&sample::gain);
     result.behind_before = median(&sample::before);

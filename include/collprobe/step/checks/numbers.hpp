@@ -33,6 +33,8 @@ public:
     {
         forget_end();
         watch_.reset();
+        by_rank_.clear();
+        turn_ = 0;
     }
 
     /// Precondition: the messages have times.
@@ -41,7 +43,6 @@ public:
         bool is_first = true; // the calls of a step may overlap, as in a group; steps do not
         for (std::size_t b = 0; b < step.calls.size(); ++b) {
             // Ranks without it wait for nobody.
-            if (step.is_of_totals && b != 0) break;
             if (!step.calls[b].has_result || step.out.calls[b].is_on_some_ranks()) continue;
             for (int r = 0; r < step.ranks(); ++r) measure_rank(step.messages.times(r, b), at_rank(r), is_first);
             has_left_ = true;
@@ -50,8 +51,13 @@ public:
         }
         step.out.lateness = watch_.end_step();
         if (step.out.lateness.present < 2) return;
-        step.out.lateness_by_rank.resize(at_rank(step.ranks()));
-        for (int r = 0; r < step.ranks(); ++r) step.out.lateness_by_rank[at_rank(r)] = watch_.of(r);
+        // The medians are what costs: beyond 1,024 ranks they are renewed by turns.
+        constexpr int most = 1024;
+        const int turns = (step.ranks() + most - 1) / most;
+        by_rank_.resize(at_rank(step.ranks()));
+        for (int r = turn_++ % turns; r < step.ranks(); r += turns) by_rank_[at_rank(r)] = watch_.of(r);
+        for (int r = 0; r < step.ranks(); ++r) by_rank_[at_rank(r)].latest = watch_.latest(r);
+        step.out.lateness_by_rank = by_rank_;
     }
 
 private:
@@ -69,6 +75,8 @@ private:
     }
 
     lateness_watch watch_;
+    std::vector<rank_lateness> by_rank_;
+    int turn_ = 0; // of the steps
     std::vector<double> in_call_; // ns by rank
     std::vector<double> before_;
     std::vector<clock_stamp> left_; // by rank: when the last of its calls ended

@@ -139,7 +139,6 @@ public:
         settle();
         for (const auto& [of, value] : numbers) block_->tell(of, {value, false});
         numbers.clear();
-        block_->kinds = gradient_kinds(view<const probed_call>(block_->calls.data(), block_->call_count));
     }
     /// What the step's calls may have written of the message: also those that were not made.
     view<unsigned char> written() const noexcept
