@@ -22,6 +22,7 @@ struct rank_values {
     std::vector<double> norms; ///< per bucket
     std::vector<std::uint64_t> nonfinite;
     std::uint64_t result_digest = 42;
+    double told_norm = collprobe::detail::not_given(); ///< of the gradient, by its trainer
 };
 
 inline double uniform(std::uint64_t seed, std::uint64_t which)
@@ -43,7 +44,7 @@ inline std::vector<std::uint64_t> message_of(std::uint64_t step, const rank_valu
     const message_layout layout;
     std::vector<std::uint64_t> words(layout.bytes(values.norms.size()) / 8);
     auto* const bytes = reinterpret_cast<unsigned char*>(words.data());
-    *reinterpret_cast<step_header*>(bytes) = {step, values.loss, 1, not_given(), 0};
+    *reinterpret_cast<step_header*>(bytes) = {step, values.loss, 1, values.told_norm, 0};
     for (std::size_t b = 0; b < values.norms.size(); ++b) {
         call_entry entry{};
         entry.input.count = 1000;

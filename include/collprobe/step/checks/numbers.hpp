@@ -51,8 +51,8 @@ public:
         }
         step.out.lateness = watch_.end_step();
         if (step.out.lateness.present < 2) return;
-        // The medians are what costs: beyond 1,024 ranks they are renewed by turns.
-        constexpr int most = 1024;
+        // The medians are what costs: beyond 512 ranks they are renewed by turns.
+        constexpr int most = 512;
         const int turns = (step.ranks() + most - 1) / most;
         by_rank_.resize(at_rank(step.ranks()));
         for (int r = turn_++ % turns; r < step.ranks(); r += turns) by_rank_[at_rank(r)] = watch_.of(r);

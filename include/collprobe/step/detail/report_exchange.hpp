@@ -59,7 +59,21 @@ public:
             const view<unsigned char> all(to.messages, form_.ranks * own.count());
             ranks.all_gather(view<const unsigned char>(own), all, stream, where);
         } else {
-            sum_up(ranks, parts, step, to, stream, where);
+            auto* const reference = reinterpret_cast<double*>(references_.data());
+            Device::for_each(stream, 1 + step.call_count + step.value_count,
+                pack_summary{step.message(), step.flags.data(), step.call_count, ranks.rank(), ranks.size(), reference,
+                    to.summary, form_.with_values(step.value_count).layout,
+                    whole_gradient({step.calls.data(), step.call_count}).call,
+                    form_.has_totals() ? totals_.data() : nullptr});
+            if (form_.has_totals())
+                ranks.all_gather(view<const unsigned char>(totals_),
+                    view<unsigned char>(to.messages, form_.ranks * totals_.size()), stream, where);
+            parts.pack(step, to.part_words, [&](const auto& body) { Device::for_each(stream, step.call_count, body); });
+            if constexpr (Comm::has_collective(collective::all_reduce)) {
+                ranks.all_reduce(to.sums, reduction::sum, stream, where);
+                ranks.all_reduce(to.keys, reduction::max, stream, where);
+            }
+            Device::for_each(stream, of_first_call + step.call_count, advance_reference{to.summary, reference});
         }
         if constexpr (Comm::has_collective(collective::all_reduce)) {
             if (step.has_gram)
@@ -68,28 +82,8 @@ public:
     }
 
 private:
-    template <communicator Comm>
-    void sum_up(Comm& ranks, const auto& parts, const step_block<Device>& step, const step_report& to,
-        stream_ref stream, call_site where)
-    {
-        auto* const reference = reinterpret_cast<double*>(references_.data());
-        Device::for_each(stream, 1 + step.call_count + step.value_count,
-            pack_summary{step.message(), step.flags.data(), step.call_count, ranks.rank(), ranks.size(), reference,
-                to.summary, form_.with_values(step.value_count).layout,
-                whole_gradient({step.calls.data(), step.call_count}).call,
-                form_.has_totals() ? totals_.data() : nullptr});
-        if (form_.has_totals())
-            ranks.all_gather(view<const unsigned char>(totals_),
-                view<unsigned char>(to.messages, form_.ranks * totals_.size()), stream, where);
-        parts.pack(step, to.part_words, [&](const auto& body) { Device::for_each(stream, step.call_count, body); });
-        if constexpr (Comm::has_collective(collective::all_reduce)) {
-            ranks.all_reduce(to.sums, reduction::sum, stream, where);
-            ranks.all_reduce(to.keys, reduction::max, stream, where);
-        }
-        Device::for_each(stream, of_first_call + step.call_count, advance_reference{to.summary, reference});
-    }
-    /// Makes it so large: the first `kept` bytes stay, the others are zero. What it had goes to `left`; or, if work could
-    /// not be enqueued, what it would have got.
+    /// Makes it so large: the first `kept` bytes stay, the others are zero. What it had goes to `left`; or, if work
+    /// could not be enqueued, what it would have got.
     static void enlarge(bytes& memory, std::uint64_t count, std::uint64_t kept, std::vector<bytes>& left,
         stream_ref stream, call_site where)
     {
@@ -98,7 +92,8 @@ private:
         left.push_back(bytes(count));
         const view<unsigned char> larger(left.back());
         Device::zero(stream, larger, where);
-        if (kept != 0) Device::copy(stream, view<const unsigned char>(memory.data(), kept), larger.part(0, kept), where);
+        const view<const unsigned char> known(memory.data(), kept);
+        if (kept != 0) Device::copy(stream, known, larger.part(0, kept), where);
         std::swap(memory, left.back());
     }
 

@@ -202,9 +202,10 @@ private:
                 add_nonfinite(layout.entry(message, b).input, total.input);
             if (!layout.times || (word & probed_call::is_timed) == 0) continue;
             const call_times& noted = layout.times_of(message, b);
-            const clock_stamp begin = !is_first && is_before(noted.entered, left) ? left : noted.entered;
-            if (is_before(noted.left, begin)) continue; // no moment counts twice
-            in_calls += noted.left - begin;
+            const bool overlaps = !is_first && static_cast<std::int32_t>(left - noted.entered) > 0;
+            const auto in_call = static_cast<std::int32_t>(noted.left - (overlaps ? left : noted.entered));
+            if (in_call < 0) continue; // no moment counts twice
+            in_calls += static_cast<std::uint32_t>(in_call);
             left = noted.left;
             is_first = false;
         }
@@ -231,10 +232,6 @@ private:
         written.place(totals, 0) = 0;
         written.entry(totals, 0) = total;
         if (layout.times) written.times_of(totals, 0) = {left - in_calls, left};
-    }
-    COLLPROBE_HD static bool is_before(clock_stamp a, clock_stamp b) noexcept
-    {
-        return static_cast<std::int32_t>(a - b) < 0;
     }
     COLLPROBE_HD void add(const call_entry& one, std::uint64_t of_call, call_entry& total) const noexcept
     {
@@ -449,9 +446,8 @@ void judge_summary(
     const extremum_keys& told = step.keys->told_norm;
     if (told.largest != 0) {
         const std::size_t before = out.findings.size();
-        const bool is_largest_wrong
-            = judge_told_norm(extremum_value(told.largest), extremum_rank(told.largest), out);
-        if (judge_told_norm(-extremum_value(told.smallest), extremum_rank(told.smallest), out) && is_largest_wrong) {
+        const bool is_wrong = judge_told_norm(extremum_value(told.largest), extremum_rank(told.largest), out);
+        if (judge_told_norm(-extremum_value(told.smallest), extremum_rank(told.smallest), out) && is_wrong) {
             out.findings.resize(before + 1); // all ranks' are wrong, as far as is known
             out.findings.back().ranks.clear();
         }
