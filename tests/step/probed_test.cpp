@@ -363,7 +363,7 @@ TEST_CASE("summary mode tells the same spread, extrema and agreement as the tabl
             CHECK(b.mode == report_mode::summary);
             CHECK(b.losses == a.losses);
             CHECK(b.gradient_norms == a.gradient_norms);
-            CHECK(b.cosine.leave_one_out == a.cosine.leave_one_out);
+            CHECK((n == 1 || b.cosine.leave_one_out == a.cosine.leave_one_out));
             const auto same = [](const spread& x, const spread& y) {
                 CHECK(x.finite == y.finite);
                 CHECK(y.mean == doctest::Approx(x.mean).epsilon(1e-12));

@@ -62,8 +62,8 @@ struct direction {
 /// The way in which the records of a step reach the ranks.
 enum class report_mode : std::uint8_t {
     gather, ///< every rank has every rank's records: exact tables, up to about a thousand ranks
-    /// Only sums, extrema with their rank, and digest agreement: the same size for any n. The only checks are
-    /// non-finite values (names the worst rank), differing results and lengths (name no rank).
+    /// Of calls only sums, extrema with their rank, and digest agreement: the same size for any n. Up to 16,384 ranks
+    /// also the totals of each rank (losses, whole gradients, times), with all checks of these.
     summary,
     automatic, ///< one of them, by the size of a step; never that of a record
 };

@@ -51,9 +51,7 @@ public:
         }
         step.out.lateness = watch_.end_step();
         if (step.out.lateness.present < 2) return;
-        // The medians are what costs: beyond 512 ranks they are renewed by turns.
-        constexpr int most = 512;
-        const int turns = (step.ranks() + most - 1) / most;
+        const int turns = 1 + (step.ranks() - 1) / 512; // the medians are what costs: large jobs renew them by turns
         by_rank_.resize(at_rank(step.ranks()));
         for (int r = turn_++ % turns; r < step.ranks(); r += turns) by_rank_[at_rank(r)] = watch_.of(r);
         for (int r = 0; r < step.ranks(); ++r) by_rank_[at_rank(r)].latest = watch_.latest(r);

@@ -229,11 +229,13 @@ private:
     {
         const int first = first_with_result(step, call);
         bool& agree = step.out.calls[call].results_agree = true;
-        if (!step.calls[call].has_result || !step.calls[call].is_replicated() || first < 0) return first;
+        const bool must_agree = step.calls[call].is_replicated() || step.is_of_totals;
+        if (!step.calls[call].has_result || !must_agree || first < 0) return first;
         const std::uint64_t digest = step.result(first, call).digest;
         for (int r = first + 1; r < step.ranks(); ++r)
             agree = agree && (step.result(r, call).digest == digest || step.has_no_result(r, call));
         if (agree) return first;
+        if (!step.calls[call].is_replicated()) return -1; // totals with parts: only the calls tell which rank differs
         holders_.clear();
         for (int r = 0; r < step.ranks(); ++r)
             if (!step.has_no_result(r, call)) holders_.add(step.result(r, call).digest, r);

@@ -102,13 +102,12 @@ public:
         numbers_.judge(step, gradient_.elements(), gram);
         if (evidence_) evidence_->judge(step);
     }
-    /// Adds to a record that has begun what the ranks' totals of the step say. Its calls are as before.
+    /// Adds to a record that has begun what the ranks' totals say, but for inputs with NaN: of these calls say more.
     COLLPROBE_COLD_INLINE void judge_totals(
         const gathered_step& totals, const probed_call& whole, view<const double> gram, step_record& out)
     {
         judge(totals, {&whole, whole.has_input ? 1u : 0u}, {}, gram, out, true);
         if (!out.calls.empty()) out.calls[0].clear();
-        // Of NaN and infinity the calls say more.
         std::erase_if(out.findings, [](const finding& f) { return f.call >= 0 && f.what == finding_kind::non_finite; });
         for (finding& each : out.findings) each.call = -1;
     }

@@ -223,8 +223,7 @@ private:
         to.keys_of(of_losses)
             = {extrema_of(header.loss, rank), 0, 0, count_key(header.loss_is_bad() ? 1 : 0, rank), {}};
         to.reference[of_gradients] = reference[of_gradients];
-        to.sums_of(of_gradients)
-            = {moments_of(norm, reference[of_gradients]), total.input.sum_of_squares, 0, 0};
+        to.sums_of(of_gradients) = {moments_of(norm, reference[of_gradients]), total.input.sum_of_squares, 0, 0};
         to.keys_of(of_gradients) = {extrema_of(norm, rank), 0, 0, 0, {}};
         if (totals == nullptr) return;
         const message_layout written = totals_layout(layout);
@@ -242,9 +241,9 @@ private:
         add_nonfinite(one.input, total.input);
         const double factor = (of_call & probed_call::averages) != 0 ? ranks : 1;
         const double squares = factor * factor * one.result.sum_of_squares;
-        const bool is_copy = whole == collective::reduce_scatter && (of_call & probed_call::scatters) == 0;
-        total.result.digest = mix64(total.result.digest + one.result.digest);
-        total.result.sum_of_squares += is_copy ? squares / ranks : squares; // all ranks have it
+        const bool is_part = (of_call & probed_call::scatters) != 0;
+        if (!is_part) total.result.digest = mix64(total.result.digest + one.result.digest); // all must have it
+        total.result.sum_of_squares += !is_part && whole == collective::reduce_scatter ? squares / ranks : squares;
         total.result.dot += one.result.dot * factor;
         add_count(one.result.nonfinite, total.result.nonfinite);
     }
@@ -307,9 +306,7 @@ COLLPROBE_COLD_INLINE spread summed_spread(
 COLLPROBE_COLD_INLINE void align_from_totals(
     const row_sums& of, double reference, double sum_norm_squared, int ranks, direction& out) noexcept
 {
-    out.mean_pairwise = not_a_number();
     out.pooled = not_a_number();
-    out.leave_one_out.clear();
     const double sum_of_norms = of.number.distance + of.number.count * reference;
     const double norm_products = sum_of_norms * sum_of_norms - of.squares;
     if (of.number.count > 1 && is_finite(sum_norm_squared) && norm_products > 0)
@@ -336,8 +333,7 @@ void judge_summary(
     bool most_send_nan = false; // for the second step, which is told already
     if (by_rank != nullptr) {
         judge.judge_totals(*by_rank, whole_gradient(calls), gram, out);
-        for (const finding& each : out.findings)
-            most_send_nan = most_send_nan || (each.what == finding_kind::non_finite && !each.is_named());
+        for (const finding& f : out.findings) most_send_nan |= f.what == finding_kind::non_finite && !f.is_named();
     } else {
         out.forgot = judge.forget_after_loss(static_cast<std::uint32_t>(step.keys->last_lost));
         out.false_alarms_per_step = 0;
