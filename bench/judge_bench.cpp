@@ -6,6 +6,8 @@
 ///
 ///     judge_bench [--steps N]
 ///
+/// "totals" are those of a summary: one entry a rank, whatever the calls.
+///
 /// The messages are made up: gradients whose norms scatter by 1 %, times, results that agree. Times are processor times of
 /// one thread, the median of the steps; the first 70 steps, in which the evidence learns most, do not count.
 
@@ -17,6 +19,7 @@
 #include <new>
 #include <optional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <collprobe/step/detail/judge.hpp>
@@ -65,11 +68,11 @@ void operator delete(void* given, std::size_t, std::align_val_t to) noexcept
 
 namespace {
 
-detail::step_judge judge_of(int ranks, bool evidence)
+detail::step_judge judge_of(int ranks, bool evidence, report_mode mode)
 {
     std::optional<exchangeability_options> options;
     if (evidence) options = exchangeability_options{.tolerance = 0.25};
-    return detail::step_judge(ranks, 1e-4, report_mode::gather, true, 50'000, options);
+    return detail::step_judge(ranks, 1e-4, mode, true, 50'000, options);
 }
 
 /// The messages of a step, as an all-gather leaves them.
@@ -119,13 +122,13 @@ struct cost {
     double bytes = 0;
 };
 
-cost cost_of(int ranks, std::size_t calls, int steps, bool evidence)
+cost cost_of(int ranks, std::size_t calls, int steps, bool evidence, report_mode mode)
 {
     messages made(ranks, calls);
     const std::vector<detail::probed_call> of(calls,
         {.count = 1 << 20, .has_input = true, .has_result = true, .result_count = 1 << 20});
     const std::size_t before = held;
-    detail::step_judge judge = judge_of(ranks, evidence);
+    detail::step_judge judge = judge_of(ranks, evidence, mode);
     cost result;
     std::vector<double> times;
     {
@@ -133,7 +136,11 @@ cost cost_of(int ranks, std::size_t calls, int steps, bool evidence)
         constexpr int warm_up = 70;
         for (int step = 0; step < warm_up + steps; ++step) {
             const detail::gathered_step gathered = made.next();
-            const double seconds = bench::seconds([&] { judge.judge(gathered, of, {}, {}, record); });
+            const double seconds = bench::seconds([&] {
+                if (mode == report_mode::gather) return judge.judge(gathered, of, {}, {}, record);
+                record.begin(gathered.header(0).step, ranks, mode, calls);
+                judge.judge_totals(gathered, of[0], {}, record);
+            });
             if (step >= warm_up) times.push_back(seconds);
         }
     }
@@ -154,13 +161,17 @@ int main(int argc, char** argv)
     std::printf("| ranks x calls | evidence | ms a step | ns a rank and call | bytes a rank and call | MB |\n|---|---|---|---|---|---|\n");
     struct size {
         int ranks;
-        std::size_t calls;
+        std::size_t calls; // 0: totals
     };
-    for (const size of : {size{8, 76}, size{64, 76}, size{1000, 76}, size{1000, 300}}) {
+    for (const size of : {size{8, 76}, size{64, 76}, size{1000, 76}, size{1000, 300}, size{1024, 0}, size{16384, 0}}) {
         for (const bool evidence : {true, false}) {
-            const cost found = cost_of(of.ranks, of.calls, steps, evidence);
-            const double each = of.ranks * static_cast<double>(of.calls);
-            std::printf("| %d x %zu | %s | %.3g | %.0f | %.0f | %.3g |\n", of.ranks, of.calls, evidence ? "yes" : "no",
+            const bool are_totals = of.calls == 0;
+            const std::size_t calls = are_totals ? 1 : of.calls;
+            const cost found
+                = cost_of(of.ranks, calls, steps, evidence, are_totals ? report_mode::summary : report_mode::gather);
+            const double each = of.ranks * static_cast<double>(calls);
+            std::printf("| %d x %s | %s | %.3g | %.0f | %.0f | %.3g |\n", of.ranks,
+                are_totals ? "totals" : std::to_string(calls).c_str(), evidence ? "yes" : "no",
                 1e3 * found.seconds, 1e9 * found.seconds / each, found.bytes / each, 1e-6 * found.bytes);
             std::fflush(stdout);
         }

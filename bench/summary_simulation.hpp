@@ -22,6 +22,7 @@ struct rank_values {
     std::vector<double> norms; ///< per bucket
     std::vector<std::uint64_t> nonfinite;
     std::uint64_t result_digest = 42;
+    double told_norm = collprobe::detail::not_given(); ///< of the gradient, by its trainer
 };
 
 inline double uniform(std::uint64_t seed, std::uint64_t which)
@@ -43,7 +44,7 @@ inline std::vector<std::uint64_t> message_of(std::uint64_t step, const rank_valu
     const message_layout layout;
     std::vector<std::uint64_t> words(layout.bytes(values.norms.size()) / 8);
     auto* const bytes = reinterpret_cast<unsigned char*>(words.data());
-    *reinterpret_cast<step_header*>(bytes) = {step, values.loss, 1, not_given(), 0};
+    *reinterpret_cast<step_header*>(bytes) = {step, values.loss, 1, values.told_norm, 0};
     for (std::size_t b = 0; b < values.norms.size(); ++b) {
         call_entry entry{};
         entry.input.count = 1000;
@@ -61,7 +62,7 @@ public:
     combined_step(int ranks, std::uint64_t buckets)
         : form_{collprobe::report_mode::summary, static_cast<std::uint64_t>(ranks), false, {}},
           buckets_(buckets),
-          gradients_((buckets + 63) / 64, ~std::uint64_t{0}),
+          flags_((buckets + 15) / 16, 0x1111111111111111u),
           references_(2 + buckets),
           all_(collprobe::detail::step_report(nullptr, form_, buckets).whole.count() / 8),
           own_(all_.size())
@@ -75,8 +76,8 @@ public:
     void pack(const std::vector<std::uint64_t>& message, int rank)
     {
         using namespace collprobe::detail;
-        const pack_summary pack{reinterpret_cast<const unsigned char*>(message.data()), gradients_.data(), buckets_, rank,
-            static_cast<int>(form_.ranks), reinterpret_cast<const step_reference*>(references_.data()), report(own_).summary};
+        const pack_summary pack{reinterpret_cast<const unsigned char*>(message.data()), flags_.data(), buckets_, rank,
+            static_cast<int>(form_.ranks), references_.data(), report(own_).summary};
         for (std::uint64_t i = 0; i <= buckets_; ++i) pack(i);
     }
     /// What the all-reduces do with it.
@@ -100,10 +101,10 @@ public:
         using namespace collprobe;
         calls_.resize(buckets_);
         for (detail::probed_call& call : calls_) call = {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, true, false};
-        detail::judge_summary(judge, report(all_).summary, ranks, calls_, {}, {}, {}, out);
+        detail::judge_summary(judge, report(all_).summary, nullptr, ranks, calls_, {}, {}, out);
         const detail::advance_reference advance{
-            report(all_).summary, reinterpret_cast<detail::step_reference*>(references_.data())};
-        for (std::uint64_t i = 0; i <= buckets_; ++i) advance(i);
+            report(all_).summary, references_.data()};
+        for (std::uint64_t i = 0; i < references_.size(); ++i) advance(i);
     }
 
 private:
@@ -114,7 +115,7 @@ private:
 
     collprobe::detail::step_report::shape form_;
     std::uint64_t buckets_;
-    std::vector<std::uint64_t> gradients_;
+    std::vector<std::uint64_t> flags_;
     std::vector<double> references_;
     std::vector<std::uint64_t> all_;
     std::vector<std::uint64_t> own_;

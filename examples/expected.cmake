@@ -22,7 +22,7 @@ set(printed_by_stream_order "^without an event: 1 hazard\nstream order: read aft
     "Missing: nothing orders all_gather .* behind copy .* Cure: record an event on stream" "\nwith an event: 0 hazard\n$")
 set(printed_by_inspect "16384 +4096 +float +6 +ring +24 .float. +5 " "8192 +4096 +bfloat16 +6 +tree +8 .bfloat16. +5 "
     "from element 0, 684 of them: ....1.2..3..4..5..0\n")
-set(printed_by_summary_mode "^step 0\nfinding: bucket 0 [^:]*:[0-9]*.: rank 40 sent NaN or infinity .non_finite.: in 1 element\n"
+set(printed_by_summary_mode "^step 0\nrank  loss [^\n]*\n-*\n0 [^\n]*\n9 [^\n]*\n15 [^\n]*\n40 [^\n]*\nfinding: bucket 0 [^:]*:[0-9]*.: rank 40 sent NaN or infinity .non_finite.: in 1 element\n"
     "\nloss: mean 0.5312, highest 2.5 on rank 9\n$")
 set(printed_by_evidence "^step 20, whole step: rank 2 was unlike the other ranks over many steps .unlike.: its loss was the smallest in 16 steps since step 1. 1 : 160 against chance. damage: in the rank's own data, before the call. [^\n]*\n$")
 set(printed_by_own_part "^step 1, bucket 0 'weights': rank 2 did not pass a check of the program's own .of_part.: elements that the clip changes: 2\n"

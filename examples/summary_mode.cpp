@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// For thousands of ranks: a step's message has the same size whatever their number. It keeps spreads, extrema with their
-// rank, NaN and results that differ; it gives up the table of all ranks.
+// For thousands of ranks: what a step says of a call has the same size whatever their number. It keeps spreads, extrema with
+// their rank, NaN and results that differ. Of each rank it keeps the totals: loss, whole gradient, times.
 #include <cstdio>
 #include <limits>
 #include <vector>

@@ -264,9 +264,9 @@ TEST_CASE("the mode is settled once by ranks times calls, and by what is asked f
     CHECK(mode_of({.calls = 5001}, audit()) == report_mode::summary);
     CHECK(mode_of({.mode = report_mode::gather, .calls = 5001}) == report_mode::gather);
     CHECK(mode_of({.mode = report_mode::summary}) == report_mode::summary);
+    CHECK(mode_of({.calls = 5001, .groups = {0, 0, 1, 1}}) == report_mode::summary);
     // What only `gather` has.
     CHECK(mode_of({.calls = 5001, .order_sample = 2}) == report_mode::gather);
-    CHECK(mode_of({.calls = 5001, .groups = {0, 0, 1, 1}}) == report_mode::gather);
     CHECK(mode_of({.calls = 5001}, weight_probe()) == report_mode::gather);
 }
 

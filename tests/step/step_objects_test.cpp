@@ -158,12 +158,12 @@ TEST_CASE("calls of a group are read when it has ended; if it failed they were n
     CHECK(of.block.call_count == before.index + 1);
     const auto next = of.make({.call = collective::broadcast, .count = 4, .has_input = true});
     CHECK(next.index == 1);
-    CHECK((of.block.gradients[0] & 3) == 0);
+    CHECK((of.block.flags[0] & 0x77) == 0x22);
 
     of.step.keep_for_group(of.make());
     of.step.end_group(true, note);
     CHECK(read == std::vector<std::uint64_t>{2});
-    CHECK((of.block.gradients[0] & 7) == 4);
+    CHECK((of.block.flags[0] & 0x777) == 0x122);
     of.step.keep_for_group(of.make());
     of.step.end_group(true, [](const auto&) { throw std::runtime_error("late"); });
     CHECK_THROWS_AS(of.step.require_no_group(who), std::runtime_error);
@@ -387,10 +387,10 @@ TEST_CASE("an exchange brings the messages of all ranks, and a summary's means o
                     REQUIRE(all.entry(0, calls - 1).input.sum_of_squares == static_cast<double>((calls + 2) * (calls + 2)));
                 } else {
                     REQUIRE(report.summary.keys->step == 40 + step);
-                    REQUIRE(report.summary.call(0).gradient_norm.count == 2);
+                    REQUIRE(report.summary.sums_of(of_first_call).number.count == 2);
                     // The reference is the mean of the step before: 3 is 3 away from none, and then is the mean.
-                    REQUIRE(report.summary.call_reference(0) == (step == 0 ? 0 : 3));
-                    REQUIRE(report.summary.call(0).gradient_norm.distance == (step == 0 ? 6 : 0));
+                    REQUIRE(report.summary.reference[of_first_call] == (step == 0 ? 0 : 3));
+                    REQUIRE(report.summary.sums_of(of_first_call).number.distance == (step == 0 ? 6 : 0));
                 }
             }
             REQUIRE(left.size() == (mode == report_mode::gather ? 2 : 4));

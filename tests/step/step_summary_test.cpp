@@ -83,6 +83,7 @@ TEST_CASE("a hundred thousand ranks are summed up as one table of them is")
             if (step == 2 && rank == 70000) values.nonfinite = {0, 3};
             values.result_digest = step == 1 && rank == 80000 ? 43 : 42;
             if (step == 0 && rank == 77777) values.loss = 9;
+            if (step == 2) values.told_norm = rank == 0 ? 3 : 4; // both are wrong
             losses.push_back(values.loss);
             norms.push_back(values.norms[1]);
             combined.pack(summary_simulation::message_of(step, values), rank);
@@ -118,7 +119,9 @@ TEST_CASE("a hundred thousand ranks are summed up as one table of them is")
             CHECK(record.findings[0].what == finding_kind::result_differs);
             CHECK_FALSE(record.calls[0].results_agree);
         } else {
-            REQUIRE(record.findings.size() == 1);
+            REQUIRE(record.findings.size() == 2);
+            CHECK(record.findings[1].what == finding_kind::norm_differs);
+            CHECK_FALSE(record.findings[1].is_named());
             CHECK(record.findings[0].what == finding_kind::non_finite);
             CHECK(record.findings[0].rank() == 99998);
             CHECK(record.findings[0].statistic == 5);

@@ -67,8 +67,34 @@ public:
     void forget() { steps_.forget(); }
 
 private:
-    static const merge_options& checked(int ranks, const merge_options& options, call_site where);
-    void audit_calls(const merged_step& step, step_record& out);
+    COLLPROBE_COLD_INLINE static const merge_options& checked(
+        int ranks, const merge_options& options, call_site where)
+    {
+        const auto check = [&where](bool condition, const char* message) {
+            detail::require(condition, "merge_ranks", message, where);
+        };
+        check(ranks >= 1, "a communicator has at least 1 rank");
+        check(detail::is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
+        const double floor = options.lateness_floor_ns;
+        check(is_finite(floor) && floor >= 0 && floor < 0x1p53, "lateness_floor_ns must be 0 to 2^53");
+        return options;
+    }
+    COLLPROBE_COLD_INLINE void audit_calls(const merged_step& step, step_record& out)
+    {
+        audit_.begin(out);
+        for (std::size_t c = 0; c < step.calls.size(); ++c) {
+            if (!detail::is_audited(out.calls[c]) || !steps_.has_results(c)) continue;
+            const bool is_replicated = steps_.calls()[c].is_replicated();
+            for (std::size_t r = 0; r < of_ranks_.size(); ++r) {
+                const rank_block& block = steps_.block_of(step, c, static_cast<int>(r));
+                const auto& of = rank_call_layout::measurement(block.bytes);
+                of_ranks_[r] = {is_replicated ? of.entry.result.digest : 0, {}};
+            }
+            with_floating_type(step.calls[c].type, [&]<class T>(T) { check_sum<T>(step, c); });
+            audit_.judge_results(of_ranks_, static_cast<std::uint32_t>(step.calls[c].bins), static_cast<int>(c), out);
+        }
+        audit_.end(out);
+    }
     template <floating_element T>
     void check_sum(const merged_step& step, std::size_t call);
 
@@ -90,36 +116,6 @@ inline void add_numbers(const double* numbers, bool is_first, std::vector<double
 }
 
 } // namespace detail
-
-COLLPROBE_COLD_INLINE const merge_options& merge_ranks::checked(
-    int ranks, const merge_options& options, call_site where)
-{
-    const auto check = [&where](bool condition, const char* message) {
-        detail::require(condition, "merge_ranks", message, where);
-    };
-    check(ranks >= 1, "a communicator has at least 1 rank");
-    check(detail::is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
-    check(is_finite(options.lateness_floor_ns) && options.lateness_floor_ns >= 0 && options.lateness_floor_ns < 0x1p53,
-        "lateness_floor_ns must be 0 to 2^53");
-    return options;
-}
-
-COLLPROBE_COLD_INLINE void merge_ranks::audit_calls(const merged_step& step, step_record& out)
-{
-    audit_.begin(out);
-    for (std::size_t c = 0; c < step.calls.size(); ++c) {
-        if (!detail::is_audited(out.calls[c]) || !steps_.has_results(c)) continue;
-        const bool is_replicated = steps_.calls()[c].is_replicated();
-        for (std::size_t r = 0; r < of_ranks_.size(); ++r) {
-            const rank_block& block = steps_.block_of(step, c, static_cast<int>(r));
-            const auto& of = rank_call_layout::measurement(block.bytes);
-            of_ranks_[r] = {is_replicated ? of.entry.result.digest : 0, {}};
-        }
-        with_floating_type(step.calls[c].type, [&]<class T>(T) { check_sum<T>(step, c); });
-        audit_.judge_results(of_ranks_, static_cast<std::uint32_t>(step.calls[c].bins), static_cast<int>(c), out);
-    }
-    audit_.end(out);
-}
 
 /// Not inlined: see `gradual_underflow`.
 template <floating_element T>

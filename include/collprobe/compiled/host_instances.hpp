@@ -41,8 +41,8 @@ COLLPROBE_INSTANCE void detail::measure_orders(
     order_meter&, const detail::gathered_step&, view<const detail::probed_call>, step_record&) noexcept;
 
 COLLPROBE_INSTANCE class detail::basic_step_judge<>;
-COLLPROBE_INSTANCE void detail::judge_summary(detail::step_judge&, const detail::summary_parts&, int,
-    view<const detail::probed_call>, view<const detail::value_keys>, view<const detail::expected_value>,
+COLLPROBE_INSTANCE void detail::judge_summary(detail::step_judge&, const detail::summary_parts&,
+    const detail::gathered_step*, int, view<const detail::probed_call>, view<const detail::expected_value>,
     view<const double>, step_record&);
 COLLPROBE_INSTANCE struct detail::step_memory<host::device, detail::step_parts<>::memory<host::device>>;
 COLLPROBE_INSTANCE class detail::probe_core<local::communicator>;

@@ -116,13 +116,108 @@ public:
     /// Errors: `status::invalid_argument` if a view has not one entry per rank (`times_before` may be empty); then
     /// nothing changes.
     call_lateness add(view<const double> times_in_call, view<const double> times_before = {},
-        const call_site& where = call_site::current());
+        const call_site& where = call_site::current())
+    {
+        if (times_in_call.size() != now_.size()) {
+            detail::refuse("lateness_watch::add", std::to_string(times_in_call.size()) + " times in the call for "
+                + std::to_string(now_.size()) + " ranks", where);
+        }
+        const call_lateness found = lateness(times_in_call, times_before, call_, where);
+        ++call_;
+        if (step_calls_++ == 0)
+            for (sample& each : now_) each = {};
+        const auto add = [](double& sum, double time) noexcept {
+            sum = is_finite(sum) && detail::is_duration(time) ? sum + time : detail::not_a_number();
+        };
+        for (std::size_t r = 0; r < now_.size(); ++r) {
+            add(now_[r].time, times_in_call[r]);
+            add(now_[r].before, times_before.size() != 0 ? times_before[r] : detail::not_a_number());
+        }
+        if (found.last < 0) return found;
+        sample& last = now_[static_cast<std::size_t>(found.last)];
+        last.gain += found.gain;
+        if (is_finite(found.gain_before)) last.gain_before += found.gain_before;
+        return found;
+    }
 
     /// Judges the calls since the last step. Fewer than two present ranks, or no call, leave the window as it is.
-    step_lateness end_step() noexcept;
+    step_lateness end_step() noexcept
+    {
+        step_lateness result;
+        result.calls = std::exchange(step_calls_, 0);
+        if (result.calls == 0) return result;
+        for (std::size_t r = 0; r < now_.size(); ++r) {
+            if (!detail::is_duration(now_[r].time)) now_[r].time = detail::not_a_number();
+            work_[r] = now_[r].time;
+        }
+        const call_lateness together = lateness(view<const double>(work_.data(), now_.size()), {}, step_);
+        result.present = together.present;
+        if (together.present < 2) return result;
+        std::size_t present = 0;
+        for (const sample& each : now_)
+            if (is_finite(each.time)) work_[present++] = each.time;
+        const detail::middle_values middle = middle_of(present);
+        std::size_t known = 0;
+        for (const sample& each : now_)
+            if (is_finite(each.time) && is_finite(each.before)) work_[known++] = each.before;
+        const detail::middle_values middle_before = known < 2 ? detail::middle_values{} : middle_of(known);
+
+        for (std::size_t r = 0; r < now_.size(); ++r) {
+            sample& kept = kept_of(r);
+            kept = is_finite(now_[r].time) ? now_[r] : sample{detail::not_a_number(), detail::not_a_number()};
+            if (is_finite(kept.time)) kept.time = detail::median_without(kept.time, middle, present) - kept.time;
+            if (known < 2 || !is_finite(kept.before)) kept.before = detail::not_a_number();
+            else kept.before -= detail::median_without(kept.before, middle_before, known);
+        }
+        result.last = together.last;
+        sample& last = kept_of(static_cast<std::size_t>(together.last));
+        last.is_last = 1;
+        result.behind = last.time;
+        result.behind_before = last.before;
+        ++step_;
+
+        if (const double deviation = noise(); is_finite(deviation)) {
+            result.noise = deviation;
+            result.floor = deviation > floor_ ? deviation : floor_;
+            result.stands_out = result.behind > result.floor && result.behind > 3 * deviation;
+        }
+        remember_noise();
+        return result;
+    }
 
     /// The rank over the window. O(window). Precondition: 0 <= rank < ranks.
-    rank_lateness of(int rank) const noexcept;
+    rank_lateness of(int rank) const noexcept
+    {
+        const view<const sample> samples(samples_.data() + static_cast<std::size_t>(rank) * window, held(step_));
+        std::size_t known = 0;
+        const auto median = [&, this](double sample::*of) noexcept {
+            known = 0;
+            for (const sample& each : samples)
+                if (is_finite(each.*of)) work_[known++] = each.*of;
+            return known == 0 ? detail::not_a_number() : median_of(known);
+        };
+        rank_lateness result;
+        result.behind = median(&sample::time);
+        if (known == 0) return result;
+        result.steps = static_cast<int>(known);
+        const auto mean = [&](double sample::*of) noexcept {
+            double sum = 0;
+            for (const sample& each : samples) sum += each.*of; // 0 of an absent rank
+            return sum / result.steps;
+        };
+        result.latest = latest(rank);
+        result.share_last = mean(&sample::is_last);
+        result.gain = mean(&sample::gain);
+        result.behind_before = median(&sample::before);
+        if (known > 0) result.gain_before = mean(&sample::gain_before);
+        return result;
+    }
+
+    /// Of the rank in the last step: its lateness. Preconditions: as above, and there was a step.
+    double latest(int rank) const noexcept
+    {
+        return samples_[static_cast<std::size_t>(rank) * window + (step_ - 1) % window].time;
+    }
 
     /// Forgets everything, as after a restart.
     void reset() noexcept { call_ = step_ = noise_step_ = 0, step_calls_ = 0; }
@@ -142,8 +237,44 @@ private:
     detail::middle_values middle_of(std::size_t n) const noexcept { return detail::middle_of(view(work_.data(), n)); }
     double median_of(std::size_t n) const noexcept { return detail::median_of(middle_of(n), n); }
 
-    double noise() const noexcept;
-    void remember_noise() noexcept;
+    /// Robust deviation of an arrival, from past steps; NaN by bits if there are too few.
+    COLLPROBE_COLD_INLINE double noise() const noexcept
+    {
+        if (noise_step_ < 16) return detail::not_a_number();
+        const std::size_t steps = held(noise_step_);
+        const auto median = [this, steps](const std::vector<double>& of_steps) noexcept {
+            for (std::size_t i = 0; i < steps; ++i) work_[i] = of_steps[i];
+            return median_of(steps);
+        };
+        // One rank that is always late widens the first, one that is late at times the second, both hardly at once.
+        const double of_ranks = median(noise_of_ranks_);
+        const double of_changes = median(noise_of_changes_);
+        return of_ranks < of_changes ? of_ranks : of_changes;
+    }
+    COLLPROBE_COLD_INLINE void remember_noise() noexcept
+    {
+        std::size_t n = 0; // ranks that are present in this step and in the one before
+        const auto spread = [&, this](bool of_changes) noexcept {
+            n = 0;
+            for (std::size_t r = 0; r < now_.size(); ++r)
+                if (is_finite(now_[r].time) && is_finite(previous_[r]))
+                    work_[n++] = of_changes ? now_[r].time - previous_[r] : now_[r].time;
+            if (n < 2) return detail::not_a_number();
+            const double median = median_of(n);
+            for (std::size_t i = 0; i < n; ++i) work_[i] = detail::absolute(work_[i] - median);
+            // The medians over steps are the deviation of Gaussian noise: to 9 % for 3 ranks, 3 % for more.
+            const double count = static_cast<double>(n);
+            const double of_one = n == 2 ? 1.4826 * 1.41421356237309504880 : 1.4826 * count / (count - 1.25);
+            return of_one * (of_changes ? 0.70710678118654752440 : 1) * median_of(n);
+        };
+        const double of_changes = spread(true);
+        if (n >= 2 && step_ > 1) {
+            const std::size_t slot = noise_step_++ % window;
+            noise_of_changes_[slot] = of_changes;
+            noise_of_ranks_[slot] = n == 2 ? of_changes : spread(false);
+        }
+        for (std::size_t r = 0; r < now_.size(); ++r) previous_[r] = now_[r].time;
+    }
 
     double floor_;
     std::uint64_t call_ = 0;
@@ -157,141 +288,5 @@ private:
     std::vector<double> noise_of_changes_; // by step: since the step before
     mutable std::vector<double> work_; // numbers whose median is asked for
 };
-
-inline call_lateness lateness_watch::add(
-    view<const double> times_in_call, view<const double> times_before, const call_site& where)
-{
-    if (times_in_call.size() != now_.size()) {
-        detail::refuse("lateness_watch::add", std::to_string(times_in_call.size()) + " times in the call for "
-            + std::to_string(now_.size()) + " ranks", where);
-    }
-    const call_lateness found = lateness(times_in_call, times_before, call_, where);
-    ++call_;
-    if (step_calls_++ == 0)
-        for (sample& each : now_) each = {};
-    const auto add = [](double& sum, double time) noexcept {
-        sum = is_finite(sum) && detail::is_duration(time) ? sum + time : detail::not_a_number();
-    };
-    for (std::size_t r = 0; r < now_.size(); ++r) {
-        add(now_[r].time, times_in_call[r]);
-        add(now_[r].before, times_before.size() != 0 ? times_before[r] : detail::not_a_number());
-    }
-    if (found.last < 0) return found;
-    sample& last = now_[static_cast<std::size_t>(found.last)];
-    last.gain += found.gain;
-    if (is_finite(found.gain_before)) last.gain_before += found.gain_before;
-    return found;
-}
-
-inline step_lateness lateness_watch::end_step() noexcept
-{
-    step_lateness result;
-    result.calls = std::exchange(step_calls_, 0);
-    if (result.calls == 0) return result;
-    for (std::size_t r = 0; r < now_.size(); ++r) {
-        if (!detail::is_duration(now_[r].time)) now_[r].time = detail::not_a_number();
-        work_[r] = now_[r].time;
-    }
-    const call_lateness together = lateness(view<const double>(work_.data(), now_.size()), {}, step_);
-    result.present = together.present;
-    if (together.present < 2) return result;
-    std::size_t present = 0;
-    for (const sample& each : now_)
-        if (is_finite(each.time)) work_[present++] = each.time;
-    const detail::middle_values middle = middle_of(present);
-    std::size_t known = 0;
-    for (const sample& each : now_)
-        if (is_finite(each.time) && is_finite(each.before)) work_[known++] = each.before;
-    const detail::middle_values middle_before = known < 2 ? detail::middle_values{} : middle_of(known);
-
-    for (std::size_t r = 0; r < now_.size(); ++r) {
-        sample& kept = kept_of(r);
-        kept = is_finite(now_[r].time) ? now_[r] : sample{detail::not_a_number(), detail::not_a_number()};
-        if (is_finite(kept.time)) kept.time = detail::median_without(kept.time, middle, present) - kept.time;
-        if (known < 2 || !is_finite(kept.before)) kept.before = detail::not_a_number();
-        else kept.before -= detail::median_without(kept.before, middle_before, known);
-    }
-    result.last = together.last;
-    sample& last = kept_of(static_cast<std::size_t>(together.last));
-    last.is_last = 1;
-    result.behind = last.time;
-    result.behind_before = last.before;
-    ++step_;
-
-    if (const double deviation = noise(); is_finite(deviation)) {
-        result.noise = deviation;
-        result.floor = deviation > floor_ ? deviation : floor_;
-        result.stands_out = result.behind > result.floor && result.behind > 3 * deviation;
-    }
-    remember_noise();
-    return result;
-}
-
-/// Robust deviation of an arrival, from past steps; NaN by bits if there are too few.
-COLLPROBE_COLD_INLINE double lateness_watch::noise() const noexcept
-{
-    if (noise_step_ < 16) return detail::not_a_number();
-    const std::size_t steps = held(noise_step_);
-    const auto median = [this, steps](const std::vector<double>& of_steps) noexcept {
-        for (std::size_t i = 0; i < steps; ++i) work_[i] = of_steps[i];
-        return median_of(steps);
-    };
-    // One rank that is always late widens the first, one that is late at times the second, both hardly at once.
-    const double of_ranks = median(noise_of_ranks_);
-    const double of_changes = median(noise_of_changes_);
-    return of_ranks < of_changes ? of_ranks : of_changes;
-}
-
-COLLPROBE_COLD_INLINE void lateness_watch::remember_noise() noexcept
-{
-    std::size_t n = 0; // ranks that are present in this step and in the one before
-    const auto spread = [&, this](bool of_changes) noexcept {
-        n = 0;
-        for (std::size_t r = 0; r < now_.size(); ++r)
-            if (is_finite(now_[r].time) && is_finite(previous_[r]))
-                work_[n++] = of_changes ? now_[r].time - previous_[r] : now_[r].time;
-        if (n < 2) return detail::not_a_number();
-        const double median = median_of(n);
-        for (std::size_t i = 0; i < n; ++i) work_[i] = detail::absolute(work_[i] - median);
-        // The medians over steps are the deviation of Gaussian noise: to 9 % for 3 ranks, 3 % for more.
-        const double count = static_cast<double>(n);
-        const double of_one = n == 2 ? 1.4826 * 1.41421356237309504880 : 1.4826 * count / (count - 1.25);
-        return of_one * (of_changes ? 0.70710678118654752440 : 1) * median_of(n);
-    };
-    const double of_changes = spread(true);
-    if (n >= 2 && step_ > 1) {
-        const std::size_t slot = noise_step_++ % window;
-        noise_of_changes_[slot] = of_changes;
-        noise_of_ranks_[slot] = n == 2 ? of_changes : spread(false);
-    }
-    for (std::size_t r = 0; r < now_.size(); ++r) previous_[r] = now_[r].time;
-}
-
-inline rank_lateness lateness_watch::of(int rank) const noexcept
-{
-    const view<const sample> samples(samples_.data() + static_cast<std::size_t>(rank) * window, held(step_));
-    std::size_t known = 0;
-    const auto median = [&, this](double sample::*of) noexcept {
-        known = 0;
-        for (const sample& each : samples)
-            if (is_finite(each.*of)) work_[known++] = each.*of;
-        return known == 0 ? detail::not_a_number() : median_of(known);
-    };
-    rank_lateness result;
-    result.behind = median(&sample::time);
-    if (known == 0) return result;
-    result.steps = static_cast<int>(known);
-    const auto mean = [&](double sample::*of) noexcept {
-        double sum = 0;
-        for (const sample& each : samples) sum += each.*of; // 0 of an absent rank
-        return sum / result.steps;
-    };
-    result.latest = samples[(step_ - 1) % window].time;
-    result.share_last = mean(&sample::is_last);
-    result.gain = mean(&sample::gain);
-    result.behind_before = median(&sample::before);
-    if (known > 0) result.gain_before = mean(&sample::gain_before);
-    return result;
-}
 
 } // namespace collprobe

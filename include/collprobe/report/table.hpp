@@ -69,9 +69,9 @@ text_table comparison_table(const std::vector<run_summary>& runs);
 /// A line each about the calls that were not looked at, with the reason; empty if all were.
 std::string coverage(const step_record& record);
 
-/// One step by rank (loss, gradient norm, leave-one-out cosine; the pooled cosine where only that is known), then
-/// its `coverage`, lines about the weights of averages, a line about the last rank if it stands out, one per rank that
-/// is late, and one per finding. In `summary` mode no rank's own numbers are known: only these lines are shown.
+/// One step by rank (loss, gradient norm, leave-one-out cosine; the pooled cosine where only that is known; of more
+/// than 32 ranks those with a finding, and the extremes), then its `coverage`, lines about the weights of averages, a
+/// line about the last rank if it stands out, one per rank that is late, and one per finding.
 std::string step_table(const step_record& record);
 
 /// What each rank sent in a call of a step: norm, mean, deviation, largest magnitude, zeros, NaN, infinities of either

@@ -21,8 +21,8 @@ enum class direction_mode : std::uint8_t {
 /// What `probed` measures, and how many steps it holds. Equal on all ranks.
 struct probe_options {
     /// `automatic` is settled once, for all steps: `summary` where ranks times `calls` are above 20,000 and all that
-    /// is asked for can be had in it (parts, `groups`, `order_sample`), else `gather`. It does not know of
-    /// the evidence over the run, `expect_distinct`, `expect_partition` and calls on some ranks, which need `gather`.
+    /// is asked for can be had in it (parts, `order_sample`, and `groups` above 16,384 ranks), else `gather`. It does
+    /// not know of `expect_distinct`, `expect_partition` and calls on some ranks, which need `gather`.
     report_mode mode = report_mode::automatic;
     direction_mode direction = direction_mode::pooled;
     /// For `exact`: one of this many steps is exact, the others are `pooled`. A captured step is exact only with 1.
@@ -78,6 +78,7 @@ namespace detail {
 
 inline constexpr int most_calls = 1 << 20;
 inline constexpr std::int64_t most_gathered_entries = 20'000; ///< of a step, in the mode `automatic`
+inline constexpr int most_total_ranks = 16'384; ///< whose totals a summary has
 inline constexpr int rank_bits = 20; ///< in a key of a summary
 inline constexpr int most_summary_ranks = 1 << rank_bits;
 
@@ -90,8 +91,8 @@ probe_options checked(probe_options options, const Comm& comm, bool has_summarie
     const bool can_reduce = Comm::has_collective(collective::all_reduce);
     if (options.mode == report_mode::automatic) {
         const bool is_large = static_cast<std::int64_t>(comm.size()) * options.calls > most_gathered_entries;
-        const bool can_sum
-            = can_reduce && has_summaries && options.groups.empty() && options.order_sample == 0;
+        const bool can_sum = can_reduce && has_summaries && options.order_sample == 0
+            && (options.groups.empty() || comm.size() <= most_total_ranks);
         options.mode = is_large && can_sum ? report_mode::summary : report_mode::gather;
     }
     const bool is_gathered = options.mode == report_mode::gather;

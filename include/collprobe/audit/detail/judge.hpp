@@ -119,8 +119,96 @@ public:
     }
     void end(step_record& record) { state_certainty(first_, record); }
 
-    void judge_results(view<const audit_entry> entries, std::uint32_t bins, int call_index, step_record& record);
-    void judge_shards(view<const audit_entry> entries, int call_index, step_record& record);
+    /// A call that is not judged by shards. `bins`: of the checksum, of a floating-point sum; else any.
+    COLLPROBE_COLD_INLINE void judge_results(
+        view<const audit_entry> entries, std::uint32_t bins, int call_index, step_record& record)
+    {
+        call_record& call = record.calls[static_cast<std::size_t>(call_index)];
+        call_audit& out = call.audit;
+        out.checked = true;
+        const std::size_t n = entries.size();
+        std::size_t conserved = 0;
+        for (const audit_entry& entry : entries) {
+            if (!entry.sum.checked) continue;
+            out.sum_checked = true;
+            out.residual_limit = conservation_limit;
+            if (entry.sum.conserved) ++conserved;
+            if (entry.sum.residual > out.residual) out.residual = entry.sum.residual;
+        }
+        // An observed result may be weighted on purpose: `settle_observed` asks its weights.
+        if (call.is_observed && conserved == 0) out.sum_checked = false;
+        out.conserved = !out.sum_checked || conserved == n;
+        if (out.sum_checked) out.bins = bins;
+
+        std::uint64_t right = 0;
+        finding found{.call = call_index, .what = finding_kind::result_differs};
+        if (!group_of_right_ranks(entries, call, right)) {
+            out.where = damage::unknown;
+            found.statistic = static_cast<double>(holders_.distinct());
+            record.add(std::move(found));
+        } else if (!call.results_agree) {
+            out.where = damage::broadcast;
+            found.statistic = 1;
+            for (std::size_t r = 0; r < n; ++r) {
+                if (entries[r].digest != right) out.culprits.push_back(static_cast<int>(r));
+            }
+            found.ranks = out.culprits;
+            record.add(std::move(found));
+            out.conserved = true; // a rank that holds the sum shows that the reduction was right
+        } else if (!out.conserved) {
+            // All hold the same bits. If only some find them wrong, the ranks got different sums of checksums.
+            out.where = conserved == 0 ? damage::reduce : damage::unknown;
+            record.add({.call = call_index,
+                .what = finding_kind::sum_differs,
+                .statistic = out.residual,
+                .threshold = out.residual_limit});
+        }
+        complete_verdict(call);
+    }
+    /// An all-gather, by the reports of all receivers. Blamed is a receiver, if its copy of a shard differs while most
+    /// ranks hold the owner's bits. The owner, if most receivers, or one receiver and the owner itself, hold the same
+    /// wrong bits. With two ranks the two cases cannot be told apart. A report lists its first damaged shards only; a
+    /// shard that is not listed counts as right at that receiver.
+    COLLPROBE_COLD_INLINE void judge_shards(view<const audit_entry> entries, int call_index, step_record& record)
+    {
+        constexpr int most_blamed = 16; // shards, by receiver, then owner
+        const std::size_t ranks = entries.size();
+        call_record& call = record.calls[static_cast<std::size_t>(call_index)];
+        call_audit& out = call.audit;
+        out.checked = true;
+        finding found{.call = call_index, .what = finding_kind::shard_differs};
+        for (const audit_entry& each : entries) found.statistic += static_cast<double>(each.shards.wrong);
+        call.results_agree = out.majority = !(found.statistic > 0);
+        if (call.results_agree) return;
+        const std::size_t first = record.findings.size();
+        bool owners = false, receivers = false;
+        int shards = 0;
+        for (std::size_t receiver = 0; receiver < ranks; ++receiver) {
+            const shard_report& report = entries[receiver].shards;
+            for (std::uint64_t i = 0; i < report.listed() && shards < most_blamed; ++i, ++shards) {
+                const auto [owner, digest] = report.first[i];
+                std::uint64_t others = 0; // receivers other than the owner with the same wrong bits
+                for (std::size_t r = 0; r < ranks; ++r) others += r != owner && entries[r].shards.has(owner, digest);
+                const bool is_at_owner = receiver == owner;
+                const bool owner_has_it = !is_at_owner && entries[owner].shards.has(owner, digest);
+                if (!is_at_owner && !owner_has_it && ranks == 2) continue; // either of them
+                const bool by_owner = is_at_owner ? others != 0
+                    : owner_has_it || (others >= 2 && 2 * others > ranks - 1);
+                const int rank = static_cast<int>(by_owner ? owner : receiver);
+                found.other_rank = static_cast<int>(owner);
+                if (std::find(out.culprits.begin(), out.culprits.end(), rank) != out.culprits.end()) continue;
+                (by_owner ? owners : receivers) = true;
+                out.culprits.push_back(rank);
+                found.ranks = {rank};
+                record.add(found);
+            }
+        }
+        std::sort(out.culprits.begin(), out.culprits.end());
+        std::sort(record.findings.begin() + static_cast<std::ptrdiff_t>(first), record.findings.end(),
+            [](const finding& a, const finding& b) { return a.rank() < b.rank(); });
+        if (out.culprits.empty()) record.add(std::move(found));
+        out.where = owners == receivers ? damage::unknown : owners ? damage::input : damage::broadcast;
+    }
 
 private:
     /// Returns whether the right digest is known. Sets `results_agree` and `majority`.
@@ -155,98 +243,5 @@ private:
     std::vector<bool> has_the_sum_; ///< by the first rank of the group
     std::size_t first_ = 0; ///< finding of this audit
 };
-
-/// A call that is not judged by shards. `bins`: of the checksum, of a floating-point sum; else any.
-COLLPROBE_COLD_INLINE void audit_judge::judge_results(
-    view<const audit_entry> entries, std::uint32_t bins, int call_index, step_record& record)
-{
-    call_record& call = record.calls[static_cast<std::size_t>(call_index)];
-    call_audit& out = call.audit;
-    out.checked = true;
-    const std::size_t n = entries.size();
-    std::size_t conserved = 0;
-    for (const audit_entry& entry : entries) {
-        if (!entry.sum.checked) continue;
-        out.sum_checked = true;
-        out.residual_limit = conservation_limit;
-        if (entry.sum.conserved) ++conserved;
-        if (entry.sum.residual > out.residual) out.residual = entry.sum.residual;
-    }
-    // An observed result may be weighted on purpose: `settle_observed` asks its weights.
-    if (call.is_observed && conserved == 0) out.sum_checked = false;
-    out.conserved = !out.sum_checked || conserved == n;
-    if (out.sum_checked) out.bins = bins;
-
-    std::uint64_t right = 0;
-    finding found{.call = call_index, .what = finding_kind::result_differs};
-    if (!group_of_right_ranks(entries, call, right)) {
-        out.where = damage::unknown;
-        found.statistic = static_cast<double>(holders_.distinct());
-        record.add(std::move(found));
-    } else if (!call.results_agree) {
-        out.where = damage::broadcast;
-        found.statistic = 1;
-        for (std::size_t r = 0; r < n; ++r) {
-            if (entries[r].digest != right) out.culprits.push_back(static_cast<int>(r));
-        }
-        found.ranks = out.culprits;
-        record.add(std::move(found));
-        out.conserved = true; // a rank that holds the sum shows that the reduction was right
-    } else if (!out.conserved) {
-        // All hold the same bits. If only some find them wrong, the ranks got different sums of checksums.
-        out.where = conserved == 0 ? damage::reduce : damage::unknown;
-        record.add({.call = call_index,
-            .what = finding_kind::sum_differs,
-            .statistic = out.residual,
-            .threshold = out.residual_limit});
-    }
-    complete_verdict(call);
-}
-
-/// An all-gather, by the reports of all receivers. Blamed is a receiver, if its copy of a shard differs while most
-/// ranks hold the owner's bits. The owner, if most receivers, or one receiver and the owner itself, hold the same wrong
-/// bits. With two ranks the two cases cannot be told apart. A report lists its first damaged shards only; a shard that
-/// is not listed counts as right at that receiver.
-COLLPROBE_COLD_INLINE void audit_judge::judge_shards(
-    view<const audit_entry> entries, int call_index, step_record& record)
-{
-    constexpr int most_blamed = 16; // shards, by receiver, then owner
-    const std::size_t ranks = entries.size();
-    call_record& call = record.calls[static_cast<std::size_t>(call_index)];
-    call_audit& out = call.audit;
-    out.checked = true;
-    finding found{.call = call_index, .what = finding_kind::shard_differs};
-    for (const audit_entry& each : entries) found.statistic += static_cast<double>(each.shards.wrong);
-    call.results_agree = out.majority = !(found.statistic > 0);
-    if (call.results_agree) return;
-    const std::size_t first = record.findings.size();
-    bool owners = false, receivers = false;
-    int shards = 0;
-    for (std::size_t receiver = 0; receiver < ranks; ++receiver) {
-        const shard_report& report = entries[receiver].shards;
-        for (std::uint64_t i = 0; i < report.listed() && shards < most_blamed; ++i, ++shards) {
-            const auto [owner, digest] = report.first[i];
-            std::uint64_t others = 0; // receivers other than the owner with the same wrong bits
-            for (std::size_t r = 0; r < ranks; ++r) others += r != owner && entries[r].shards.has(owner, digest);
-            const bool is_at_owner = receiver == owner;
-            const bool owner_has_it = !is_at_owner && entries[owner].shards.has(owner, digest);
-            if (!is_at_owner && !owner_has_it && ranks == 2) continue; // either of them
-            const bool by_owner = is_at_owner ? others != 0
-                : owner_has_it || (others >= 2 && 2 * others > ranks - 1);
-            const int rank = static_cast<int>(by_owner ? owner : receiver);
-            found.other_rank = static_cast<int>(owner);
-            if (std::find(out.culprits.begin(), out.culprits.end(), rank) != out.culprits.end()) continue;
-            (by_owner ? owners : receivers) = true;
-            out.culprits.push_back(rank);
-            found.ranks = {rank};
-            record.add(found);
-        }
-    }
-    std::sort(out.culprits.begin(), out.culprits.end());
-    std::sort(record.findings.begin() + static_cast<std::ptrdiff_t>(first), record.findings.end(),
-        [](const finding& a, const finding& b) { return a.rank() < b.rank(); });
-    if (out.culprits.empty()) record.add(std::move(found));
-    out.where = owners == receivers ? damage::unknown : owners ? damage::input : damage::broadcast;
-}
 
 } // namespace collprobe::detail

@@ -62,8 +62,8 @@ struct direction {
 /// The way in which the records of a step reach the ranks.
 enum class report_mode : std::uint8_t {
     gather, ///< every rank has every rank's records: exact tables, up to about a thousand ranks
-    /// Only sums, extrema with their rank, and digest agreement: the same size for any n. The only checks are
-    /// non-finite values (names the worst rank), differing results and lengths (name no rank).
+    /// Of calls only sums, extrema with their rank, and digest agreement: the same size for any n. Up to 16,384 ranks
+    /// also the totals of each rank (losses, whole gradients, times), with all checks of these.
     summary,
     automatic, ///< one of them, by the size of a step; never that of a record
 };
@@ -130,8 +130,7 @@ struct call_record {
     bool has_excess() const noexcept { return is_finite(excess) && excess > 1; }
     std::uint64_t nonfinite = 0; ///< summed over ranks
     /// Ranks that sent the bits of the last step that had this call. If these are more than half of the ranks, it is
-    /// the program's doing (the same data in each step, a frozen layer), and no finding; else they are one. 0 in
-    /// `summary` mode.
+    /// the program's doing (the same data in each step, a frozen layer), and no finding; else they are one.
     int repeating_ranks = 0;
     /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
@@ -223,26 +222,25 @@ struct step_record {
     spread loss_weighted;
     spread gradient_norm; ///< of the whole gradient, all calls together
     direction cosine; ///< of the whole gradient
-    std::vector<double> losses; ///< per rank, NaN if the rank gave none; empty in `summary` mode
-    std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode, and if no gradient was read
-    /// The ranks without a gradient, ascending; empty where all ranks have none, and in `summary` mode. Such a rank's
+    std::vector<double> losses; ///< per rank, NaN if the rank gave none; empty without totals (`report_mode`)
+    std::vector<double> gradient_norms; ///< per rank; empty without totals, and if no gradient was read
+    /// The ranks without a gradient, ascending; empty where all ranks have none, and without totals. Such a rank's
     /// numbers are compared with no other's. `finding_kind::zeros` is told where it lasts and the rank has not told it.
     std::vector<rank_with_zeros> zero_ranks;
     std::vector<call_record> calls;
     std::vector<expectation_record> expectations; ///< buffers, then numbers, each in the order of their calls
     /// The L2 norm of the results of all calls that sum or average gradients, together. NaN by bits if it is not known.
     double result_norm = detail::not_a_number();
-    step_lateness lateness; ///< the calls whose lateness is known, together; nothing in `summary` mode
+    step_lateness lateness; ///< the calls whose lateness is known, together; nothing without totals
     std::vector<rank_lateness> lateness_by_rank; ///< over the last steps; empty if nothing is known of this step
-    /// Over the run, by rank: the strongest evidence that it is unlike the others. Empty if nothing is known, and in
-    /// `summary` mode, in which only the extreme rank of a number is known.
+    /// Over the run, by rank: the strongest evidence that it is unlike the others. Empty if nothing is known.
     std::vector<rank_evidence> evidence_by_rank;
     /// The numbers (loss, norm of a call, ...) of which no evidence is gathered now, because the order of the ranks in
     /// them stays the same from step to step: as if each had a memory of its own, or were of another kind
     /// (`probe_options::groups`).
     int silent_evidence = 0;
     /// The share of healthy steps, at most, in which losses, norms, magnitudes, directions and arrivals together name
-    /// anybody. 0 in `summary` mode, which has none of these checks. Sums, weights and codes have rates of their own.
+    /// anybody. 0 without totals: then none of these checks is made. Sums, weights and codes have rates of their own.
     double false_alarms_per_step = 1e-4;
     /// Exact findings first (loss, then call by call), then unusual numbers, then evidence, then what the parts found;
     /// empty on a healthy step. Ranks of which a check says the same share a finding.

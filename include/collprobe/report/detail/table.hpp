@@ -250,7 +250,15 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         const auto cell = [](const std::vector<double>& values, std::size_t rank) {
             return rank < values.size() ? short_number(values[rank]) : std::string("-");
         };
+        const auto is_shown = [&record](int rank) { // of many ranks those that are named, and the extremes
+            bool shown = record.ranks <= 32;
+            for (const spread& of : {record.loss, record.gradient_norm})
+                shown = shown || rank == of.minimum_rank || rank == of.maximum_rank;
+            for (const finding& each : record.findings) shown = shown || each.names(rank);
+            return shown;
+        };
         for (std::size_t rank = 0; rank < static_cast<std::size_t>(record.ranks); ++rank) {
+            if (!is_shown(static_cast<int>(rank))) continue;
             table.row(std::to_string(rank))
                 .cell(cell(record.losses, rank))
                 .cell(cell(record.gradient_norms, rank))

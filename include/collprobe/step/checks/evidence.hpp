@@ -138,7 +138,7 @@ private:
             if (!step.calls[b].has_input) continue;
             elements += static_cast<double>(step.calls[b].count);
             for (std::size_t r = 0; r < values_.size(); ++r)
-                values_[r] += static_cast<double>(step.out.calls[b].inputs[r].nonfinite());
+                values_[r] += static_cast<double>(step.input(static_cast<int>(r), b).nonfinite());
         }
         if (elements > 0) watch_.judge(of_nonfinite, values_);
     }

@@ -42,6 +42,7 @@ struct judged_step {
     view<const series_place> series; ///< of the calls
     rank_marks& marks;
     step_record& out;
+    bool is_of_totals = false; ///< its call is the `whole_gradient`
 
     int ranks() const noexcept { return messages.ranks(); }
     const call_entry& entry(int rank, std::size_t call) const noexcept { return messages.entry(rank, call); }

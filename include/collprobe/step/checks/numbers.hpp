@@ -16,12 +16,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Whether the times of a call, where they are measured, tell who came late to it.
-inline bool tells_lateness(const probed_call& call) noexcept
-{
-    return call.has_input && call.has_result && call.count != 0 && waits_for_all(call.call);
-}
-
 /// The floor of lateness, in ns, where the ranks of any machine outnumber its processors: its scheduler leaves one of
 /// them behind for many steps. All ranks judge by the machines of all.
 inline constexpr double never_late = 0x1p52;
@@ -43,6 +37,8 @@ public:
     {
         forget_end();
         watch_.reset();
+        by_rank_.clear();
+        turn_ = 0;
     }
 
     /// Precondition: the messages have times.
@@ -55,7 +51,7 @@ public:
             for (int r = 0; r < step.ranks(); ++r) measure_rank(step.messages.times(r, b), at_rank(r), is_first);
             has_left_ = true;
             is_first = false;
-            if (tells_lateness(step.calls[b])) step.out.calls[b].lateness = watch_.add(in_call_, before_);
+            if (step.calls[b].tells_lateness()) step.out.calls[b].lateness = watch_.add(in_call_, before_);
         }
         step.out.lateness = watch_.end_step();
         for (int r = 0; r < step.ranks(); ++r) {
@@ -64,8 +60,11 @@ public:
             step.out.lateness.stands_out = false;
         }
         if (step.out.lateness.present < 2) return;
-        step.out.lateness_by_rank.resize(at_rank(step.ranks()));
-        for (int r = 0; r < step.ranks(); ++r) step.out.lateness_by_rank[at_rank(r)] = watch_.of(r);
+        const int turns = 1 + (step.ranks() - 1) / 512; // the medians are what costs: large jobs renew them by turns
+        by_rank_.resize(at_rank(step.ranks()));
+        for (int r = turn_++ % turns; r < step.ranks(); r += turns) by_rank_[at_rank(r)] = watch_.of(r);
+        for (int r = 0; r < step.ranks(); ++r) by_rank_[at_rank(r)].latest = watch_.latest(r);
+        step.out.lateness_by_rank = by_rank_;
     }
 
 private:
@@ -83,6 +82,8 @@ private:
     }
 
     lateness_watch watch_;
+    std::vector<rank_lateness> by_rank_;
+    int turn_ = 0; // of the steps
     std::vector<double> in_call_; // ns by rank
     std::vector<double> before_;
     std::vector<clock_stamp> left_; // by rank: when the last of its calls ended

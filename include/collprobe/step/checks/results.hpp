@@ -229,11 +229,13 @@ private:
     {
         const int first = first_with_result(step, call);
         bool& agree = step.out.calls[call].results_agree = true;
-        if (!step.calls[call].has_result || !step.calls[call].is_replicated() || first < 0) return first;
+        const bool must_agree = step.calls[call].is_replicated() || step.is_of_totals;
+        if (!step.calls[call].has_result || !must_agree || first < 0) return first;
         const std::uint64_t digest = step.result(first, call).digest;
         for (int r = first + 1; r < step.ranks(); ++r)
             agree = agree && (step.result(r, call).digest == digest || step.has_no_result(r, call));
         if (agree) return first;
+        if (!step.calls[call].is_replicated()) return -1; // totals with parts: only the calls tell which rank differs
         holders_.clear();
         for (int r = 0; r < step.ranks(); ++r)
             if (!step.has_no_result(r, call)) holders_.add(step.result(r, call).digest, r);
@@ -308,6 +310,17 @@ COLLPROBE_COLD_INLINE bool judge_told_norm(double told, int rank, step_record& o
     return true;
 }
 
+/// That of each rank.
+COLLPROBE_COLD_INLINE void judge_told_norms(const gathered_step& step, step_record& out)
+{
+    const std::size_t before = out.findings.size();
+    int wrong = 0;
+    for (int r = 0; r < step.ranks(); ++r) wrong += judge_told_norm(step.header(r).gradient_norm, r, out) ? 1 : 0;
+    if (2 * wrong <= step.ranks()) return;
+    out.findings.resize(before + 1); // the trainer's doing, not a rank's
+    out.findings[before].ranks.clear();
+}
+
 /// The whole gradient of a step: the norms and directions of the ranks' gradients, over all calls that sum one.
 class gradient_measure {
 public:
@@ -361,14 +374,9 @@ public:
         for (int r = 0; r < ranks_; ++r)
             if (differs_[at_rank(r)] || !all_are_sums_) dots_[at_rank(r)] = not_a_number();
         step_record& out = step.out;
-        out.result_norm = square_root(result_squares_);
-        const std::size_t before = out.findings.size();
-        int wrong = 0;
-        for (int r = 0; r < ranks_; ++r)
-            wrong += judge_told_norm(step.messages.header(r).gradient_norm, r, out) ? 1 : 0;
-        if (2 * wrong > ranks_) { // the trainer's doing, not a rank's
-            out.findings.resize(before + 1);
-            out.findings[before].ranks.clear();
+        if (!step.is_of_totals) { // else the calls tell more
+            out.result_norm = square_root(result_squares_);
+            judge_told_norms(step.messages, out);
         }
         out.gradient_norms.resize(at_rank(ranks_));
         for (int r = 0; r < ranks_; ++r) out.gradient_norms[at_rank(r)] = square_root(norms_squared_[at_rank(r)]);

@@ -306,7 +306,43 @@ private:
         of.largest = sorted_.size();
         last_ = static_cast<std::size_t>(&of - kinds_.data());
     }
-    void tell(const kind& of, step_record& out);
+    COLLPROBE_COLD_INLINE void tell(const kind& of, step_record& out)
+    {
+        if (lost_.empty()) return;
+        // A kind whose steps still change has its calls left out by habit.
+        const bool is_settled = of.steps - of.last_news >= 3 && of.steps >= 8 * of.news * of.news;
+        constexpr std::size_t most_lines = 4;
+        for (const bool is_certain : {true, false}) {
+            const missing_call* largest = nullptr;
+            std::uint64_t steps = of.steps;
+            std::size_t lines = 0;
+            std::uint32_t calls = 0;
+            for (const lost& each : lost_) {
+                if ((is_settled && each.what.steps >= 3) != is_certain) continue;
+                ++lines;
+                calls += each.what.calls;
+                steps = std::min(steps, each.what.steps);
+                if (largest == nullptr || each.what.call.count > largest->call.count) largest = &each.what;
+            }
+            const auto put = [&](const missing_call& what) {
+                if (!is_certain) {
+                    out.missing_calls.push_back(what);
+                    return;
+                }
+                out.add({.what = finding_kind::call_missing,
+                    .statistic = static_cast<double>(what.calls),
+                    .number = {.steps = static_cast<std::uint32_t>(std::min<std::uint64_t>(what.steps, 0xffffffffu)),
+                        .since = what.since},
+                    .other = what.call});
+            };
+            if (lines > most_lines) {
+                put({largest->call, largest->since, steps, calls});
+                continue;
+            }
+            for (const lost& each : lost_)
+                if ((is_settled && each.what.steps >= 3) == is_certain) put(each.what);
+        }
+    }
 
     bool counts(const member& each) const noexcept { return with_integers_ || is_floating(each.form.type); }
 
@@ -368,44 +404,6 @@ COLLPROBE_COLD_INLINE void call_roster::judge(
     constexpr std::size_t most_known = 256;
     if (known_.size() < most_known) known_.push_back(hash);
     else known_[next_known_++ % most_known] = hash;
-}
-
-COLLPROBE_COLD_INLINE void call_roster::tell(const kind& of, step_record& out)
-{
-    if (lost_.empty()) return;
-    // A kind whose steps still change has its calls left out by habit.
-    const bool is_settled = of.steps - of.last_news >= 3 && of.steps >= 8 * of.news * of.news;
-    constexpr std::size_t most_lines = 4;
-    for (const bool is_certain : {true, false}) {
-        const missing_call* largest = nullptr;
-        std::uint64_t steps = of.steps;
-        std::size_t lines = 0;
-        std::uint32_t calls = 0;
-        for (const lost& each : lost_) {
-            if ((is_settled && each.what.steps >= 3) != is_certain) continue;
-            ++lines;
-            calls += each.what.calls;
-            steps = std::min(steps, each.what.steps);
-            if (largest == nullptr || each.what.call.count > largest->call.count) largest = &each.what;
-        }
-        const auto put = [&](const missing_call& what) {
-            if (!is_certain) {
-                out.missing_calls.push_back(what);
-                return;
-            }
-            out.add({.what = finding_kind::call_missing,
-                .statistic = static_cast<double>(what.calls),
-                .number = {.steps = static_cast<std::uint32_t>(std::min<std::uint64_t>(what.steps, 0xffffffffu)),
-                    .since = what.since},
-                .other = what.call});
-        };
-        if (lines > most_lines) {
-            put({largest->call, largest->since, steps, calls});
-            continue;
-        }
-        for (const lost& each : lost_)
-            if ((is_settled && each.what.steps >= 3) == is_certain) put(each.what);
-    }
 }
 
 } // namespace collprobe::detail

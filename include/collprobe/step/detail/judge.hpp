@@ -27,25 +27,14 @@
 #include <collprobe/step/detail/call_roster.hpp>
 #include <collprobe/step/detail/call_series.hpp>
 #include <collprobe/step/detail/message.hpp>
+#include <collprobe/step/probe_options.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The extremes of weighted losses, and their number, are those of the losses, whatever the weights.
-COLLPROBE_COLD_INLINE void take_extremes(const spread& losses, spread& weighted) noexcept
-{
-    if (weighted.finite == 0) return;
-    const spread own = weighted;
-    weighted = losses;
-    weighted.mean = own.mean;
-    weighted.std = own.std;
-    weighted.std_sample = own.std_sample;
-    weighted.cv = own.cv;
-}
-
 /// Turns the messages of a step into the record that all ranks agree on: runs the checks, each of which has its own
 /// memory of earlier steps. Every rank runs the same arithmetic on the same bytes in the same order of steps.
-/// Allocates only when a step has more calls than any step before it. A judge for `summary` needs no tables and has
-/// none: at 100,000 ranks they would take 200 MB.
+/// Allocates only when a step has more calls than any step before it. A judge for `summary` has tables only where there
+/// are totals of the ranks: at 100,000 ranks they would take 500 MB.
 /// A template, so that `collprobe::compiled` can hold its one instance, with all checks.
 template <class Unused = void>
 class basic_step_judge {
@@ -54,40 +43,90 @@ public:
     basic_step_judge(int ranks, double false_alarms_per_step,
         report_mode mode = report_mode::gather, bool times = false, double lateness_floor_ns = 0,
         const std::optional<exchangeability_options>& evidence = {})
-        : basic_step_judge(
-              ranks, mode == report_mode::gather ? ranks : 1, false_alarms_per_step, times, lateness_floor_ns)
+        : ranks_(ranks), tables_(mode == report_mode::gather || ranks <= most_total_ranks ? ranks : 1),
+          marks_(tables_), places_(tables_), values_(tables_), results_(tables_), copies_(tables_), zeros_(tables_),
+          nonfinite_(tables_), arrivals_(times ? tables_ : 1, lateness_floor_ns), gradient_(tables_),
+          numbers_(tables_, false_alarms_per_step, times, lateness_floor_ns), weights_(at_rank(tables_)),
+          of_call_(at_rank(tables_))
     {
-        if (evidence && mode == report_mode::gather) evidence_.emplace(ranks, *evidence);
+        if (evidence && tables_ == ranks_) evidence_.emplace(ranks, *evidence);
     }
 
     /// \throws error `mismatch` unless all ranks report the same step; the culprits are those unlike most.
-    /// Precondition, here and for `judge`: the judge was made for `gather`.
-    void require_same_step(const gathered_step& step, function_ref<error_origin()> origin);
+    /// Precondition, here and below: the judge has tables.
+    COLLPROBE_COLD_INLINE void require_same_step(const gathered_step& step, function_ref<error_origin()> origin)
+    {
+        bool differ = false;
+        for (int r = 1; r < ranks_; ++r) differ = differ || step.header(r).step != step.header(0).step;
+        if (!differ) return;
+        digest_index holders(ranks_);
+        for (int r = 0; r < ranks_; ++r) holders.add(step.header(r).step, r);
+        const digest_index::group* const most = holders.majority();
+        std::string message = "the ranks report different steps:";
+        std::vector<int> culprits;
+        for (int r = 0; r < ranks_; ++r) {
+            if (most != nullptr && step.header(r).step == most->digest) continue;
+            culprits.push_back(r);
+            message += " rank " + std::to_string(r) + " step " + std::to_string(step.header(r).step) + ",";
+        }
+        message += most != nullptr ? " unlike the others" : " with no majority";
+        throw error(status::mismatch, message, origin(), std::move(culprits));
+    }
 
     /// Shapes: `gram` is the n x n Gram matrix of the whole gradient (upper triangle), or empty.
     /// `expected`: of the values that the messages have.
     void judge(const gathered_step& messages, view<const probed_call> calls, view<const expected_value> expected,
-        view<const double> gram, step_record& out);
-
-    /// As `values_check::remember_since` and `gradient_measure::align_over_steps`, of steps that are judged elsewhere.
-    void remember_since(
-        std::size_t value, function_ref<std::uint64_t(std::size_t)> place, std::uint64_t step, expectation_record& of)
+        view<const double> gram, step_record& out, bool are_totals = false)
     {
-        values_.remember_since(value, place, step, of);
+        if (!are_totals)
+            out.begin(messages.header(0).step, ranks_, report_mode::gather, calls.size(), expected.size());
+        out.forgot = forget_after_loss(messages.last_lost());
+        out.false_alarms_per_step = numbers_.false_alarms_per_step();
+        has_places_ = messages.has_places();
+        find_series(calls);
+        const judged_step step{messages, calls, series_, marks_, out, are_totals};
+        marks_.begin_step();
+        numbers_.begin_step(out.step);
+        if (evidence_) evidence_->begin_step(out.step);
+        zeros_.begin_step();
+        gradient_.begin_step();
+
+        judge_losses(step);
+        if (!has_places_) places_.judge(step);
+        values_.judge(step, expected);
+        for (std::size_t b = 0; b < calls.size(); ++b) judge_call(step, b);
+        if (gradient_.elements() != 0) zeros_.judge(step);
+        if (messages.layout().times) arrivals_.measure(step);
+        gradient_.describe(step, gram);
+        nonfinite_.judge_spread(out);
+        numbers_.judge(step, gradient_.elements(), gram);
+        if (evidence_) evidence_->judge(step);
     }
-    void align_over_steps(
-        view<const double> gram, double squares, double sum_norm_squared, direction& out)
+    /// Adds to a record that has begun what the ranks' totals say, but for inputs with NaN: of these calls say more.
+    COLLPROBE_COLD_INLINE void judge_totals(
+        const gathered_step& totals, const probed_call& whole, view<const double> gram, step_record& out)
     {
-        gradient_.align_over_steps(ranks_, gram, squares, sum_norm_squared, out);
+        judge(totals, {&whole, whole.has_input ? 1u : 0u}, {}, gram, out, true);
+        if (!out.calls.empty()) out.calls[0].clear();
+        std::erase_if(out.findings, [](const finding& f) { return f.call >= 0 && f.what == finding_kind::non_finite; });
+        for (finding& each : out.findings) each.call = -1;
     }
 
-    /// Whether all ranks made the calls of the step that was judged last at the same places. Precondition: `gather`.
+    /// The checks that also judge steps in their combined form.
+    values_check& values() noexcept { return values_; }
+    gradient_measure& gradient() noexcept { return gradient_; }
+
+    /// Whether all ranks made the calls of the step that was judged last at the same places.
     bool has_places() const noexcept { return has_places_; }
 
     /// Puts calls that the step misses before the other findings. Of a judged step. Shapes: as `call_roster::judge`.
     void judge_missing(
-        view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen,
-        step_record& out);
+        view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen, step_record& out)
+    {
+        const auto before = static_cast<std::ptrdiff_t>(out.findings.size());
+        roster_.judge(calls, has_places, with_integers, unseen, out);
+        std::rotate(out.findings.begin(), out.findings.begin() + before, out.findings.end());
+    }
 
     /// Between two steps there were calls that this object knows nothing of: the time from one to the other is unknown.
     void forget_end() noexcept { arrivals_.forget_end(); }
@@ -100,7 +139,22 @@ public:
     }
 
     /// Forgets all steps, as after a restart, so that it does not matter what a rank has seen before.
-    void forget();
+    COLLPROBE_COLD_INLINE void forget()
+    {
+        begun_before_ = known_calls_.begun();
+        known_calls_.reset();
+        roster_.clear();
+        series_ = {};
+        number_.clear();
+        copies_.forget();
+        zeros_.forget();
+        nonfinite_.forget();
+        values_.forget();
+        numbers_.forget();
+        arrivals_.forget();
+        gradient_.forget();
+        if (evidence_) evidence_->forget();
+    }
 
     /// Forgets all steps, and returns true, if `last_lost`, the same on all ranks, is a step that is not known as lost.
     bool forget_after_loss(std::uint32_t last_lost)
@@ -118,15 +172,54 @@ public:
 
     bool has_evidence() const noexcept { return evidence_.has_value(); }
     /// What the run has shown so far, as words; none if it is not gathered.
-    std::vector<std::uint64_t> evidence_state() const;
+    COLLPROBE_COLD_INLINE std::vector<std::uint64_t> evidence_state() const
+    {
+        std::vector<std::uint64_t> words;
+        if (!evidence_) return words;
+        known_calls_.save(words, begun_before_);
+        words.insert(words.begin(), words.size());
+        const std::vector<std::uint64_t> watched = evidence_->state();
+        words.push_back(watched.size());
+        words.insert(words.end(), watched.begin(), watched.end());
+        words.insert(
+            words.end(), {numbers_.losses_are_positive() ? 1u : 0u, zeros_.longest()[0], zeros_.longest()[1]});
+        numbers_.save(words);
+        words.push_back(checksum_of({words.data(), words.size()}));
+        return words;
+    }
     /// Goes on from the evidence of such a judge. Precondition: `has_evidence()`.
     /// \throws error `invalid_argument` for a state that is none, or that of another judge; then nothing changes.
-    void restore_evidence(view<const std::uint64_t> state, const call_site& where);
+    COLLPROBE_COLD_INLINE void restore_evidence(view<const std::uint64_t> state, const call_site& where)
+    {
+        const auto check = [&where](bool condition) {
+            if (!condition) refuse("restore_evidence", "the state is not that of a probe, or it is damaged", where);
+        };
+        check(state.size() > 4 && state[0] < state.size() - 4);
+        const std::size_t end = state.size() - 1;
+        check(checksum_of(state.part(0, end)) == state[end]);
+        const std::size_t first = 2 + static_cast<std::size_t>(state[0]);
+        check(state[first - 1] < end - first && end - first - state[first - 1] >= 3);
+        const std::size_t behind = first + static_cast<std::size_t>(state[first - 1]);
+        evidence_check evidence = evidence_->restored(state.part(first, behind - first), where);
+        call_series known;
+        const view<const std::uint64_t> calls = state.part(1, first - 2);
+        check(known.restore(calls) && known.slots() <= evidence.slots());
+        check(numbers_.restore(state.part(behind + 3, end - behind - 3), evidence.slots(), state[behind] != 0));
+
+        roster_.clear();
+        known_calls_.restore(calls);
+        begun_before_ = known_calls_.begun() - known.begun();
+        number_ = known_calls_.numbers();
+        number_.resize(evidence.slots());
+        *evidence_ = std::move(evidence);
+        copies_.forget();
+        copies_.make_room(number_.size());
+        zeros_.restore(state[behind + 1], state[behind + 2]);
+        values_.forget();
+        nonfinite_.forget();
+    }
 
 private:
-    basic_step_judge(
-        int ranks, int table_ranks, double false_alarms_per_step, bool times, double lateness_floor_ns);
-
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
     COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls)
     {
@@ -162,23 +255,30 @@ private:
             out.add({.ranks = {r}, .what = finding_kind::non_finite, .statistic = 1});
         }
         out.loss = dispersion(out.losses);
-        out.loss_weighted = dispersion(out.losses, weights_);
-        take_extremes(out.loss, out.loss_weighted);
+        out.loss_weighted = out.loss; // for the extremes, and their number
+        const spread weighted = dispersion(out.losses, weights_);
+        if (weighted.finite == 0) out.loss_weighted = {};
+        out.loss_weighted.mean = weighted.mean;
+        out.loss_weighted.std = weighted.std;
+        out.loss_weighted.std_sample = weighted.std_sample;
+        out.loss_weighted.cv = weighted.cv;
     }
 
     void judge_call(const judged_step& step, std::size_t b)
     {
         const probed_call& call = step.calls[b];
         const common_result common = results_.find(step, b);
-        results_.describe(step, b, common);
+        if (!step.is_of_totals) results_.describe(step, b, common);
         nonfinite_.judge_call(step, b);
-        results_.judge_overflow(step, b, common);
+        if (!step.is_of_totals) results_.judge_overflow(step, b, common);
         if (call.is_gradient()) copies_.judge_copies(step, b);
         if (call.is_gradient() || (call.call == collective::all_gather && call.has_input))
             copies_.judge_repeats(step, b);
-        if (!step.out.calls[b].results_agree) results_.judge_replicas(step, b);
-        if (call.is_gradient()) add_numbers(step, b); // shards and parameters may differ between ranks
-        results_.judge_lengths(step, b, common);
+        if (!step.is_of_totals) {
+            if (!step.out.calls[b].results_agree) results_.judge_replicas(step, b);
+            if (call.is_gradient()) add_numbers(step, b); // shards and parameters may differ between ranks
+            results_.judge_lengths(step, b, common);
+        }
         if (!call.is_gradient()) return;
         for (int r = 0; r < ranks_; ++r) zeros_.add(step.input(r, b), r);
         gradient_.add(step, b, common);
@@ -202,6 +302,7 @@ private:
     }
 
     int ranks_;
+    int tables_; // their size
     std::uint32_t last_lost_ = 0; // `step_header::last_lost` of all ranks
     bool has_places_ = false;
     call_series known_calls_;
@@ -225,146 +326,5 @@ private:
 };
 
 using step_judge = basic_step_judge<>;
-
-template <class Unused>
-void basic_step_judge<Unused>::require_same_step(const gathered_step& step, function_ref<error_origin()> origin)
-{
-    bool differ = false;
-    for (int r = 1; r < ranks_; ++r) differ = differ || step.header(r).step != step.header(0).step;
-    if (!differ) return;
-    digest_index holders(ranks_);
-    for (int r = 0; r < ranks_; ++r) holders.add(step.header(r).step, r);
-    const digest_index::group* const most = holders.majority();
-    std::string message = "the ranks report different steps:";
-    std::vector<int> culprits;
-    for (int r = 0; r < ranks_; ++r) {
-        if (most != nullptr && step.header(r).step == most->digest) continue;
-        culprits.push_back(r);
-        message += " rank " + std::to_string(r) + " step " + std::to_string(step.header(r).step) + ",";
-    }
-    message += most != nullptr ? " unlike the others" : " with no majority";
-    throw error(status::mismatch, message, origin(), std::move(culprits));
-}
-
-template <class Unused>
-void basic_step_judge<Unused>::judge(const gathered_step& messages, view<const probed_call> calls,
-    view<const expected_value> expected, view<const double> gram, step_record& out)
-{
-    out.begin(messages.header(0).step, ranks_, report_mode::gather, calls.size(), expected.size());
-    out.forgot = forget_after_loss(messages.last_lost());
-    out.false_alarms_per_step = numbers_.false_alarms_per_step();
-    has_places_ = messages.has_places();
-    find_series(calls);
-    const judged_step step{messages, calls, series_, marks_, out};
-    marks_.begin_step();
-    numbers_.begin_step(out.step);
-    if (evidence_) evidence_->begin_step(out.step);
-    zeros_.begin_step();
-    gradient_.begin_step();
-
-    judge_losses(step);
-    if (!has_places_) places_.judge(step);
-    values_.judge(step, expected);
-    for (std::size_t b = 0; b < calls.size(); ++b) judge_call(step, b);
-    if (gradient_.elements() != 0) zeros_.judge(step);
-    if (messages.layout().times) arrivals_.measure(step);
-    gradient_.describe(step, gram);
-    nonfinite_.judge_spread(out);
-    numbers_.judge(step, gradient_.elements(), gram);
-    if (evidence_) evidence_->judge(step);
-}
-
-template <class Unused>
-void basic_step_judge<Unused>::judge_missing(
-    view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen,
-    step_record& out)
-{
-    const auto before = static_cast<std::ptrdiff_t>(out.findings.size());
-    roster_.judge(calls, has_places, with_integers, unseen, out);
-    std::rotate(out.findings.begin(), out.findings.begin() + before, out.findings.end());
-}
-
-template <class Unused>
-void basic_step_judge<Unused>::forget()
-{
-    begun_before_ = known_calls_.begun();
-    known_calls_.reset();
-    roster_.clear();
-    series_ = {};
-    number_.clear();
-    copies_.forget();
-    zeros_.forget();
-    nonfinite_.forget();
-    values_.forget();
-    numbers_.forget();
-    arrivals_.forget();
-    gradient_.forget();
-    if (evidence_) evidence_->forget();
-}
-
-template <class Unused>
-std::vector<std::uint64_t> basic_step_judge<Unused>::evidence_state() const
-{
-    std::vector<std::uint64_t> words;
-    if (!evidence_) return words;
-    known_calls_.save(words, begun_before_);
-    words.insert(words.begin(), words.size());
-    const std::vector<std::uint64_t> watched = evidence_->state();
-    words.push_back(watched.size());
-    words.insert(words.end(), watched.begin(), watched.end());
-    words.insert(
-        words.end(), {numbers_.losses_are_positive() ? 1u : 0u, zeros_.longest()[0], zeros_.longest()[1]});
-    numbers_.save(words);
-    words.push_back(checksum_of({words.data(), words.size()}));
-    return words;
-}
-
-template <class Unused>
-void basic_step_judge<Unused>::restore_evidence(view<const std::uint64_t> state, const call_site& where)
-{
-    const auto check = [&where](bool condition) {
-        if (!condition) refuse("restore_evidence", "the state is not that of a probe, or it is damaged", where);
-    };
-    check(state.size() > 4 && state[0] < state.size() - 4);
-    const std::size_t end = state.size() - 1;
-    check(checksum_of(state.part(0, end)) == state[end]);
-    const std::size_t first = 2 + static_cast<std::size_t>(state[0]);
-    check(state[first - 1] < end - first && end - first - state[first - 1] >= 3);
-    const std::size_t behind = first + static_cast<std::size_t>(state[first - 1]);
-    evidence_check evidence = evidence_->restored(state.part(first, behind - first), where);
-    call_series known;
-    const view<const std::uint64_t> calls = state.part(1, first - 2);
-    check(known.restore(calls) && known.slots() <= evidence.slots());
-    check(numbers_.restore(state.part(behind + 3, end - behind - 3), evidence.slots(), state[behind] != 0));
-
-    roster_.clear();
-    known_calls_.restore(calls);
-    begun_before_ = known_calls_.begun() - known.begun();
-    number_ = known_calls_.numbers();
-    number_.resize(evidence.slots());
-    *evidence_ = std::move(evidence);
-    copies_.forget();
-    copies_.make_room(number_.size());
-    zeros_.restore(state[behind + 1], state[behind + 2]);
-    values_.forget();
-    nonfinite_.forget();
-}
-
-template <class Unused>
-basic_step_judge<Unused>::basic_step_judge(
-    int ranks, int table_ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
-    : ranks_(ranks),
-      marks_(table_ranks),
-      places_(table_ranks),
-      values_(table_ranks),
-      results_(table_ranks),
-      copies_(table_ranks),
-      zeros_(table_ranks),
-      nonfinite_(table_ranks),
-      arrivals_(times ? table_ranks : 1, lateness_floor_ns),
-      gradient_(table_ranks),
-      numbers_(table_ranks, false_alarms_per_step, times, lateness_floor_ns),
-      weights_(at_rank(table_ranks)),
-      of_call_(at_rank(table_ranks)) {}
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

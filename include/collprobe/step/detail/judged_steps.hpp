@@ -58,10 +58,15 @@ public:
             measure_orders(meter_, messages, calls, out);
             parts.judge(messages, step.due, calls, judge.series(), out);
         } else {
-            const summary_parts sums = report.summary;
-            require_arrived(sums.keys->arrival.complete(serial, ranks));
-            require_same_step(*sums.keys, of.step, end_step);
-            judge_summary(judge, sums, ranks, calls, {report.told_keys, step.value_count}, expected, gram, out);
+            const step_keys& keys = *report.summary.keys;
+            const gathered_step totals(report.messages, ranks, 1, totals_layout(form_.layout));
+            require_arrived(keys.arrival.complete(serial, ranks));
+            if (form_.has_totals()) judge.require_same_step(totals, end_step);
+            else if (keys.step != ~keys.step_complement)
+                throw error(status::mismatch,
+                    "the ranks report different steps, up to " + std::to_string(keys.step), end_step());
+            judge_summary(judge, report.summary, form_.has_totals() ? &totals : nullptr, ranks, calls, expected, gram,
+                out);
             parts.judge_summary(report.part_words, step.due, out);
         }
         out.unprobed_calls = step.unprobed_calls;

@@ -116,6 +116,9 @@ private:
     }
 };
 
+/// That of a rank's totals.
+COLLPROBE_HD constexpr message_layout totals_layout(const message_layout& of) noexcept { return {.times = of.times}; }
+
 /// Puts the values that a rank told behind the calls of its message.
 struct write_values {
     /// A value that the host knows, or `read` in memory of the device.
@@ -196,6 +199,17 @@ struct probed_call {
     }
     /// Whether the call sums one gradient of each rank, as far as the library can tell.
     bool is_gradient() const noexcept { return has_input && !has_unknown_scale && is_sum(); }
+    /// Whether the times of the call, where they are measured, tell who came late to it.
+    bool tells_lateness() const noexcept { return has_input && has_result && count != 0 && waits_for_all(call); }
+    /// What the device needs to know when it adds up the step.
+    static constexpr std::uint64_t adds_gradient = 1, averages = 2, scatters = 4, is_timed = 8, has_input_only = 2;
+    std::uint64_t flags() const noexcept
+    {
+        const std::uint64_t timed = tells_lateness() ? is_timed : 0;
+        if (!is_gradient()) return timed | (has_input ? has_input_only : 0);
+        return timed | adds_gradient | (operation == reduction::average ? averages : 0)
+            | (call == collective::reduce_scatter ? scatters : 0);
+    }
     /// Whether the results hold the elements of the inputs, each of an input as often.
     bool is_move() const noexcept
     {
@@ -207,6 +221,22 @@ struct probed_call {
         return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
     }
 };
+
+/// The gradients that a step sums, as one call; it has no input if there are none. Its results are sums: those of
+/// averages count times the number of ranks.
+COLLPROBE_COLD_INLINE probed_call whole_gradient(view<const probed_call> step) noexcept
+{
+    probed_call whole{.has_result = true};
+    for (const probed_call& each : step) {
+        if (!each.is_gradient()) continue;
+        if (!whole.has_input || bytes_of(each.type) < bytes_of(whole.type)) whole.type = each.type;
+        if (each.call == collective::reduce_scatter) whole.call = each.call;
+        whole.count += each.count;
+        whole.has_result = whole.has_result && each.has_result;
+        whole.has_input = true;
+    }
+    return whole;
+}
 
 /// What all ranks know of a value that they tell, without a message.
 struct expected_value {

@@ -25,7 +25,8 @@ public:
         : form_(form),
           report_(zeroed<Device>(step_report::room_bytes(form, room), where)), // else it may hold a report of another
           references_(zeroed<Device>(
-              form.mode == report_mode::summary ? step_report::reference_bytes(room) : 0, where)) // the bits of 0.0
+              form.mode == report_mode::summary ? step_report::reference_bytes(room) : 0, where)), // the bits of 0.0
+          totals_(form.total_bytes())
     {
     }
 
@@ -37,12 +38,9 @@ public:
     /// Makes room for the report of so many calls, behind all exchanges on `stream`. Work may use `left`.
     void make_room(std::uint64_t room, std::vector<bytes>& left, stream_ref stream, call_site where)
     {
-        enlarge(report_, step_report::room_bytes(form_, room), left, stream, where);
+        enlarge(report_, step_report::room_bytes(form_, room), 0, left, stream, where);
         if (form_.mode == report_mode::gather) return;
-        const std::uint64_t known = references_.size();
-        if (!enlarge(references_, step_report::reference_bytes(room), left, stream, where)) return;
-        Device::copy(stream, view<const unsigned char>(left.back()),
-            view<unsigned char>(references_).part(0, known), where);
+        enlarge(references_, step_report::reference_bytes(room), references_.size(), left, stream, where);
     }
 
     /// Completes the message of a step whose calls are done on `stream`, and lets the ranks exchange their messages.
@@ -52,17 +50,30 @@ public:
     {
         Device::for_each(stream, step.call_count + 1, write_header);
         const view<unsigned char> own = step.message_of(step.call_count);
-        told_value* const values = step.layout.values(own.data(), step.call_count);
         if (step.value_count != 0) {
-            Device::for_each(
-                stream, step.value_count, write_values{values, step.values.data(), step.read_values.data()});
+            Device::for_each(stream, step.value_count, write_values{
+                step.layout.values(own.data(), step.call_count), step.values.data(), step.read_values.data()});
         }
         const step_report to = report(step);
         if (form_.mode == report_mode::gather) {
             const view<unsigned char> all(to.messages, form_.ranks * own.count());
             ranks.all_gather(view<const unsigned char>(own), all, stream, where);
         } else {
-            sum_up(ranks, parts, step, to, values, stream, where);
+            auto* const reference = reinterpret_cast<double*>(references_.data());
+            Device::for_each(stream, 1 + step.call_count + step.value_count,
+                pack_summary{step.message(), step.flags.data(), step.call_count, ranks.rank(), ranks.size(), reference,
+                    to.summary, form_.with_values(step.value_count).layout,
+                    whole_gradient({step.calls.data(), step.call_count}).call,
+                    form_.has_totals() ? totals_.data() : nullptr});
+            if (form_.has_totals())
+                ranks.all_gather(view<const unsigned char>(totals_),
+                    view<unsigned char>(to.messages, form_.ranks * totals_.size()), stream, where);
+            parts.pack(step, to.part_words, [&](const auto& body) { Device::for_each(stream, step.call_count, body); });
+            if constexpr (Comm::has_collective(collective::all_reduce)) {
+                ranks.all_reduce(to.sums, reduction::sum, stream, where);
+                ranks.all_reduce(to.keys, reduction::max, stream, where);
+            }
+            Device::for_each(stream, of_first_call + step.call_count, advance_reference{to.summary, reference});
         }
         if constexpr (Comm::has_collective(collective::all_reduce)) {
             if (step.has_gram)
@@ -71,38 +82,25 @@ public:
     }
 
 private:
-    template <communicator Comm>
-    void sum_up(Comm& ranks, const auto& parts, const step_block<Device>& step, const step_report& to,
-        const told_value* values, stream_ref stream, call_site where)
+    /// Makes it so large: the first `kept` bytes stay, the others are zero. What it had goes to `left`; or, if work
+    /// could not be enqueued, what it would have got.
+    static void enlarge(bytes& memory, std::uint64_t count, std::uint64_t kept, std::vector<bytes>& left,
+        stream_ref stream, call_site where)
     {
-        auto* const reference = reinterpret_cast<step_reference*>(references_.data());
-        Device::for_each(stream, step.call_count + 1,
-            pack_summary{step.message(), step.gradients.data(), step.call_count, ranks.rank(), ranks.size(),
-                reference, to.summary, form_.with_values(step.value_count).layout});
-        if (step.value_count != 0)
-            Device::for_each(stream, step.value_count, pack_values{values, ranks.rank(), to.told_keys});
-        parts.pack(step, to.part_words, [&](const auto& body) { Device::for_each(stream, step.call_count, body); });
-        if constexpr (Comm::has_collective(collective::all_reduce)) {
-            ranks.all_reduce(to.sums, reduction::sum, stream, where);
-            ranks.all_reduce(to.keys, reduction::max, stream, where);
-        }
-        Device::for_each(stream, step.call_count + 1, advance_reference{to.summary, reference});
-    }
-    /// False if it is large enough. Else the one before is the last of `left`, and this one is zero.
-    static bool enlarge(
-        bytes& memory, std::uint64_t count, std::vector<bytes>& left, stream_ref stream, call_site where)
-    {
-        if (memory.size() >= count) return false;
+        if (memory.size() >= count) return;
         left.reserve(left.size() + 1);
-        bytes larger(count);
-        left.push_back(std::exchange(memory, std::move(larger)));
-        Device::zero(stream, view<unsigned char>(memory), where);
-        return true;
+        left.push_back(bytes(count));
+        const view<unsigned char> larger(left.back());
+        Device::zero(stream, larger, where);
+        const view<const unsigned char> known(memory.data(), kept);
+        if (kept != 0) Device::copy(stream, known, larger.part(0, kept), where);
+        std::swap(memory, left.back());
     }
 
     step_report::shape form_;
     bytes report_; ///< a `step_report`
     bytes references_; ///< as in a `step_report`
+    bytes totals_; ///< of this rank
 };
 
 } // namespace collprobe::detail

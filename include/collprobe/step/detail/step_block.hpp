@@ -89,10 +89,10 @@ struct step_block {
     /// Counts a call whose entry is being written.
     void add(const probed_call& call) noexcept
     {
-        std::uint64_t& word = gradients[call_count / 64];
-        if (call_count % 64 == 0) word = 0;
-        word = (word & ~(std::uint64_t{1} << (call_count % 64)))
-            | static_cast<std::uint64_t>(call.is_gradient()) << (call_count % 64);
+        std::uint64_t& word = flags[call_count / 16];
+        const std::uint64_t shift = call_count % 16 * 4;
+        if (shift == 0) word = 0;
+        word = (word & ~(std::uint64_t{15} << shift)) | call.flags() << shift;
         calls[call_count] = call;
         places[call_count] = calls[call_count].place = place_of(call.site);
         ++call_count;
@@ -152,7 +152,7 @@ private:
         piece next{layout.part_bytes != 0 ? zeroed<Device>(size, where) : bytes(size), room(), more};
         pieces.reserve(pieces.size() + 1);
         // No device reads these before the step ends.
-        enlarge(gradients, (room() + more + 63) / 64);
+        enlarge(flags, (room() + more + 15) / 16);
         enlarge(places, room() + more);
         calls.resize(room() + more);
         pieces.push_back(std::move(next));
@@ -179,7 +179,7 @@ public:
     typename Device::template host_buffer<write_values::source> values; ///< the device reads them
     typename Device::template buffer<statistics> read_values;
     typename Device::template buffer<double> gram; ///< of this rank's share of the gradients, for exact direction
-    typename Device::template host_buffer<std::uint64_t> gradients; ///< a bit for each call; the device reads them
+    typename Device::template host_buffer<std::uint64_t> flags; ///< four bits for each call; the device reads them
     typename Device::template host_buffer<std::uint64_t> places; ///< of the calls; the device reads them
     std::vector<piece> pieces;
 };

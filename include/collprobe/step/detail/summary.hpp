@@ -3,20 +3,18 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
-#include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/arrival_keys.hpp>
-#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/metrics/direction.hpp>
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/step/probe_options.hpp>
 
-/// The `summary` form of a step: numbers that an all-reduce can combine, O(calls) for any n.
+/// The `summary` form of a step: numbers that an all-reduce can combine, O(calls) for any n; and up to 16,384 ranks the
+/// totals of each rank, as messages of one call: the `whole_gradient`.
 ///
 /// Sums (one all-reduce of doubles) are taken of distances from a reference. The reference is the mean of the previous
 /// step, which every rank holds; so a small deviation of large numbers keeps its digits. Extrema (one all-reduce with
@@ -31,17 +29,16 @@ struct moment_sums {
 };
 
 struct step_sums {
-    moment_sums loss;
-    moment_sums gradient_norm;
     double weight;
     double weighted_distance;
     double weighted_distance_squared;
-    double gradient_norm_squared;
 };
 
-struct call_sums {
-    moment_sums gradient_norm;
-    double gradient_norm_squared;
+/// A row of the summary: the losses, the norms of whole gradients, and then those of each call's inputs. Values have
+/// keys alone.
+struct row_sums {
+    moment_sums number;
+    double squares;
     double nonfinite;
     /// Of all-reduce: n times the squared norm of the one result. NaN by bits if an element is not finite.
     double result_norm_squared;
@@ -56,56 +53,35 @@ struct extremum_keys {
 struct step_keys {
     std::uint64_t step;
     std::uint64_t step_complement;
-    extremum_keys loss;
-    extremum_keys gradient_norm;
     extremum_keys told_norm; ///< `step_header::gradient_norm`
     /// A digest of the names of the step's calls and values; equal on all ranks, or some rank makes others.
     std::uint64_t names;
     std::uint64_t names_complement;
-    std::uint64_t bad_loss; ///< `count_key` of the ranks
     std::uint64_t last_lost; ///< `step_header::last_lost`
     arrival_keys arrival;
 };
 
-struct call_keys {
-    extremum_keys gradient_norm;
-    std::uint64_t digest;
+struct row_keys {
+    extremum_keys number;
+    std::uint64_t digest; ///< of the call's result, or of the value: that of each rank
     std::uint64_t digest_complement;
-    std::uint64_t nonfinite; ///< `nonfinite_key` of the ranks
+    std::uint64_t nonfinite; ///< `nonfinite_key` of the ranks; of losses `count_key`
     extremum_keys time; ///< in the call, in ns
 };
 
-/// Of a value that all ranks have alike.
-struct value_keys {
-    std::uint64_t digest;
-    std::uint64_t digest_complement;
-    extremum_keys value;
-};
+static_assert(sizeof(step_sums) == 3 * sizeof(double) && sizeof(row_sums) == 6 * sizeof(double));
+static_assert(sizeof(step_keys) == 9 * sizeof(std::uint64_t) && sizeof(row_keys) == 7 * sizeof(std::uint64_t));
 
-static_assert(sizeof(step_sums) == 10 * sizeof(double) && sizeof(call_sums) == 6 * sizeof(double));
-static_assert(sizeof(step_keys) == 14 * sizeof(std::uint64_t) && sizeof(call_keys) == 7 * sizeof(std::uint64_t));
+enum row : std::uint64_t { of_losses, of_gradients, of_first_call };
 
-/// The reference means of the step. The references of the calls follow as a run of doubles.
-struct step_reference {
-    double loss;
-    double gradient_norm;
-};
-
-/// A step in its combined form: each part holds the step's numbers, followed by those of its calls.
+/// A step in its combined form: sums and keys hold the step's own, followed by the rows.
 struct summary_parts {
-    step_reference* reference; ///< the reference that the sums were taken with
+    double* reference; ///< by row: what the sums were taken with
     step_sums* sums;
     step_keys* keys;
 
-    COLLPROBE_HD double& call_reference(std::uint64_t b) const noexcept
-    {
-        return reinterpret_cast<double*>(reference + 1)[b];
-    }
-    COLLPROBE_HD call_sums& call(std::uint64_t b) const noexcept { return reinterpret_cast<call_sums*>(sums + 1)[b]; }
-    COLLPROBE_HD call_keys& call_extrema(std::uint64_t b) const noexcept
-    {
-        return reinterpret_cast<call_keys*>(keys + 1)[b];
-    }
+    COLLPROBE_HD row_sums& sums_of(std::uint64_t r) const noexcept { return reinterpret_cast<row_sums*>(sums + 1)[r]; }
+    COLLPROBE_HD row_keys& keys_of(std::uint64_t r) const noexcept { return reinterpret_cast<row_keys*>(keys + 1)[r]; }
 };
 
 /// The lowest bits of a key are the complement of a rank, so that the lowest rank wins among equals.
@@ -161,100 +137,138 @@ COLLPROBE_HD inline moment_sums moments_of(double value, double reference) noexc
     return {1, distance, distance * distance};
 }
 
-/// Writes one rank's contribution. Index 0 writes the step's part, index b + 1 that of call b.
+/// Writes one rank's contribution. Index 0 writes what is of the whole step, and the rank's totals; index b + 1 what is
+/// of call b; behind the calls come the values.
+///
+/// Totals are the header of the message, and the entry of the `whole_gradient`. That has also NaN and infinities of all
+/// inputs, and the times in all calls that tell who is late, together; they end with the last one.
 struct pack_summary {
     const unsigned char* message; ///< this rank's header and entries
-    const std::uint64_t* gradients; ///< a bit for each call; in host memory, slow to read from the device: few words
+    const std::uint64_t* flags; ///< of the `step_block`; in host memory, slow to read from the device: few words
     std::uint64_t call_count;
     int rank;
     int ranks;
-    const step_reference* reference; ///< followed by those of the calls
+    const double* reference; ///< by row
     summary_parts to;
     message_layout layout = {};
+    collective whole = collective::all_reduce; ///< of the `whole_gradient`
+    unsigned char* totals = nullptr; ///< null: not asked for
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
-        const auto& header = *reinterpret_cast<const step_header*>(message);
-        if (index == 0) {
-            double norm_squared = 0;
-            std::uint64_t word = 0;
-            std::uint64_t names = 0;
-            const auto add_name = [&names](std::uint64_t place) {
-                if (is_named(place)) names = mix64(names + place);
-            };
-            for (std::uint64_t b = 0; b < call_count; ++b, word >>= 1) {
-                if (b % 64 == 0) word = gradients[b / 64];
-                add_name(layout.place(message, b));
-                if ((word & 1) != 0) norm_squared += layout.entry(message, b).input.sum_of_squares;
-            }
-            for (std::uint64_t v = 0; v < layout.told; ++v) add_name(layout.values(message, call_count)[v].place);
-            const double norm = square_root(norm_squared);
-            const moment_sums loss = moments_of(header.loss, reference->loss);
-            // A rank without a weight above 0 has no part in what is weighted.
-            const double weight = is_finite(header.weight) && header.weight > 0 ? header.weight : 0;
-            *to.reference = *reference;
-            *to.sums = {loss, moments_of(norm, reference->gradient_norm), loss.count * weight,
-                weight * loss.distance, weight * loss.distance_squared, norm_squared};
-            *to.keys = {header.step, ~header.step, extrema_of(header.loss, rank), extrema_of(norm, rank),
-                extrema_of(header.gradient_norm, rank), names, ~names,
-                count_key(header.loss_is_bad() ? 1 : 0, rank), header.last_lost(),
-                arrival_keys::of(header.serial, rank, ranks)};
-            return;
-        }
+        if (index == 0) return pack_step();
         const std::uint64_t b = index - 1;
-        const double mean = reinterpret_cast<const double*>(reference + 1)[b];
-        to.call_reference(b) = mean;
-        if (!layout.statistics) {
-            to.call(b) = {};
-            to.call_extrema(b) = {};
+        if (b >= call_count) {
+            const told_value& told = layout.values(message, call_count)[b - call_count];
+            to.keys_of(of_first_call + b) = {extrema_of(told.value, rank), told.digest, ~told.digest, 0, {}};
             return;
         }
+        const double mean = to.reference[of_first_call + b] = reference[of_first_call + b];
+        row_sums& sums = to.sums_of(of_first_call + b) = {};
+        row_keys& keys = to.keys_of(of_first_call + b) = {};
+        if (!layout.statistics) return;
         const call_entry& entry = layout.entry(message, b);
         const double norm_squared = entry.input.sum_of_squares;
         const double norm = square_root(norm_squared);
         const std::uint64_t nonfinite = entry.input.nonfinite();
-        to.call(b) = {moments_of(norm, mean), norm_squared, static_cast<double>(nonfinite),
+        sums = {moments_of(norm, mean), norm_squared, static_cast<double>(nonfinite),
             entry.result.nonfinite != 0 ? not_a_number() : entry.result.sum_of_squares};
         double in_call = not_a_number();
         if (layout.times) {
             const call_times& noted = layout.times_of(message, b);
             in_call = nanoseconds_between(noted.entered, noted.left);
         }
-        to.call_extrema(b) = {extrema_of(norm, rank), entry.result.digest, ~entry.result.digest,
+        keys = {extrema_of(norm, rank), entry.result.digest, ~entry.result.digest,
             nonfinite_key(nonfinite, entry.result.nonfinite, rank), extrema_of(in_call, rank)};
-    }
-};
-
-struct pack_values {
-    const told_value* from;
-    int rank;
-    value_keys* to;
-
-    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
-    {
-        to[index] = {from[index].digest, ~from[index].digest, extrema_of(from[index].value, rank)};
-    }
-};
-
-/// Moves the references to the means of the step just summed. Indices as in `pack_summary`.
-struct advance_reference {
-    summary_parts from;
-    step_reference* reference; ///< followed by those of the calls
-
-    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
-    {
-        if (index == 0) {
-            advance(reference->loss, from.sums->loss);
-            advance(reference->gradient_norm, from.sums->gradient_norm);
-            return;
-        }
-        advance(reinterpret_cast<double*>(reference + 1)[index - 1], from.call(index - 1).gradient_norm);
     }
 
 private:
-    COLLPROBE_HD static void advance(double& value, const moment_sums& sums) noexcept
+    COLLPROBE_HD void pack_step() const noexcept
     {
-        if (sums.count > 0) value += sums.distance / sums.count;
+        call_entry total{};
+        clock_stamp left = 0; // the last of the calls
+        std::uint32_t in_calls = 0; // ticks
+        bool is_first = true;
+        std::uint64_t word = 0;
+        std::uint64_t names = 0;
+        const auto add_name = [&names](std::uint64_t place) {
+            if (is_named(place)) names = mix64(names + place);
+        };
+        for (std::uint64_t b = 0; b < call_count; ++b, word >>= 4) {
+            if (b % 16 == 0) word = flags[b / 16];
+            add_name(layout.place(message, b));
+            if ((word & probed_call::adds_gradient) != 0) add(layout.entry(message, b), word, total);
+            else if ((word & probed_call::has_input_only) != 0)
+                add_nonfinite(layout.entry(message, b).input, total.input);
+            if (!layout.times || (word & probed_call::is_timed) == 0) continue;
+            const call_times& noted = layout.times_of(message, b);
+            const bool overlaps = !is_first && static_cast<std::int32_t>(left - noted.entered) > 0;
+            const auto in_call = static_cast<std::int32_t>(noted.left - (overlaps ? left : noted.entered));
+            if (in_call < 0) continue; // no moment counts twice
+            in_calls += static_cast<std::uint32_t>(in_call);
+            left = noted.left;
+            is_first = false;
+        }
+        for (std::uint64_t v = 0; v < layout.told; ++v) add_name(layout.values(message, call_count)[v].place);
+        const auto& header = *reinterpret_cast<const step_header*>(message);
+        const double norm = total.input.l2();
+        const moment_sums loss = moments_of(header.loss, reference[of_losses]);
+        // A rank without a weight above 0 has no part in what is weighted.
+        const double weight = is_finite(header.weight) && header.weight > 0 ? header.weight : 0;
+        *to.sums = {loss.count * weight, weight * loss.distance, weight * loss.distance_squared};
+        *to.keys = {header.step, ~header.step, extrema_of(header.gradient_norm, rank), names, ~names,
+            header.last_lost(), arrival_keys::of(header.serial, rank, ranks)};
+        to.reference[of_losses] = reference[of_losses];
+        to.sums_of(of_losses) = {loss, 0, 0, 0};
+        to.keys_of(of_losses)
+            = {extrema_of(header.loss, rank), 0, 0, count_key(header.loss_is_bad() ? 1 : 0, rank), {}};
+        to.reference[of_gradients] = reference[of_gradients];
+        to.sums_of(of_gradients) = {moments_of(norm, reference[of_gradients]), total.input.sum_of_squares, 0, 0};
+        to.keys_of(of_gradients) = {extrema_of(norm, rank), 0, 0, 0, {}};
+        if (totals == nullptr) return;
+        const message_layout written = totals_layout(layout);
+        *reinterpret_cast<step_header*>(totals) = header;
+        written.place(totals, 0) = 0;
+        written.entry(totals, 0) = total;
+        if (layout.times) written.times_of(totals, 0) = {left - in_calls, left};
+    }
+    COLLPROBE_HD void add(const call_entry& one, std::uint64_t of_call, call_entry& total) const noexcept
+    {
+        total.input.count += one.input.finite();
+        total.input.zero += one.input.zero;
+        total.input.digest = mix64(total.input.digest + one.input.digest);
+        total.input.sum_of_squares += one.input.sum_of_squares;
+        add_nonfinite(one.input, total.input);
+        const double factor = (of_call & probed_call::averages) != 0 ? ranks : 1;
+        const double squares = factor * factor * one.result.sum_of_squares;
+        const bool is_part = (of_call & probed_call::scatters) != 0;
+        if (!is_part) total.result.digest = mix64(total.result.digest + one.result.digest); // all must have it
+        total.result.sum_of_squares += !is_part && whole == collective::reduce_scatter ? squares / ranks : squares;
+        total.result.dot += one.result.dot * factor;
+        add_count(one.result.nonfinite, total.result.nonfinite);
+    }
+    COLLPROBE_HD static void add_nonfinite(const statistics& one, statistics& to) noexcept
+    {
+        to.count += one.nonfinite();
+        add_count(one.nan, to.nan);
+        add_count(one.positive_infinity, to.positive_infinity);
+        add_count(one.negative_infinity, to.negative_infinity);
+    }
+    COLLPROBE_HD static void add_count(std::uint32_t one, std::uint32_t& to) noexcept
+    {
+        to = to + one < to ? 0xffffffffu : to + one;
+    }
+};
+
+/// Moves the reference of each row to the mean of the step just summed.
+struct advance_reference {
+    summary_parts from;
+    double* reference; ///< by row
+
+    COLLPROBE_HD void operator()(std::uint64_t row) const noexcept
+    {
+        const moment_sums& sums = from.sums_of(row).number;
+        if (sums.count > 0) reference[row] += sums.distance / sums.count;
     }
 };
 
@@ -290,52 +304,46 @@ COLLPROBE_COLD_INLINE spread summed_spread(
 /// `align_from_sums` from totals over ranks: sum |g_r|, sum |g_r|^2 and |sum g_r|^2. The difference
 /// (sum |g_r|)^2 - sum |g_r|^2 loses log2(n / (n - 1)) bits, and more if one rank outweighs the others.
 COLLPROBE_COLD_INLINE void align_from_totals(
-    const moment_sums& norms, double reference, double squares, double sum_norm_squared,
-    int ranks, direction& out) noexcept
+    const row_sums& of, double reference, double sum_norm_squared, int ranks, direction& out) noexcept
 {
-    out.mean_pairwise = not_a_number();
     out.pooled = not_a_number();
-    out.leave_one_out.clear();
-    const double sum_of_norms = norms.distance + norms.count * reference;
-    const double norm_products = sum_of_norms * sum_of_norms - squares;
-    if (norms.count > 1 && is_finite(sum_norm_squared) && norm_products > 0)
-        out.pooled = cosine_of(sum_norm_squared - squares, norm_products);
-    const noise_moments moments = estimate_noise(ranks, squares, sum_norm_squared);
+    const double sum_of_norms = of.number.distance + of.number.count * reference;
+    const double norm_products = sum_of_norms * sum_of_norms - of.squares;
+    if (of.number.count > 1 && is_finite(sum_norm_squared) && norm_products > 0)
+        out.pooled = cosine_of(sum_norm_squared - of.squares, norm_products);
+    const noise_moments moments = estimate_noise(ranks, of.squares, sum_norm_squared);
     set_noise(moments.signal, moments.noise, out);
 }
 
-/// `own_step`: that of this rank. \throws error `mismatch` unless all ranks report the same step.
-COLLPROBE_COLD_INLINE void require_same_step(
-    const step_keys& keys, std::uint64_t own_step, function_ref<error_origin()> origin)
+COLLPROBE_COLD_INLINE spread spread_of_row(const summary_parts& step, std::uint64_t row) noexcept
 {
-    if (keys.step == ~keys.step_complement) return;
-    throw error(status::mismatch,
-        "the ranks report different steps, from " + std::to_string(~keys.step_complement) + " to "
-            + std::to_string(keys.step) + ", this rank " + std::to_string(own_step),
-        origin());
+    const moment_sums& sums = step.sums_of(row).number;
+    return summed_spread(sums, static_cast<int>(sums.count), step.reference[row], step.keys_of(row).number);
 }
 
-/// Makes the record of a step from its combined form. Makes exact checks only: to name a statistical outlier takes the
-/// table of all ranks, which this mode does not have. A template for the reason of `basic_step_judge`.
+/// Makes the record of a step from its combined form and, if they are there, the ranks' totals. Without them it makes
+/// exact checks only: to name a statistical outlier takes a table of all ranks. A template for the reason of
+/// `basic_step_judge`.
 template <class Judge>
 void judge_summary(
-    Judge& judge, const summary_parts& step, int ranks, view<const probed_call> calls,
-    view<const value_keys> values, view<const expected_value> expected, view<const double> gram, step_record& out)
+    Judge& judge, const summary_parts& step, const gathered_step* by_rank, int ranks, view<const probed_call> calls,
+    view<const expected_value> expected, view<const double> gram, step_record& out)
 {
     out.begin(step.keys->step, ranks, report_mode::summary, calls.size(), expected.size());
-    out.forgot = judge.forget_after_loss(static_cast<std::uint32_t>(step.keys->last_lost));
-    out.false_alarms_per_step = 0;
-
-    const step_sums& sums = *step.sums;
-    const step_reference& reference = *step.reference;
-    const int finite = static_cast<int>(sums.loss.count);
-    out.loss = summed_spread(sums.loss, finite, reference.loss, step.keys->loss);
-    out.loss_weighted = summed_spread({sums.weight, sums.weighted_distance, sums.weighted_distance_squared},
-        sums.weight > 0 ? finite : 0, reference.loss, step.keys->loss);
-    out.gradient_norm = summed_spread(sums.gradient_norm, static_cast<int>(sums.gradient_norm.count),
-        reference.gradient_norm, step.keys->gradient_norm);
-    if (step.keys->bad_loss != 0) {
-        out.add({.ranks = {extremum_rank(step.keys->bad_loss)}, .what = finding_kind::non_finite, .statistic = 1});
+    bool most_send_nan = false; // for the second step, which is told already
+    if (by_rank != nullptr) {
+        judge.judge_totals(*by_rank, whole_gradient(calls), gram, out);
+        for (const finding& f : out.findings) most_send_nan |= f.what == finding_kind::non_finite && !f.is_named();
+    } else {
+        out.forgot = judge.forget_after_loss(static_cast<std::uint32_t>(step.keys->last_lost));
+        out.false_alarms_per_step = 0;
+        const step_sums& sums = *step.sums;
+        const row_keys& losses = step.keys_of(of_losses);
+        out.loss = spread_of_row(step, of_losses);
+        out.loss_weighted = summed_spread({sums.weight, sums.weighted_distance, sums.weighted_distance_squared},
+            sums.weight > 0 ? out.loss.finite : 0, step.reference[of_losses], losses.number);
+        if (losses.nonfinite != 0)
+            out.add({.ranks = {extremum_rank(losses.nonfinite)}, .what = finding_kind::non_finite, .statistic = 1});
     }
 
     const bool same_names = step.keys->names == ~step.keys->names_complement;
@@ -343,12 +351,13 @@ void judge_summary(
     for (std::size_t v = 0; v < expected.size(); ++v) {
         expectation_record& of = out.expectations[v];
         of.site = expected[v].site;
-        of.holds = values[v].digest == ~values[v].digest_complement;
-        if (values[v].value.largest != 0)
-            of.values = {-extremum_value(values[v].value.smallest), extremum_value(values[v].value.largest)};
+        const row_keys& told = step.keys_of(of_first_call + calls.size() + v);
+        of.holds = told.digest == ~told.digest_complement;
+        if (told.number.largest != 0)
+            of.values = {-extremum_value(told.number.smallest), extremum_value(told.number.largest)};
         of.since = of.holds ? 0 : out.step; // ranks with other names would remember other values
         if (same_names)
-            judge.remember_since(v, [&expected](std::size_t u) { return expected[u].place(); }, out.step, of);
+            judge.values().remember_since(v, [&expected](std::size_t u) { return expected[u].place(); }, out.step, of);
         if (of.holds) continue;
         out.add({.what = finding_kind::value_differs, .statistic = 2, .site = of.site, .number = {.since = of.since}});
     }
@@ -356,10 +365,13 @@ void judge_summary(
     double sum_norm_squared = 0;
     double result_squares = 0;
     bool has_gradients = false;
+    direction of_call;
+    int timed_calls = 0;
     for (std::size_t b = 0; b < calls.size(); ++b) {
         const probed_call& call = calls[b];
-        const call_sums& totals = step.call(b);
-        const call_keys& keys = step.call_extrema(b);
+        const row_sums& totals = step.sums_of(of_first_call + b);
+        const row_keys& keys = step.keys_of(of_first_call + b);
+        const double reference = step.reference[of_first_call + b];
         call_record& record = out.calls[b];
         record.call = call.call;
         record.type = call.type;
@@ -367,16 +379,14 @@ void judge_summary(
         record.result_count = call.result_count;
         record.site = call.site;
         record.is_observed = call.is_observed;
-        if (tells_lateness(call) && keys.time.largest != 0) {
+        if (call.tells_lateness() && keys.time.largest != 0) {
+            ++timed_calls;
             record.lateness.present = ranks;
             record.lateness.last = extremum_rank(keys.time.smallest);
             record.lateness.transport = -extremum_value(keys.time.smallest);
             record.lateness.spread = extremum_value(keys.time.largest) - record.lateness.transport;
         }
-        const int finite_norms = static_cast<int>(totals.gradient_norm.count);
-        record.gradient_norm = call.has_input
-            ? summed_spread(totals.gradient_norm, finite_norms, step.call_reference(b), keys.gradient_norm)
-            : spread();
+        if (call.has_input) record.gradient_norm = spread_of_row(step, of_first_call + b);
         record.nonfinite = static_cast<std::uint64_t>(totals.nonfinite);
         record.results_agree
             = !call.is_replicated() || !call.has_result || keys.digest == ~keys.digest_complement;
@@ -388,7 +398,7 @@ void judge_summary(
         const std::uint64_t nonfinite = key_count(keys.nonfinite);
         const bool inputs_are_finite = nonfinite < nonfinite_input;
         if (!inputs_are_finite) {
-            out.add({.ranks = {extremum_rank(keys.nonfinite)},
+            if (!most_send_nan) out.add({.ranks = {extremum_rank(keys.nonfinite)},
                 .call = static_cast<int>(b),
                 .what = finding_kind::non_finite,
                 .statistic = static_cast<double>(nonfinite - nonfinite_input)});
@@ -403,13 +413,12 @@ void judge_summary(
             out.add({.call = static_cast<int>(b), .what = finding_kind::result_differs, .statistic = 2});
         }
         if (call.has_input && call.has_result && inputs_are_finite && record.results_agree
-            && finite_norms == ranks && (call.is_move() || call.is_gradient())) {
+            && record.gradient_norm.finite == ranks && (call.is_move() || call.is_gradient())) {
             // The sum of norms is that of their distances from a reference, which may be far larger.
-            const double level = absolute(ranks * step.call_reference(b));
-            judge_lengths({.norms = totals.gradient_norm.distance + ranks * step.call_reference(b),
-                              .norms_error = 0x1p-53 * (ranks + 8)
-                                  * (level + ranks * square_root(totals.gradient_norm_squared)),
-                              .squares = totals.gradient_norm_squared,
+            const double level = absolute(ranks * reference);
+            judge_lengths({.norms = totals.number.distance + ranks * reference,
+                              .norms_error = 0x1p-53 * (ranks + 8) * (level + ranks * square_root(totals.squares)),
+                              .squares = totals.squares,
                               .result = totals.result_norm_squared / (call.is_replicated() ? ranks : 1)},
                 call, static_cast<int>(b), out);
         }
@@ -422,28 +431,26 @@ void judge_summary(
                                                       : not_a_number();
         sum_norm_squared += result;
         result_squares += result / (factor * factor);
-        align_from_totals(totals.gradient_norm, step.call_reference(b), totals.gradient_norm_squared,
-            result, ranks, out.cosine);
-        record.pooled_cosine = out.cosine.pooled;
+        align_from_totals(totals, reference, result, ranks, of_call);
+        record.pooled_cosine = of_call.pooled;
     }
-    if (!has_gradients) {
-        out.gradient_norm = {};
-        return;
-    }
+    if (out.lateness.calls != 0) out.lateness.calls = timed_calls;
+    if (!has_gradients) return;
     out.result_norm = square_root(result_squares);
+    if (by_rank != nullptr) return judge_told_norms(*by_rank, out);
+    out.gradient_norm = spread_of_row(step, of_gradients);
     const extremum_keys& told = step.keys->told_norm;
     if (told.largest != 0) {
         const std::size_t before = out.findings.size();
-        const bool is_largest_wrong
-            = judge_told_norm(extremum_value(told.largest), extremum_rank(told.largest), out);
-        if (judge_told_norm(-extremum_value(told.smallest), extremum_rank(told.smallest), out) && is_largest_wrong) {
+        const bool is_wrong = judge_told_norm(extremum_value(told.largest), extremum_rank(told.largest), out);
+        if (judge_told_norm(-extremum_value(told.smallest), extremum_rank(told.smallest), out) && is_wrong) {
             out.findings.resize(before + 1); // all ranks' are wrong, as far as is known
             out.findings.back().ranks.clear();
         }
     }
-    align_from_totals(sums.gradient_norm, reference.gradient_norm, sums.gradient_norm_squared,
-        sum_norm_squared, ranks, out.cosine);
-    judge.align_over_steps(gram, sums.gradient_norm_squared, sum_norm_squared, out.cosine);
+    const row_sums& gradients = step.sums_of(of_gradients);
+    align_from_totals(gradients, step.reference[of_gradients], sum_norm_squared, ranks, out.cosine);
+    judge.gradient().align_over_steps(ranks, gram, gradients.squares, sum_norm_squared, out.cosine);
 }
 
 } // namespace collprobe::detail

@@ -11,8 +11,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// The places in a step's report, one block of memory which is first on the device and, after one copy, on the host:
 ///     exact direction   n x n doubles, the Gram matrix
 ///     gather            n messages
-///     summary           reference, sums and keys, each of the step and then of its calls; the words of the parts; the
-///                       keys of the values
+///     summary           n messages of totals, up to 16,384 ranks; references, sums and keys; the words of the parts
 /// All are whole 8-byte words without gaps.
 struct step_report {
     struct shape {
@@ -22,6 +21,10 @@ struct step_report {
         message_layout layout = {};
         std::uint64_t part_words = 0; ///< of the summaries of all parts about one call
         std::uint64_t room_for_values = 0; ///< `message_layout::told` at most
+
+        /// A summary has the totals of each rank: a message whose call is the `whole_gradient`.
+        bool has_totals() const noexcept { return mode == report_mode::summary && ranks <= most_total_ranks; }
+        std::uint64_t total_bytes() const noexcept { return has_totals() ? totals_layout(layout).bytes(1) : 0; }
 
         shape with_values(std::uint64_t told) const noexcept
         {
@@ -45,13 +48,13 @@ struct step_report {
         if (form.mode == report_mode::gather) {
             take(messages, form.ranks * form.layout.bytes(calls));
         } else {
+            take(messages, form.ranks * form.total_bytes());
             take(summary.reference, reference_bytes(calls));
-            take(summary.sums, sizeof(step_sums) + calls * sizeof(call_sums));
+            take(summary.sums, sizeof(step_sums) + (of_first_call + calls) * sizeof(row_sums));
             const std::uint64_t numbers = (at - reinterpret_cast<std::uintptr_t>(summary.sums)) / sizeof(double);
             sums = {reinterpret_cast<double*>(summary.sums), numbers};
-            take(summary.keys, sizeof(step_keys) + calls * sizeof(call_keys));
+            take(summary.keys, sizeof(step_keys) + (of_first_call + calls + form.layout.told) * sizeof(row_keys));
             take(part_words, calls * form.part_words * sizeof(std::uint64_t));
-            take(told_keys, form.layout.told * sizeof(value_keys));
             auto* const first_key = reinterpret_cast<std::uint64_t*>(summary.keys);
             keys = {first_key, (at - reinterpret_cast<std::uintptr_t>(first_key)) / sizeof(std::uint64_t)};
         }
@@ -65,7 +68,7 @@ struct step_report {
     }
     static std::uint64_t reference_bytes(std::uint64_t calls) noexcept
     {
-        return sizeof(step_reference) + calls * sizeof(double);
+        return (of_first_call + calls) * sizeof(double);
     }
     /// The bytes in use: contiguous with and without the matrix.
     view<unsigned char> used(bool with_gram) const noexcept { return with_gram ? whole : without_gram; }
@@ -76,7 +79,6 @@ struct step_report {
     view<double> sums; ///< that the all-reduces of a summary combine
     view<std::uint64_t> keys;
     std::uint64_t* part_words = nullptr; ///< of the parts about the first call
-    value_keys* told_keys = nullptr;
     view<unsigned char> whole;
     view<unsigned char> without_gram;
 };
