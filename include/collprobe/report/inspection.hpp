@@ -8,10 +8,9 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record/inspection.hpp>
-#include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 
-/// Inspections of all-reduces as a table and as JSON lines.
+/// Inspections of all-reduces as a table; report/json.hpp writes them as JSON lines.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
 namespace detail {
@@ -33,31 +32,6 @@ COLLPROBE_COLD_INLINE std::string order_list(const inspection& found)
         text += ": " + (each.brackets.empty() ? name(found.order) : each.brackets) + '\n';
     }
     return text;
-}
-
-/// An inspection as a JSON line. `kind` is "inspection"; the members are those of the struct. Bits and roundings are
-/// null if undefined or unknown; `reproduced` is "nan" if there is nothing to compare with.
-COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const inspection& found)
-{
-    std::string line;
-    detail::json_writer json(line);
-    detail::write_head(json, "inspection", head);
-    json.key("communicator").text(found.communicator).key("element").text(name(found.element));
-    json.key("count").integer(found.count).key("ranks").index(found.ranks);
-    json.key("roundings_per_element").index(found.roundings_per_element);
-    json.key("partial_sum_precision").index(found.partial_sum_bits == 0 ? -1 : found.partial_sum_bits);
-    json.key("partial_sum_precision_or_more").boolean(found.partial_sum_bits_or_more);
-    json.key("order_class").text(name(found.order)).key("orders").integer(found.orders.size());
-    json.key("run_stable").boolean(found.run_stable);
-    json.key("size_stable").boolean(found.size_stable);
-    json.key("permutation_stable").boolean(found.permutation_stable);
-    json.key("ranks_agree").boolean(found.ranks_agree);
-    json.key("max_ulp").number(found.max_ulp).key("rms_ulp").number(found.rms_ulp);
-    json.key("reproduced").number(found.reproduced).key("median_us").number(found.time_us);
-    json.key("algbw_gbs").number(found.algbw_gbs).key("busbw_gbs").number(found.busbw_gbs);
-    json.close('}');
-    line += '\n';
-    return line;
 }
 
 namespace detail {

@@ -6,10 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/report/alarm.hpp>
 #include <collprobe/report/file.hpp>
 #include <collprobe/report/findings.hpp>
-#include <collprobe/report/inspection.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/sink.hpp>
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <collprobe/core/record.hpp>
-#include <collprobe/report/summary.hpp>
 #include <collprobe/report/words.hpp>
 
 /// Records as text for people.
@@ -62,10 +61,6 @@ std::string quantisation_advice(const call_quantisation& of);
 /// "bucket 3 'wte': rank 5 entered the average with weight 0 (others 1/8): rank lost".
 std::string describe(int call, const call_site& site, const call_weights& of);
 
-/// A column per run and a row per metric (medians over the steps), followed by the number of steps with findings. The
-/// caller may add rows.
-text_table comparison_table(const std::vector<run_summary>& runs);
-
 /// A line each about the calls that were not looked at, with the reason; empty if all were.
 std::string coverage(const step_record& record);
 
@@ -79,9 +74,10 @@ std::string step_table(const step_record& record);
 /// known: in `summary` mode, of integers, and if `call` is no index of `record.calls`.
 std::string call_table(const step_record& record, std::size_t call);
 
-/// One line per finding of a run, in order of the first step: "step 120: bucket 1: rank 3 ...". At most `limit` lines;
-/// one more line counts the rest.
-std::string finding_list(const run_summary& run, std::size_t limit = 20);
+/// An alarm as one line of text, without a newline at its end: "step 17, bucket 1: rank 3 held other bits of a result
+/// than the other ranks (result_differs); damage: on the result's way to the ranks, or in their memory; what to do:
+/// resync from rank 0". A statistical alarm has its number and rate too.
+std::string describe_alarm(const finding& raised);
 
 } // namespace collprobe::report
 

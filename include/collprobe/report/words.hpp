@@ -13,7 +13,6 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/printable.hpp>
-#include <collprobe/report/metric.hpp>
 
 /// Numbers and names as every report writes them.
 namespace collprobe::inline COLLPROBE_ABI::report {
@@ -115,6 +114,18 @@ COLLPROBE_COLD_INLINE std::string weight_text(double weight, double bound)
     const auto number = static_cast<double>(whole);
     if (!is_near(sign * (is_large ? number : 1 / number))) return short_number(weight);
     return std::string(weight < 0 ? "-" : "") + (is_large ? "" : "1/") + std::to_string(whole);
+}
+
+/// The mean loss with each rank weighted by its tokens (`step_observation::weight`). NaN by bits if the ranks' mean is
+/// the same to five digits.
+constexpr double loss_of_tokens(const step_record& record) noexcept
+{
+    const double weighted = record.loss_weighted.mean;
+    const double mean = record.loss.mean;
+    const double limit = 1e-5 * collprobe::detail::absolute(mean);
+    const bool differs = is_finite(weighted) && is_finite(mean)
+        && (weighted - mean > limit || mean - weighted > limit);
+    return differs ? weighted : collprobe::detail::not_a_number();
 }
 
 /// "the mean loss over ranks is 6, over tokens 9.2: the ranks have unequal tokens"; empty if the two are the same.

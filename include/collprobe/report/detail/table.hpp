@@ -6,7 +6,6 @@
 
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/report/metric.hpp>
 #include <collprobe/report/table.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::report {
@@ -46,24 +45,13 @@ COLLPROBE_COLD_INLINE std::string describe(const finding& of)
     return text;
 }
 
-COLLPROBE_COLD_INLINE text_table comparison_table(const std::vector<run_summary>& runs)
+COLLPROBE_COLD_INLINE std::string describe_alarm(const finding& raised)
 {
-    text_table table;
-    table.row("median over steps");
-    for (const run_summary& run : runs) table.cell(run.run);
-    for (int which = 0; which < detail::metric_count; ++which) {
-        const auto each = static_cast<metric>(which);
-        const bool is_known = std::any_of(
-            runs.begin(), runs.end(), [each](const run_summary& run) { return !is_nan(run[each]); });
-        if (each == metric::loss_of_tokens && !is_known) continue;
-        table.row(name(each));
-        for (const run_summary& run : runs) table.cell(short_number(run[each]));
-    }
-    table.row("steps with findings");
-    for (const run_summary& run : runs) {
-        table.cell(std::to_string(run.suspicious_steps) + " of " + std::to_string(run.steps));
-    }
-    return table;
+    std::string text = "step " + std::to_string(raised.step) + ", " + describe(raised);
+    if (raised.false_alarms_per_step > 0 && !detail::is_by_odds(raised)) // the odds say it of a run
+        text += "; false alarms: " + detail::false_alarms_of(raised);
+    if (const std::string where = detail::place_in_words(raised.where); !where.empty()) text += "; " + where;
+    return text + "; what to do: " + detail::advise(raised);
 }
 
 COLLPROBE_COLD_INLINE std::string coverage(const step_record& record)
@@ -291,9 +279,9 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             return each.call == static_cast<int>(c)
                 && (each.what == finding_kind::sum_differs || each.what == finding_kind::shard_differs);
         });
-        const bool is_suspect = std::any_of(record.findings.begin(), record.findings.end(),
+        const bool has_finding = std::any_of(record.findings.begin(), record.findings.end(),
             [c](const finding& each) { return each.call == static_cast<int>(c); });
-        if (call.is_on_some_ranks() && is_suspect) {
+        if (call.is_on_some_ranks() && has_finding) {
             text += "note: " + describe_call(static_cast<int>(c), call.site) + ": "
                 + detail::counted(static_cast<std::uint64_t>(call.without_input), "rank") + " sent nothing, "
                 + detail::counted(static_cast<std::uint64_t>(call.without_result), "rank") + " got no result\n";
@@ -377,25 +365,6 @@ COLLPROBE_COLD_INLINE std::string call_table(const step_record& record, std::siz
         }
     }
     return "step " + std::to_string(record.step) + ", " + heading + '\n' + table.text();
-}
-
-COLLPROBE_COLD_INLINE std::string finding_list(const run_summary& run, std::size_t limit)
-{
-    std::string text;
-    std::size_t shown = 0;
-    for (const repeated_finding& found : run.findings) {
-        if (shown++ == limit) {
-            text += "... and " + std::to_string(run.findings.size() - limit) + " more\n";
-            break;
-        }
-        text += "step " + std::to_string(found.first_step) + ": " + describe(found.first);
-        if (found.steps > 1) {
-            text += " (and " + detail::counted(found.steps - 1, "more step") + ", up to step "
-                + std::to_string(found.last_step) + ")";
-        }
-        text += '\n';
-    }
-    return text;
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI::report
