@@ -177,9 +177,8 @@ inline std::string json_line(const run_summary& summary, double test_accuracy)
     }
     json.key("findings").open('[');
     for (const collprobe::report::repeated_finding& found : summary.found.findings()) {
-        json.element().open('{');
-        collprobe::report::detail::write_members(json, found.first);
-        json.key("first_step").integer(found.first_step).key("last_step").integer(found.last_step);
+        json.element().open('{').members(found.first).key("first_step").integer(found.first_step);
+        json.key("last_step").integer(found.last_step);
         json.key("steps").integer(found.steps).close('}');
     }
     json.close(']').key("suspicious_steps").integer(summary.found.suspicious_steps());

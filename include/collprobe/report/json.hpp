@@ -14,6 +14,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/record/inspection.hpp>
+#include <collprobe/report/detail/fields.hpp>
 #include <collprobe/report/findings.hpp>
 
 /// Records as JSON lines: one object per line, ended by a newline, so that a file can be cut at any line and two files
@@ -126,7 +127,17 @@ public:
         return *this;
     }
 
+    /// The members of a record (detail/record_fields.hpp), each behind a comma. `step`: that it belongs to.
+    template <class Record>
+    json_writer& members(const Record& record, const step_record* step = nullptr)
+    {
+        return members(fields_of<Record>(), {&record, step, 0}, type_of<Record>::fresh());
+    }
+
 private:
+    json_writer& members(const field_table& fields, const walk& at, const void* fresh);
+    json_writer& value(const member_type& type, unit in, const walk& at);
+    void columns(const member_type& list, const void* of);
     template <class... Number>
     json_writer& characters(Number... value)
     {

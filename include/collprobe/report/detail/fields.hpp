@@ -15,13 +15,12 @@
 #include <collprobe/core/record/inspection.hpp>
 #include <collprobe/report/words.hpp>
 
-/// The members of every record, one table a struct. The JSON writer, readers, comparisons of records and the reference
-/// in report/README.md (cmake/record_members.py) follow from the tables. What a member means is said where it is
-/// declared. To walk over a table costs one call through a pointer for each member, and no template.
+/// The members of every record, one table a struct (record_fields.hpp). JSON, readers, comparisons of records and the
+/// reference in report/README.md (cmake/record_members.py) follow from the tables. What a member means is said where it
+/// is declared. A walk over a table is no template: what depends on types are offsets and `member_type`.
 namespace collprobe::inline COLLPROBE_ABI::report::detail {
 
 class json_writer;
-struct field;
 
 /// The unit of a member; the last ones also say how it is written.
 enum class unit : std::uint8_t {
@@ -34,38 +33,85 @@ enum class unit : std::uint8_t {
     rows, ///< a list by rank: of each a list of its members
 };
 
-struct field_table {
-    const field* fields = nullptr;
-    std::size_t count = 0;
+enum class form : std::uint8_t { boolean, int32, uint32, uint64, real, enumeration, text, site, object, list };
 
-    const field* begin() const noexcept { return fields; }
-    const field* end() const noexcept;
+/// A record, or a part of one, on a walk: the step that it belongs to, if any, and its index in a list.
+struct walk {
+    const void* record = nullptr;
+    const step_record* step = nullptr;
+    std::size_t index = 0;
+
+    template <class Record>
+    const Record& as() const noexcept
+    {
+        return *static_cast<const Record*>(record);
+    }
+};
+using condition = bool (*)(const walk&);
+
+struct member_type;
+struct member_place;
+
+/// A member of a record, or what follows from several ones.
+struct field {
+    enum class rule : std::uint8_t { common, always, rare, only_if };
+
+    std::string_view name;
+    std::string_view group = {}; ///< the object that it is written in; empty: the record's own
+    const member_type* type = nullptr; ///< null: it follows from others, and no reader wants it
+    std::ptrdiff_t offset = 0;
+    unit in = unit::none;
+    rule told = rule::common;
+    condition when = nullptr; ///< of `only_if`, or of `rare`: then, too
+    std::ptrdiff_t flag = -1; ///< offset of a `bool` without which there is no such member; -1: none
+    void (*write)(json_writer&, const walk&) = nullptr; ///< of what follows from others
+
+    field always() && { return told = rule::always, *this; }
+    field only_if(condition holds) && { return told = rule::only_if, when = holds, *this; }
+    field if_set(member_place known) &&;
+
+    const void* of(const void* record) const noexcept { return static_cast<const char*>(record) + offset; }
+    bool is_set(const void* record) const noexcept
+    {
+        return flag < 0 || *reinterpret_cast<const bool*>(static_cast<const char*>(record) + flag);
+    }
 };
 
-enum class form : std::uint8_t { boolean, int32, uint32, uint64, real, enumeration, text, site, object, list };
+/// The members of a struct, in the order of JSON.
+struct field_table {
+    template <std::size_t size>
+    field_table(const field (&fields)[size], condition is_whole = nullptr)
+        : first(fields), count(size), whole(is_whole)
+    {
+    }
+    const field* begin() const noexcept { return first; }
+    const field* end() const noexcept { return first + count; }
+
+    const field* first;
+    std::size_t count;
+    condition whole; ///< where this does not hold, common members are rare
+};
+template <class Record>
+field_table fields_of();
 
 /// The items of a list.
 struct list_items {
+    const void* at(std::size_t index) const noexcept { return first + index * bytes; }
+
     const char* first = nullptr;
     std::size_t count = 0;
     std::size_t bytes = 0; ///< of an item
-
-    const void* at(std::size_t index) const noexcept { return first + index * bytes; }
 };
 
-/// What a walk over a table must know of the type of a member. Functions that do not apply are null.
+/// What a walk must know of the type of a member. Functions that do not apply are null.
 struct member_type {
     form how = form::object;
-    const char* (*name_of)(std::uint8_t) = nullptr;
+    const char* (*name_of)(std::uint8_t) = nullptr; ///< an enumerator
     field_table (*fields)() = nullptr;
     const void* (*fresh)() = nullptr; ///< an object as new
     const member_type* element = nullptr;
     list_items (*items)(const void*) = nullptr;
 };
-
-/// The members of a struct, in the order of JSON.
-template <class T>
-field_table fields_of();
 
 template <class T>
 struct type_of {
@@ -73,7 +119,7 @@ struct type_of {
     {
         if constexpr (std::is_enum_v<T>) {
             static_assert(sizeof(T) == 1);
-            return {.how = form::enumeration, .name_of = [](std::uint8_t value) { return name(static_cast<T>(value)); }};
+            return {.how = form::enumeration, .name_of = [](std::uint8_t of) { return name(static_cast<T>(of)); }};
         } else if constexpr (std::is_same_v<T, bool>) return {.how = form::boolean};
         else if constexpr (std::is_same_v<T, int>) return {.how = form::int32};
         else if constexpr (std::is_same_v<T, std::uint32_t>) return {.how = form::uint32};
@@ -93,122 +139,76 @@ struct type_of {
 
 template <class T>
 struct type_of<std::vector<T>> {
-    using list = std::vector<T>;
-    static constexpr member_type is{.how = form::list, .element = &type_of<T>::is,
-        .items = [](const void* of) -> list_items {
-            const list& all = *static_cast<const list*>(of);
-            return {reinterpret_cast<const char*>(all.data()), all.size(), sizeof(T)};
-        }};
+    static list_items items(const void* of)
+    {
+        const auto& all = *static_cast<const std::vector<T>*>(of);
+        return {reinterpret_cast<const char*>(all.data()), all.size(), sizeof(T)};
+    }
+    static constexpr member_type is{.how = form::list, .element = &type_of<T>::is, .items = &items};
 };
 
-template <class Of, class Member>
-std::ptrdiff_t offset_of(Member Of::*where)
+/// Where a member lies in its record, or a member of a member.
+struct member_place {
+    template <class Of, class Member>
+    member_place(Member Of::*where) : type(&type_of<Member>::is), offset(offset_of(where))
+    {
+    }
+    template <class Of, class Part, class Member>
+    member_place(Part Of::*first, Member Part::*where)
+        : type(&type_of<Member>::is), offset(offset_of(first) + offset_of(where))
+    {
+    }
+    template <class Of, class Member>
+    static std::ptrdiff_t offset_of(Member Of::*where)
+    {
+        const auto& fresh = *static_cast<const Of*>(type_of<Of>::fresh());
+        return reinterpret_cast<const char*>(&(fresh.*where)) - reinterpret_cast<const char*>(&fresh);
+    }
+
+    const member_type* type;
+    std::ptrdiff_t offset;
+};
+
+inline field field::if_set(member_place known) &&
 {
-    const auto& fresh = *static_cast<const Of*>(type_of<Of>::fresh());
-    return reinterpret_cast<const char*>(&(fresh.*where)) - reinterpret_cast<const char*>(&fresh);
+    flag = known.offset;
+    return *this;
 }
 
-/// A record, or a part of one, on a walk: the step that it belongs to, if any, and its index in a list.
-struct walk {
-    const void* of = nullptr;
-    const step_record* step = nullptr;
-    std::size_t index = 0;
-
-    template <class T>
-    const T& as() const noexcept
-    {
-        return *static_cast<const T*>(of);
-    }
-};
-using condition = bool (*)(const walk&);
-
-/// A member of a record, or what follows from several ones.
-struct field {
-    enum class rule : std::uint8_t { always, unless_new, only_if };
-
-    std::string_view name;
-    std::string_view group = {}; ///< the object that it is written in; empty: the record's own
-    const member_type* type = nullptr; ///< null: it follows from others, and no reader wants it
-    std::ptrdiff_t offset = 0;
-    unit in = unit::none;
-    rule told = rule::always;
-    condition when = nullptr; ///< of `unless_new`: it is written then, too
-    std::ptrdiff_t flag = -1; ///< of a `bool`: it is written if that is set; -1: none
-    void (*write)(json_writer&, const walk&) = nullptr; ///< of what follows from others
-
-    /// Left out where it is as in a new record and `also` does not hold.
-    field unless_new(condition also = nullptr) &&
-    {
-        told = rule::unless_new;
-        when = also;
-        return *this;
-    }
-    field only_if(condition holds) &&
-    {
-        told = rule::only_if;
-        when = holds;
-        return *this;
-    }
-    template <class Of>
-    field if_set(bool Of::*where) &&
-    {
-        flag = offset_of(where);
-        return *this;
-    }
-    template <class Of, class Part>
-    field if_set(Part Of::*first, bool Part::*where) &&
-    {
-        flag = offset_of(first) + offset_of(where);
-        return *this;
-    }
-
-    const void* of(const void* record) const noexcept { return static_cast<const char*>(record) + offset; }
-    bool is_set(const void* record) const noexcept
-    {
-        return flag < 0 || *reinterpret_cast<const bool*>(static_cast<const char*>(record) + flag);
-    }
-};
-
-inline const field* field_table::end() const noexcept { return fields + count; }
-
 /// `name`: in JSON; "a.b" is the member `b` of an object `a`.
-inline field make_field(std::string_view name, const member_type* type, std::ptrdiff_t offset, unit in)
+inline field make_field(std::string_view name, const member_type* type)
 {
     const std::size_t dot = name.find('.');
     const std::size_t group = dot == name.npos ? 0 : dot;
-    return {.name = name.substr(group == 0 ? 0 : group + 1), .group = name.substr(0, group), .type = type,
-        .offset = offset, .in = in};
+    return {.name = name.substr(group == 0 ? 0 : group + 1), .group = name.substr(0, group), .type = type};
 }
-template <class Of, class Member>
-field member(const char* name, Member Of::*where, unit in = unit::none)
+
+inline field member(const char* name, member_place at, unit in = unit::none)
 {
-    return make_field(name, &type_of<Member>::is, offset_of(where), in);
+    field made = make_field(name, at.type);
+    made.offset = at.offset;
+    made.in = in;
+    return made;
 }
-/// A member of a member.
-template <class Of, class Part, class Member>
-field member(const char* name, Part Of::*first, Member Part::*where, unit in = unit::none)
+/// A member that is left out where it is as in a new record and `when` does not hold.
+inline field rare(const char* name, member_place at, unit in = unit::none, condition when = nullptr)
 {
-    return make_field(name, &type_of<Member>::is, offset_of(first) + offset_of(where), in);
+    field made = member(name, at, in);
+    made.told = field::rule::rare;
+    made.when = when;
+    return made;
 }
-inline field follows(const char* name, void (*write)(json_writer&, const walk&))
+inline field follows(const char* name, condition when, void (*write)(json_writer&, const walk&))
 {
-    field made = make_field(name, nullptr, 0, unit::none);
+    field made = make_field(name, nullptr);
+    made.told = when == nullptr ? field::rule::always : field::rule::only_if;
+    made.when = when;
     made.write = write;
     return made;
 }
 
-/// Whether two values have the same members, bit for bit; NaN is like NaN. Of a call's place: its name, and the line
-/// and file as reports write them.
-bool is_same(const member_type& type, const void* a, const void* b);
-
-/// Whether a member of a record is told. `fresh`: a new record.
-inline bool is_told(const field& of, const walk& at, const void* fresh)
-{
-    if (of.told == field::rule::only_if) return of.when(at);
-    if (of.told == field::rule::always) return of.is_set(at.of);
-    return (of.when != nullptr && of.when(at)) || !is_same(*of.type, of.of(at.of), of.of(fresh));
-}
-
+/// Whether two values have the same members, bit for bit; NaN is like NaN. Of a call's place: its name, and file and
+/// line as reports write them.
 inline bool is_same(const member_type& type, const void* a, const void* b)
 {
     const auto are = [&]<class T>(T) { return *static_cast<const T*>(a) == *static_cast<const T*>(b); };
@@ -239,11 +239,18 @@ inline bool is_same(const member_type& type, const void* a, const void* b)
     }
     const list_items x = type.items(a);
     const list_items y = type.items(b);
-    if (x.count != y.count) return false;
-    for (std::size_t i = 0; i < x.count; ++i) {
-        if (!is_same(*type.element, x.at(i), y.at(i))) return false;
-    }
-    return true;
+    bool all = x.count == y.count;
+    for (std::size_t i = 0; i < x.count && all; ++i) all = is_same(*type.element, x.at(i), y.at(i));
+    return all;
+}
+
+/// Whether a member of a record is written. `fresh`: a new record.
+inline bool is_told(const field& of, condition whole, const walk& at, const void* fresh)
+{
+    if (of.told == field::rule::only_if) return of.when(at);
+    if (of.told == field::rule::always) return true;
+    if (of.told == field::rule::common && (whole == nullptr || whole(at))) return of.is_set(at.record);
+    return (of.when != nullptr && of.when(at)) || !is_same(*of.type, of.of(at.record), of.of(fresh));
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI::report::detail

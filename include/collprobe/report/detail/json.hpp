@@ -40,108 +40,87 @@ COLLPROBE_COLD_INLINE void json_writer::quoted(std::string_view value)
     out_ += '"';
 }
 
-inline void write_value(
-    json_writer& json, const member_type& type, unit in, const void* of, const step_record* step);
-
-/// A list by rank as an object: a list for each member that any rank has.
-inline void write_columns(json_writer& json, const member_type& element, const list_items& ranks)
+/// `list`: the type of a list by rank; an object with a list for each member that any rank has.
+inline void json_writer::columns(const member_type& list, const void* of)
 {
-    const void* const fresh = element.fresh();
-    json.open('{');
-    for (const field& each : element.fields()) {
-        bool has_any = each.told == field::rule::always;
+    const list_items ranks = list.items(of);
+    const void* const fresh = list.element->fresh();
+    open('{');
+    for (const field& each : list.element->fields()) {
+        bool has_any = each.told == field::rule::common;
         for (std::size_t rank = 0; rank < ranks.count && !has_any; ++rank)
             has_any = !is_same(*each.type, each.of(ranks.at(rank)), each.of(fresh));
         if (!has_any) continue;
-        json.plain_key(each.name).open('[');
+        plain_key(each.name).open('[');
         for (std::size_t rank = 0; rank < ranks.count; ++rank)
-            write_value(json.element(), *each.type, each.in, each.of(ranks.at(rank)), nullptr);
-        json.close(']');
+            element().value(*each.type, each.in, {each.of(ranks.at(rank))});
+        close(']');
     }
-    json.close('}');
+    close('}');
 }
 
-inline void write_list(
-    json_writer& json, const member_type& element, unit in, const list_items& items, const step_record* step)
-{
-    if (in == unit::columns) return write_columns(json, element, items);
-    json.open('[');
-    for (std::size_t i = 0; i < items.count; ++i) {
-        const void* const item = items.at(i);
-        json.element();
-        if (element.how != form::object) {
-            write_value(json, element, unit::none, item, step);
-        } else if (in == unit::rows) {
-            json.open('[');
-            for (const field& each : element.fields())
-                write_value(json.element(), *each.type, each.in, each.of(item), step);
-            json.close(']');
-        } else {
-            json.open('{');
-            write_members(json, element.fields(), {item, step, i}, element.fresh());
-            json.close('}');
-        }
-    }
-    json.close(']');
-}
-
-inline void write_value(
-    json_writer& json, const member_type& type, unit in, const void* of, const step_record* step)
+inline json_writer& json_writer::value(const member_type& type, unit in, const walk& at)
 {
     switch (type.how) {
-    case form::boolean: json.boolean(*static_cast<const bool*>(of)); return;
-    case form::int32: {
-        const int value = *static_cast<const int*>(of);
-        json.index(in == unit::positive && value == 0 ? -1 : value);
-        return;
-    }
-    case form::uint32: json.integer(*static_cast<const std::uint32_t*>(of)); return;
+    case form::boolean: return boolean(at.as<bool>());
+    case form::int32: return index(in == unit::positive && at.as<int>() == 0 ? -1 : at.as<int>());
+    case form::uint32: return integer(at.as<std::uint32_t>());
     case form::uint64: {
-        const std::uint64_t value = *static_cast<const std::uint64_t*>(of);
-        if (in == unit::bits) json.bits(value);
-        else if (in == unit::index && value == no_index) json.index(-1);
-        else if (in == unit::sizes) json.open('[').element().open('[').element().integer(value).close(']').close(']');
-        else json.integer(value);
-        return;
+        const auto number = at.as<std::uint64_t>();
+        if (in == unit::bits) return bits(number);
+        if (in == unit::index && number == no_index) return index(-1);
+        if (in == unit::sizes) return open('[').element().open('[').element().integer(number).close(']').close(']');
+        return integer(number);
     }
-    case form::real: json.number(*static_cast<const double*>(of)); return;
-    case form::enumeration: json.plain_text(type.name_of(*static_cast<const std::uint8_t*>(of))); return;
-    case form::text: json.text(*static_cast<const std::string*>(of)); return;
-    case form::site: return; // has two members of its own
-    case form::object:
-        json.open('{');
-        write_members(json, type.fields(), {of, step, 0}, type.fresh());
-        json.close('}');
-        return;
-    case form::list: write_list(json, *type.element, in, type.items(of), step); return;
+    case form::real: return number(at.as<double>());
+    case form::enumeration: return plain_text(type.name_of(at.as<std::uint8_t>()));
+    case form::text: return text(at.as<std::string>());
+    case form::site: return *this; // has two members of its own
+    case form::object: return open('{').members(type.fields(), at, type.fresh()).close('}');
+    case form::list: break;
     }
+    if (in == unit::columns) {
+        columns(type, at.record);
+        return *this;
+    }
+    const list_items items = type.items(at.record);
+    open('[');
+    for (std::size_t i = 0; i < items.count; ++i) {
+        element();
+        if (in == unit::rows) {
+            open('[');
+            for (const field& each : type.element->fields())
+                element().value(*each.type, each.in, {each.of(items.at(i))});
+            close(']');
+        } else {
+            value(*type.element, unit::none, {items.at(i), at.step, i});
+        }
+    }
+    return close(']');
 }
 
-inline void write_members(json_writer& json, field_table fields, const walk& at, const void* fresh)
+inline json_writer& json_writer::members(const field_table& fields, const walk& at, const void* fresh)
 {
-    std::string_view open; // the object that further members "open.x" belong to
+    std::string_view group; // the object that further members "group.x" belong to
     for (const field& each : fields) {
-        if (!is_told(each, at, fresh)) continue;
-        if (!open.empty() && each.group != open) {
-            json.close('}');
-            open = {};
-        }
-        if (!each.group.empty() && open.empty()) json.plain_key(each.group).open('{');
-        open = each.group;
-        const void* const of = each.of(at.of);
+        if (!is_told(each, fields.whole, at, fresh)) continue;
+        if (!group.empty() && each.group != group) close('}');
+        if (!each.group.empty() && each.group != group) plain_key(each.group).open('{');
+        group = each.group;
+        const walk part{each.of(at.record), at.step, 0};
         if (each.type == nullptr) {
-            each.write(json.plain_key(each.name), at);
+            each.write(plain_key(each.name), at);
         } else if (each.type->how == form::site) {
-            write_site(json, *static_cast<const call_site*>(of));
+            write_site(*this, part.as<call_site>());
         } else if (each.type->how == form::object) {
-            json.plain_key(each.name).open('{');
-            write_members(json, each.type->fields(), {of, at.step, 0}, each.type->fresh());
-            open = each.name; // and stays open
+            plain_key(each.name).open('{').members(each.type->fields(), part, each.type->fresh());
+            group = each.name; // and stays open
         } else {
-            write_value(json.plain_key(each.name), *each.type, each.in, of, at.step);
+            plain_key(each.name).value(*each.type, each.in, part);
         }
     }
-    if (!open.empty()) json.close('}');
+    if (!group.empty()) close('}');
+    return *this;
 }
 
 /// A line of a record.
@@ -152,8 +131,7 @@ std::string record_line(
     std::string line;
     json_writer json(line);
     write_head(json, kind, head);
-    write_members(json, record, step);
-    json.close('}');
+    json.members(record, step).close('}');
     line += '\n';
     return line;
 }
