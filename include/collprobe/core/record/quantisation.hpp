@@ -52,18 +52,18 @@ constexpr const char* name(feedback_state state) noexcept
 
 /// What a quantised collective did, known when the call returns.
 struct quantised_outcome {
-    unquantised_reason why_not = unquantised_reason::none;
+    unquantised_reason why_not = unquantised_reason::none; ///< the reason for which the call was not quantised
     code_format within
         = code_format::int8; ///< the format of the first exchange: the only one, or that in the node
     code_format across = code_format::int8; ///< the format between nodes, and of the result
-    std::uint32_t block = 0;
+    std::uint32_t block = 0; ///< with one scale
     std::uint32_t levels = 1; ///< 2: exchanges in the node and between nodes
     std::uint32_t ranks_per_node = 0; ///< with two levels
     std::uint32_t roundings_per_element = 0; ///< to codes, in series
     bool average = false; ///< a reduction divides by the number of ranks
     bool inputs_fed_back = false; ///< errors of the ranks' elements are kept, and added to the next ones
     bool sums_fed_back = false; ///< so are those of sums
-    feedback_state feedback = feedback_state::none;
+    feedback_state feedback = feedback_state::none; ///< of the errors that the last such call left
     std::uint64_t bytes_sent
         = 0; ///< by this rank, of codes and scales; of a forwarded call what a ring sends
     std::uint64_t bytes_across = 0; ///< of these, to other nodes; 0 without node groups
@@ -164,7 +164,7 @@ constexpr const char* name(quantisation_verdict verdict) noexcept
 struct call_quantisation {
     bool seen = false; ///< a quantised communicator made or forwarded the call, and a part looked
     quantised_outcome outcome;
-    quantisation_verdict verdict = quantisation_verdict::unknown;
+    quantisation_verdict verdict = quantisation_verdict::unknown; ///< what the numbers below amount to
     double sqnr_db = detail::not_a_number(); ///< of the ranks' inputs: energy over that of the errors
     int worst_rank = -1; ///< the rank with the lowest one
     std::uint64_t worst_block = no_index; ///< of that rank: index of its first element
