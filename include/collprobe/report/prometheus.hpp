@@ -130,10 +130,7 @@ public:
         metrics_.add(record);
     }
 
-    COLLPROBE_COLD_INLINE void on_alarm(const finding& raised, const record_context&) override
-    {
-        metrics_.add(raised);
-    }
+    COLLPROBE_COLD_INLINE void on_alarm(const finding& raised, const record_context&) override { metrics_.add(raised); }
 
     COLLPROBE_COLD_INLINE void flush(const record_context& now) override
     {

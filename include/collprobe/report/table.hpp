@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/record.hpp>
@@ -15,16 +16,15 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 class text_table {
 public:
     /// Starts a row with its first cell.
-    text_table& row(const std::string& first)
+    text_table& row(std::string first)
     {
-        rows_.push_back(ends_.size());
-        return cell(first);
+        rows_.emplace_back();
+        return cell(std::move(first));
     }
     /// Adds a cell to the row. Rows may differ in length.
-    text_table& cell(const std::string& text)
+    text_table& cell(std::string text)
     {
-        cells_ += text;
-        ends_.push_back(cells_.size());
+        rows_.back().push_back(std::move(text));
         return *this;
     }
 
@@ -32,20 +32,7 @@ public:
     std::string text() const;
 
 private:
-    static constexpr std::size_t gap = 2;
-
-    std::size_t columns(std::size_t row) const noexcept
-    {
-        return (row + 1 < rows_.size() ? rows_[row + 1] : ends_.size()) - rows_[row];
-    }
-    std::size_t width(std::size_t index) const noexcept
-    {
-        return ends_[index] - (index == 0 ? 0 : ends_[index - 1]);
-    }
-
-    std::string cells_; // one after the other
-    std::vector<std::size_t> ends_; // of each cell
-    std::vector<std::size_t> rows_; // first cell of each row
+    std::vector<std::vector<std::string>> rows_;
 };
 
 /// A finding in one line: "bucket 1 'wte': rank 3 sent NaN or infinity (non_finite): in 5 elements, the first at index

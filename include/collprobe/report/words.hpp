@@ -30,10 +30,7 @@ COLLPROBE_COLD_INLINE std::string short_number(double value)
 }
 
 /// A duration in nanoseconds as milliseconds: "1.25 ms".
-COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds)
-{
-    return short_number(nanoseconds / 1e6) + " ms";
-}
+COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds) { return short_number(nanoseconds / 1e6) + " ms"; }
 
 /// A call of a step: "bucket 1", with its name or, without one, the line that made it: "bucket 1 'wte'",
 /// "bucket 1 (train.cpp:88)".

@@ -42,10 +42,7 @@ struct walk {
     std::size_t index = 0;
 
     template <class Record>
-    const Record& as() const noexcept
-    {
-        return *static_cast<const Record*>(record);
-    }
+    const Record& as() const noexcept { return *static_cast<const Record*>(record); }
 };
 using condition = bool (*)(const walk&);
 

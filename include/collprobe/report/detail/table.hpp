@@ -12,27 +12,24 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 
 COLLPROBE_COLD_INLINE std::string text_table::text() const
 {
+    constexpr std::size_t gap = 2;
     std::vector<std::size_t> widths;
-    std::size_t total = 0;
-    for (std::size_t r = 0; r < rows_.size(); ++r) {
-        for (std::size_t column = 0; column < columns(r); ++column) {
-            if (column == widths.size()) widths.push_back(0);
-            const std::size_t length = width(rows_[r] + column);
-            if (widths[column] < length) widths[column] = length;
-        }
+    for (const std::vector<std::string>& row : rows_) {
+        if (widths.size() < row.size()) widths.resize(row.size());
+        for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
     }
+    std::size_t total = 0;
     for (const std::size_t width : widths) total += width + (total > 0 ? gap : 0);
     std::string out;
-    for (std::size_t r = 0; r < rows_.size(); ++r) {
-        for (std::size_t column = 0; column < columns(r); ++column) {
-            const std::size_t index = rows_[r] + column;
-            const std::size_t padding = widths[column] - width(index);
-            if (column > 0) out.append(gap + padding, ' ');
-            out.append(cells_, index == 0 ? 0 : ends_[index - 1], width(index));
-            if (column == 0 && columns(r) > 1) out.append(padding, ' ');
+    for (const std::vector<std::string>& row : rows_) {
+        for (std::size_t c = 0; c < row.size(); ++c) {
+            const std::size_t padding = widths[c] - row[c].size();
+            if (c > 0) out.append(gap + padding, ' ');
+            out += row[c];
+            if (c == 0 && row.size() > 1) out.append(padding, ' ');
         }
         out += '\n';
-        if (r == 0) out.append(total, '-').append(1, '\n');
+        if (&row == rows_.data()) out.append(total, '-').append(1, '\n');
     }
     return out;
 }
@@ -273,54 +270,51 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         text += "the same data as in the step before: in " + detail::counted(repeated, "call")
             + " of most ranks, so no rank is named (a benchmark, or a frozen layer)\n";
     }
-    for (std::size_t c = 0; c < record.calls.size(); ++c) {
-        const call_record& call = record.calls[c];
-        const bool is_told = std::any_of(record.findings.begin(), record.findings.end(), [c](const finding& each) {
-            return each.call == static_cast<int>(c)
-                && (each.what == finding_kind::sum_differs || each.what == finding_kind::shard_differs);
+    const auto has_finding = [&record](int call, auto... kinds) { // of any kind, if none is given
+        return std::any_of(record.findings.begin(), record.findings.end(), [&](const finding& each) {
+            return each.call == call && (sizeof...(kinds) == 0 || ((each.what == kinds) || ...));
         });
-        const bool has_finding = std::any_of(record.findings.begin(), record.findings.end(),
-            [c](const finding& each) { return each.call == static_cast<int>(c); });
-        if (call.is_on_some_ranks() && has_finding) {
-            text += "note: " + describe_call(static_cast<int>(c), call.site) + ": "
-                + detail::counted(static_cast<std::uint64_t>(call.without_input), "rank") + " sent nothing, "
-                + detail::counted(static_cast<std::uint64_t>(call.without_result), "rank") + " got no result\n";
+    };
+    const auto for_each_call = [&record](const auto& tell) {
+        for (const call_record& call : record.calls) tell(call, static_cast<int>(&call - record.calls.data()));
+    };
+    const auto note = [&text](const call_record& call, int index, const std::string& words) {
+        text += "note: " + describe_call(index, call.site) + ": " + words + '\n';
+    };
+    for_each_call([&](const call_record& call, int c) {
+        if (call.is_on_some_ranks() && has_finding(c)) {
+            note(call, c, detail::counted(static_cast<std::uint64_t>(call.without_input), "rank") + " sent nothing, "
+                + detail::counted(static_cast<std::uint64_t>(call.without_result), "rank") + " got no result");
         }
-        if (!call.has_excess() || is_told) continue;
-        text += "note: " + describe_call(static_cast<int>(c), call.site)
-            + ": its result is too long for its inputs, or holds other elements, unless it is scaled on purpose\n";
-    }
-    for (std::size_t c = 0; c < record.calls.size(); ++c) {
-        const call_record& call = record.calls[c];
-        if (!call.audit.checked || call.audit.sum_checked || !call.audit.is_other_sum()) continue;
-        text += "note: " + describe_call(static_cast<int>(c), call.site)
-            + ": its sum is not checked: what was observed is not the plain sum or mean of the inputs, and "
-            + (call.weights.seen ? "no weights explain it\n" : "no weights are known in this step (weight_probe)\n");
-    }
-    for (std::size_t c = 0; c < record.calls.size(); ++c) {
-        const call_record& call = record.calls[c];
-        if (!is_finite(call.headroom) || call.headroom >= 4 || call.result_nonfinite != 0) continue;
+        if (call.has_excess() && !has_finding(c, finding_kind::sum_differs, finding_kind::shard_differs))
+            note(call, c,
+                "its result is too long for its inputs, or holds other elements, unless it is scaled on purpose");
+    });
+    for_each_call([&](const call_record& call, int c) {
+        if (!call.audit.checked || call.audit.sum_checked || !call.audit.is_other_sum()) return;
+        note(call, c,
+            std::string("its sum is not checked: what was observed is not the plain sum or mean of the inputs, and ")
+                + (call.weights.seen ? "no weights explain it" : "no weights are known in this step (weight_probe)"));
+    });
+    for_each_call([&](const call_record& call, int c) {
+        if (!is_finite(call.headroom) || call.headroom >= 4 || call.result_nonfinite != 0) return;
         const std::string type = collprobe::name(call.type);
-        text += "note: " + describe_call(static_cast<int>(c), call.site) + ": its result "
-            + (call.headroom > 1
-                    ? "may be " + short_number(call.headroom) + " times larger before " + type + " overflows\n"
-                    : "is finite, but its largest terms together would overflow " + type + '\n');
-    }
-    for (std::size_t c = 0; c < record.calls.size(); ++c) {
-        const call_record& call = record.calls[c];
-        if (!call.quantisation.seen) continue;
-        text += "quantisation: " + describe(static_cast<int>(c), call.site, call.quantisation) + '\n';
-    }
+        note(call, c, call.headroom > 1
+            ? "its result may be " + short_number(call.headroom) + " times larger before " + type + " overflows"
+            : "its result is finite, but its largest terms together would overflow " + type);
+    });
+    for_each_call([&](const call_record& call, int c) {
+        if (call.quantisation.seen) text += "quantisation: " + describe(c, call.site, call.quantisation) + '\n';
+    });
     std::size_t expected = 0;
-    for (std::size_t c = 0; c < record.calls.size(); ++c) {
-        const call_record& call = record.calls[c];
-        if (!call.weights.seen) continue;
+    for_each_call([&](const call_record& call, int c) {
         const call_weights& of = call.weights;
+        if (!of.seen) return;
         const bool has_zeros
             = std::any_of(of.weights.begin(), of.weights.end(), [](double each) { return is_nan(each); });
         if (of.expected && of.how != averaging::unknown && of.others.empty() && !has_zeros) ++expected;
-        else text += "weights: " + describe(static_cast<int>(c), call.site, call.weights) + '\n';
-    }
+        else text += "weights: " + describe(c, call.site, of) + '\n';
+    });
     if (expected != 0) text += "weights: as expected in " + detail::counted(expected, "call") + '\n';
     if (const std::string last = detail::lateness_text(record); !last.empty()) text += last + '\n';
     if (record.silent_evidence > 0) {
