@@ -13,13 +13,6 @@
 /// Inspections of all-reduces as a table; report/json.hpp writes them as JSON lines.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-namespace detail {
-
-/// "24 (float)", ">=121", "-"
-std::string partial_sum_precision(const inspection& found);
-
-} // namespace detail
-
 /// The orders of one inspection, one per line: first element, number of elements, the ranks that see it if not all do,
 /// and the order in brackets.
 COLLPROBE_COLD_INLINE std::string order_list(const inspection& found)
@@ -46,17 +39,18 @@ inline const char* accumulator_of(int significant_bits) noexcept
     return result;
 }
 
-} // namespace detail
-
-COLLPROBE_COLD_INLINE std::string detail::partial_sum_precision(const inspection& found)
+/// "24 (float)", ">=121", "-"
+COLLPROBE_COLD_INLINE std::string partial_sum_precision(const inspection& found)
 {
     if (found.partial_sum_bits == 0) return "-";
     const std::string bits
         = (found.partial_sum_bits_or_more ? ">=" : "") + std::to_string(found.partial_sum_bits);
     const std::string_view type
-        = found.partial_sum_bits_or_more ? "" : detail::accumulator_of(found.partial_sum_bits);
+        = found.partial_sum_bits_or_more ? "" : accumulator_of(found.partial_sum_bits);
     return type.empty() ? bits : bits + " (" + std::string(type) + ")";
 }
+
+} // namespace detail
 
 /// A row per inspection, as in nccl-tests: size, count and type first, bandwidths last. The letters of `stable` tell
 /// what the bits do not depend on (`-` for a missing letter): r: the run; s: the size of the message and the place in
@@ -64,13 +58,7 @@ COLLPROBE_COLD_INLINE std::string detail::partial_sum_precision(const inspection
 COLLPROBE_COLD_INLINE std::string inspection_table(const std::vector<inspection>& found)
 {
     text_table table;
-    table.row("size (B)")
-        .cell("count")
-        .cell("type")
-        .cell("ranks")
-        .cell("order")
-        .cell("partial sums")
-        .cell("roundings");
+    table.row("size (B)").cell("count").cell("type").cell("ranks").cell("order").cell("partial sums").cell("roundings");
     table.cell("stable").cell("max ulp").cell("rms ulp").cell("reproduced").cell("time (us)");
     table.cell("algbw (GB/s)").cell("busbw (GB/s)");
     for (const inspection& each : found) {

@@ -45,87 +45,46 @@ public:
 
     json_writer& open(char bracket)
     {
-        out_ += bracket;
         fresh_ = true;
-        return *this;
+        return put({&bracket, 1});
     }
     json_writer& close(char bracket)
     {
-        out_ += bracket;
         fresh_ = false;
-        return *this;
+        return put({&bracket, 1});
     }
-    /// Writes a member's name; for an element of an array, only the comma.
-    json_writer& key(std::string_view name)
-    {
-        separate();
-        quoted(name);
-        out_ += ':';
-        return *this;
-    }
-    /// The same, of a name without anything to escape.
-    json_writer& plain_key(std::string_view name)
-    {
-        out_.append(fresh_ ? "\"" : ",\"").append(name).append("\":", 2);
-        fresh_ = false;
-        return *this;
-    }
+    /// Begins an element of an array: a comma, if there was one before.
     json_writer& element()
     {
-        separate();
+        if (!fresh_) out_ += ',';
+        fresh_ = false;
         return *this;
     }
+    json_writer& key(std::string_view name) { return element().text(name).put(":"); }
+    /// Of a name that has nothing to escape.
+    json_writer& plain_key(std::string_view name) { return element().put("\"").put(name).put("\":"); }
 
     json_writer& number(double value)
     {
+        if (is_finite(value)) return characters(value);
         // JSON has neither NaN nor infinity, and null for both would not distinguish them.
-        if (!is_finite(value)) {
-            out_ += is_nan(value) ? "\"nan\"" : to_bits(value) >> 63 != 0 ? "\"-inf\"" : "\"inf\"";
-            return *this;
-        }
-        return characters(value);
+        return put(is_nan(value) ? "\"nan\"" : to_bits(value) >> 63 != 0 ? "\"-inf\"" : "\"inf\"");
     }
-
-    json_writer& integer(std::uint64_t value) { return characters(value); }
-    /// Writes an index or a rank; null if it is negative, which in a record means "none".
-    json_writer& index(int value)
-    {
-        if (value >= 0) return characters(value);
-        out_ += "null";
-        return *this;
-    }
-    json_writer& text(std::string_view value)
-    {
-        quoted(value);
-        return *this;
-    }
-    /// Of a name that has nothing to escape.
-    json_writer& plain_text(std::string_view value)
-    {
-        out_.append(1, '"').append(value).append(1, '"');
-        return *this;
-    }
-    json_writer& boolean(bool value)
-    {
-        out_ += value ? "true" : "false";
-        return *this;
-    }
-
     COLLPROBE_COLD_INLINE json_writer& numbers(const std::vector<double>& values)
     {
         open('[');
         for (const double value : values) element().number(value);
         return close(']');
     }
-
+    json_writer& integer(std::uint64_t value) { return characters(value); }
+    /// Writes an index or a rank; null if it is negative, which in a record means "none".
+    json_writer& index(int value) { return value < 0 ? put("null") : characters(value); }
     /// Writes all 64 bits as a string, because JavaScript reads a number as a double: "0x1f".
-    json_writer& bits(std::uint64_t value)
-    {
-        out_ += "\"0x";
-        characters(value, 16);
-        out_ += '"';
-        return *this;
-    }
+    json_writer& bits(std::uint64_t value) { return put("\"0x").characters(value, 16).put("\""); }
+    json_writer& boolean(bool value) { return put(value ? "true" : "false"); }
+    json_writer& text(std::string_view value);
+    /// Of a name that has nothing to escape.
+    json_writer& plain_text(std::string_view value) { return put("\"").put(value).put("\""); }
 
     /// The members of a record (detail/record_fields.hpp), each behind a comma. `step`: that it belongs to.
     template <class Record>
@@ -142,15 +101,14 @@ private:
     json_writer& characters(Number... value)
     {
         char text[40];
-        out_.append(text, std::to_chars(text, text + sizeof text, value...).ptr);
+        const char* const end = std::to_chars(text, text + sizeof text, value...).ptr;
+        return put({text, static_cast<std::size_t>(end - text)});
+    }
+    json_writer& put(std::string_view text)
+    {
+        out_ += text;
         return *this;
     }
-    void separate()
-    {
-        if (!fresh_) out_ += ',';
-        fresh_ = false;
-    }
-    void quoted(std::string_view value);
 
     std::string& out_;
     bool fresh_ = true;

@@ -65,12 +65,9 @@ public:
     COLLPROBE_COLD_INLINE ~record_writer() { close(); }
 
     /// Any thread may call these, also several at a time.
-    COLLPROBE_COLD_INLINE void put(const step_record& record) noexcept { copy_in<&entry::step, &sink::on_step>(record); }
-    COLLPROBE_COLD_INLINE void put(const finding& record) noexcept { copy_in<&entry::alarm, &sink::on_alarm>(record); }
-    COLLPROBE_COLD_INLINE void put(const inspection& record) noexcept
-    {
-        copy_in<&entry::inspection, &sink::on_inspection>(record);
-    }
+    COLLPROBE_COLD_INLINE void put(const step_record& record) noexcept { hold<&entry::step, &sink::on_step>(record); }
+    COLLPROBE_COLD_INLINE void put(const finding& record) noexcept { hold<&entry::alarm, &sink::on_alarm>(record); }
+    COLLPROBE_COLD_INLINE void put(const inspection& of) noexcept { hold<&entry::inspected, &sink::on_inspection>(of); }
     /// The alarms of a step, as `alarms::judge` returns them.
     COLLPROBE_COLD_INLINE void put(view<const finding> raised) noexcept
     {
@@ -120,11 +117,11 @@ private:
         std::uint64_t dropped = 0;
         step_record step;
         finding alarm;
-        collprobe::inspection inspection;
+        inspection inspected;
     };
 
     template <auto member, auto taker, class Record>
-    void copy_in(const Record& record) noexcept;
+    void hold(const Record& record) noexcept;
     void work();
 
     COLLPROBE_COLD_INLINE bool take(entry& out)
@@ -138,7 +135,10 @@ private:
     }
 
     template <class Call>
-    void for_each_sink(const Call& with);
+    void for_each_sink(const Call& with)
+    {
+        for (sink*& each : sinks_) call(each, with);
+    }
     template <class Call>
     void call(sink*& of, const Call& with);
 
@@ -242,7 +242,7 @@ COLLPROBE_COLD_INLINE record_writer::record_writer(
 }
 
 template <auto member, auto taker, class Record>
-void record_writer::copy_in(const Record& record) noexcept
+void record_writer::hold(const Record& record) noexcept
 {
     bool wanted = false;
     {
@@ -252,7 +252,7 @@ void record_writer::copy_in(const Record& record) noexcept
             entry& next = ring_[(first_ + size_) % ring_.size()];
             try {
                 next.*member = record;
-                next.give = [](sink& to, const entry& of, const record_context& when) { (to.*taker)(of.*member, when); };
+                next.give = [](sink& to, const entry& of, const record_context& at) { (to.*taker)(of.*member, at); };
                 next.unix_ns = detail::unix_ns();
                 next.dropped = dropped_.load(std::memory_order_relaxed);
                 ++size_;
@@ -265,12 +265,6 @@ void record_writer::copy_in(const Record& record) noexcept
         if (!fits) dropped_.fetch_add(1, std::memory_order_relaxed);
     }
     if (wanted) wake(); // else the thread looks by itself, a few times a second
-}
-
-template <class Call>
-void record_writer::for_each_sink(const Call& with)
-{
-    for (sink*& each : sinks_) call(each, with);
 }
 
 template <class Call>

@@ -32,16 +32,7 @@ COLLPROBE_COLD_INLINE std::string short_number(double value)
 /// A duration in nanoseconds as milliseconds: "1.25 ms".
 COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds) { return short_number(nanoseconds / 1e6) + " ms"; }
 
-/// A call of a step: "bucket 1", with its name or, without one, the line that made it: "bucket 1 'wte'",
-/// "bucket 1 (train.cpp:88)".
-std::string describe_call(int call, const call_site& site);
-
 namespace detail {
-
-/// The place of a finding in its step: that of a call, the name of a value, or "whole step".
-std::string describe_place(int call, const call_site& site);
-/// "its loss", "the norm of a gradient"; the number of a finding, or of the evidence over a run.
-std::string number_in_words(finding_kind what, int call, bool has_rank);
 
 /// The name of a call or a value: "'wte'".
 COLLPROBE_COLD_INLINE std::string quoted_name(const call_site& site)
@@ -57,6 +48,29 @@ COLLPROBE_COLD_INLINE std::string short_line(const call_site& site)
     return std::string(folder == file.npos ? file : file.substr(folder + 1)) + ':' + std::to_string(site.line);
 }
 
+} // namespace detail
+
+/// A call of a step: "bucket 1", with its name or, without one, the line that made it: "bucket 1 'wte'",
+/// "bucket 1 (train.cpp:88)".
+COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
+{
+    const std::string text = "bucket " + std::to_string(call);
+    if (site.name[0] != '\0') return text + ' ' + detail::quoted_name(site);
+    return site.line == 0 ? text : text + " (" + detail::short_line(site) + ")";
+}
+
+namespace detail {
+
+/// The place of a finding in its step: that of a call, the name of a value, or "whole step".
+COLLPROBE_COLD_INLINE std::string describe_place(int call, const call_site& site)
+{
+    if (call >= 0) return describe_call(call, site);
+    return site.name[0] != '\0' ? quoted_name(site) : std::string("whole step");
+}
+
+/// "its loss", "the norm of a gradient"; the number of a finding, or of the evidence over a run.
+std::string number_in_words(finding_kind what, int call, bool has_rank);
+
 /// For numbers that stand for names.
 COLLPROBE_COLD_INLINE std::uint64_t hash_of_text(std::string_view text) noexcept
 {
@@ -66,9 +80,6 @@ COLLPROBE_COLD_INLINE std::uint64_t hash_of_text(std::string_view text) noexcept
     }
     return hash;
 }
-
-/// A count with two significant digits, rounded down: "340,000", "12"; beyond 10^15 "1.2e+20".
-std::string round_count(double value);
 
 COLLPROBE_COLD_INLINE std::string with_commas(std::uint64_t value)
 {
@@ -82,6 +93,20 @@ COLLPROBE_COLD_INLINE std::uint64_t count_of(double number) noexcept
 {
     if (is_nan(number) || !(number > 0)) return 0;
     return number < 0x1p64 ? static_cast<std::uint64_t>(number) : ~std::uint64_t{0};
+}
+
+/// A count with two significant digits, rounded down: "340,000", "12"; beyond 10^15 "1.2e+20".
+COLLPROBE_COLD_INLINE std::string round_count(double value)
+{
+    if (!(value < 1e15)) {
+        char text[32];
+        std::snprintf(text, sizeof text, "%.1e", value);
+        return is_finite(value) ? text : short_number(value);
+    }
+    std::uint64_t whole = count_of(value);
+    std::uint64_t unit = 1;
+    while (whole / unit >= 100) unit *= 10;
+    return with_commas(whole / unit * unit);
 }
 
 /// "1 step", "2 steps"
@@ -198,22 +223,6 @@ using collprobe::detail::utf8_text;
 
 } // namespace detail
 
-COLLPROBE_COLD_INLINE std::string detail::describe_place(int call, const call_site& site)
-{
-    if (call >= 0) return describe_call(call, site);
-    return site.name[0] != '\0' ? quoted_name(site) : std::string("whole step");
-}
-
-COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
-{
-    const std::string text = "bucket " + std::to_string(call);
-    if (site.name[0] != '\0') {
-        return text + ' ' + detail::quoted_name(site);
-    }
-    if (site.line == 0) return text;
-    return text + " (" + detail::short_line(site) + ")";
-}
-
 /// A call without a place in the step: "all_reduce 'wte' (4,096 elements of float, train.cpp:88)".
 COLLPROBE_COLD_INLINE std::string describe(const call_form& call)
 {
@@ -278,23 +287,6 @@ COLLPROBE_COLD_INLINE std::string describe(const unusual_number& of, finding_kin
         text += "; so since step " + detail::with_commas(of.since) + ", and not told again while it stays there";
     return text;
 }
-
-namespace detail {
-
-COLLPROBE_COLD_INLINE std::string round_count(double value)
-{
-    if (!(value < 1e15)) {
-        char text[32];
-        std::snprintf(text, sizeof text, "%.1e", value);
-        return is_finite(value) ? text : short_number(value);
-    }
-    std::uint64_t whole = count_of(value);
-    std::uint64_t unit = 1;
-    while (whole / unit >= 100) unit *= 10;
-    return with_commas(whole / unit * unit);
-}
-
-} // namespace detail
 
 } // namespace collprobe::report
 

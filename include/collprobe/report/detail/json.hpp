@@ -12,32 +12,27 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 
 namespace detail {
 
-COLLPROBE_COLD_INLINE void json_writer::quoted(std::string_view value)
+COLLPROBE_COLD_INLINE json_writer& json_writer::text(std::string_view value)
 {
-    out_ += '"';
     bool is_plain = true;
     for (const char character : value) {
         const auto code = static_cast<unsigned char>(character);
         is_plain = is_plain && code >= 0x20 && code < 0x80 && character != '"' && character != '\\' && character != '<';
     }
-    if (is_plain) {
-        out_.append(value).append(1, '"');
-        return;
-    }
+    if (is_plain) return plain_text(value);
+    out_ += '"';
     for (const char character : utf8_text(value)) {
         const auto code = static_cast<unsigned char>(character);
-        if (character == '"' || character == '\\') {
-            out_ += '\\';
-            out_ += character;
-        } else if (code < 0x20 || character == '<') { // "<" may end a script that the line stands in
+        if (code < 0x20 || character == '<') { // "<" may end a script that the line stands in
             char escape[8];
             std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(code));
             out_ += escape;
-        } else {
-            out_ += character;
+            continue;
         }
+        if (character == '"' || character == '\\') out_ += '\\';
+        out_ += character;
     }
-    out_ += '"';
+    return put("\"");
 }
 
 /// `list`: the type of a list by rank; an object with a list for each member that any rank has.

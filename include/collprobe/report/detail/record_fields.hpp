@@ -16,11 +16,10 @@ template <>
 inline field_table fields_of<spread>()
 {
     using of = spread;
-    static const field all[] = {
-        member("mean", &of::mean), member("std", &of::std), member("std_sample", &of::std_sample),
-        member("range", &of::range), member("cv", &of::cv), rare("min", &of::minimum),
-        rare("min_rank", &of::minimum_rank), rare("max", &of::maximum), rare("max_rank", &of::maximum_rank),
-        rare("finite", &of::finite, unit::ranks)};
+    static const field all[] = {member("mean", &of::mean), member("std", &of::std),
+        member("std_sample", &of::std_sample), member("range", &of::range), member("cv", &of::cv),
+        rare("min", &of::minimum), rare("min_rank", &of::minimum_rank), rare("max", &of::maximum),
+        rare("max_rank", &of::maximum_rank), rare("finite", &of::finite, unit::ranks)};
     return {all};
 }
 
@@ -28,8 +27,7 @@ template <>
 inline field_table fields_of<statistics>()
 {
     using of = statistics;
-    static const field all[] = {
-        rare("count", &of::count, unit::elements), member("sum", &of::sum),
+    static const field all[] = {rare("count", &of::count, unit::elements), member("sum", &of::sum),
         member("sum_of_squares", &of::sum_of_squares), member("absolute_maximum", &of::absolute_maximum),
         rare("zero", &of::zero, unit::elements), rare("nan", &of::nan, unit::elements),
         rare("positive_infinity", &of::positive_infinity, unit::elements),
@@ -42,9 +40,8 @@ template <>
 inline field_table fields_of<call_form>()
 {
     using of = call_form;
-    static const field all[] = {
-        member("call", &of::call), member("type", &of::type), member("count", &of::count, unit::elements),
-        member("name", &of::site)};
+    static const field all[] = {member("call", &of::call), member("type", &of::type),
+        member("count", &of::count, unit::elements), member("name", &of::site)};
     return {all};
 }
 
@@ -52,8 +49,7 @@ template <>
 inline field_table fields_of<missing_call>()
 {
     using of = missing_call;
-    static const field all[] = {
-        member("since", &of::since), member("steps_before", &of::steps, unit::steps),
+    static const field all[] = {member("since", &of::since), member("steps_before", &of::steps, unit::steps),
         member("calls", &of::calls, unit::calls), member("call", &of::call)};
     return {all};
 }
@@ -62,8 +58,8 @@ template <>
 inline field_table fields_of<rank_with_zeros>()
 {
     using of = rank_with_zeros;
-    static const field all[] = {
-        member("rank", &of::rank), member("since", &of::since), member("no_weight", &of::has_no_weight)};
+    static const field all[] = {member("rank", &of::rank), member("since", &of::since),
+        member("no_weight", &of::has_no_weight)};
     return {all};
 }
 
@@ -71,8 +67,7 @@ template <>
 inline field_table fields_of<rank_evidence>()
 {
     using of = rank_evidence;
-    static const field all[] = {
-        member("metric", &of::metric), member("bucket", &of::call), member("side", &of::side),
+    static const field all[] = {member("metric", &of::metric), member("bucket", &of::call), member("side", &of::side),
         member("odds", &of::odds), member("recurrence", &of::recurrence, unit::steps), member("since", &of::since),
         member("extreme", &of::extreme, unit::steps), member("among", &of::among, unit::ranks),
         member("unlike", &of::unlike)};
@@ -123,10 +118,9 @@ template <>
 inline field_table fields_of<call_audit>()
 {
     using of = call_audit;
-    static const field all[] = {
-        member("damage", &of::where), member("sum_checked", &of::sum_checked), member("residual", &of::residual),
-        member("residual_limit", &of::residual_limit), member("bins", &of::bins), member("majority", &of::majority),
-        member("conserved", &of::conserved), member("ranks", &of::culprits)};
+    static const field all[] = {member("damage", &of::where), member("sum_checked", &of::sum_checked),
+        member("residual", &of::residual), member("residual_limit", &of::residual_limit), member("bins", &of::bins),
+        member("majority", &of::majority), member("conserved", &of::conserved), member("ranks", &of::culprits)};
     return {all};
 }
 
@@ -134,12 +128,11 @@ template <>
 inline field_table fields_of<call_weights>()
 {
     using of = call_weights;
-    static const field all[] = {
-        member("form", &of::how).always(), member("expected", &of::expected).always(), rare("why_not", &of::why_not),
-        rare("by_rank", &of::weights), member("bounds", &of::bounds), member("ranks", &of::ranks),
-        member("common", &of::common), member("scale", &of::scale), member("residual", &of::residual),
-        member("residual_limit", &of::residual_limit), member("bins", &of::bins), rare("holders", &of::holders),
-        rare("others", &of::others)};
+    static const field all[] = {member("form", &of::how).always(), member("expected", &of::expected).always(),
+        rare("why_not", &of::why_not), rare("by_rank", &of::weights), member("bounds", &of::bounds),
+        member("ranks", &of::ranks), member("common", &of::common), member("scale", &of::scale),
+        member("residual", &of::residual), member("residual_limit", &of::residual_limit), member("bins", &of::bins),
+        rare("holders", &of::holders), rare("others", &of::others)};
     return {all, [](const walk& at) { return !at.as<of>().weights.empty(); }};
 }
 
@@ -147,8 +140,7 @@ template <>
 inline field_table fields_of<call_lateness>()
 {
     using of = call_lateness;
-    static const field all[] = {
-        member("last", &of::last), member("spread", &of::spread, unit::ns),
+    static const field all[] = {member("last", &of::last), member("spread", &of::spread, unit::ns),
         member("transport", &of::transport, unit::ns), rare("present", &of::present, unit::ranks),
         rare("next", &of::next), rare("gain", &of::gain, unit::ns), rare("gain_before", &of::gain_before, unit::ns)};
     return {all};
@@ -158,8 +150,7 @@ template <>
 inline field_table fields_of<step_lateness>()
 {
     using of = step_lateness;
-    static const field all[] = {
-        member("calls", &of::calls, unit::calls), member("present", &of::present, unit::ranks),
+    static const field all[] = {member("calls", &of::calls, unit::calls), member("present", &of::present, unit::ranks),
         member("last", &of::last), member("behind", &of::behind, unit::ns),
         member("behind_before", &of::behind_before, unit::ns), member("noise", &of::noise, unit::ns),
         member("floor", &of::floor, unit::ns), member("stands_out", &of::stands_out)};
@@ -170,8 +161,7 @@ template <>
 inline field_table fields_of<rank_lateness>()
 {
     using of = rank_lateness;
-    static const field all[] = {
-        member("steps", &of::steps, unit::steps), rare("latest", &of::latest, unit::ns),
+    static const field all[] = {member("steps", &of::steps, unit::steps), rare("latest", &of::latest, unit::ns),
         rare("behind", &of::behind, unit::ns), rare("behind_before", &of::behind_before, unit::ns),
         rare("share_last", &of::share_last), rare("gain", &of::gain, unit::ns),
         rare("gain_before", &of::gain_before, unit::ns)};
@@ -182,8 +172,7 @@ template <>
 inline field_table fields_of<call_interval>()
 {
     using of = call_interval;
-    static const field all[] = {
-        member("entered", &of::entered), member("left", &of::left)};
+    static const field all[] = {member("entered", &of::entered), member("left", &of::left)};
     return {all};
 }
 
@@ -191,10 +180,9 @@ template <>
 inline field_table fields_of<order_sensitivity>()
 {
     using of = order_sensitivity;
-    static const field all[] = {
-        member("elements", &of::elements, unit::elements), member("nonfinite", &of::nonfinite, unit::elements),
-        member("orders", &of::orders), member("changed", &of::changed, unit::elements),
-        member("max_ulp_spread", &of::max_ulp_spread, unit::ulp),
+    static const field all[] = {member("elements", &of::elements, unit::elements),
+        member("nonfinite", &of::nonfinite, unit::elements), member("orders", &of::orders),
+        member("changed", &of::changed, unit::elements), member("max_ulp_spread", &of::max_ulp_spread, unit::ulp),
         member("rms_ulp_error", &of::rms_ulp_error, unit::ulp), member("max_ulp_error", &of::max_ulp_error, unit::ulp)};
     return {all};
 }
@@ -206,8 +194,7 @@ inline field_table fields_of<call_quantisation>()
     using did = quantised_outcome;
     constexpr condition is_coded = [](const walk& at) { return at.as<of>().outcome.quantised(); };
     constexpr condition has_messages = [](const walk& at) { return is_coded(at) && at.as<of>().messages_checked; };
-    static const field all[] = {
-        member("bytes_plain", {&of::outcome, &did::bytes_plain}, unit::bytes).always(),
+    static const field all[] = {member("bytes_plain", {&of::outcome, &did::bytes_plain}, unit::bytes).always(),
         member("bytes_sent", {&of::outcome, &did::bytes_sent}, unit::bytes).always(),
         rare("bytes_across", {&of::outcome, &did::bytes_across}, unit::bytes),
         rare("unquantised", {&of::outcome, &did::why_not}), member("verdict", &of::verdict),
@@ -215,8 +202,7 @@ inline field_table fields_of<call_quantisation>()
         member("block", {&of::outcome, &did::block}, unit::elements), member("levels", {&of::outcome, &did::levels}),
         rare("ranks_per_node", {&of::outcome, &did::ranks_per_node}, unit::ranks),
         member("roundings", {&of::outcome, &did::roundings_per_element}),
-        rare("average", {&of::outcome, &did::average}),
-        rare("inputs_fed_back", {&of::outcome, &did::inputs_fed_back}),
+        rare("average", {&of::outcome, &did::average}), rare("inputs_fed_back", {&of::outcome, &did::inputs_fed_back}),
         rare("sums_fed_back", {&of::outcome, &did::sums_fed_back}), member("feedback", {&of::outcome, &did::feedback}),
         rare("collectives", {&of::outcome, &did::collectives}, unit::calls), member("sqnr_db", &of::sqnr_db, unit::db),
         member("worst_rank", &of::worst_rank), member("worst_block", &of::worst_block, unit::index),
@@ -276,8 +262,7 @@ template <>
 inline field_table fields_of<expectation_record>()
 {
     using of = expectation_record;
-    static const field all[] = {
-        member("name", &of::site), member("expected", &of::what), member("holds", &of::holds),
+    static const field all[] = {member("name", &of::site), member("expected", &of::what), member("holds", &of::holds),
         rare("since", &of::since, unit::none, [](const walk& at) { return !at.as<of>().holds; }),
         member("values", &of::values), member("groups", &of::groups)};
     return {all};
@@ -307,31 +292,23 @@ COLLPROBE_COLD_INLINE const rank_lateness* last_of(const step_record& of)
     return of.lateness.last < 0 || last >= of.lateness_by_rank.size() ? nullptr : &of.lateness_by_rank[last];
 }
 
-template <auto holds>
-bool any_call(const walk& at)
+template <auto list, auto holds>
+bool has_any(const walk& at)
 {
-    const std::vector<call_record>& calls = at.as<step_record>().calls;
-    return std::any_of(calls.begin(), calls.end(), holds);
+    const auto& all = at.as<step_record>().*list;
+    return std::any_of(all.begin(), all.end(), holds);
 }
 
 template <>
 inline field_table fields_of<step_record>()
 {
     using of = step_record;
-    constexpr condition has_order = [](const walk& at) {
-        const order_sensitivity order = at.as<of>().order();
-        return order.elements != 0 || order.nonfinite != 0;
-    };
     constexpr condition has_last = [](const walk& at) { return at.as<of>().lateness.last >= 0; };
     constexpr condition has_last_rank = [](const walk& at) { return last_of(at.as<of>()) != nullptr; };
-    constexpr condition has_weak = [](const walk& at) {
-        const std::vector<rank_evidence>& all = at.as<of>().evidence_by_rank;
-        return std::any_of(all.begin(), all.end(), is_weak);
-    };
+    constexpr auto is_sampled = [](const call_record& call) { return call.order.elements + call.order.nonfinite != 0; };
     static constexpr auto is_quantised = [](const call_record& call) { return call.quantisation.seen; };
     static constexpr auto has_excess = [](const call_record& call) { return call.has_excess(); };
-    static const field all[] = {
-        member("step", &of::step), member("ranks", &of::ranks), rare("mode", &of::mode),
+    static const field all[] = {member("step", &of::step), member("ranks", &of::ranks), rare("mode", &of::mode),
         rare("first_call", &of::first_call, unit::calls), member("false_alarms_per_step", &of::false_alarms_per_step),
         member("loss", &of::loss),
         /// The mean loss, each rank weighted by its tokens, where that is another number to five digits.
@@ -349,10 +326,10 @@ inline field_table fields_of<step_record>()
         member("noise_scale", {&of::cosine, &direction::noise_scale}), rare("calls", &of::calls),
         rare("result_norm", &of::result_norm), rare("expectations", &of::expectations),
         /// The samples of all calls together.
-        follows("order", has_order,
+        follows("order", has_any<&of::calls, is_sampled>,
             [](json_writer& json, const walk& at) { json.open('{').members(at.as<of>().order()).close('}'); }),
         /// How many calls were audited, and of these the checked sums: {calls, sums}.
-        follows("audit", any_call<[](const call_record& call) { return call.audit.checked; }>,
+        follows("audit", has_any<&of::calls, [](const call_record& call) { return call.audit.checked; }>,
             [](json_writer& json, const walk& at) {
                 std::uint64_t audited = 0;
                 std::uint64_t sums = 0;
@@ -399,14 +376,14 @@ inline field_table fields_of<step_record>()
                     [&json](const rank_evidence& each) { json.members(each); });
             }),
         /// The other ranks of which anything is known, in the same form.
-        follows("weak_evidence", has_weak,
+        follows("weak_evidence", has_any<&of::evidence_by_rank, is_weak>,
             [](json_writer& json, const walk& at) {
                 write_some(json, at.as<of>().evidence_by_rank, "rank", is_weak,
                     [&json](const rank_evidence& each) { json.members(each); });
             }),
         member("evidence_by_rank", &of::evidence_by_rank).only_if(in_step),
         /// What quantisation did to the calls that a quantised communicator made: [{bucket, name, line, ...}].
-        follows("quantisation", any_call<is_quantised>,
+        follows("quantisation", has_any<&of::calls, is_quantised>,
             [](json_writer& json, const walk& at) {
                 write_some(json, at.as<of>().calls, "bucket", is_quantised, [&json](const call_record& each) {
                     write_site(json, each.site);
@@ -415,7 +392,7 @@ inline field_table fields_of<step_record>()
             }),
         rare("forgot", &of::forgot), rare("missing_calls", &of::missing_calls),
         /// The calls whose result is longer than their inputs allow: [{bucket, excess}].
-        follows("excess", any_call<has_excess>,
+        follows("excess", has_any<&of::calls, has_excess>,
             [](json_writer& json, const walk& at) {
                 write_some(json, at.as<of>().calls, "bucket", has_excess,
                     [&json](const call_record& each) { json.key("excess").number(each.excess); });
@@ -432,8 +409,7 @@ template <>
 inline field_table fields_of<inspection::order_of_elements>()
 {
     using of = inspection::order_of_elements;
-    static const field all[] = {
-        member("brackets", &of::brackets), member("first", &of::first),
+    static const field all[] = {member("brackets", &of::brackets), member("first", &of::first),
         member("elements", &of::elements, unit::elements), rare("ranks", &of::ranks)};
     return {all};
 }
@@ -442,8 +418,7 @@ template <>
 inline field_table fields_of<inspection>()
 {
     using of = inspection;
-    static const field all[] = {
-        member("communicator", &of::communicator), member("element", &of::element),
+    static const field all[] = {member("communicator", &of::communicator), member("element", &of::element),
         member("count", &of::count, unit::elements), member("ranks", &of::ranks),
         member("roundings_per_element", &of::roundings_per_element),
         member("partial_sum_precision", &of::partial_sum_bits, unit::positive),

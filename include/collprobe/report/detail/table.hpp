@@ -236,10 +236,8 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             return rank < values.size() ? short_number(values[rank]) : std::string("-");
         };
         for (std::size_t rank = 0; rank < static_cast<std::size_t>(record.ranks); ++rank) {
-            table.row(std::to_string(rank))
-                .cell(cell(record.losses, rank))
-                .cell(cell(record.gradient_norms, rank))
-                .cell(cell(record.cosine.leave_one_out, rank));
+            table.row(std::to_string(rank)).cell(cell(record.losses, rank));
+            table.cell(cell(record.gradient_norms, rank)).cell(cell(record.cosine.leave_one_out, rank));
         }
         text += table.text();
     }
