@@ -10,9 +10,11 @@
 
 #if __has_include(<nlohmann/json.hpp>)
 #include "examples/tools/read_record.hpp"
+#include "support/difference.hpp"
 
 using namespace collprobe;
 using namespace collprobe::report::detail;
+using collprobe::testing::difference;
 
 namespace {
 
@@ -90,25 +92,6 @@ private:
     std::mt19937_64 bits_;
 };
 
-/// The first member that differs, as "calls[1].audit.ranks"; empty if none does.
-std::string difference(const member_type& type, const void* a, const void* b)
-{
-    if (is_same(type, a, b)) return "";
-    if (type.how == form::object) {
-        for (const field& each : type.fields()) {
-            if (each.type == nullptr || (is_same(*each.type, each.of(a), each.of(b)) && each.is_set(a) == each.is_set(b)))
-                continue;
-            return std::string(each.name) + '.' + difference(*each.type, each.of(a), each.of(b));
-        }
-    }
-    if (type.how == form::list && type.items(a).count == type.items(b).count) {
-        for (std::size_t i = 0; i < type.items(a).count; ++i)
-            if (!is_same(*type.element, type.items(a).at(i), type.items(b).at(i)))
-                return '[' + std::to_string(i) + "]." + difference(*type.element, type.items(a).at(i), type.items(b).at(i));
-    }
-    return "differs";
-}
-
 } // namespace
 
 TEST_CASE("what is read from the JSON line of a step is the step")
@@ -118,7 +101,7 @@ TEST_CASE("what is read from the JSON line of a step is the step")
         tools::record_reader reader;
         step_record read;
         reader.step_of(tools::parsed(report::json_line("run", record)), read);
-        REQUIRE(difference(type_of<step_record>::is, &record, &read) == "");
+        REQUIRE(difference(record, read) == "");
     }
 }
 
@@ -131,13 +114,13 @@ TEST_CASE("what is read from the JSON lines of alarms and inspections is what wa
         random.fill(type_of<finding>::is, &raised, unit::none, 0);
         for (int& rank : raised.ranks) rank = static_cast<int>(&rank - raised.ranks.data());
         const finding again = reader.alarm_of(tools::parsed(report::json_line("run", raised)));
-        REQUIRE(difference(type_of<finding>::is, &raised, &again) == "");
+        REQUIRE(difference(raised, again) == "");
         inspection found;
         random.fill(type_of<inspection>::is, &found, unit::none, 0);
         found.partial_sum_bits = found.partial_sum_bits < 0 ? 0 : found.partial_sum_bits;
         inspection read;
         reader.read(tools::parsed(report::json_line("run", found)), read);
-        REQUIRE(difference(type_of<inspection>::is, &found, &read) == "");
+        REQUIRE(difference(found, read) == "");
     }
 }
 
@@ -153,7 +136,7 @@ TEST_CASE("a member that changes is a difference, and named")
                 random.fill(*each.type, const_cast<void*>(each.of(&other)), each.in, 0);
             CAPTURE(each.name);
             CHECK_FALSE(is_same(type_of<Record>::is, &record, &other));
-            CHECK(difference(type_of<Record>::is, &record, &other).rfind(std::string(each.name) + '.', 0) == 0);
+            CHECK(difference(record, other).rfind("differs: " + std::string(each.name) + '.', 0) == 0);
             ++members;
         }
     };

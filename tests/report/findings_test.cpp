@@ -13,11 +13,11 @@ using namespace collprobe;
 
 namespace {
 
-step_record step_of(std::uint64_t step, const std::vector<finding>& suspects = {})
+step_record step_of(std::uint64_t step, const std::vector<finding>& findings = {})
 {
     step_record record = sample_step(step);
     record.calls.resize(2);
-    record.findings = suspects;
+    record.findings = findings;
     return record;
 }
 
