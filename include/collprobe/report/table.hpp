@@ -41,8 +41,6 @@ std::string describe(const finding& of);
 
 /// What quantisation did to a call, in one line: formats, errors, bytes, verdict and advice.
 std::string describe(int call, const call_site& site, const call_quantisation& of);
-/// The advice that goes with a verdict; empty if there is none.
-std::string quantisation_advice(const call_quantisation& of);
 
 /// The weights of a call in one line:
 /// "bucket 3 'wte': rank 5 entered the average with weight 0 (others 1/8): rank lost".

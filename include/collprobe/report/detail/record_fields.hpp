@@ -6,7 +6,6 @@
 
 #include <collprobe/report/detail/fields.hpp>
 #include <collprobe/report/json.hpp>
-#include <collprobe/report/table.hpp>
 
 /// The tables. What `member` has is always written; `rare`, where it is other than in a new record; `follows` is said
 /// by other members already.

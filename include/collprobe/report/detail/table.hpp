@@ -65,33 +65,6 @@ COLLPROBE_COLD_INLINE std::string coverage(const step_record& record)
     return text;
 }
 
-COLLPROBE_COLD_INLINE std::string quantisation_advice(const call_quantisation& of)
-{
-    // The mean crest of Gaussian blocks of 32, 64, ..., 1024 elements.
-    constexpr double gaussian[] = {2.347, 2.596, 2.828, 3.044, 3.248, 3.442};
-    std::size_t doublings = 0;
-    while (doublings < 5 && 32u << doublings < of.outcome.block) ++doublings;
-    switch (of.verdict) {
-    case quantisation_verdict::corrupt: return "not an error of codes: check links and memory";
-    case quantisation_verdict::non_finite_hidden:
-        return "the optimiser does not see that the step is bad: skip it";
-    case quantisation_verdict::biased:
-        return of.coherence > 1.5 ? "the ranks' errors are alike: round stochastically"
-                                  : "round stochastically, or feed the errors back";
-    case quantisation_verdict::harmful:
-        if (of.nonfinite == 0 && of.nonfinite_results != 0) return "sums overflow: scale the gradients down";
-        [[fallthrough]];
-    case quantisation_verdict::degenerate_blocks:
-        return of.crest > 1.2 * gaussian[doublings] ? "heavy tails: rotate, or halve the block"
-                                                    : "a format with more bits for this call";
-    case quantisation_verdict::negligible:
-        return of.noise_ratio < 1e-3 && of.outcome.across == code_format::int8 ? "fewer bits may do" : "";
-    case quantisation_verdict::visible:
-    case quantisation_verdict::unknown: break;
-    }
-    return "";
-}
-
 COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, const call_quantisation& of)
 {
     std::string text = describe_call(call, site) + ": ";
