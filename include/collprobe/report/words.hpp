@@ -207,16 +207,11 @@ std::string evidence_text(const finding& of);
 /// The advice in words: "resync from rank 0".
 COLLPROBE_COLD_INLINE std::string advise(const finding& raised)
 {
-    switch (raised.action) {
-    case advice::none: return "note it";
-    case advice::recheck: return "look closer, or repeat the step";
-    case advice::skip: return "drop the step's update";
-    case advice::resync:
-        if (raised.source < 0) return "resync from elsewhere: no rank is known to hold what is right";
+    if (raised.action == advice::resync && raised.source >= 0)
         return "resync from rank " + std::to_string(raised.source);
-    case advice::quarantine: return "take out of the job";
-    }
-    return "unknown";
+    return collprobe::detail::name_of<advice::quarantine>(raised.action,
+        {"note it", "look closer, or repeat the step", "drop the step's update",
+            "resync from elsewhere: no rank is known to hold what is right", "take out of the job"});
 }
 
 using collprobe::detail::utf8_text;

@@ -91,22 +91,21 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
 
 namespace detail {
 
-COLLPROBE_COLD_INLINE const char* why_in_words(weights_refusal why) noexcept
+constexpr const char* why_in_words(weights_refusal why) noexcept
 {
-    switch (why) {
-    case weights_refusal::none: return "";
-    case weights_refusal::many_ranks: return "more than 64 ranks";
-    case weights_refusal::few_elements: return "too few elements that are not zero";
-    case weights_refusal::not_finite: return "NaN or infinity";
-    case weights_refusal::zero_result: return "the result is zero";
-    case weights_refusal::collinear: return "the inputs are alike, or combinations of each other";
-    case weights_refusal::imprecise: return "the bounds are too wide: more bins, or inputs that are less alike";
-    case weights_refusal::results_differ: return "the ranks hold different results";
-    case weights_refusal::scales_differ: return "the ranks were told different scales";
-    case weights_refusal::unexplained: return "a part of the result comes from no rank's input";
-    case weights_refusal::ambiguous: return "several forms fit";
-    }
-    return "";
+    return collprobe::detail::name_of<weights_refusal::ambiguous>(why,
+        {"", "more than 64 ranks", "too few elements that are not zero", "NaN or infinity", "the result is zero",
+            "the inputs are alike, or combinations of each other",
+            "the bounds are too wide: more bins, or inputs that are less alike", "the ranks hold different results",
+            "the ranks were told different scales", "a part of the result comes from no rank's input",
+            "several forms fit"});
+}
+
+constexpr const char* form_in_words(averaging how, bool is_one) noexcept
+{
+    return collprobe::detail::name_of<averaging::other>(how,
+        {"no known form", "mean", "sum", "divided twice", "weighted by tokens", is_one ? "rank lost" : "ranks lost",
+            is_one ? "rank counted twice" : "ranks counted twice", "no known form"});
 }
 
 /// Whether a finding of copies is told with an earlier one: of the same ranks, in calls of the same kind.
@@ -184,19 +183,7 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
     }
     if (!unknown.empty())
         text += ", but for " + detail::list_ranks(unknown, 3) + ", which sent zeros";
-    switch (of.how) {
-    case averaging::unknown:
-    case averaging::other: text += ": no known form"; break;
-    case averaging::mean: text += ": mean"; break;
-    case averaging::sum: text += ": sum"; break;
-    case averaging::divided_twice: text += ": divided twice"; break;
-    case averaging::token_weighted: text += ": weighted by tokens"; break;
-    case averaging::rank_lost: text += of.ranks.size() == 1 ? ": rank lost" : ": ranks lost"; break;
-    case averaging::rank_doubled:
-        text += of.ranks.size() == 1 ? ": rank counted twice" : ": ranks counted twice";
-        break;
-    }
-    return text;
+    return text + ": " + detail::form_in_words(of.how, of.ranks.size() == 1);
 }
 
 COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
