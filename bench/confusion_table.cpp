@@ -108,7 +108,7 @@ struct counts {
     int exact = 0; ///< non-finite, duplicate or stale inputs
     int differs = 0;
     int sum = 0;
-    int numbers = 0; ///< suspects
+    int numbers = 0; ///< findings
     int alarmed = 0;
     int named = 0; ///< the right rank, and no other
     int right = 0, unknown = 0, wrong = 0; ///< what alarms say of where it was
@@ -272,9 +272,9 @@ private:
     baseline::byterobust byterobust_;
 };
 
-bool any(const std::vector<finding>& suspects, bool (*is)(finding_kind))
+bool any(const std::vector<finding>& findings, bool (*is)(finding_kind))
 {
-    for (const finding& found : suspects) {
+    for (const finding& found : findings) {
         if (is(found.what)) return true;
     }
     return false;

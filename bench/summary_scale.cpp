@@ -47,7 +47,7 @@ int levels(int ranks)
 struct host_times {
     double pack = 0; // one rank's contribution
     double judge = 0; // from what the all-reduces gave to the record
-    double alarm = 0; // from the record, with one suspect, to the alarms
+    double alarm = 0; // from the record, with one finding, to the alarms
 };
 
 host_times summary_times(int ranks, std::uint64_t buckets)

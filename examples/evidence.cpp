@@ -10,7 +10,7 @@
 
 #include <collprobe/alarm.hpp>
 #include <collprobe/collprobe.hpp>
-#include <collprobe/report/alarm.hpp>
+#include <collprobe/report/table.hpp>
 
 #include "report_files.hpp"
 

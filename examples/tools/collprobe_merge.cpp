@@ -22,7 +22,7 @@
 
 #include <sys/resource.h>
 
-#include <collprobe/report/alarm.hpp>
+#include <collprobe/report/json.hpp>
 #include <collprobe/report/json_lines.hpp>
 #include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/table.hpp>

@@ -76,21 +76,32 @@ inline double number_of(const json& of, const char* name)
     return found == of.end() ? collprobe::detail::not_a_number() : number(*found);
 }
 
+inline std::uint64_t count_in(const json& value, const char* name)
+{
+    if (!value.is_number_unsigned()) throw bad_line(std::string("has no count as '") + name + "'");
+    return value.get<std::uint64_t>();
+}
+
+/// 0 for null, and where there is none.
 inline std::uint64_t count_of(const json& of, const char* name)
 {
     const auto found = of.find(name);
-    if (found == of.end() || found->is_null()) return 0;
-    if (!found->is_number_unsigned()) throw bad_line(std::string("has no count as '") + name + "'");
-    return found->get<std::uint64_t>();
+    return found == of.end() || found->is_null() ? 0 : count_in(*found, name);
+}
+
+/// -1 for null.
+inline int index_in(const json& value, const char* name)
+{
+    const std::uint64_t index = value.is_null() ? 0 : count_in(value, name);
+    if (index > std::numeric_limits<int>::max()) throw bad_line(std::string("has no index as '") + name + "'");
+    return value.is_null() ? -1 : static_cast<int>(index);
 }
 
 /// -1 for null, and where there is none.
 inline int index_of(const json& of, const char* name)
 {
-    const std::uint64_t value = count_of(of, name);
     const auto found = of.find(name);
-    if (value > std::numeric_limits<int>::max()) throw bad_line(std::string("has no index as '") + name + "'");
-    return found == of.end() || found->is_null() ? -1 : static_cast<int>(value);
+    return found == of.end() ? -1 : index_in(*found, name);
 }
 
 inline std::string text_of(const json& of, const char* name)
@@ -99,25 +110,10 @@ inline std::string text_of(const json& of, const char* name)
     return found == of.end() || found->is_null() ? std::string() : printable(found->get<std::string>());
 }
 
-/// The value of an enumeration by its name, as `name` tells it.
-template <class Value>
-Value named(const json& of, const char* member_name)
-{
-    const std::string text = text_of(of, member_name);
-    for (int i = 0; i < 256; ++i) {
-        if (text != "unknown" && text == name(static_cast<Value>(i))) return static_cast<Value>(i);
-    }
-    if constexpr (std::is_same_v<Value, collprobe::damage>) {
-        return collprobe::damage::unknown;
-    } else {
-        throw bad_line(std::string("has '") + text + "' as '" + member_name + "', which is unknown");
-    }
-}
-
 /// A number that is written with all its bits, "0x1f".
-inline std::uint64_t bits_of(const json& of, const char* name)
+inline std::uint64_t bits_in(const json& value, const char* name)
 {
-    const std::string digits = member(of, name).get<std::string>();
+    const std::string digits = value.get<std::string>();
     const char* const end = digits.data() + digits.size();
     std::uint64_t bits = 0;
     if (digits.size() < 3 || digits[0] != '0' || digits[1] != 'x'
@@ -126,6 +122,8 @@ inline std::uint64_t bits_of(const json& of, const char* name)
     }
     return bits;
 }
+
+inline std::uint64_t bits_of(const json& of, const char* name) { return bits_in(member(of, name), name); }
 
 inline std::uint64_t elements_of(const json& of, const char* name)
 {

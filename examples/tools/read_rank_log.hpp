@@ -17,7 +17,7 @@
 #include "../preload/engine/call_period.hpp"
 #include "base64.hpp"
 #include "json_fields.hpp"
-#include "read_alarm.hpp"
+#include "read_record.hpp"
 
 /// Reads the lines that each process of a preloaded program writes for itself.
 namespace tools {
@@ -261,7 +261,7 @@ private:
     }
 
     text_pool* texts_;
-    alarm_reader records_;
+    record_reader records_;
     std::string rest_;
 };
 

@@ -4,16 +4,13 @@
 
 /// Records as text for people and for tools, and the sinks that write it to files.
 
-#include <collprobe/report/alarm.hpp>
 #include <collprobe/report/file.hpp>
 #include <collprobe/report/findings.hpp>
 #include <collprobe/report/inspection.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/json_lines.hpp>
-#include <collprobe/report/metric.hpp>
 #include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/sink.hpp>
 #include <collprobe/report/sinks.hpp>
-#include <collprobe/report/summary.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>

@@ -9,8 +9,8 @@ check_json.py --sample FILE                the output of json_sample
 import json
 import sys
 
-STEP = {"schema", "kind", "run", "step", "ranks", "loss", "grad_norm", "cosine", "noise_scale", "findings"}
-SUMMARY = STEP - {"step"} | {"steps", "suspicious_steps", "verdict", "test_accuracy"}
+STEP = {"schema", "kind", "run", "step", "ranks", "false_alarms_per_step", "loss", "grad_norm", "cosine", "noise_scale", "findings"}
+SUMMARY = STEP - {"step", "false_alarms_per_step"} | {"steps", "suspicious_steps", "verdict", "test_accuracy"}
 FROM_A_FILE = {"comm", "writer", "time_us", "records_dropped"}
 RUN = {"schema", "kind", "run", "job", "comm", "comm_id", "host", "device", "writer", "global_rank", "ranks", "nodes",
        "pid", "started_us", "version", "settings"}
@@ -18,6 +18,8 @@ END = {"schema", "kind", "run", "steps", "suspicious_steps", "alarms", "verdict"
 CALL = {"bucket", "line", "call", "type", "collective_seq_id", "input_sizes", "output_sizes", "digest", "result_norm", "grad_norm", "cosine",
         "nonfinite", "results_agree", "inputs"}
 INPUTS = {"count", "sum", "sum_of_squares", "absolute_maximum", "digest"}
+SPREAD = {"mean", "std", "std_sample", "range", "cv"}
+EXTREMES = {"min", "min_rank", "max", "max_rank", "finite"}
 PARTS = {
     "loss": {"mean", "std", "std_sample", "range"},
     "grad_norm": {"mean", "std", "cv"},
@@ -51,13 +53,16 @@ def check_object(line, more=frozenset()):
     assert line["schema"] == 1
     assert set(line) == (STEP | more if line["kind"] == "step" else SUMMARY), sorted(line)
     for part, names in PARTS.items():
-        more_of_ranks = {"by_rank", "min", "min_rank", "max", "max_rank"} & set(line[part])
+        more_of_ranks = ({"by_rank"} | EXTREMES) & set(line[part])
+        if line["kind"] == "step" and part != "cosine":
+            names = SPREAD
         assert set(line[part]) == names | more_of_ranks, (part, sorted(line[part]))
         check_numbers(line[part])
     check_numbers(line["noise_scale"])
     for finding in line["findings"]:
         more = set() if line["kind"] == "step" else {"first_step", "last_step", "steps"}
         more |= {"evidence"} if finding["check"] == "unlike" else set()
+        more |= {"step"} if line["kind"] == "summary" else set()
         more |= {"text"} & set(finding)
         assert set(finding) == FINDING | more, sorted(finding)
 
@@ -74,7 +79,7 @@ def check_trainer(path, ranks, steps, runs):
         calls = 0
         for step, line in enumerate(own):
             if step < steps:
-                often = {"lateness", "evidence", "silent_evidence"} & set(line)
+                often = {"first_call", "lateness", "evidence", "weak_evidence", "silent_evidence"} & set(line)
                 check_object(line, FROM_A_FILE | {"calls", "expectations", "result_norm"} | often)
                 squares = sum(call["result_norm"] ** 2 for call in line["calls"])
                 assert abs(line["result_norm"] ** 2 - squares) <= 1e-12 * squares
@@ -84,7 +89,8 @@ def check_trainer(path, ranks, steps, runs):
                 assert samples["groups"] == list(range(ranks)) and len(samples["values"]) == ranks
                 assert len(line["loss"]["by_rank"]) == len(line["grad_norm"]["by_rank"]) == ranks
                 for call in line["calls"]:
-                    assert set(call) - {"lateness", "headroom", "times"} == CALL, sorted(call)
+                    assert set(call) - {"lateness", "headroom", "times", "excess"} == CALL, sorted(call)
+                    assert set(call["grad_norm"]) - EXTREMES == SPREAD, sorted(call["grad_norm"])
                     assert call["collective_seq_id"] == calls and int(call["digest"], 16) < 2**64
                     assert set(call["inputs"]) - {"zero"} == INPUTS, sorted(call["inputs"])
                     assert all(len(by_rank) == ranks for by_rank in call["inputs"].values())
@@ -106,19 +112,18 @@ def check_trainer(path, ranks, steps, runs):
 
 
 def check_sample(path):
-    step, summary = read(path)
-    check_object(step)
-    check_object(summary)
-    assert step["run"] == summary["run"] == 'quote " backslash \\ newline \n tab \t bell \a gr\u00fc\u00df'
+    (step,) = read(path)
+    check_object(step, {"loss_weighted"})
+    assert step["run"] == 'quote " backslash \\ newline \n tab \t bell \a gr\u00fc\u00df'
     assert step["step"] == 2**64 - 1
-    assert step["loss"] == {"mean": 0.1, "std": 5e-324, "std_sample": "nan", "range": sys.float_info.max}
-    assert step["grad_norm"] == {"mean": 1 / 3, "std": "nan", "cv": "nan"}
-    assert step["noise_scale"] == "inf" and summary["noise_scale"] == "inf"
+    assert step["loss"] == {"mean": 0.1, "std": 5e-324, "std_sample": "nan", "range": sys.float_info.max,
+                            "cv": "nan"}
+    assert step["grad_norm"] == {"mean": 1 / 3, "std": "nan", "std_sample": "nan", "range": "nan", "cv": "nan"}
+    assert step["noise_scale"] == "inf"
     assert step["cosine"]["leave_one_out"] == [0, "nan"]
     assert step["findings"] == [{"check": "non_finite", "ranks": [1], "other_rank": None, "bucket": 2, "exact": True,
                                  "statistic": "-inf", "threshold": 0, "index": 7, "false_alarms_per_step": 0,
                                  "damage": "input", "advice": "skip", "source": None, "text": "in 0 elements, the first at index 7"}]
-    assert summary["test_accuracy"] == 0.975 and summary["loss"]["mean"] == 0.1
 
 
 if sys.argv[1] == "--sample":

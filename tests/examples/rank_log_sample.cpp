@@ -26,7 +26,6 @@
 #include <vector>
 
 #include <collprobe/detail/hexadecimal.hpp>
-#include <collprobe/report/alarm.hpp>
 #include <collprobe/report/json.hpp>
 
 #include "../../examples/preload/engine/call_period.hpp"

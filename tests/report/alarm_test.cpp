@@ -4,7 +4,8 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/report/alarm.hpp>
+#include <collprobe/report/json.hpp>
+#include <collprobe/report/table.hpp>
 
 #include "support/checks.hpp"
 

@@ -6,7 +6,6 @@
 #include <doctest/doctest.h>
 
 #include <collprobe/report/findings.hpp>
-#include <collprobe/report/summary.hpp>
 
 #include "sample.hpp"
 
@@ -14,11 +13,11 @@ using namespace collprobe;
 
 namespace {
 
-step_record step_of(std::uint64_t step, const std::vector<finding>& suspects = {})
+step_record step_of(std::uint64_t step, const std::vector<finding>& findings = {})
 {
     step_record record = sample_step(step);
     record.calls.resize(2);
-    record.findings = suspects;
+    record.findings = findings;
     return record;
 }
 
@@ -175,15 +174,4 @@ TEST_CASE("memory is bounded whatever the run, and no finding is lost without a 
     CHECK(found.alarms().size() == report::run_findings::most);
     CHECK(found.alarm_count() == static_cast<std::uint64_t>(more));
     CHECK(found.suspicious_steps() == static_cast<std::uint64_t>(more));
-}
-
-TEST_CASE("a summary says the same verdict")
-{
-    report::run_history history("r");
-    report::run_findings found;
-    history.add(step_of(0));
-    found.add(step_of(0));
-    history.add(alarm_of(0, finding_kind::stale, {1}, advice::skip));
-    found.add(alarm_of(0, finding_kind::stale, {1}, advice::skip));
-    CHECK(history.summarize().verdict == found.verdict());
 }

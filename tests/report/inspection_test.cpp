@@ -6,6 +6,7 @@
 #include <string>
 
 #include <collprobe/report/inspection.hpp>
+#include <collprobe/report/json.hpp>
 
 using namespace collprobe;
 
@@ -71,7 +72,9 @@ TEST_CASE("an inspection is a JSON line, null where it has no number")
     CHECK(report::json_line("a run", sample())
         == "{\"schema\":1,\"kind\":\"inspection\",\"run\":\"a run\",\"communicator\":\"nccl\",\"element\":\"bfloat16\","
            "\"count\":1024,\"ranks\":8,\"roundings_per_element\":1,\"partial_sum_precision\":24,"
-           "\"partial_sum_precision_or_more\":false,\"order_class\":\"ring\",\"orders\":2,\"run_stable\":true,"
+           "\"partial_sum_precision_or_more\":false,\"order_class\":\"ring\",\"orders\":2,"
+           "\"order_list\":[{\"brackets\":\"((1+2)+3)+0\",\"first\":0,\"elements\":1000},"
+           "{\"brackets\":\"\",\"first\":1000,\"elements\":24}],\"run_stable\":true,"
            "\"size_stable\":false,\"permutation_stable\":true,\"ranks_agree\":true,\"max_ulp\":0.75,\"rms_ulp\":0.25,"
            "\"reproduced\":0.99999,\"median_us\":8,\"algbw_gbs\":0.256,"
            "\"busbw_gbs\":0.448}\n");

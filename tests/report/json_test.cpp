@@ -31,10 +31,10 @@ step_record step_with_findings()
 TEST_CASE("a step is one line with the members of the schema in their order")
 {
     CHECK(report::json_line("strict", step_with_findings())
-        == "{\"schema\":1,\"kind\":\"step\",\"run\":\"strict\",\"step\":3,\"ranks\":3,"
+        == "{\"schema\":1,\"kind\":\"step\",\"run\":\"strict\",\"step\":3,\"ranks\":3,\"false_alarms_per_step\":1e-04,"
            "\"loss\":{\"mean\":0.1,\"std\":0.3333333333333333,\"std_sample\":0.5,\"range\":"
-           "2.25,\"by_rank\":[0.25,0.5,1]},"
-           "\"grad_norm\":{\"mean\":1e-300,\"std\":12345.678901234567,\"cv\":0.125,\"by_rank\":[1,2,3]},"
+           "2.25,\"cv\":\"nan\",\"by_rank\":[0.25,0.5,1]},"
+           "\"grad_norm\":{\"mean\":1e-300,\"std\":12345.678901234567,\"std_sample\":\"nan\",\"range\":\"nan\",\"cv\":0.125,\"by_rank\":[1,2,3]},"
            "\"cosine\":{\"mean_pairwise\":-0.25,\"pooled\":0.75,\"predicted\":\"nan\","
            "\"leave_one_out\":[0.5,\"nan\",-0.5]},\"noise_scale\":\"nan\",\"findings\":["
            "{\"check\":\"non_finite\",\"ranks\":[2],\"other_rank\":null,\"bucket\":1,\"exact\":true,\"statistic\":3,"
@@ -121,29 +121,4 @@ TEST_CASE("a decimal comma in the locale does not reach the file")
     std::setlocale(LC_NUMERIC, "C");
     if (!changed) MESSAGE("no such locale here: only the C locale was tried");
     CHECK(contains(line, "\"std_sample\":0.5,"));
-}
-
-TEST_CASE("a summary has the medians under the same names, its findings and the caller's numbers")
-{
-    report::run_history history("mild");
-    history.add(step_with_findings());
-    history.add(sample_step(4));
-    history.add(step_with_findings());
-    const std::string line = report::json_line(
-        history.summarize(), {{"test_accuracy", 0.5}, {"undefined", detail::not_a_number()}});
-    CHECK(contains(line,
-        "{\"schema\":1,\"kind\":\"summary\",\"run\":\"mild\",\"steps\":3,\"ranks\":3,\"loss\":{\"mean\":0."
-        "1"));
-    CHECK(contains(line, "\"leave_one_out\":[0.5,\"nan\",-0.5]}"));
-    CHECK(contains(line, "\"first_step\":3,\"last_step\":3,\"steps\":2}"));
-    CHECK(contains(line,
-        "\"suspicious_steps\":2,\"verdict\":\"" + history.summarize().verdict
-            + "\",\"test_accuracy\":0.5,\"undefined\":\"nan\"}\n"));
-}
-
-TEST_CASE("a run without steps is a line of undefined numbers")
-{
-    const std::string line = report::json_line(report::run_history("none").summarize());
-    CHECK(contains(line, "\"loss\":{\"mean\":\"nan\","));
-    CHECK(contains(line, "\"findings\":[]"));
 }

@@ -11,6 +11,7 @@ inline collprobe::step_record sample_step(std::uint64_t step, double shift = 0)
     record.step = step;
     record.ranks = 3;
     record.loss = {.mean = 0.1 + shift, .std = 1.0 / 3.0, .std_sample = 0.5, .range = 2.25};
+    record.loss_weighted = record.loss;
     record.gradient_norm = {.mean = 1e-300, .std = 12345.678901234567, .cv = 0.125};
     record.cosine.mean_pairwise = -0.25;
     record.cosine.pooled = 0.75;

@@ -83,35 +83,10 @@ TEST_CASE("ranks with unequal tokens: the mean over ranks and the one over token
     record.loss_weighted.mean = 9.2;
     const std::string told = "the mean loss over ranks is 6, over tokens 9.2: the ranks have unequal tokens\n";
     CHECK(contains(report::step_table(record), told));
-    report::run_history run("unequal");
-    run.add(record);
-    CHECK(contains(line_with(report::comparison_table({run.summarize()}).text(), "loss, mean of tokens"), " 9.2"));
-    CHECK(contains(report::json_line("strict", record), "\"mean\":6,\"mean_of_tokens\":9.2,"));
-    record.loss_weighted.mean = 6;
+    CHECK(contains(report::json_line("strict", record), "\"mean_of_tokens\":9.2,"));
+    record.loss_weighted.mean = 6 * (1 + 1e-6);
     CHECK(!contains(report::step_table(record), "tokens"));
-    report::run_history equal("equal");
-    equal.add(record);
-    CHECK(!contains(report::comparison_table({equal.summarize()}).text(), "tokens"));
     CHECK(!contains(report::json_line("strict", record), "mean_of_tokens"));
-}
-
-TEST_CASE("the comparison has a column per run and the medians of the same records")
-{
-    report::run_history strict("strict");
-    report::run_history mild("mild");
-    strict.add(sample_step(0));
-    mild.add(sample_step(0, 1));
-    report::text_table table = report::comparison_table({strict.summarize(), mild.summarize()});
-    table.row("test accuracy").cell("98.1 %").cell("97.9 %");
-    const std::string text = table.text();
-    CHECK(contains(line_with(text, "median over steps"), "strict  "));
-    CHECK(contains(line_with(text, "loss, mean of ranks"), " 0.1 "));
-    CHECK(contains(line_with(text, "loss, mean of ranks"), " 1.1"));
-    CHECK(contains(line_with(text, "loss, std"), "  0.3333  0.3333"));
-    CHECK(contains(line_with(text, "cosine, mean over pairs"), "-0.25"));
-    CHECK(line_with(text, "noise scale, in").back() == '-');
-    CHECK(contains(line_with(text, "test accuracy"), "98.1 %"));
-    CHECK(contains(line_with(text, "with findings"), "0 of 1"));
 }
 
 TEST_CASE("a step shows every rank and says what the checks found")
@@ -391,21 +366,4 @@ TEST_CASE("table and JSON say how much shorter a step would be if its last rank 
         record.lateness_by_rank[6].gain = none;
         CHECK(contains(report::step_table(record), "they waited for it\n"));
     }
-}
-
-TEST_CASE("the list of findings names the steps and is bounded")
-{
-    report::run_history history;
-    for (std::uint64_t step = 10; step < 13; ++step) {
-        step_record record = sample_step(step);
-        record.findings = {{.ranks = {3}, .call = 1, .what = finding_kind::stale}};
-        for (int rank = 0; rank < 30 && step == 11; ++rank) {
-            record.findings.push_back({.ranks = {rank}, .call = 9, .what = finding_kind::stale});
-        }
-        history.add(record);
-    }
-    const std::string text = report::finding_list(history.summarize(), 5);
-    CHECK(contains(text,
-        "step 10: bucket 1: rank 3 sent the same data as in the last such call (stale) (and 2 more steps, up to step 12)\n"));
-    CHECK(contains(text, "... and 26 more\n"));
 }

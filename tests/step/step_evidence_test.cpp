@@ -13,7 +13,6 @@
 
 #include <collprobe/alarm/alarms.hpp>
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/report/alarm.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/step/probed.hpp>

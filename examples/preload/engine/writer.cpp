@@ -18,7 +18,6 @@
 #include <collprobe/core/version.hpp>
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/device/cuda/error.hpp>
-#include <collprobe/report/alarm.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/sinks.hpp>
 

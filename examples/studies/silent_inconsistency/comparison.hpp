@@ -7,10 +7,9 @@
 #include <cstddef>
 #include <vector>
 
-#include <collprobe/report/metric.hpp>
-#include <collprobe/report/summary.hpp>
 
 #include "../digits/random.hpp"
+#include "history.hpp"
 
 /// Whether two runs differ in a metric by more than chance explains.
 namespace trainer {
@@ -66,12 +65,11 @@ inline double standard_error(const std::vector<double>& values)
 /// Pairs the steps, since the course of training moves both runs alike. The margin is four standard
 /// errors of the share, estimated from the steps themselves, and at least those of independent steps.
 /// (Four, not two: a report makes six comparisons and a false one must be rare.)
-inline difference compare(collprobe::report::metric which, const collprobe::report::run_history& from,
-    const collprobe::report::run_history& to)
+inline difference compare(metric which, const run_history& from, const run_history& to)
 {
     const std::vector<double>& a = from.series(which);
     const std::vector<double>& b = to.series(which);
-    difference result{collprobe::report::median(a), collprobe::report::median(b), 0.5, 0.5};
+    difference result{median(a), median(b), 0.5, 0.5};
     std::vector<double> above;
     double sum = 0;
     for (std::size_t step = 0; step < std::min(a.size(), b.size()); ++step) {

@@ -17,7 +17,7 @@ namespace trainer {
 /// One setting, trained.
 struct run_result {
     std::string name;
-    collprobe::report::run_history history;
+    run_history history;
     double test_accuracy = 0;
     std::uint64_t skipped_updates = 0;
     bool weights_agree = false;
@@ -27,11 +27,11 @@ namespace detail {
 
 /// Which way a metric goes when the ranks disagree more.
 struct expectation {
-    collprobe::report::metric which;
+    metric which;
     bool rises;
 };
-inline constexpr expectation expectations[] = {{collprobe::report::metric::loss_std, true},
-    {collprobe::report::metric::norm_std, true}, {collprobe::report::metric::cosine_mean_pairwise, false}};
+inline constexpr expectation expectations[]
+    = {{metric::loss_std, true}, {metric::norm_std, true}, {metric::cosine_mean_pairwise, false}};
 
 inline std::string percent(double share) { return collprobe::report::short_number(100 * share) + " %"; }
 
@@ -55,8 +55,7 @@ inline std::string conclude_accuracy(const std::vector<run_result>& runs)
 /// The measured cosine against the one that independent samples would give.
 inline std::string conclude_cosine(const run_result& run)
 {
-    using collprobe::report::metric;
-    const collprobe::report::run_summary summary = run.history.summarize();
+    const run_summary summary = run.history.summarize();
     return run.name + " " + collprobe::report::short_number(summary[metric::cosine_mean_pairwise])
         + " (predicted " + collprobe::report::short_number(summary[metric::cosine_predicted]) + ")";
 }
@@ -69,7 +68,7 @@ inline std::string conclude_findings(const std::vector<run_result>& runs)
     std::size_t of_numbers = 0;
     std::size_t lasting = 0;
     for (const run_result& run : runs) {
-        for (const collprobe::report::repeated_finding& found : run.history.summarize().findings) {
+        for (const collprobe::report::repeated_finding& found : run.history.summarize().found.findings()) {
             const finding_kind what = found.first.what;
             ++(is_of_number(what) ? of_numbers : what == finding_kind::unlike ? lasting : exact);
         }
@@ -103,12 +102,12 @@ inline std::string conclude(const std::vector<run_result>& runs)
     std::string text = detail::conclude_accuracy(runs) + detail::conclude_findings(runs);
     if (runs.size() < 2) return text + "One setting alone has nothing to be compared with.\n";
     for (const run_result& run : runs) {
-        if (run.history.series(collprobe::report::metric::loss_std).size() < steps_to_compare) {
+        if (run.history.series(metric::loss_std).size() < steps_to_compare) {
             return text + "Fewer than " + std::to_string(steps_to_compare)
                 + " steps are too few to compare settings: give more --steps.\n";
         }
     }
-    if (collprobe::is_nan(runs[0].history.summarize()[collprobe::report::metric::cosine_mean_pairwise])) {
+    if (collprobe::is_nan(runs[0].history.summarize()[metric::cosine_mean_pairwise])) {
         return text + "One rank alone has nobody to agree with: give more --ranks.\n";
     }
 

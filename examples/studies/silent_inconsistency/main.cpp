@@ -13,7 +13,6 @@
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/report/summary.hpp>
 #include <collprobe/report/table.hpp>
 
 #include "../digits/dataset.hpp"
@@ -72,18 +71,18 @@ std::string describe_job(const options& given, const split_dataset& data, const 
 
 std::string report(const std::vector<run_result>& runs)
 {
-    std::vector<collprobe::report::run_summary> summaries;
+    std::vector<run_summary> summaries;
     std::string findings;
     for (const run_result& run : runs) {
         summaries.push_back(run.history.summarize());
-        const std::string found = collprobe::report::finding_list(summaries.back(), 8);
+        const std::string found = finding_list(summaries.back(), 8);
         if (!found.empty()) findings += "\nFindings in " + run.name + ":\n" + found;
         if (run.skipped_updates > 0) {
             findings += collprobe::report::detail::counted(static_cast<std::uint64_t>(run.skipped_updates), "update")
                 + " left out: the averaged gradient was not finite\n";
         }
     }
-    collprobe::report::text_table table = collprobe::report::comparison_table(summaries);
+    collprobe::report::text_table table = comparison_table(summaries);
     table.row("test accuracy");
     for (const run_result& run : runs) table.cell(detail::percent(run.test_accuracy));
     return "\n" + table.text() + findings

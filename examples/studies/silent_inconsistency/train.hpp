@@ -11,7 +11,6 @@
 #include <collprobe/alarm/alarms.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/report/json.hpp>
-#include <collprobe/report/summary.hpp>
 
 #include "../../report_files.hpp"
 #include "../digits/dump.hpp"
@@ -29,7 +28,7 @@ run_result train(const job& work, run_reports& reports, progress& shown, RunRank
 {
     run_result result;
     result.name = name(work.seeds);
-    result.history = collprobe::report::run_history(result.name);
+    result.history = run_history(result.name);
     reports.begin(result.name, work.given.ranks, settings_of(work.given, work.seeds));
     collprobe::alarms watch(work.given.ranks);
     std::vector<std::uint64_t> weights(static_cast<std::size_t>(work.given.ranks));
@@ -60,8 +59,7 @@ run_result train(const job& work, run_reports& reports, progress& shown, RunRank
     result.weights_agree
         = std::all_of(weights.begin(), weights.end(), [&](auto each) { return each == weights[0]; });
     reports.end();
-    reports.line(
-        collprobe::report::json_line(result.history.summarize(), {{"test_accuracy", result.test_accuracy}}));
+    reports.line(json_line(result.history.summarize(), result.test_accuracy));
     return result;
 }
 

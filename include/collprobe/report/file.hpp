@@ -32,11 +32,7 @@ public:
     /// A link, another user's file and a file with a second name are refused. Errors: as `append`.
     static line_file own(std::string path);
 
-    COLLPROBE_COLD_INLINE line_file(line_file&& other) noexcept
-        : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)), device_(other.device_),
-          inode_(other.inode_)
-    {
-    }
+    COLLPROBE_COLD_INLINE line_file(line_file&& other) noexcept { *this = std::move(other); }
 
     COLLPROBE_COLD_INLINE line_file& operator=(line_file&& other) noexcept
     {

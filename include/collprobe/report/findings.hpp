@@ -29,7 +29,11 @@ public:
 
     void add(const step_record& record);
     /// Precondition: its step was added before.
-    void add(const finding& raised);
+    COLLPROBE_COLD_INLINE void add(const finding& raised)
+    {
+        ++alarm_count_;
+        add_to(alarms_, raised, true);
+    }
 
     int ranks() const noexcept { return ranks_; }
     std::uint64_t steps() const noexcept { return steps_; }
@@ -89,12 +93,6 @@ COLLPROBE_COLD_INLINE void run_findings::add(const step_record& record)
         each.step = record.step;
         add_to(findings_, each, false);
     }
-}
-
-COLLPROBE_COLD_INLINE void run_findings::add(const finding& raised)
-{
-    ++alarm_count_;
-    add_to(alarms_, raised, true);
 }
 
 COLLPROBE_COLD_INLINE void run_findings::add_to(

@@ -8,18 +8,10 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record/inspection.hpp>
-#include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 
-/// Inspections of all-reduces as a table and as JSON lines.
+/// Inspections of all-reduces as a table; report/json.hpp writes them as JSON lines.
 namespace collprobe::inline COLLPROBE_ABI::report {
-
-namespace detail {
-
-/// "24 (float)", ">=121", "-"
-std::string partial_sum_precision(const inspection& found);
-
-} // namespace detail
 
 /// The orders of one inspection, one per line: first element, number of elements, the ranks that see it if not all do,
 /// and the order in brackets.
@@ -35,31 +27,6 @@ COLLPROBE_COLD_INLINE std::string order_list(const inspection& found)
     return text;
 }
 
-/// An inspection as a JSON line. `kind` is "inspection"; the members are those of the struct. Bits and roundings are
-/// null if undefined or unknown; `reproduced` is "nan" if there is nothing to compare with.
-COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const inspection& found)
-{
-    std::string line;
-    detail::json_writer json(line);
-    detail::write_head(json, "inspection", head);
-    json.key("communicator").text(found.communicator).key("element").text(name(found.element));
-    json.key("count").integer(found.count).key("ranks").index(found.ranks);
-    json.key("roundings_per_element").index(found.roundings_per_element);
-    json.key("partial_sum_precision").index(found.partial_sum_bits == 0 ? -1 : found.partial_sum_bits);
-    json.key("partial_sum_precision_or_more").boolean(found.partial_sum_bits_or_more);
-    json.key("order_class").text(name(found.order)).key("orders").integer(found.orders.size());
-    json.key("run_stable").boolean(found.run_stable);
-    json.key("size_stable").boolean(found.size_stable);
-    json.key("permutation_stable").boolean(found.permutation_stable);
-    json.key("ranks_agree").boolean(found.ranks_agree);
-    json.key("max_ulp").number(found.max_ulp).key("rms_ulp").number(found.rms_ulp);
-    json.key("reproduced").number(found.reproduced).key("median_us").number(found.time_us);
-    json.key("algbw_gbs").number(found.algbw_gbs).key("busbw_gbs").number(found.busbw_gbs);
-    json.close('}');
-    line += '\n';
-    return line;
-}
-
 namespace detail {
 
 /// The type whose sums keep that many significant bits; empty if there is none.
@@ -72,17 +39,18 @@ inline const char* accumulator_of(int significant_bits) noexcept
     return result;
 }
 
-} // namespace detail
-
-COLLPROBE_COLD_INLINE std::string detail::partial_sum_precision(const inspection& found)
+/// "24 (float)", ">=121", "-"
+COLLPROBE_COLD_INLINE std::string partial_sum_precision(const inspection& found)
 {
     if (found.partial_sum_bits == 0) return "-";
     const std::string bits
         = (found.partial_sum_bits_or_more ? ">=" : "") + std::to_string(found.partial_sum_bits);
     const std::string_view type
-        = found.partial_sum_bits_or_more ? "" : detail::accumulator_of(found.partial_sum_bits);
+        = found.partial_sum_bits_or_more ? "" : accumulator_of(found.partial_sum_bits);
     return type.empty() ? bits : bits + " (" + std::string(type) + ")";
 }
+
+} // namespace detail
 
 /// A row per inspection, as in nccl-tests: size, count and type first, bandwidths last. The letters of `stable` tell
 /// what the bits do not depend on (`-` for a missing letter): r: the run; s: the size of the message and the place in
@@ -90,13 +58,7 @@ COLLPROBE_COLD_INLINE std::string detail::partial_sum_precision(const inspection
 COLLPROBE_COLD_INLINE std::string inspection_table(const std::vector<inspection>& found)
 {
     text_table table;
-    table.row("size (B)")
-        .cell("count")
-        .cell("type")
-        .cell("ranks")
-        .cell("order")
-        .cell("partial sums")
-        .cell("roundings");
+    table.row("size (B)").cell("count").cell("type").cell("ranks").cell("order").cell("partial sums").cell("roundings");
     table.cell("stable").cell("max ulp").cell("rms ulp").cell("reproduced").cell("time (us)");
     table.cell("algbw (GB/s)").cell("busbw (GB/s)");
     for (const inspection& each : found) {

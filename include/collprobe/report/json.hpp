@@ -13,10 +13,9 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
-#include <collprobe/detail/hexadecimal.hpp>
+#include <collprobe/core/record/inspection.hpp>
+#include <collprobe/report/detail/fields.hpp>
 #include <collprobe/report/findings.hpp>
-#include <collprobe/report/metric.hpp>
-#include <collprobe/report/summary.hpp>
 
 /// Records as JSON lines: one object per line, ended by a newline, so that a file can be cut at any line and two files
 /// can be joined. `schema` changes when the meaning of a name changes.
@@ -46,84 +45,70 @@ public:
 
     json_writer& open(char bracket)
     {
-        out_ += bracket;
         fresh_ = true;
-        return *this;
+        return put({&bracket, 1});
     }
     json_writer& close(char bracket)
     {
-        out_ += bracket;
+        fresh_ = false;
+        return put({&bracket, 1});
+    }
+    /// Begins an element of an array: a comma, if there was one before.
+    json_writer& element()
+    {
+        if (!fresh_) out_ += ',';
         fresh_ = false;
         return *this;
     }
-    /// Writes a member's name; for an element of an array, only the comma.
-    json_writer& key(std::string_view name)
-    {
-        separate();
-        quoted(name);
-        out_ += ':';
-        return *this;
-    }
-    json_writer& element()
-    {
-        separate();
-        return *this;
-    }
+    json_writer& key(std::string_view name) { return element().text(name).put(":"); }
+    /// Of a name that has nothing to escape.
+    json_writer& plain_key(std::string_view name) { return element().put("\"").put(name).put("\":"); }
 
-    COLLPROBE_COLD_INLINE json_writer& number(double value)
+    json_writer& number(double value)
     {
+        if (is_finite(value)) return characters(value);
         // JSON has neither NaN nor infinity, and null for both would not distinguish them.
-        if (!is_finite(value)) {
-            out_ += is_nan(value) ? "\"nan\"" : to_bits(value) >> 63 != 0 ? "\"-inf\"" : "\"inf\"";
-            return *this;
-        }
-        char text[40];
-        out_.append(text, std::to_chars(text, text + sizeof text, value).ptr);
-        return *this;
+        return put(is_nan(value) ? "\"nan\"" : to_bits(value) >> 63 != 0 ? "\"-inf\"" : "\"inf\"");
     }
-
-    json_writer& integer(std::uint64_t value)
-    {
-        out_ += std::to_string(value);
-        return *this;
-    }
-    /// Writes an index or a rank; null if it is negative, which in a record means "none".
-    json_writer& index(int value)
-    {
-        out_ += value < 0 ? std::string("null") : std::to_string(value);
-        return *this;
-    }
-    json_writer& text(std::string_view value)
-    {
-        quoted(value);
-        return *this;
-    }
-    json_writer& boolean(bool value)
-    {
-        out_ += value ? "true" : "false";
-        return *this;
-    }
-
     COLLPROBE_COLD_INLINE json_writer& numbers(const std::vector<double>& values)
     {
         open('[');
         for (const double value : values) element().number(value);
         return close(']');
     }
-
+    json_writer& integer(std::uint64_t value) { return characters(value); }
+    /// Writes an index or a rank; null if it is negative, which in a record means "none".
+    json_writer& index(int value) { return value < 0 ? put("null") : characters(value); }
     /// Writes all 64 bits as a string, because JavaScript reads a number as a double: "0x1f".
-    json_writer& bits(std::uint64_t value)
+    json_writer& bits(std::uint64_t value) { return put("\"0x").characters(value, 16).put("\""); }
+    json_writer& boolean(bool value) { return put(value ? "true" : "false"); }
+    json_writer& text(std::string_view value);
+    /// Of a name that has nothing to escape.
+    json_writer& plain_text(std::string_view value) { return put("\"").put(value).put("\""); }
+
+    /// The members of a record (detail/record_fields.hpp), each behind a comma. `step`: that it belongs to.
+    template <class Record>
+    json_writer& members(const Record& record, const step_record* step = nullptr)
     {
-        return text(collprobe::detail::hexadecimal(value));
+        return members(fields_of<Record>(), {&record, step, 0}, type_of<Record>::fresh());
     }
 
 private:
-    void separate()
+    json_writer& members(const field_table& fields, const walk& at, const void* fresh);
+    json_writer& value(const member_type& type, unit in, const walk& at);
+    void columns(const member_type& list, const void* of);
+    template <class... Number>
+    json_writer& characters(Number... value)
     {
-        if (!fresh_) out_ += ',';
-        fresh_ = false;
+        char text[40];
+        const char* const end = std::to_chars(text, text + sizeof text, value...).ptr;
+        return put({text, static_cast<std::size_t>(end - text)});
     }
-    void quoted(std::string_view value);
+    json_writer& put(std::string_view text)
+    {
+        out_ += text;
+        return *this;
+    }
 
     std::string& out_;
     bool fresh_ = true;
@@ -144,36 +129,6 @@ COLLPROBE_COLD_INLINE void write_site(json_writer& json, const call_site& site)
     if (site.name[0] != '\0') json.key("name").text(site.name);
     if (site.line != 0) json.key("line").text(short_line(site));
 }
-
-/// The members of call `c` of a step, without the braces.
-void write_call(json_writer& json, const step_record& record, std::size_t c);
-
-/// The members of evidence, without the braces.
-COLLPROBE_COLD_INLINE void write_evidence(json_writer& json, const rank_evidence& of)
-{
-    json.key("metric").text(name(of.metric)).key("bucket").index(of.call).key("side").text(name(of.side));
-    json.key("odds").number(of.odds).key("recurrence").number(of.recurrence);
-    json.key("since").integer(of.since).key("extreme").integer(of.extreme).key("among").integer(of.among);
-}
-
-COLLPROBE_COLD_INLINE void write_form(json_writer& json, const call_form& of)
-{
-    json.open('{').key("call").text(name(of.call)).key("type").text(name(of.type)).key("count").integer(of.count);
-    write_site(json, of.site);
-    json.close('}');
-}
-
-COLLPROBE_COLD_INLINE void write_ranks(json_writer& json, const std::vector<int>& ranks)
-{
-    json.open('[');
-    for (const int rank : ranks) json.element().index(rank);
-    json.close(']');
-}
-
-/// The members of a finding, without the braces: those of the struct, with `check`, `damage` and `advice` by name.
-void write_finding(json_writer& json, const finding& of);
-/// An element of a list, with its steps.
-void write_finding(json_writer& json, const repeated_finding& of);
 
 } // namespace detail
 
@@ -199,11 +154,12 @@ COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const run_fin
     return line + '\n';
 }
 
-/// A run as a JSON line. `kind` is "summary", `steps` is the number of steps, and the metrics are medians over the
-/// steps, under the names that a step has. `findings` has an object per finding, as in a step, with `first_step`,
-/// `last_step` and `steps`. `verdict` is the run in one sentence. `extra`: the caller's own numbers by name, which
-/// become members of the object.
-std::string json_line(const run_summary& summary, const std::vector<std::pair<std::string_view, double>>& extra = {});
+/// An alarm: `kind` is "alarm", with `step` and the members of a finding.
+std::string json_line(const line_head& head, const finding& raised);
+
+/// An inspection: `kind` is "inspection". Bits and roundings are null if undefined or unknown; `reproduced` is "nan" if
+/// there is nothing to compare with.
+std::string json_line(const line_head& head, const inspection& found);
 
 } // namespace collprobe::report
 

@@ -6,10 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/report/alarm.hpp>
 #include <collprobe/report/file.hpp>
 #include <collprobe/report/findings.hpp>
-#include <collprobe/report/inspection.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/sink.hpp>
 
@@ -40,22 +38,17 @@ public:
 
     COLLPROBE_COLD_INLINE void on_step(const step_record& record, const record_context& context) override
     {
-        if (path_.empty()) return;
         found_.add(record);
-        lines_ += json_line(context, record);
+        write(context, record);
     }
-
     COLLPROBE_COLD_INLINE void on_alarm(const finding& raised, const record_context& context) override
     {
-        if (path_.empty()) return;
         found_.add(raised);
-        lines_ += json_line(context, raised);
+        write(context, raised);
     }
-
     COLLPROBE_COLD_INLINE void on_inspection(const inspection& found, const record_context& context) override
     {
-        if (path_.empty()) return;
-        lines_ += json_line(context, found);
+        write(context, found);
     }
 
     COLLPROBE_COLD_INLINE void flush(const record_context&) override
@@ -68,12 +61,18 @@ public:
     COLLPROBE_COLD_INLINE void close(const record_context& context) override
     {
         if (path_.empty()) return;
-        lines_ += json_line(context, found_);
+        write(context, found_);
         flush(context);
         file_[0].close();
     }
 
 private:
+    template <class Record>
+    void write(const record_context& context, const Record& record)
+    {
+        if (!path_.empty()) lines_ += json_line(context, record);
+    }
+
     std::string path_;
     json_lines_options options_;
     std::vector<line_file> file_; ///< one, or none

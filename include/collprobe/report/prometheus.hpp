@@ -50,21 +50,11 @@ public:
     std::string text(const record_context& now) const;
 
 private:
-    /// What differs between ranks. Undefined numbers are NaN by bits.
-    struct rank_numbers {
+    struct rank_counts {
         std::string labels;
-        double loss = collprobe::detail::not_a_number();
-        double gradient_norm = collprobe::detail::not_a_number();
-        double cosine = collprobe::detail::not_a_number();
-        double behind_seconds = collprobe::detail::not_a_number();
-        double odds = collprobe::detail::not_a_number();
         std::uint64_t nan = 0;
         std::uint64_t infinite = 0;
         std::uint64_t alarms = 0;
-    };
-    struct check_count {
-        finding_kind what;
-        std::uint64_t alarms;
     };
 
     COLLPROBE_COLD_INLINE std::string labels_of(int rank) const
@@ -89,20 +79,17 @@ private:
     std::string facts_;
     std::string labels_; ///< of what all ranks have in common
     int first_rank_ = 0; ///< in the communicator: that of `ranks_[0]`
-    std::vector<rank_numbers> ranks_;
+    std::vector<rank_counts> ranks_;
 
     bool ended_ = false;
     bool knows_inputs_ = false; ///< of each rank: a summary tells only what all ranks sent
-    std::uint64_t step_ = 0;
     run_findings found_; ///< counts steps, calls and alarms
     std::uint64_t nonfinite_ = 0;
     std::uint64_t result_mismatches_ = 0;
     std::uint64_t sum_mismatches_ = 0;
     double residual_ratio_ = collprobe::detail::not_a_number();
-    double loss_mean_ = collprobe::detail::not_a_number();
-    spread gradient_norm_;
-    direction cosine_;
-    std::vector<check_count> alarms_by_check_; ///< in the order of their first alarms
+    step_record last_; ///< of each number the last that was measured
+    std::vector<std::pair<finding_kind, std::uint64_t>> alarms_by_check_; ///< in the order of their first alarms
     std::uint64_t other_alarms_ = 0; ///< of further checks
     std::vector<std::uint64_t> alarms_by_call_;
 };
@@ -118,23 +105,16 @@ public:
     }
 
     std::string target() const override { return path_; }
-
     COLLPROBE_COLD_INLINE void open(const run_record& run) override
     {
         metrics_ = prometheus_metrics(run, options_);
         written_ns_ = 0;
     }
-
     COLLPROBE_COLD_INLINE void on_step(const step_record& record, const record_context&) override
     {
         metrics_.add(record);
     }
-
-    COLLPROBE_COLD_INLINE void on_alarm(const finding& raised, const record_context&) override
-    {
-        metrics_.add(raised);
-    }
-
+    COLLPROBE_COLD_INLINE void on_alarm(const finding& raised, const record_context&) override { metrics_.add(raised); }
     COLLPROBE_COLD_INLINE void flush(const record_context& now) override
     {
         const std::uint64_t interval_ns
@@ -275,7 +255,7 @@ COLLPROBE_COLD_INLINE void prometheus_metrics::add(const step_record& record)
 {
     if (options_.all_ranks) watch(record.ranks);
     knows_inputs_ = knows_inputs_ || record.mode == report_mode::gather;
-    step_ = record.step;
+    last_.step = record.step;
     found_.add(record);
     double residual = collprobe::detail::not_a_number();
     for (const call_record& call : record.calls) add_call(call, residual);
@@ -285,34 +265,17 @@ COLLPROBE_COLD_INLINE void prometheus_metrics::add(const step_record& record)
     for (const finding& named : record.findings) {
         has_bad_loss = has_bad_loss || (named.what == finding_kind::non_finite && named.call < 0);
     }
-    const bool has_loss = record.loss.finite > 0 || has_bad_loss;
-    const bool has_gradient = record.gradient_norm.finite > 0 || !record.gradient_norms.empty();
-    const bool has_lateness = !record.lateness_by_rank.empty();
-    if (has_loss) loss_mean_ = record.loss.mean;
-    if (has_gradient) {
-        gradient_norm_ = record.gradient_norm;
-        cosine_.mean_pairwise = record.cosine.mean_pairwise;
-        cosine_.pooled = record.cosine.pooled;
-        cosine_.predicted_cosine = record.cosine.predicted_cosine;
-        cosine_.noise_scale = record.cosine.noise_scale;
+    if (record.loss.finite > 0 || has_bad_loss) {
+        last_.loss = record.loss;
+        last_.losses = record.losses;
     }
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-        const std::size_t rank = static_cast<std::size_t>(first_rank_) + i;
-        const auto of_rank = [rank](const std::vector<double>& values) {
-            return rank < values.size() ? values[rank] : collprobe::detail::not_a_number();
-        };
-        rank_numbers& to = ranks_[i];
-        if (has_loss) to.loss = of_rank(record.losses);
-        if (has_gradient) {
-            to.gradient_norm = of_rank(record.gradient_norms);
-            to.cosine = of_rank(record.cosine.leave_one_out);
-        }
-        if (rank < record.evidence_by_rank.size()) to.odds = record.evidence_by_rank[rank].odds;
-        if (has_lateness && rank < record.lateness_by_rank.size()) {
-            const double behind = record.lateness_by_rank[rank].behind;
-            to.behind_seconds = is_nan(behind) ? behind : behind * 1e-9;
-        }
+    if (record.gradient_norm.finite > 0 || !record.gradient_norms.empty()) {
+        last_.gradient_norm = record.gradient_norm;
+        last_.gradient_norms = record.gradient_norms;
+        last_.cosine = record.cosine;
     }
+    if (!record.lateness_by_rank.empty()) last_.lateness_by_rank = record.lateness_by_rank;
+    if (!record.evidence_by_rank.empty()) last_.evidence_by_rank = record.evidence_by_rank;
 }
 
 COLLPROBE_COLD_INLINE void prometheus_metrics::add(const finding& raised)
@@ -329,10 +292,8 @@ COLLPROBE_COLD_INLINE void prometheus_metrics::add(const finding& raised)
         if (alarms_by_call_.size() <= call) alarms_by_call_.resize(call + 1);
         ++alarms_by_call_[call];
     }
-    for (check_count& known : alarms_by_check_) {
-        if (known.what != raised.what) continue;
-        ++known.alarms;
-        return;
+    for (auto& [what, alarms] : alarms_by_check_) {
+        if (what == raised.what) return void(++alarms);
     }
     if (alarms_by_check_.size() < most_checks) alarms_by_check_.push_back({raised.what, 1});
     else ++other_alarms_;
@@ -362,7 +323,7 @@ COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context&
 
     if (found_.steps() != 0) {
         families.gauge("step", "Number of the last recorded step.");
-        families.sample(labels_, step_);
+        families.sample(labels_, last_.step);
     }
     counter("steps", found_.steps(), "Recorded steps.");
     counter("suspicious_steps", found_.suspicious_steps(), "Recorded steps in which a check found something.");
@@ -375,7 +336,7 @@ COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context&
 
     counter("all_ranks_nonfinite_elements", nonfinite_, "NaN and infinite elements that all ranks sent.");
     families.counter("nonfinite_elements", "NaN or infinite elements that this rank sent.");
-    for (const rank_numbers& each : ranks_) {
+    for (const rank_counts& each : ranks_) {
         if (!knows_inputs_) break;
         families.sample(each.labels, each.nan, ",kind=\"nan\"").sample(each.labels, each.infinite, ",kind=\"inf\"");
     }
@@ -387,10 +348,10 @@ COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context&
 
     counter("alarms", found_.alarm_count(), "Alarms.");
     families.counter("alarms_naming_rank", "Alarms that name this rank.");
-    for (const rank_numbers& each : ranks_) families.sample(each.labels, each.alarms);
+    for (const rank_counts& each : ranks_) families.sample(each.labels, each.alarms);
     families.counter("alarms_by_check", "Alarms by check; those of the eighth check and of further ones are other.");
-    for (const check_count& each : alarms_by_check_) {
-        families.sample(labels_, each.alarms, std::string(",kind=\"") + name(each.what) + '"');
+    for (const auto& [what, alarms] : alarms_by_check_) {
+        families.sample(labels_, alarms, std::string(",kind=\"") + name(what) + '"');
     }
     if (other_alarms_ != 0) families.sample(labels_, other_alarms_, ",kind=\"other\"");
     if (!alarms_by_call_.empty()) {
@@ -402,25 +363,29 @@ COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context&
         families.sample(labels_, std::uint64_t{worst});
     }
 
-    const auto of_ranks = [&](const char* family, double rank_numbers::*number, const char* help) {
+    const auto of_ranks = [&](const char* family, const auto& values, const auto& number, const char* help) {
         families.gauge(family, help);
-        for (const rank_numbers& each : ranks_) families.sample(each.labels, each.*number);
+        for (std::size_t i = 0, rank = static_cast<std::size_t>(first_rank_); i < ranks_.size(); ++i, ++rank)
+            if (rank < values.size()) families.sample(ranks_[i].labels, number(values[rank]));
     };
-    of_ranks("loss", &rank_numbers::loss, "Loss of this rank.");
-    gauge("loss_mean", loss_mean_, "Mean loss of the ranks.");
-    of_ranks("gradient_norm", &rank_numbers::gradient_norm, "L2 norm of this rank's gradient.");
-    gauge("gradient_norm_mean", gradient_norm_.mean, "Mean of the ranks' gradient norms.");
-    gauge("gradient_norm_spread_ratio", gradient_norm_.cv,
+    const auto itself = [](double value) { return value; };
+    const auto behind = [](const rank_lateness& of) { return is_nan(of.behind) ? of.behind : of.behind * 1e-9; };
+    of_ranks("loss", last_.losses, itself, "Loss of this rank.");
+    gauge("loss_mean", last_.loss.mean, "Mean loss of the ranks.");
+    of_ranks("gradient_norm", last_.gradient_norms, itself, "L2 norm of this rank's gradient.");
+    gauge("gradient_norm_mean", last_.gradient_norm.mean, "Mean of the ranks' gradient norms.");
+    gauge("gradient_norm_spread_ratio", last_.gradient_norm.cv,
         "Standard deviation of the ranks' gradient norms over their mean.");
-    of_ranks("cosine_leave_one_out", &rank_numbers::cosine,
+    of_ranks("cosine_leave_one_out", last_.cosine.leave_one_out, itself,
         "Cosine of this rank's gradient with the sum of all others.");
-    gauge("cosine_mean", cosine_.mean_pairwise, "Mean cosine of two ranks' gradients.");
-    gauge("cosine_pooled", cosine_.pooled, "Mean cosine of two ranks' gradients, weighted by their norms.");
-    gauge("cosine_predicted", cosine_.predicted_cosine, "Mean cosine that the noise of healthy gradients explains.");
-    gauge("noise_scale", cosine_.noise_scale, "Gradient noise scale, in batches of one rank.");
-    of_ranks("behind_seconds", &rank_numbers::behind_seconds,
+    gauge("cosine_mean", last_.cosine.mean_pairwise, "Mean cosine of two ranks' gradients.");
+    gauge("cosine_pooled", last_.cosine.pooled, "Mean cosine of two ranks' gradients, weighted by their norms.");
+    gauge("cosine_predicted", last_.cosine.predicted_cosine,
+        "Mean cosine that the noise of healthy gradients explains.");
+    gauge("noise_scale", last_.cosine.noise_scale, "Gradient noise scale, in batches of one rank.");
+    of_ranks("behind_seconds", last_.lateness_by_rank, behind,
         "Arrival of this rank at the calls of a step after the median of the others: median over the last steps.");
-    of_ranks("evidence_odds", &rank_numbers::odds,
+    of_ranks("evidence_odds", last_.evidence_by_rank, [](const rank_evidence& of) { return of.odds; },
         "Odds against chance that this rank is unlike the others, over the run; 1 / odds bounds the probability that "
         "alike ranks reach them.");
     return out;

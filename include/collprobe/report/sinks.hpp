@@ -65,19 +65,13 @@ public:
     COLLPROBE_COLD_INLINE ~record_writer() { close(); }
 
     /// Any thread may call these, also several at a time.
-    COLLPROBE_COLD_INLINE void put(const step_record& record) noexcept
+    COLLPROBE_COLD_INLINE void put(const step_record& record) noexcept { hold<&entry::step, &sink::on_step>(record); }
+    COLLPROBE_COLD_INLINE void put(const finding& record) noexcept { hold<&entry::alarm, &sink::on_alarm>(record); }
+    COLLPROBE_COLD_INLINE void put(const inspection& of) noexcept { hold<&entry::inspected, &sink::on_inspection>(of); }
+    /// The alarms of a step, as `alarms::judge` returns them.
+    COLLPROBE_COLD_INLINE void put(view<const finding> raised) noexcept
     {
-        copy_in(record, kind::step, &entry::step);
-    }
-
-    COLLPROBE_COLD_INLINE void put(const finding& record) noexcept
-    {
-        copy_in(record, kind::alarm, &entry::alarm);
-    }
-
-    COLLPROBE_COLD_INLINE void put(const inspection& record) noexcept
-    {
-        copy_in(record, kind::inspection, &entry::inspection);
+        for (const finding& each : raised) put(each);
     }
 
     /// Waits until the sinks are open and have written all records that were put before.
@@ -117,18 +111,17 @@ public:
     }
 
 private:
-    enum class kind : std::uint8_t { step, alarm, inspection };
     struct entry {
-        kind what = kind::step;
+        void (*give)(sink&, const entry&, const record_context&) = nullptr;
         std::uint64_t unix_ns = 0;
         std::uint64_t dropped = 0;
         step_record step;
         finding alarm;
-        collprobe::inspection inspection;
+        inspection inspected;
     };
 
-    template <class Record>
-    void copy_in(const Record& record, kind what, Record entry::*member) noexcept;
+    template <auto member, auto taker, class Record>
+    void hold(const Record& record) noexcept;
     void work();
 
     COLLPROBE_COLD_INLINE bool take(entry& out)
@@ -142,7 +135,10 @@ private:
     }
 
     template <class Call>
-    void for_each_sink(const Call& with);
+    void for_each_sink(const Call& with)
+    {
+        for (sink*& each : sinks_) call(each, with);
+    }
     template <class Call>
     void call(sink*& of, const Call& with);
 
@@ -172,40 +168,29 @@ private:
     collprobe::detail::thread thread_;
 };
 
+namespace detail {
+
+template <class... S>
+struct owned_sinks {
+    std::tuple<S...> owned;
+};
+
+} // namespace detail
+
 /// Several sinks as one: `sinks out(describe_run(comm, "run"), json_lines("run.jsonl"), prometheus("run.prom"))`,
 /// then `out.put(record)` with each record of the probe and each alarm. The names in the records' call sites must stay
 /// valid until `close`, as literals do.
 /// Preconditions: put a step before its alarms.
 template <class... S>
-class sinks {
+class sinks : detail::owned_sinks<S...>, public record_writer {
 public:
     explicit sinks(run_record run, S... all) : sinks(std::move(run), sinks_options(), std::move(all)...) {}
     sinks(run_record run, const sinks_options& options, S... all)
-        : sinks_(std::move(all)...),
-          writer_(
-              std::move(run), std::apply([](auto&... each) { return std::vector<sink*>{&each...}; }, sinks_), options)
+        : detail::owned_sinks<S...>{{std::move(all)...}},
+          record_writer(std::move(run),
+              std::apply([](auto&... each) { return std::vector<sink*>{&each...}; }, this->owned), options)
     {
     }
-
-    /// See `record_writer`.
-    void put(const step_record& record) noexcept { writer_.put(record); }
-    void put(const inspection& record) noexcept { writer_.put(record); }
-    void put(const finding& record) noexcept { writer_.put(record); }
-    /// The alarms of a step, as `alarms::judge` returns them.
-    void put(view<const finding> raised) noexcept
-    {
-        for (const finding& each : raised) writer_.put(each);
-    }
-    void flush() { writer_.flush(); }
-    void close() { writer_.close(); }
-    const run_record& run() const noexcept { return writer_.run(); }
-    std::uint64_t dropped() const noexcept { return writer_.dropped(); }
-    bool has_failed() const noexcept { return writer_.has_failed(); }
-    std::vector<std::string> failures() const { return writer_.failures(); }
-
-private:
-    std::tuple<S...> sinks_;
-    record_writer writer_;
 };
 
 namespace detail {
@@ -256,8 +241,8 @@ COLLPROBE_COLD_INLINE record_writer::record_writer(
     thread_ = collprobe::detail::thread([this] { work(); });
 }
 
-template <class Record>
-void record_writer::copy_in(const Record& record, kind what, Record entry::*member) noexcept
+template <auto member, auto taker, class Record>
+void record_writer::hold(const Record& record) noexcept
 {
     bool wanted = false;
     {
@@ -267,7 +252,7 @@ void record_writer::copy_in(const Record& record, kind what, Record entry::*memb
             entry& next = ring_[(first_ + size_) % ring_.size()];
             try {
                 next.*member = record;
-                next.what = what;
+                next.give = [](sink& to, const entry& of, const record_context& at) { (to.*taker)(of.*member, at); };
                 next.unix_ns = detail::unix_ns();
                 next.dropped = dropped_.load(std::memory_order_relaxed);
                 ++size_;
@@ -280,12 +265,6 @@ void record_writer::copy_in(const Record& record, kind what, Record entry::*memb
         if (!fits) dropped_.fetch_add(1, std::memory_order_relaxed);
     }
     if (wanted) wake(); // else the thread looks by itself, a few times a second
-}
-
-template <class Call>
-void record_writer::for_each_sink(const Call& with)
-{
-    for (sink*& each : sinks_) call(each, with);
 }
 
 template <class Call>
@@ -350,13 +329,7 @@ COLLPROBE_COLD_INLINE void record_writer::work()
         std::uint64_t count = 0;
         while (take(next)) {
             const record_context when = context(next);
-            switch (next.what) {
-            case kind::step: for_each_sink([&](sink& each) { each.on_step(next.step, when); }); break;
-            case kind::alarm: for_each_sink([&](sink& each) { each.on_alarm(next.alarm, when); }); break;
-            case kind::inspection:
-                for_each_sink([&](sink& each) { each.on_inspection(next.inspection, when); });
-                break;
-            }
+            for_each_sink([&](sink& each) { next.give(each, next, when); });
             ++count;
         }
         const std::int64_t at = collprobe::detail::deadline::now_ns();

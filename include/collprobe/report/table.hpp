@@ -3,10 +3,10 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/record.hpp>
-#include <collprobe/report/summary.hpp>
 #include <collprobe/report/words.hpp>
 
 /// Records as text for people.
@@ -16,16 +16,15 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 class text_table {
 public:
     /// Starts a row with its first cell.
-    text_table& row(const std::string& first)
+    text_table& row(std::string first)
     {
-        rows_.push_back(ends_.size());
-        return cell(first);
+        rows_.emplace_back();
+        return cell(std::move(first));
     }
     /// Adds a cell to the row. Rows may differ in length.
-    text_table& cell(const std::string& text)
+    text_table& cell(std::string text)
     {
-        cells_ += text;
-        ends_.push_back(cells_.size());
+        rows_.back().push_back(std::move(text));
         return *this;
     }
 
@@ -33,20 +32,7 @@ public:
     std::string text() const;
 
 private:
-    static constexpr std::size_t gap = 2;
-
-    std::size_t columns(std::size_t row) const noexcept
-    {
-        return (row + 1 < rows_.size() ? rows_[row + 1] : ends_.size()) - rows_[row];
-    }
-    std::size_t width(std::size_t index) const noexcept
-    {
-        return ends_[index] - (index == 0 ? 0 : ends_[index - 1]);
-    }
-
-    std::string cells_; // one after the other
-    std::vector<std::size_t> ends_; // of each cell
-    std::vector<std::size_t> rows_; // first cell of each row
+    std::vector<std::vector<std::string>> rows_;
 };
 
 /// A finding in one line: "bucket 1 'wte': rank 3 sent NaN or infinity (non_finite): in 5 elements, the first at index
@@ -55,16 +41,10 @@ std::string describe(const finding& of);
 
 /// What quantisation did to a call, in one line: formats, errors, bytes, verdict and advice.
 std::string describe(int call, const call_site& site, const call_quantisation& of);
-/// The advice that goes with a verdict; empty if there is none.
-std::string quantisation_advice(const call_quantisation& of);
 
 /// The weights of a call in one line:
 /// "bucket 3 'wte': rank 5 entered the average with weight 0 (others 1/8): rank lost".
 std::string describe(int call, const call_site& site, const call_weights& of);
-
-/// A column per run and a row per metric (medians over the steps), followed by the number of steps with findings. The
-/// caller may add rows.
-text_table comparison_table(const std::vector<run_summary>& runs);
 
 /// A line each about the calls that were not looked at, with the reason; empty if all were.
 std::string coverage(const step_record& record);
@@ -79,9 +59,10 @@ std::string step_table(const step_record& record);
 /// known: in `summary` mode, of integers, and if `call` is no index of `record.calls`.
 std::string call_table(const step_record& record, std::size_t call);
 
-/// One line per finding of a run, in order of the first step: "step 120: bucket 1: rank 3 ...". At most `limit` lines;
-/// one more line counts the rest.
-std::string finding_list(const run_summary& run, std::size_t limit = 20);
+/// An alarm as one line of text, without a newline at its end: "step 17, bucket 1: rank 3 held other bits of a result
+/// than the other ranks (result_differs); damage: on the result's way to the ranks, or in their memory; what to do:
+/// resync from rank 0". A statistical alarm has its number and rate too.
+std::string describe_alarm(const finding& raised);
 
 } // namespace collprobe::report
 

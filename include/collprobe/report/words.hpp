@@ -13,7 +13,6 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/printable.hpp>
-#include <collprobe/report/metric.hpp>
 
 /// Numbers and names as every report writes them.
 namespace collprobe::inline COLLPROBE_ABI::report {
@@ -31,21 +30,9 @@ COLLPROBE_COLD_INLINE std::string short_number(double value)
 }
 
 /// A duration in nanoseconds as milliseconds: "1.25 ms".
-COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds)
-{
-    return short_number(nanoseconds / 1e6) + " ms";
-}
-
-/// A call of a step: "bucket 1", with its name or, without one, the line that made it: "bucket 1 'wte'",
-/// "bucket 1 (train.cpp:88)".
-std::string describe_call(int call, const call_site& site);
+COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds) { return short_number(nanoseconds / 1e6) + " ms"; }
 
 namespace detail {
-
-/// The place of a finding in its step: that of a call, the name of a value, or "whole step".
-std::string describe_place(int call, const call_site& site);
-/// "its loss", "the norm of a gradient"; the number of a finding, or of the evidence over a run.
-std::string number_in_words(finding_kind what, int call, bool has_rank);
 
 /// The name of a call or a value: "'wte'".
 COLLPROBE_COLD_INLINE std::string quoted_name(const call_site& site)
@@ -61,6 +48,29 @@ COLLPROBE_COLD_INLINE std::string short_line(const call_site& site)
     return std::string(folder == file.npos ? file : file.substr(folder + 1)) + ':' + std::to_string(site.line);
 }
 
+} // namespace detail
+
+/// A call of a step: "bucket 1", with its name or, without one, the line that made it: "bucket 1 'wte'",
+/// "bucket 1 (train.cpp:88)".
+COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
+{
+    const std::string text = "bucket " + std::to_string(call);
+    if (site.name[0] != '\0') return text + ' ' + detail::quoted_name(site);
+    return site.line == 0 ? text : text + " (" + detail::short_line(site) + ")";
+}
+
+namespace detail {
+
+/// The place of a finding in its step: that of a call, the name of a value, or "whole step".
+COLLPROBE_COLD_INLINE std::string describe_place(int call, const call_site& site)
+{
+    if (call >= 0) return describe_call(call, site);
+    return site.name[0] != '\0' ? quoted_name(site) : std::string("whole step");
+}
+
+/// "its loss", "the norm of a gradient"; the number of a finding, or of the evidence over a run.
+std::string number_in_words(finding_kind what, int call, bool has_rank);
+
 /// For numbers that stand for names.
 COLLPROBE_COLD_INLINE std::uint64_t hash_of_text(std::string_view text) noexcept
 {
@@ -70,9 +80,6 @@ COLLPROBE_COLD_INLINE std::uint64_t hash_of_text(std::string_view text) noexcept
     }
     return hash;
 }
-
-/// A count with two significant digits, rounded down: "340,000", "12"; beyond 10^15 "1.2e+20".
-std::string round_count(double value);
 
 COLLPROBE_COLD_INLINE std::string with_commas(std::uint64_t value)
 {
@@ -86,6 +93,20 @@ COLLPROBE_COLD_INLINE std::uint64_t count_of(double number) noexcept
 {
     if (is_nan(number) || !(number > 0)) return 0;
     return number < 0x1p64 ? static_cast<std::uint64_t>(number) : ~std::uint64_t{0};
+}
+
+/// A count with two significant digits, rounded down: "340,000", "12"; beyond 10^15 "1.2e+20".
+COLLPROBE_COLD_INLINE std::string round_count(double value)
+{
+    if (!(value < 1e15)) {
+        char text[32];
+        std::snprintf(text, sizeof text, "%.1e", value);
+        return is_finite(value) ? text : short_number(value);
+    }
+    std::uint64_t whole = count_of(value);
+    std::uint64_t unit = 1;
+    while (whole / unit >= 100) unit *= 10;
+    return with_commas(whole / unit * unit);
 }
 
 /// "1 step", "2 steps"
@@ -115,6 +136,18 @@ COLLPROBE_COLD_INLINE std::string weight_text(double weight, double bound)
     const auto number = static_cast<double>(whole);
     if (!is_near(sign * (is_large ? number : 1 / number))) return short_number(weight);
     return std::string(weight < 0 ? "-" : "") + (is_large ? "" : "1/") + std::to_string(whole);
+}
+
+/// The mean loss with each rank weighted by its tokens (`step_observation::weight`). NaN by bits if the ranks' mean is
+/// the same to five digits.
+constexpr double loss_of_tokens(const step_record& record) noexcept
+{
+    const double weighted = record.loss_weighted.mean;
+    const double mean = record.loss.mean;
+    const double limit = 1e-5 * collprobe::detail::absolute(mean);
+    const bool differs = is_finite(weighted) && is_finite(mean)
+        && (weighted - mean > limit || mean - weighted > limit);
+    return differs ? weighted : collprobe::detail::not_a_number();
 }
 
 /// "the mean loss over ranks is 6, over tokens 9.2: the ranks have unequal tokens"; empty if the two are the same.
@@ -174,37 +207,16 @@ std::string evidence_text(const finding& of);
 /// The advice in words: "resync from rank 0".
 COLLPROBE_COLD_INLINE std::string advise(const finding& raised)
 {
-    switch (raised.action) {
-    case advice::none: return "note it";
-    case advice::recheck: return "look closer, or repeat the step";
-    case advice::skip: return "drop the step's update";
-    case advice::resync:
-        if (raised.source < 0) return "resync from elsewhere: no rank is known to hold what is right";
+    if (raised.action == advice::resync && raised.source >= 0)
         return "resync from rank " + std::to_string(raised.source);
-    case advice::quarantine: return "take out of the job";
-    }
-    return "unknown";
+    return collprobe::detail::name_of<advice::quarantine>(raised.action,
+        {"note it", "look closer, or repeat the step", "drop the step's update",
+            "resync from elsewhere: no rank is known to hold what is right", "take out of the job"});
 }
 
 using collprobe::detail::utf8_text;
 
 } // namespace detail
-
-COLLPROBE_COLD_INLINE std::string detail::describe_place(int call, const call_site& site)
-{
-    if (call >= 0) return describe_call(call, site);
-    return site.name[0] != '\0' ? quoted_name(site) : std::string("whole step");
-}
-
-COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
-{
-    const std::string text = "bucket " + std::to_string(call);
-    if (site.name[0] != '\0') {
-        return text + ' ' + detail::quoted_name(site);
-    }
-    if (site.line == 0) return text;
-    return text + " (" + detail::short_line(site) + ")";
-}
 
 /// A call without a place in the step: "all_reduce 'wte' (4,096 elements of float, train.cpp:88)".
 COLLPROBE_COLD_INLINE std::string describe(const call_form& call)
@@ -233,6 +245,34 @@ COLLPROBE_COLD_INLINE std::string describe(const missing_call& of)
     if (of.calls == 1) return since + " without " + describe(of.call) + ", made in " + before;
     return since + " without " + detail::counted(of.calls, "call") + ", made in " + before + "; the largest is "
         + describe(of.call);
+}
+
+/// The advice that goes with a verdict on quantisation; empty if there is none.
+COLLPROBE_COLD_INLINE std::string quantisation_advice(const call_quantisation& of)
+{
+    // The mean crest of Gaussian blocks of 32, 64, ..., 1024 elements.
+    constexpr double gaussian[] = {2.347, 2.596, 2.828, 3.044, 3.248, 3.442};
+    std::size_t doublings = 0;
+    while (doublings < 5 && 32u << doublings < of.outcome.block) ++doublings;
+    switch (of.verdict) {
+    case quantisation_verdict::corrupt: return "not an error of codes: check links and memory";
+    case quantisation_verdict::non_finite_hidden:
+        return "the optimiser does not see that the step is bad: skip it";
+    case quantisation_verdict::biased:
+        return of.coherence > 1.5 ? "the ranks' errors are alike: round stochastically"
+                                  : "round stochastically, or feed the errors back";
+    case quantisation_verdict::harmful:
+        if (of.nonfinite == 0 && of.nonfinite_results != 0) return "sums overflow: scale the gradients down";
+        [[fallthrough]];
+    case quantisation_verdict::degenerate_blocks:
+        return of.crest > 1.2 * gaussian[doublings] ? "heavy tails: rotate, or halve the block"
+                                                    : "a format with more bits for this call";
+    case quantisation_verdict::negligible:
+        return of.noise_ratio < 1e-3 && of.outcome.across == code_format::int8 ? "fewer bits may do" : "";
+    case quantisation_verdict::visible:
+    case quantisation_verdict::unknown: break;
+    }
+    return "";
 }
 
 /// Evidence over the run in words: "the norm of its gradient was the largest in 37 steps since step 1,204; 1 : 340,000
@@ -270,23 +310,6 @@ COLLPROBE_COLD_INLINE std::string describe(const unusual_number& of, finding_kin
         text += "; so since step " + detail::with_commas(of.since) + ", and not told again while it stays there";
     return text;
 }
-
-namespace detail {
-
-COLLPROBE_COLD_INLINE std::string round_count(double value)
-{
-    if (!(value < 1e15)) {
-        char text[32];
-        std::snprintf(text, sizeof text, "%.1e", value);
-        return is_finite(value) ? text : short_number(value);
-    }
-    std::uint64_t whole = count_of(value);
-    std::uint64_t unit = 1;
-    while (whole / unit >= 100) unit *= 10;
-    return with_commas(whole / unit * unit);
-}
-
-} // namespace detail
 
 } // namespace collprobe::report
 

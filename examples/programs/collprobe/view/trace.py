@@ -62,9 +62,12 @@ def interval(entered: int, left: int) -> int:
 
 
 def times_of(call: Line, ranks: int) -> List[Tuple[int, int]]:
-    """By rank the readings of its clock when it entered and left the call; empty if they are not known."""
+    """By rank the readings of its clock when it entered and left the call; empty if they are not known. Only the read of an
+    input tells when a rank entered."""
     times = call.get("times")
     if not isinstance(times, list) or len(times) != ranks or not ranks:
+        return []
+    if not isinstance(call.get("inputs"), dict) or elements(call, "input_sizes") == 0:
         return []
     for each in times:
         if not (isinstance(each, list) and len(each) == 2 and all(type(tick) is int for tick in each)):

@@ -53,10 +53,10 @@ struct rank_evidence {
 
 /// The number by which a rank, or the pair of two ranks, is unlike the others in a step. In the number's own units.
 struct unusual_number {
-    double value = 0;
+    double value = 0; ///< the rank's
     double expected = 0; ///< from the median of the others, and the rank's usual distance from it
     double usual_difference = 0; ///< the largest difference of any rank in the last `steps` steps
-    std::uint32_t steps = 0;
+    std::uint32_t steps = 0; ///< that it is compared with
     /// The rank has a new level `since` that step, and is not named again while it stays there. Of `non_finite`: most
     /// ranks have had NaN or infinity since then, and the step tells it once for all ranks and calls.
     bool is_new_level = false;
@@ -65,9 +65,9 @@ struct unusual_number {
 
 /// A call as it is told where it has no index in the step.
 struct call_form {
-    collective call = collective::all_reduce;
-    element_type type = element_type::float32;
-    std::uint64_t count = 0;
+    collective call = collective::all_reduce; ///< its kind
+    element_type type = element_type::float32; ///< of its elements
+    std::uint64_t count = 0; ///< elements
     call_site site = {}; ///< its name, or the line that made it; neither is known of calls of other processes
 };
 

@@ -70,12 +70,12 @@ struct inspection {
         std::vector<int> ranks = {}; ///< the ranks whose results have it; empty if all have
     };
 
-    std::string communicator;
-    element_type element = element_type::float32;
+    std::string communicator; ///< its name
+    element_type element = element_type::float32; ///< type of the elements
     std::uint64_t count = 0; ///< elements of the message
-    int ranks = 0;
+    int ranks = 0; ///< of the communicator
 
-    order_class order = order_class::other;
+    order_class order = order_class::other; ///< the name of the order
     std::vector<order_of_elements> orders; ///< by their first position, at most 64 of them on a rank
     std::uint64_t order_calls = 0; ///< the calls that the search of the order made
     /// The number of significant bits that a partial sum keeps: the type's own, or more. It is the least that was

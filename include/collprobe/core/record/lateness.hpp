@@ -32,7 +32,7 @@ struct call_lateness {
 
 /// One step. A rank's time is that of all calls together: T_r = sum of t_r. Undefined numbers are NaN by bits.
 struct step_lateness {
-    int calls = 0;
+    int calls = 0; ///< whose times are known
     int present = 0; ///< ranks whose times are known in each call
     int last = -1; ///< the rank with the least T_r; -1 if fewer than 2 are present
     double behind = detail::not_a_number(); ///< arrival of `last` after the median of the others: median T_s - T_r

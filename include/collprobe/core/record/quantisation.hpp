@@ -52,20 +52,18 @@ constexpr const char* name(feedback_state state) noexcept
 
 /// What a quantised collective did, known when the call returns.
 struct quantised_outcome {
-    unquantised_reason why_not = unquantised_reason::none;
-    code_format within
-        = code_format::int8; ///< the format of the first exchange: the only one, or that in the node
+    unquantised_reason why_not = unquantised_reason::none; ///< the reason for which the call was not quantised
+    code_format within = code_format::int8; ///< the format of the first exchange: the only one, or that in the node
     code_format across = code_format::int8; ///< the format between nodes, and of the result
-    std::uint32_t block = 0;
+    std::uint32_t block = 0; ///< with one scale
     std::uint32_t levels = 1; ///< 2: exchanges in the node and between nodes
     std::uint32_t ranks_per_node = 0; ///< with two levels
     std::uint32_t roundings_per_element = 0; ///< to codes, in series
     bool average = false; ///< a reduction divides by the number of ranks
     bool inputs_fed_back = false; ///< errors of the ranks' elements are kept, and added to the next ones
     bool sums_fed_back = false; ///< so are those of sums
-    feedback_state feedback = feedback_state::none;
-    std::uint64_t bytes_sent
-        = 0; ///< by this rank, of codes and scales; of a forwarded call what a ring sends
+    feedback_state feedback = feedback_state::none; ///< of the errors that the last such call left
+    std::uint64_t bytes_sent = 0; ///< by this rank, of codes and scales; of a forwarded call what a ring sends
     std::uint64_t bytes_across = 0; ///< of these, to other nodes; 0 without node groups
     std::uint64_t bytes_plain = 0; ///< what a ring would send of the elements
     std::uint64_t collectives = 0; ///< calls of the communicators
@@ -142,15 +140,12 @@ struct quantised_calls {
 /// How much quantisation costs a call. In this order, the first that holds.
 enum class quantisation_verdict : std::uint8_t {
     unknown, ///< the call was not quantised
-    corrupt, ///< codes were damaged on their way, or ranks hold different results: not an error of
-             ///< quantisation
+    corrupt, ///< codes were damaged on their way, or ranks hold different results: not an error of quantisation
     non_finite_hidden, ///< an input was not finite, and the result is
     biased, ///< the errors have a mean, so they add up over the steps; or codes were clipped that need not be
-    harmful, ///< the error costs more than a tenth of the batch; of a gather, more than a hundredth of the
-             ///< energy
+    harmful, ///< the error costs more than a tenth of the batch; of a gather, more than a hundredth of the energy
     degenerate_blocks, ///< far more elements became zero than Gaussian ones would
-    visible, ///< the error costs more than a hundredth of the batch; of a gather, more than 10^-4 of the
-             ///< energy
+    visible, ///< the error costs more than a hundredth of the batch; of a gather, more than 10^-4 of the energy
     negligible,
 };
 
@@ -164,7 +159,7 @@ constexpr const char* name(quantisation_verdict verdict) noexcept
 struct call_quantisation {
     bool seen = false; ///< a quantised communicator made or forwarded the call, and a part looked
     quantised_outcome outcome;
-    quantisation_verdict verdict = quantisation_verdict::unknown;
+    quantisation_verdict verdict = quantisation_verdict::unknown; ///< what the numbers below amount to
     double sqnr_db = detail::not_a_number(); ///< of the ranks' inputs: energy over that of the errors
     int worst_rank = -1; ///< the rank with the lowest one
     std::uint64_t worst_block = no_index; ///< of that rank: index of its first element
@@ -173,14 +168,12 @@ struct call_quantisation {
     double noise_ratio = detail::not_a_number();
     double zeroed = detail::not_a_number(); ///< share of the elements that became zero
     double zeroed_expected = detail::not_a_number(); ///< the same of Gaussian elements with these scales
-    double crest
-        = detail::not_a_number(); ///< largest magnitude of a block over its root mean square: the mean
+    double crest = detail::not_a_number(); ///< largest magnitude of a block over its root mean square: the mean
     /// The largest sum of errors, of a rank's elements or of the mean, in units of its standard deviation if
     /// the errors are independent.
     double bias = detail::not_a_number();
     int bias_rank = -1; ///< -1: of the mean
-    double mean_error
-        = detail::not_a_number(); ///< of the same errors, over the root mean square of the elements
+    double mean_error = detail::not_a_number(); ///< of the same errors, over the root mean square of the elements
     /// Of a sum or average: the energy of the mean of the inputs over that of the error of the result, which is what an
     /// optimiser gets. An estimate by sketches; the energies have a relative standard deviation of sqrt(2 / bins).
     double aggregate_sqnr_db = detail::not_a_number();

@@ -23,11 +23,11 @@ struct statistics {
     std::uint64_t first_nonfinite = no_index; ///< index of the first NaN or infinity
     std::uint64_t digest = 0; ///< of the bytes (scan/digest.hpp)
     double absolute_maximum = 0; ///< largest magnitude
-    double sum = 0;
+    double sum = 0; ///< of the elements
     double sum_of_squares = 0; ///< infinity if it is beyond the largest double
     std::uint32_t nan = 0; ///< each of the three counts up to 2^32 - 1, which also stands for more
-    std::uint32_t positive_infinity = 0;
-    std::uint32_t negative_infinity = 0;
+    std::uint32_t positive_infinity = 0; ///< elements
+    std::uint32_t negative_infinity = 0; ///< elements
     std::uint32_t padding = 0;
 
     COLLPROBE_HD constexpr std::uint64_t infinite() const noexcept

@@ -37,15 +37,15 @@ void start_over(Of& of, std::vector<Elements> Of::*... kept)
 /// The spread of one number per rank over the ranks. An undefined field is NaN by its bits (`is_nan` tells, also
 /// under `-ffast-math`), for instance the sample deviation of one rank.
 struct spread {
-    double mean = detail::not_a_number();
+    double mean = detail::not_a_number(); ///< of the ranks with a finite number
     double std = detail::not_a_number(); ///< population form, divides by n: the published definition
     double std_sample = detail::not_a_number(); ///< divides by n - 1
     double range = detail::not_a_number(); ///< largest minus smallest
     double cv = detail::not_a_number(); ///< std / |mean|
-    double minimum = detail::not_a_number();
-    double maximum = detail::not_a_number();
+    double minimum = detail::not_a_number(); ///< the smallest number
+    double maximum = detail::not_a_number(); ///< the largest number
     int minimum_rank = -1; ///< lowest rank that holds the minimum
-    int maximum_rank = -1;
+    int maximum_rank = -1; ///< lowest rank that holds the maximum
     int finite = 0; ///< number of ranks with a finite number; the fields above count only these
 };
 
@@ -107,15 +107,15 @@ struct call_interval {
 
 /// A rank whose whole gradient is zero in a step, while that of another rank is not.
 struct rank_with_zeros {
-    int rank = -1;
+    int rank = -1; ///< that sends zeros only
     bool has_no_weight = false; ///< it told so: its `step_observation::weight` is 0
     std::uint64_t since = 0; ///< the step in which it began
 };
 
 /// One probed collective of a step, over all ranks.
 struct call_record {
-    collective call = collective::all_reduce;
-    element_type type = element_type::float32;
+    collective call = collective::all_reduce; ///< its kind
+    element_type type = element_type::float32; ///< of its elements
     std::uint64_t count = 0; ///< elements that each rank sent
     std::uint64_t result_count = 0; ///< elements that each rank got
     call_site site = {}; ///< its name, and the line that made it on this rank
@@ -196,8 +196,8 @@ constexpr const char* name(expectation what) noexcept
 /// What the ranks told of a value in one step. Equal on every rank.
 struct expectation_record {
     call_site site = {}; ///< the name of the value, and the line that told it on this rank
-    expectation what = expectation::equal;
-    bool holds = true;
+    expectation what = expectation::equal; ///< of the ranks' values
+    bool holds = true; ///< the ranks' values are as expected
     std::uint64_t since = 0; ///< the step from which on it has not held, each time that it was told; if not `holds`
     std::vector<int> groups; ///< per rank: the lowest rank with the same value; empty in `summary` mode
     /// Per rank: the number; of a buffer its L2 norm, NaN by bits if it is not finite; of a partition the samples. In
@@ -210,7 +210,7 @@ struct expectation_record {
 
 /// All that the ranks agreed on about one step. Equal on every rank.
 struct step_record {
-    std::uint64_t step = 0;
+    std::uint64_t step = 0; ///< the number that the caller gave it
     /// The calls of all steps before: call i of this step has the sequence number `first_call` + i, on every rank.
     std::uint64_t first_call = 0;
     int ranks = 0;

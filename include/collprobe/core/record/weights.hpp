@@ -55,8 +55,8 @@ constexpr const char* name(weights_refusal why) noexcept
 /// different results, up to four, each has its own: `others`.
 struct call_weights {
     bool seen = false; ///< the weights were looked for; if not, the fields below say nothing
-    averaging how = averaging::unknown;
-    weights_refusal why_not = weights_refusal::none;
+    averaging how = averaging::unknown; ///< the form of the weights
+    weights_refusal why_not = weights_refusal::none; ///< the reason for which the form is unknown
     bool expected = true; ///< `how` is among the forms that the user expects, or unknown
     /// Per rank; empty if they could not be computed. NaN by bits of a rank that sent zeros only: any weight fits.
     std::vector<double> weights;

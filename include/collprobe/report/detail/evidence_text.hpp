@@ -95,17 +95,13 @@ COLLPROBE_COLD_INLINE std::string evidence_text(const finding& of)
     return filled(text, [&of](std::string_view word) { return word_of_evidence(word, of); });
 }
 
-COLLPROBE_COLD_INLINE const char* place_in_words(damage where) noexcept
+constexpr const char* place_in_words(damage where) noexcept
 {
-    switch (where) {
-    case damage::none: return "";
-    case damage::input: return "damage: in the rank's own data, before the call";
-    case damage::reduce: return "damage: in the sum, alike for all ranks";
-    case damage::broadcast: return "damage: on the result's way to the ranks, or in their memory";
-    case damage::duplicated_data: return "ranks have the same data and should have their own";
-    case damage::unknown: return "the evidence does not show where the damage happened";
-    }
-    return "";
+    return collprobe::detail::name_of<damage::unknown>(where,
+        {"", "damage: in the rank's own data, before the call", "damage: in the sum, alike for all ranks",
+            "damage: on the result's way to the ranks, or in their memory",
+            "ranks have the same data and should have their own",
+            "the evidence does not show where the damage happened"});
 }
 
 /// How often a healthy step, or run, has such a finding.

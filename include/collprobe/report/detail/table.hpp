@@ -6,34 +6,30 @@
 
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/report/metric.hpp>
 #include <collprobe/report/table.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::report {
 
 COLLPROBE_COLD_INLINE std::string text_table::text() const
 {
+    constexpr std::size_t gap = 2;
     std::vector<std::size_t> widths;
-    std::size_t total = 0;
-    for (std::size_t r = 0; r < rows_.size(); ++r) {
-        for (std::size_t column = 0; column < columns(r); ++column) {
-            if (column == widths.size()) widths.push_back(0);
-            const std::size_t length = width(rows_[r] + column);
-            if (widths[column] < length) widths[column] = length;
-        }
+    for (const std::vector<std::string>& row : rows_) {
+        if (widths.size() < row.size()) widths.resize(row.size());
+        for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
     }
+    std::size_t total = 0;
     for (const std::size_t width : widths) total += width + (total > 0 ? gap : 0);
     std::string out;
-    for (std::size_t r = 0; r < rows_.size(); ++r) {
-        for (std::size_t column = 0; column < columns(r); ++column) {
-            const std::size_t index = rows_[r] + column;
-            const std::size_t padding = widths[column] - width(index);
-            if (column > 0) out.append(gap + padding, ' ');
-            out.append(cells_, index == 0 ? 0 : ends_[index - 1], width(index));
-            if (column == 0 && columns(r) > 1) out.append(padding, ' ');
+    for (const std::vector<std::string>& row : rows_) {
+        for (std::size_t c = 0; c < row.size(); ++c) {
+            const std::size_t padding = widths[c] - row[c].size();
+            if (c > 0) out.append(gap + padding, ' ');
+            out += row[c];
+            if (c == 0 && row.size() > 1) out.append(padding, ' ');
         }
         out += '\n';
-        if (r == 0) out.append(total, '-').append(1, '\n');
+        if (&row == rows_.data()) out.append(total, '-').append(1, '\n');
     }
     return out;
 }
@@ -46,24 +42,13 @@ COLLPROBE_COLD_INLINE std::string describe(const finding& of)
     return text;
 }
 
-COLLPROBE_COLD_INLINE text_table comparison_table(const std::vector<run_summary>& runs)
+COLLPROBE_COLD_INLINE std::string describe_alarm(const finding& raised)
 {
-    text_table table;
-    table.row("median over steps");
-    for (const run_summary& run : runs) table.cell(run.run);
-    for (int which = 0; which < detail::metric_count; ++which) {
-        const auto each = static_cast<metric>(which);
-        const bool is_known = std::any_of(
-            runs.begin(), runs.end(), [each](const run_summary& run) { return !is_nan(run[each]); });
-        if (each == metric::loss_of_tokens && !is_known) continue;
-        table.row(name(each));
-        for (const run_summary& run : runs) table.cell(short_number(run[each]));
-    }
-    table.row("steps with findings");
-    for (const run_summary& run : runs) {
-        table.cell(std::to_string(run.suspicious_steps) + " of " + std::to_string(run.steps));
-    }
-    return table;
+    std::string text = "step " + std::to_string(raised.step) + ", " + describe(raised);
+    if (raised.false_alarms_per_step > 0 && !detail::is_by_odds(raised)) // the odds say it of a run
+        text += "; false alarms: " + detail::false_alarms_of(raised);
+    if (const std::string where = detail::place_in_words(raised.where); !where.empty()) text += "; " + where;
+    return text + "; what to do: " + detail::advise(raised);
 }
 
 COLLPROBE_COLD_INLINE std::string coverage(const step_record& record)
@@ -78,33 +63,6 @@ COLLPROBE_COLD_INLINE std::string coverage(const step_record& record)
     say(record.unprobed_calls, "there was no room: raise probe_options::calls of a captured step, or largest_step");
     say(record.unread_calls, "they carry integers, which are not read, or this step takes no statistics");
     return text;
-}
-
-COLLPROBE_COLD_INLINE std::string quantisation_advice(const call_quantisation& of)
-{
-    // The mean crest of Gaussian blocks of 32, 64, ..., 1024 elements.
-    constexpr double gaussian[] = {2.347, 2.596, 2.828, 3.044, 3.248, 3.442};
-    std::size_t doublings = 0;
-    while (doublings < 5 && 32u << doublings < of.outcome.block) ++doublings;
-    switch (of.verdict) {
-    case quantisation_verdict::corrupt: return "not an error of codes: check links and memory";
-    case quantisation_verdict::non_finite_hidden:
-        return "the optimiser does not see that the step is bad: skip it";
-    case quantisation_verdict::biased:
-        return of.coherence > 1.5 ? "the ranks' errors are alike: round stochastically"
-                                  : "round stochastically, or feed the errors back";
-    case quantisation_verdict::harmful:
-        if (of.nonfinite == 0 && of.nonfinite_results != 0) return "sums overflow: scale the gradients down";
-        [[fallthrough]];
-    case quantisation_verdict::degenerate_blocks:
-        return of.crest > 1.2 * gaussian[doublings] ? "heavy tails: rotate, or halve the block"
-                                                    : "a format with more bits for this call";
-    case quantisation_verdict::negligible:
-        return of.noise_ratio < 1e-3 && of.outcome.across == code_format::int8 ? "fewer bits may do" : "";
-    case quantisation_verdict::visible:
-    case quantisation_verdict::unknown: break;
-    }
-    return "";
 }
 
 COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, const call_quantisation& of)
@@ -133,22 +91,21 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
 
 namespace detail {
 
-COLLPROBE_COLD_INLINE const char* why_in_words(weights_refusal why) noexcept
+constexpr const char* why_in_words(weights_refusal why) noexcept
 {
-    switch (why) {
-    case weights_refusal::none: return "";
-    case weights_refusal::many_ranks: return "more than 64 ranks";
-    case weights_refusal::few_elements: return "too few elements that are not zero";
-    case weights_refusal::not_finite: return "NaN or infinity";
-    case weights_refusal::zero_result: return "the result is zero";
-    case weights_refusal::collinear: return "the inputs are alike, or combinations of each other";
-    case weights_refusal::imprecise: return "the bounds are too wide: more bins, or inputs that are less alike";
-    case weights_refusal::results_differ: return "the ranks hold different results";
-    case weights_refusal::scales_differ: return "the ranks were told different scales";
-    case weights_refusal::unexplained: return "a part of the result comes from no rank's input";
-    case weights_refusal::ambiguous: return "several forms fit";
-    }
-    return "";
+    return collprobe::detail::name_of<weights_refusal::ambiguous>(why,
+        {"", "more than 64 ranks", "too few elements that are not zero", "NaN or infinity", "the result is zero",
+            "the inputs are alike, or combinations of each other",
+            "the bounds are too wide: more bins, or inputs that are less alike", "the ranks hold different results",
+            "the ranks were told different scales", "a part of the result comes from no rank's input",
+            "several forms fit"});
+}
+
+constexpr const char* form_in_words(averaging how, bool is_one) noexcept
+{
+    return collprobe::detail::name_of<averaging::other>(how,
+        {"no known form", "mean", "sum", "divided twice", "weighted by tokens", is_one ? "rank lost" : "ranks lost",
+            is_one ? "rank counted twice" : "ranks counted twice", "no known form"});
 }
 
 /// Whether a finding of copies is told with an earlier one: of the same ranks, in calls of the same kind.
@@ -226,19 +183,7 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
     }
     if (!unknown.empty())
         text += ", but for " + detail::list_ranks(unknown, 3) + ", which sent zeros";
-    switch (of.how) {
-    case averaging::unknown:
-    case averaging::other: text += ": no known form"; break;
-    case averaging::mean: text += ": mean"; break;
-    case averaging::sum: text += ": sum"; break;
-    case averaging::divided_twice: text += ": divided twice"; break;
-    case averaging::token_weighted: text += ": weighted by tokens"; break;
-    case averaging::rank_lost: text += of.ranks.size() == 1 ? ": rank lost" : ": ranks lost"; break;
-    case averaging::rank_doubled:
-        text += of.ranks.size() == 1 ? ": rank counted twice" : ": ranks counted twice";
-        break;
-    }
-    return text;
+    return text + ": " + detail::form_in_words(of.how, of.ranks.size() == 1);
 }
 
 COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
@@ -259,10 +204,8 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         };
         for (std::size_t rank = 0; rank < static_cast<std::size_t>(record.ranks); ++rank) {
             if (!is_shown(static_cast<int>(rank))) continue;
-            table.row(std::to_string(rank))
-                .cell(cell(record.losses, rank))
-                .cell(cell(record.gradient_norms, rank))
-                .cell(cell(record.cosine.leave_one_out, rank));
+            table.row(std::to_string(rank)).cell(cell(record.losses, rank));
+            table.cell(cell(record.gradient_norms, rank)).cell(cell(record.cosine.leave_one_out, rank));
         }
         text += table.text();
     }
@@ -293,54 +236,51 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         text += "the same data as in the step before: in " + detail::counted(repeated, "call")
             + " of most ranks, so no rank is named (a benchmark, or a frozen layer)\n";
     }
-    for (std::size_t c = 0; c < record.calls.size(); ++c) {
-        const call_record& call = record.calls[c];
-        const bool is_told = std::any_of(record.findings.begin(), record.findings.end(), [c](const finding& each) {
-            return each.call == static_cast<int>(c)
-                && (each.what == finding_kind::sum_differs || each.what == finding_kind::shard_differs);
+    const auto has_finding = [&record](int call, auto... kinds) { // of any kind, if none is given
+        return std::any_of(record.findings.begin(), record.findings.end(), [&](const finding& each) {
+            return each.call == call && (sizeof...(kinds) == 0 || ((each.what == kinds) || ...));
         });
-        const bool is_suspect = std::any_of(record.findings.begin(), record.findings.end(),
-            [c](const finding& each) { return each.call == static_cast<int>(c); });
-        if (call.is_on_some_ranks() && is_suspect) {
-            text += "note: " + describe_call(static_cast<int>(c), call.site) + ": "
-                + detail::counted(static_cast<std::uint64_t>(call.without_input), "rank") + " sent nothing, "
-                + detail::counted(static_cast<std::uint64_t>(call.without_result), "rank") + " got no result\n";
+    };
+    const auto for_each_call = [&record](const auto& tell) {
+        for (const call_record& call : record.calls) tell(call, static_cast<int>(&call - record.calls.data()));
+    };
+    const auto note = [&text](const call_record& call, int index, const std::string& words) {
+        text += "note: " + describe_call(index, call.site) + ": " + words + '\n';
+    };
+    for_each_call([&](const call_record& call, int c) {
+        if (call.is_on_some_ranks() && has_finding(c)) {
+            note(call, c, detail::counted(static_cast<std::uint64_t>(call.without_input), "rank") + " sent nothing, "
+                + detail::counted(static_cast<std::uint64_t>(call.without_result), "rank") + " got no result");
         }
-        if (!call.has_excess() || is_told) continue;
-        text += "note: " + describe_call(static_cast<int>(c), call.site)
-            + ": its result is too long for its inputs, or holds other elements, unless it is scaled on purpose\n";
-    }
-    for (std::size_t c = 0; c < record.calls.size(); ++c) {
-        const call_record& call = record.calls[c];
-        if (!call.audit.checked || call.audit.sum_checked || !call.audit.is_other_sum()) continue;
-        text += "note: " + describe_call(static_cast<int>(c), call.site)
-            + ": its sum is not checked: what was observed is not the plain sum or mean of the inputs, and "
-            + (call.weights.seen ? "no weights explain it\n" : "no weights are known in this step (weight_probe)\n");
-    }
-    for (std::size_t c = 0; c < record.calls.size(); ++c) {
-        const call_record& call = record.calls[c];
-        if (!is_finite(call.headroom) || call.headroom >= 4 || call.result_nonfinite != 0) continue;
+        if (call.has_excess() && !has_finding(c, finding_kind::sum_differs, finding_kind::shard_differs))
+            note(call, c,
+                "its result is too long for its inputs, or holds other elements, unless it is scaled on purpose");
+    });
+    for_each_call([&](const call_record& call, int c) {
+        if (!call.audit.checked || call.audit.sum_checked || !call.audit.is_other_sum()) return;
+        note(call, c,
+            std::string("its sum is not checked: what was observed is not the plain sum or mean of the inputs, and ")
+                + (call.weights.seen ? "no weights explain it" : "no weights are known in this step (weight_probe)"));
+    });
+    for_each_call([&](const call_record& call, int c) {
+        if (!is_finite(call.headroom) || call.headroom >= 4 || call.result_nonfinite != 0) return;
         const std::string type = collprobe::name(call.type);
-        text += "note: " + describe_call(static_cast<int>(c), call.site) + ": its result "
-            + (call.headroom > 1
-                    ? "may be " + short_number(call.headroom) + " times larger before " + type + " overflows\n"
-                    : "is finite, but its largest terms together would overflow " + type + '\n');
-    }
-    for (std::size_t c = 0; c < record.calls.size(); ++c) {
-        const call_record& call = record.calls[c];
-        if (!call.quantisation.seen) continue;
-        text += "quantisation: " + describe(static_cast<int>(c), call.site, call.quantisation) + '\n';
-    }
+        note(call, c, call.headroom > 1
+            ? "its result may be " + short_number(call.headroom) + " times larger before " + type + " overflows"
+            : "its result is finite, but its largest terms together would overflow " + type);
+    });
+    for_each_call([&](const call_record& call, int c) {
+        if (call.quantisation.seen) text += "quantisation: " + describe(c, call.site, call.quantisation) + '\n';
+    });
     std::size_t expected = 0;
-    for (std::size_t c = 0; c < record.calls.size(); ++c) {
-        const call_record& call = record.calls[c];
-        if (!call.weights.seen) continue;
+    for_each_call([&](const call_record& call, int c) {
         const call_weights& of = call.weights;
+        if (!of.seen) return;
         const bool has_zeros
             = std::any_of(of.weights.begin(), of.weights.end(), [](double each) { return is_nan(each); });
         if (of.expected && of.how != averaging::unknown && of.others.empty() && !has_zeros) ++expected;
-        else text += "weights: " + describe(static_cast<int>(c), call.site, call.weights) + '\n';
-    }
+        else text += "weights: " + describe(c, call.site, of) + '\n';
+    });
     if (expected != 0) text += "weights: as expected in " + detail::counted(expected, "call") + '\n';
     if (const std::string last = detail::lateness_text(record); !last.empty()) text += last + '\n';
     if (record.silent_evidence > 0) {
@@ -385,25 +325,6 @@ COLLPROBE_COLD_INLINE std::string call_table(const step_record& record, std::siz
         }
     }
     return "step " + std::to_string(record.step) + ", " + heading + '\n' + table.text();
-}
-
-COLLPROBE_COLD_INLINE std::string finding_list(const run_summary& run, std::size_t limit)
-{
-    std::string text;
-    std::size_t shown = 0;
-    for (const repeated_finding& found : run.findings) {
-        if (shown++ == limit) {
-            text += "... and " + std::to_string(run.findings.size() - limit) + " more\n";
-            break;
-        }
-        text += "step " + std::to_string(found.first_step) + ": " + describe(found.first);
-        if (found.steps > 1) {
-            text += " (and " + detail::counted(found.steps - 1, "more step") + ", up to step "
-                + std::to_string(found.last_step) + ")";
-        }
-        text += '\n';
-    }
-    return text;
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI::report
