@@ -297,7 +297,8 @@ void run_on(int ranks, const options& settings, Fn&& fn, call_site where = call_
     const auto place = [&](int) {
         if constexpr (detail::has_ordinals<Device>) Device::make_current(ordinal, where);
     };
-    detail::run_ranks(device_group<Device>(ranks, settings, where), place, fn);
+    detail::run_ranks<device_communicator<Device>>(device_group<Device>(ranks, settings, where), place,
+        [&fn](device_communicator<Device>& comm) { fn(comm); });
 }
 
 static_assert(collprobe::communicator<device_communicator<host::device>>);

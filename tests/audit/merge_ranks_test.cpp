@@ -813,7 +813,8 @@ TEST_CASE("adjacent steps tell the time between them, others do not")
 TEST_CASE("clean steps raise suspects at the stated rate, and no alarm")
 {
     constexpr int ranks = 8;
-    constexpr std::uint64_t steps_made = COLLPROBE_TEST_UNLESS_BRIEF(10'000, 2'000);
+    constexpr std::uint64_t steps_made
+        = COLLPROBE_TEST_UNLESS_BRIEF(10'000, COLLPROBE_TEST_UNLESS_SANITIZED(2'000, 400));
     constexpr double rate = 1e-2; // frequent enough to be measured
     own_steps steps(ranks, {.false_alarms_per_step = rate});
     own_steps rare(ranks);

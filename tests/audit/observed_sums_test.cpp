@@ -18,6 +18,7 @@
 #include <collprobe/report/table.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "support/element_types.hpp"
 #include "support/errors.hpp"
 #include "support/run_ranks.hpp"
 #include "weight_steps.hpp"
@@ -193,7 +194,7 @@ TEST_CASE("healthy averages by tokens are silent over 10000 steps")
 {
     alarms watch(ranks);
     std::size_t exact = 0, others = 0, raised = 0;
-    run(10000, {.elements = 500}, [&](const step_record& record) {
+    run(COLLPROBE_TEST_UNLESS_SANITIZED(10'000, 1'000), {.elements = 500}, [&](const step_record& record) {
         for (const finding& each : record.findings) (each.exact ? exact : others) += 1;
         raised += watch.judge(record).size();
     }, audits(), [] { return weight_probe({.every = 10}); });

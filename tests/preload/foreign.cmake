@@ -79,11 +79,6 @@ endforeach()
 add_foreign_test(in_pieces ${FOREIGN_RUN} --ranks 3 --env STAND_IN_NCCL_PIECE_BYTES=4096
     -- $<TARGET_FILE:foreign_rpath>)
 add_foreign_test(mixed ${FOREIGN_RUN} --ranks 2 -- $<TARGET_FILE:foreign_mixed>)
-set(foreign_check ${Python3_EXECUTABLE} ${foreign}/check.py --trainer $<TARGET_FILE:foreign_trainer>
-    --rpath $<TARGET_FILE:foreign_rpath> --nccl $<TARGET_FILE:stand_in_nccl_shared>)
-foreach(name IN ITEMS results same_bits faults flipped_bit dead_rank late_rank counts polls symbols)
-    add_foreign_test(${name} ${foreign_check} ${name})
-endforeach()
 # Python is not linked to the sanitizers' runtimes.
 if(NOT CMAKE_CXX_FLAGS_RELEASE MATCHES "-fsanitize=")
     add_foreign_test(python_by_name ${FOREIGN_RUN} --ranks 3

@@ -25,10 +25,10 @@ namespace {
 
 constexpr std::string_view prefix = "COLLPROBE_";
 
-/// Names that this object, the first stage and the headers read.
+/// Names that this object, the first stage, the layer of MPI and the Python package read.
 constexpr std::string_view known_names[] = {"ENABLE", "DIR", "SINKS", "EVERY", "BUDGET", "OPS", "MIN_BYTES",
     "COMMS", "AUDIT", "CHANNEL", "STEP", "STEP_RANGE", "FALSE_ALARMS", "NCCL_PATH", "CONTROL_FILE", "LOG",
-    "ENGINE", "CHAIN", "RUN", "PORT", "PATH", "JOB_TOKEN"};
+    "ENGINE", "CHAIN", "RUN", "STEP_CALLS", "WAIT", "LIBRARY", "BACKEND"};
 
 constexpr std::string_view kind_names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
     "reduce", "all_to_all", "gather", "scatter", "send", "recv", "put_signal", "signal", "wait_signal"};
@@ -241,9 +241,8 @@ settings settings::from_environment()
     from.flag("AUDIT", result.audit);
     from.choice("CHANNEL", {"files", "inband"},
         [&](std::size_t i) { result.channel = i == 0 ? channel_kind::files : channel_kind::inband; });
-    from.choice("STEP", {"auto", "calls", "off"}, [&](std::size_t i) {
-        result.step = i == 0 ? step_kind::automatic : i == 1 ? step_kind::calls : step_kind::off;
-    });
+    from.choice("STEP", {"auto", "calls"},
+        [&](std::size_t i) { result.step = i == 0 ? step_kind::automatic : step_kind::calls; });
     if (const char* const range = from.text("STEP_RANGE")) result.step_range = range;
     from.number("FALSE_ALARMS", result.false_alarms_per_step, 1e-12, 0.5);
     if (const char* const file = from.text("CONTROL_FILE")) result.control_file = file;

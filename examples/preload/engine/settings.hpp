@@ -16,7 +16,7 @@ namespace collprobe_preload {
 /// What the variables COLLPROBE_* of the environment ask for. README.md has the list.
 struct settings {
     enum class channel_kind : std::uint8_t { files, inband };
-    enum class step_kind : std::uint8_t { automatic, calls, off };
+    enum class step_kind : std::uint8_t { automatic, calls };
     enum class log_kind : std::uint8_t { off, warn, info };
 
     std::string directory; ///< of all files

@@ -11,6 +11,7 @@
 
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/core/error.hpp>
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/thread.hpp>
 #include <collprobe/order/hooks.hpp>
 
@@ -19,8 +20,9 @@ namespace collprobe::inline COLLPROBE_ABI::local {
 namespace detail {
 
 /// Runs `fn(communicator&)` for each rank of `all` on a thread of its own, after `enter(rank)`; see `run`.
-template <class Communicator, class Enter, class Fn>
-void run_ranks(const basic_group<Communicator>& all, Enter enter, Fn& fn)
+template <class Communicator>
+void run_ranks(const basic_group<Communicator>& all, collprobe::detail::function_ref<void(int)> enter,
+    collprobe::detail::function_ref<void(Communicator&)> fn)
 {
     std::atomic<int> failures{0};
     struct failure {
@@ -52,9 +54,7 @@ void run_ranks(const basic_group<Communicator>& all, Enter enter, Fn& fn)
         std::vector<collprobe::detail::thread> threads;
         threads.reserve(static_cast<std::size_t>(all.size()));
         try {
-            for (int rank = 0; rank < all.size(); ++rank) {
-                threads.emplace_back([&body, rank] { body(rank); });
-            }
+            for (int rank = 0; rank < all.size(); ++rank) threads.emplace_back([&body, rank] { body(rank); });
         } catch (...) {
             // The ranks that run already would wait for ranks that never start.
             all.fail(static_cast<int>(threads.size()), std::current_exception());
@@ -86,7 +86,7 @@ void run_ranks(const basic_group<Communicator>& all, Enter enter, Fn& fn)
 template <class Fn>
 void run(int ranks, const options& settings, Fn&& fn, call_site where = call_site::current())
 {
-    detail::run_ranks(group(ranks, settings, where), [](int) {}, fn);
+    detail::run_ranks<communicator>(group(ranks, settings, where), [](int) {}, [&fn](communicator& comm) { fn(comm); });
 }
 
 /// The same with default options.
