@@ -93,11 +93,11 @@ struct outlier {
 /// the run, as it seldom happens with a finite variance: by a factor of 14 after 1,000 steps.
 /// One number may have many series: the norms of the calls of a step are one number, that of the call that is farthest
 /// off in units of its own tail, and have a series for each call.
-/// Nothing is judged in a series' first 16 steps, and in a number's first 16 behind those. What is named does not teach
+/// Nothing is judged in a series' first 16 steps; the limit needs 16 more of its number. What is named does not teach
 /// it, but for two cases: a rank that is named 8 times in a row has a new level, and what two ranks in turn are named
 /// for within a window is usual here. Two ranks: their difference is judged, and none is named.
 /// Preconditions: no concurrent use. Equal numbers in the same order give equal verdicts on every rank.
-/// Cost: 4 bytes a rank and series, 40 a rank and number, 1.7 KB a number; O(ranks) a series and step.
+/// Cost: 4 bytes a rank and series, 72 a rank and number, 1.7 KB a number; O(ranks) a series and step.
 class outlier_detector {
 public:
     /// `false_alarms_per_step`: the probability that a step of healthy ranks has any outlier, over all numbers and
