@@ -152,14 +152,16 @@ private:
                 entry = layout.entry(to - at_rank(r - copy_of) * layout.bytes(calls_.size()), b);
             if (r == repeating) entry.input.digest = b;
             if (r == no_data) entry.input = {.count = calls_[b].count, .zero = calls_[b].count};
-            if (r == bad_input || (many_are_bad && r > 0)) entry.input.nan = 3;
+            const bool is_hit = number_ % 2 == 0 || calls_[b].call == collective::all_gather;
+            if ((r == bad_input && is_hit) || (many_are_bad && r > 0)) entry.input.nan = 3;
             entry.result.digest = 17 + b;
             entry.result.sum_of_squares = calls_[b].operation == reduction::average ? 1 : ranks_;
             entry.result.dot = calls_[b].call == collective::all_reduce ? 1 + 0.001 * normal(random_) : not_a_number();
             layout.entry(to, b) = entry;
             const std::uint32_t begin = static_cast<std::uint32_t>(100 * (calls_.size() * number_ + b) + random_() % 6);
             const auto more = r == ranks_ - 1 ? static_cast<std::uint32_t>(late_of_last) : 0u;
-            layout.times_of(to, b) = {begin + more, static_cast<std::uint32_t>(100 * (calls_.size() * number_ + b) + 60)};
+            const std::uint64_t end = 100 * (calls_.size() * number_ + b) + (number_ % 4 == 0 ? 130 : 60); // calls overlap
+            layout.times_of(to, b) = {begin + more, static_cast<std::uint32_t>(end)};
         }
     }
 
