@@ -130,19 +130,12 @@ for folder, number in sorted(lines.items()):
 
 # Where nothing has defined COLLPROBE_ABI, that is the name of another namespace. What a header includes without a guard
 # is a piece of that header.
-reached = {}
-
-
-def reaches_config(path):
-    if path not in reached:
-        reached[path] = path == "core/config.hpp"
-        reached[path] = reached[path] or any(reaches_config(each) for each in includes.get(path, ()))
-    return reached[path]
-
-
+reached = {"core/config.hpp"}
+while more := {path for path, targets in includes.items() if path not in reached and targets & reached}:
+    reached |= more
 for path in includes:
     text = (root / path).read_text()
-    if "COLLPROBE_ABI" in text and "#pragma once" in text and not reaches_config(path):
+    if "COLLPROBE_ABI" in text and "#pragma once" in text and path not in reached:
         findings.append(f"{path}: nothing that it includes defines COLLPROBE_ABI")
 
 # Every public header of a folder with an umbrella is in it; vendors' folders have umbrellas of their own.
