@@ -139,7 +139,7 @@ private:
         double loss = 2 + 0.1 * normal(random_) + (r == ranks_ - 1 ? loss_of_last : 0);
         if (r == bad_loss) loss = not_a_number();
         *reinterpret_cast<step_header*>(to) = {number_, loss, r == no_data ? 0.0 : 1 + 0.1 * normal(random_), not_given(),
-            r == 0 ? lost : 0, static_cast<std::uint32_t>(number_ + 1)};
+            static_cast<std::uint16_t>(r == 0 ? lost : 0), 0, static_cast<std::uint32_t>(number_ + 1)};
         for (std::size_t b = 0; b < calls_.size(); ++b) {
             layout.place(to, b) = calls_[b].place;
             call_entry entry{};
