@@ -1113,6 +1113,8 @@ std::vector<std::string> lines_of_steps(const probe_options& options, int room, 
             if (world.rank() != 0) continue;
             CHECK(record.lateness.calls == static_cast<int>(of_step));
             record.lateness = {}; // differs from run to run
+            record.lateness_by_rank.clear();
+            record.evidence_by_rank.clear();
             for (call_record& call : record.calls) {
                 call.lateness = {};
                 call.intervals.clear();
