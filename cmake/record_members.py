@@ -16,7 +16,7 @@ root = pathlib.Path(sys.argv[1])
 readme = root / "report/README.md"
 MARKS = ("<!-- cmake/record_members.py --write -->\n", "<!-- end of members -->\n")
 NO_MEMBERS = {("statistics", "padding")}
-UNITS = {"positive": "", "index": "element", "bits": "bits", "sizes": "elements", "columns": "by rank", "rows": "by rank", "us": "µs",
+UNITS = {"none": "", "positive": "", "index": "element", "bits": "bits", "sizes": "elements", "columns": "by rank", "rows": "by rank", "us": "µs",
          "db": "dB", "gbs": "GB/s"}
 
 

@@ -276,6 +276,40 @@ TEST_CASE("with all_ranks each rank has its own numbers")
     CHECK(count_of_series(text) == 24 + 2 + 8 * 8 - 1); // the writer's, and its alarms by check
 }
 
+TEST_CASE("of very many ranks those have all numbers that an alarm names, up to a limit, and the others their alarms")
+{
+    constexpr int many = 16384, most = prometheus_metrics::most_ranks;
+    for (const int ranks : {most, many}) {
+        run_record run = plain_run();
+        run.ranks = ranks;
+        prometheus_metrics metrics(run, {.all_ranks = true});
+        step_record record = sample_run::step(0);
+        record.ranks = ranks;
+        record.losses.assign(std::size_t(ranks), 2);
+        record.gradient_norms = record.cosine.leave_one_out = record.losses;
+        record.lateness_by_rank.assign(std::size_t(ranks), {.behind = 1});
+        record.evidence_by_rank.resize(std::size_t(ranks));
+        metrics.add(record);
+        const std::size_t before = count_of_series(text_of(metrics, run));
+        const auto has = [&](const std::string& name, int rank) {
+            return text_of(metrics, run).find("collprobe_" + name + "{job=\"a\",comm=\"world\",rank=\""
+                + std::to_string(rank) + '"') != std::string::npos;
+        };
+        const bool has_all = ranks == most;
+        CHECK(before / std::size_t(ranks) == (has_all ? 8 : 1));
+        CHECK(has("loss", ranks - 7) == has_all);
+        CHECK(has("alarms_naming_rank_total", ranks - 7)); // from 0 on, or the rule on its increase misses the first
+        metrics.add({.ranks = {ranks - 7}, .what = finding_kind::late});
+        CHECK(has("loss", ranks - 7));
+        CHECK(has("nonfinite_elements_total", ranks - 7));
+        CHECK(count_of_series(text_of(metrics, run)) - before == (has_all ? 1 : 8)); // and the check's
+        finding of_all{.what = finding_kind::late};
+        for (int rank = 0; rank < ranks; ++rank) of_all.ranks.push_back(rank);
+        metrics.add(of_all);
+        CHECK(count_of_series(text_of(metrics, run)) == before + 1 + std::size_t(has_all ? 0 : 7 * most));
+    }
+}
+
 TEST_CASE("a gauge stays while steps do not measure it and goes when it is undefined")
 {
     prometheus_metrics metrics(plain_run());

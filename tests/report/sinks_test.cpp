@@ -3,6 +3,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdint>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 
 #include <doctest/doctest.h>
 
+#include <collprobe/detail/record_queue.hpp>
 #include <collprobe/detail/thread.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/report/sinks.hpp>
@@ -286,6 +288,35 @@ TEST_CASE("after the first records a put allocates nothing")
     for (int i = 0; i < 8; ++i) round();
     CHECK(allocations.load() == before);
     CHECK(out.dropped() == 0);
+}
+
+TEST_CASE("as many records have memory as have waited together, not all that there is room for")
+{
+    struct : report::sink {
+        std::string target() const override { return ""; }
+        void on_step(const step_record& record, const record_context&) override { lists.insert(record.losses.data()); }
+        std::set<const double*> lists;
+    } seen;
+    report::record_writer out({}, {&seen}, {.room = 64});
+    step_record record;
+    record.losses.resize(1000);
+    for (int step = 0; step < 100; ++step) {
+        out.put(record);
+        out.flush();
+    }
+    CHECK(seen.lists.size() <= 2);
+
+    detail::record_queue<std::vector<double>> unread(64);
+    std::vector<double> read;
+    seen.lists.clear();
+    for (int step = 0; step < 100; ++step) {
+        unread.next().assign(1000, step);
+        unread.push();
+        REQUIRE(unread.pop(read));
+        CHECK(read[999] == step);
+        seen.lists.insert(read.data());
+    }
+    CHECK(seen.lists.size() <= 2);
 }
 
 TEST_CASE("the facts of the process and of the communicator are in the run")

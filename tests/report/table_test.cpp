@@ -117,6 +117,25 @@ TEST_CASE("a step shows every rank and says what the checks found")
     CHECK(contains(short_text, "not looked at: 3 of 5 calls"));
 }
 
+TEST_CASE("of many ranks the extremes have rows, and those of a finding unless it names more than 32")
+{
+    step_record record;
+    record.ranks = 16384;
+    record.losses.assign(16384, 2);
+    record.loss.minimum_rank = 7;
+    record.loss.maximum_rank = 11;
+    record.findings = {{.ranks = {500}, .what = finding_kind::loss}, {.what = finding_kind::non_finite}};
+    for (int rank = 1000; rank < 1033; ++rank) record.findings[1].ranks.push_back(rank);
+    const auto has_row = [&record](int rank) {
+        return contains(report::step_table(record), '\n' + std::to_string(rank) + "  ");
+    };
+    CHECK((has_row(7) && has_row(11) && has_row(500)));
+    CHECK((!has_row(0) && !has_row(1000) && !has_row(1032)));
+    CHECK(contains(report::step_table(record), "and 23 others"));
+    record.findings[1].ranks.pop_back();
+    CHECK((has_row(1000) && has_row(1031) && !has_row(1032)));
+}
+
 TEST_CASE("a call is told by its name, or by the line that made it")
 {
     finding found{.ranks = {2}, .call = 9, .what = finding_kind::stale};

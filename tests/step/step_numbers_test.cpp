@@ -123,6 +123,24 @@ TEST_CASE("a loss that jumps by two fifths is named though ranks differ by a ten
     CHECK(wrong <= 1);
 }
 
+TEST_CASE("losses near zero, of one squared number a rank, are healthy however small, and one far above all is named")
+{
+    int wrong = 0;
+    int named = 0;
+    for (int trial = 0; trial < 6; ++trial) {
+        const auto records = run(8, 401, [&](int rank, int step) {
+            std::mt19937_64 own(std::uint64_t(1 + rank) * 1'000'003 + std::uint64_t(1000 * trial + step));
+            const double error = std::normal_distribution<double>()(own);
+            return rank_step{rank == 5 && step == 400 ? 1e5 : error * error, {}};
+        });
+        for (const step_record& record : records)
+            if (record.step != 400) wrong += record.findings.empty() ? 0 : 1;
+        named += count(records[400], finding_kind::loss, 5);
+    }
+    CHECK(wrong == 0);
+    CHECK(named == 6);
+}
+
 TEST_CASE("losses of any sign are compared as they are, from the first negative one on")
 {
     const auto records = run(8, 200, [](int rank, int step) {

@@ -12,7 +12,7 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Records that have not been read yet. A record that is added to a full queue replaces the oldest one. Records are
-/// swapped in and out, so that their memory is used again.
+/// swapped in and out, so that their memory is used again: by as many as have ever waited together, and one more.
 template <class Record>
 class record_queue {
 public:
@@ -41,8 +41,7 @@ public:
 private:
     void remove_first() noexcept
     {
-        first_ = (first_ + 1) % records_.size();
-        --size_;
+        first_ = --size_ == 0 ? 0 : (first_ + 1) % records_.size();
     }
 
     std::vector<Record> records_; ///< the kept records, and the next one

@@ -66,6 +66,9 @@ COLLPROBE_COLD_INLINE double tail_chance(double quantile, int count, double shap
 
 } // namespace detail
 
+/// Where a number far beyond all of a run is named: above if its variance is finite, below if that of its inverse is.
+enum class beyond_all : std::uint8_t { none, above, both };
+
 /// A rank that is unlike the others, or the fact that ranks are. All lengths are on the scale of the numbers.
 struct outlier {
     int rank = -1; ///< -1: one of two ranks, or more ranks than are named (a quarter, one at least, ten at most)
@@ -146,10 +149,9 @@ public:
     void begin_step(std::uint64_t step) noexcept { step_ = step; }
     /// Adds the step's values of one series: `values[r]` belongs to rank r, on its scale. A rank without a finite value
     /// is left out, and nothing is judged with fewer than 3 (of two ranks 2) left. `call`: for the verdict to repeat.
-    /// `has_variance`: what the values are logarithms of has one. Precondition: number and series are there; one value
-    /// for each rank.
+    /// `beyond`: of what the values are logarithms of. Precondition: number and series are there; one value a rank.
     void add(std::size_t number, std::size_t series, view<const double> values, int call = -1,
-        bool has_variance = true);
+        beyond_all beyond = beyond_all::both);
     /// Judges what has been added of a number in this step. Valid until the next call.
     view<const outlier> judge(std::size_t number);
 
@@ -263,7 +265,7 @@ private:
 };
 
 inline void outlier_detector::add(
-    std::size_t number, std::size_t series, view<const double> values, int call, bool has_variance)
+    std::size_t number, std::size_t series, view<const double> values, int call, beyond_all sides)
 {
     series_state& of = series_[series];
     number_state& of_number = numbers_[number];
@@ -285,15 +287,16 @@ inline void outlier_detector::add(
     const double excess = std::max((of.exceeded * of.excess + 8 * usual) / (of.exceeded + 8), least);
     const bool is_settled = of.steps >= detail::steps_to_settle;
     const double to_name = is_settled ? 2 * usual + of_number.limit * excess : 1e300;
-    const double margin = is_settled && has_variance ? margin_after(of.steps, of_number) : 1e300;
+    const double margin = is_settled && sides != beyond_all::none ? margin_after(of.steps, of_number) : 1e300;
     const double weight = 1.0 / static_cast<double>(++of.steps < detail::habit_steps ? of.steps : detail::habit_steps);
     for (std::size_t r = 0; r < n; ++r) {
         distances_[r] = is_finite(values[r])
             ? without_habit_[r] - detail::median_without(without_habit_[r], middle, finite) : detail::not_a_number();
     }
-    const auto beyond_all = [&, this, smallest = of.smallest, largest = of.largest](std::size_t r) { // and the others
+    const double lowest = sides == beyond_all::both ? of.smallest : -1e300;
+    const auto beyond_run = [&, this, largest = of.largest](std::size_t r) { // and the others
         const auto past = [&, this](std::size_t i) {
-            return distances_[i] > 0 ? values[i] - largest : smallest - values[i];
+            return distances_[i] > 0 ? values[i] - largest : lowest - values[i];
         };
         return std::min(detail::absolute(distances_[r]), is_pair ? std::max(past(0), past(1)) : past(r));
     };
@@ -301,7 +304,7 @@ inline void outlier_detector::add(
         return std::max(margin, of_number.beyond[distances_[r] > 0]);
     };
     const auto is_out = [&, this](std::size_t r) {
-        return detail::absolute(distances_[r]) > to_name || beyond_all(r) > beyond_limit(r);
+        return detail::absolute(distances_[r]) > to_name || beyond_run(r) > beyond_limit(r);
     };
 
     double sum = 0, excesses = 0;
@@ -311,8 +314,7 @@ inline void outlier_detector::add(
     for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
         if (!is_finite(values[r])) continue;
         const double length = detail::absolute(distances_[r]);
-        const double past = beyond_all(r);
-        const double beyond = past - beyond_limit(r);
+        const double past = beyond_run(r), beyond = past - beyond_limit(r);
         if (is_out(r)) {
             sum += length > to_name ? to_name : usual;
             if (named == n || static_cast<std::int32_t>(r) == of.named) named = r;
@@ -370,8 +372,7 @@ inline void outlier_detector::add(
 inline view<const outlier> outlier_detector::judge(std::size_t number)
 {
     number_state& of = numbers_[number];
-    if (of.added > of.series) of.series = of.added;
-    of.added = 0;
+    of.series = std::max(of.series, std::exchange(of.added, 0u));
     if (!(of.compared > 0)) return {};
     std::size_t found = 0;
     ++of.steps;
@@ -397,8 +398,7 @@ inline view<const outlier> outlier_detector::judge(std::size_t number)
             const double seen = is_out ? 2 * one.usual + of.seen * one.excess : one.seen;
             const bool is_new_level = one.level_since != 0;
             found_[found] = {static_cast<int>(r), one.call, one.distance, one.expected,
-                is_out ? 2 * one.usual + limit * one.excess
-                       : detail::absolute(one.distance) - one.beyond,
+                is_out ? 2 * one.usual + limit * one.excess : detail::absolute(one.distance) - one.beyond,
                 seen > 0 ? seen : 0, is_beyond ? rate : stated_,
                 is_out ? static_cast<std::uint32_t>(filled(of)) : one.steps, is_new_level,
                 is_new_level ? one.level_since - 1 : 0};

@@ -137,7 +137,7 @@ COLLPROBE_COLD_INLINE void write_site(json_writer& json, const call_site& site)
 /// Numbers are as short as they can be and read as the same double. JSON has only finite numbers, so an undefined
 /// number is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or
 /// index that does not exist is null. Digests are strings ("0x1f"). Text is UTF-8: what is none becomes U+FFFD, and
-/// quotes, control characters and "<" are escaped. Cost: one string of about 400 bytes, 300 a call and 60 a rank.
+/// quotes, control characters and "<" are escaped. Cost: one string of about 400 bytes, 300 a call and 320 a rank.
 std::string json_line(const line_head& head, const step_record& record);
 
 /// The beginning of a run as a JSON line: `kind` is "run", the members are those of `run_record`.

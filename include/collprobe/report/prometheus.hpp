@@ -34,10 +34,11 @@ struct prometheus_options {
 /// files of all ranks can lie in one folder; two communicators of one process need different names.
 /// A counter begins with 0, and counts what the records tell. A gauge has the number of the last step that measured it:
 /// without statistics in a step it stays. A number that is undefined has no sample; NaN is never written.
-/// Cost: up to `most_series` series, whatever happens in the run; with `all_ranks` 8 of these for each rank.
+/// Cost: up to `most_series` series, whatever happens in the run; with `all_ranks` 8 of these for each rank. Of more
+/// than `most_ranks` ranks each has `alarms_naming_rank`; the other 7 have those that an alarm names, up to as many.
 class prometheus_metrics {
 public:
-    static constexpr int most_series = 40;
+    static constexpr int most_series = 40, most_ranks = 1024;
 
     explicit prometheus_metrics(const run_record& run = {}, const prometheus_options& options = {});
 
@@ -52,22 +53,18 @@ public:
 private:
     struct rank_counts {
         std::string labels;
+        bool is_shown = true; ///< with more than its alarms
         std::uint64_t nan = 0;
         std::uint64_t infinite = 0;
         std::uint64_t alarms = 0;
     };
 
-    COLLPROBE_COLD_INLINE std::string labels_of(int rank) const
-    {
-        return before_rank_ + std::to_string(rank) + behind_rank_;
-    }
+    std::string labels_of(int rank) const { return before_rank_ + std::to_string(rank) + behind_rank_; }
 
     COLLPROBE_COLD_INLINE void watch(int ranks)
     {
-        while (static_cast<int>(ranks_.size()) < ranks) {
-            std::string labels = labels_of(static_cast<int>(ranks_.size()));
-            ranks_.emplace_back().labels = std::move(labels);
-        }
+        while (static_cast<int>(ranks_.size()) < ranks)
+            ranks_.push_back({labels_of(static_cast<int>(ranks_.size())), ranks <= most_ranks});
     }
 
     void add_call(const call_record& call, double& residual);
@@ -80,6 +77,7 @@ private:
     std::string labels_; ///< of what all ranks have in common
     int first_rank_ = 0; ///< in the communicator: that of `ranks_[0]`
     std::vector<rank_counts> ranks_;
+    int named_ = 0; ///< ranks beyond `most_ranks` that an alarm has named
 
     bool ended_ = false;
     bool knows_inputs_ = false; ///< of each rank: a summary tells only what all ranks sent
@@ -285,7 +283,9 @@ COLLPROBE_COLD_INLINE void prometheus_metrics::add(const finding& raised)
     found_.add(raised);
     for (const int named : raised.ranks) {
         const int i = named - first_rank_;
-        if (i >= 0 && i < static_cast<int>(ranks_.size())) ++ranks_[static_cast<std::size_t>(i)].alarms;
+        if (i < 0 || i >= static_cast<int>(ranks_.size())) continue;
+        rank_counts& of = ranks_[static_cast<std::size_t>(i)];
+        if (++of.alarms == 1 && !of.is_shown) of.is_shown = named_++ < most_ranks;
     }
     if (raised.call >= 0 && raised.call < most_calls) {
         const auto call = static_cast<std::size_t>(raised.call);
@@ -337,7 +337,7 @@ COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context&
     counter("all_ranks_nonfinite_elements", nonfinite_, "NaN and infinite elements that all ranks sent.");
     families.counter("nonfinite_elements", "NaN or infinite elements that this rank sent.");
     for (const rank_counts& each : ranks_) {
-        if (!knows_inputs_) break;
+        if (!knows_inputs_ || !each.is_shown) continue;
         families.sample(each.labels, each.nan, ",kind=\"nan\"").sample(each.labels, each.infinite, ",kind=\"inf\"");
     }
     counter("result_mismatch", result_mismatches_, "Calls whose result differs between ranks.");
@@ -366,7 +366,7 @@ COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context&
     const auto of_ranks = [&](const char* family, const auto& values, const auto& number, const char* help) {
         families.gauge(family, help);
         for (std::size_t i = 0, rank = static_cast<std::size_t>(first_rank_); i < ranks_.size(); ++i, ++rank)
-            if (rank < values.size()) families.sample(ranks_[i].labels, number(values[rank]));
+            if (rank < values.size() && ranks_[i].is_shown) families.sample(ranks_[i].labels, number(values[rank]));
     };
     const auto itself = [](double value) { return value; };
     const auto behind = [](const rank_lateness& of) { return is_nan(of.behind) ? of.behind : of.behind * 1e-9; };

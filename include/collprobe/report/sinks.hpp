@@ -129,8 +129,7 @@ private:
         const std::lock_guard lock(mutex_);
         if (size_ == 0) return false;
         std::swap(out, ring_[first_]);
-        first_ = (first_ + 1) % ring_.size();
-        --size_;
+        first_ = --size_ == 0 ? 0 : (first_ + 1) % ring_.size(); // the first ones have memory
         return true;
     }
 

@@ -50,8 +50,8 @@ std::string describe(int call, const call_site& site, const call_weights& of);
 std::string coverage(const step_record& record);
 
 /// One step by rank (loss, gradient norm, leave-one-out cosine; the pooled cosine where only that is known; of more
-/// than 32 ranks those with a finding, and the extremes), then its `coverage`, lines about the weights of averages, a
-/// line about the last rank if it stands out, one per rank that is late, and one per finding.
+/// than 32 ranks the extremes, and those of findings with at most 32), then its `coverage`, lines about the weights of
+/// averages, a line about the last rank if it stands out, one per rank that is late, and one per finding.
 std::string step_table(const step_record& record);
 
 /// What each rank sent in a call of a step: norm, mean, deviation, largest magnitude, zeros, NaN, infinities of either

@@ -358,8 +358,8 @@ public:
     /// evidence is gathered.
     std::vector<std::uint64_t> evidence_state() const { return judged_.judge.evidence_state(); }
     /// Goes on from a saved state, on every rank the same, after the last step was polled (`pending_steps` is 0).
-    /// \throws error `invalid_argument` for words that are no such state, or one of other ranks or groups, or if no
-    ///   evidence is gathered; then nothing changes.
+    /// \throws error `invalid_argument` for words that are no such state, or one of other ranks, groups or versions, or
+    ///   if no evidence is gathered; then nothing changes.
     void restore_evidence(view<const std::uint64_t> state, call_site where = call_site::current())
     {
         caller(comm_, "restore_evidence", where).require(judged_.judge.has_evidence(), "no evidence is gathered");

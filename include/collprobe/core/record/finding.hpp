@@ -36,7 +36,7 @@ struct rank_evidence {
     /// elements) or `late`.
     finding_kind metric = finding_kind::loss;
     int call = -1; ///< index of the call in the step; -1: the whole step
-    rank_side side = rank_side::largest;
+    rank_side side = rank_side::largest; ///< where the rank's number lies among those of the ranks
     /// 1 : `odds` against chance. In a run of any length, alike ranks reach such odds with a probability of at most
     /// 1 / `odds`. 0: nothing is known.
     double odds = 0;
@@ -95,7 +95,7 @@ struct finding {
     /// rank with the result, if ranks hold different ones; `value_differs`: the lowest one that is right; else -1.
     int other_rank = -1;
     int call = -1; ///< index of the call in the step, -1 for the whole step
-    finding_kind what = finding_kind::non_finite;
+    finding_kind what = finding_kind::non_finite; ///< its kind
     double statistic = 0; ///< the measured value: a distance, or a count for exact checks
     double threshold = 0; ///< the limit of the statistic; 0 where equal bits are asked for
     std::uint64_t index = no_index; ///< first bad element, if known
@@ -117,9 +117,9 @@ struct finding {
     /// Of `call_missing` and `other_call`. The name of its site is what an `of_part` says the statistic is: "elements
     /// beyond the clip".
     call_form other = {};
-    std::uint64_t step = 0;
-    damage where = damage::unknown;
-    advice action = advice::none;
+    std::uint64_t step = 0; ///< the number of its step
+    damage where = damage::unknown; ///< the place of the damage, as far as it is known
+    advice action = advice::none; ///< what to do first
     int source = -1; ///< of an alarm, for `resync`: a rank that holds the right data
 
     bool is_named() const noexcept { return !ranks.empty(); }

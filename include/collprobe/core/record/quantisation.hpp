@@ -188,8 +188,8 @@ struct call_quantisation {
     bool messages_checked = false; ///< whether messages of codes were compared with what was sent
     std::uint64_t damaged_pairs = 0; ///< of ranks: messages from one came to the other otherwise than they were sent
     int damaged_sender = -1; ///< of the pair with the lowest receiver, and of its the lowest sender
-    int damaged_receiver = -1;
-    std::uint64_t saturated = 0;
+    int damaged_receiver = -1; ///< of the same pair
+    std::uint64_t saturated = 0; ///< elements that were clipped
     std::uint64_t nonfinite = 0; ///< elements of the inputs that were not finite
     std::uint64_t nonfinite_results = 0; ///< of one rank: the largest number
 };

@@ -88,7 +88,7 @@ struct call_audit {
     double residual = 0;
     double residual_limit = 0;
     std::uint32_t bins = 0; ///< of the checksum of a floating-point sum: the fewer, the less damage it sees
-    damage where = damage::none;
+    damage where = damage::none; ///< the place of the damage
     std::vector<int> culprits; ///< ranks that hold, or sent, damaged data; empty if none can be named
 
     /// Of an observed result: it is another sum of the inputs than the plain one, or none; no finding by itself.
@@ -157,7 +157,7 @@ struct call_record {
     double headroom = detail::not_a_number();
     /// With `probe_options::order_sample`, of sums and averages: the result at the sampled places.
     std::vector<double> result_sample;
-    call_audit audit;
+    call_audit audit; ///< with the part `audit`
     call_quantisation quantisation; ///< with the part `quantisation_probe`
     call_weights weights; ///< of sums and averages, with the part `weight_probe`
     /// Who came last, if `probe_options::times`. Nothing is known of integers, broadcasts and empty calls. In `summary`
@@ -213,9 +213,9 @@ struct step_record {
     std::uint64_t step = 0; ///< the number that the caller gave it
     /// The calls of all steps before: call i of this step has the sequence number `first_call` + i, on every rank.
     std::uint64_t first_call = 0;
-    int ranks = 0;
-    report_mode mode = report_mode::gather;
-    spread loss;
+    int ranks = 0; ///< of the communicator
+    report_mode mode = report_mode::gather; ///< of the exchange
+    spread loss; ///< over the ranks
     /// Each rank weighted by its tokens; equals `loss` if the weights are equal. A rank without a finite weight above 0
     /// has no part in mean and deviation; the extremes and `finite` are those of `loss`, unless there is no weight at
     /// all.
@@ -227,7 +227,7 @@ struct step_record {
     /// The ranks without a gradient, ascending; empty where all ranks have none, and without totals. Such a rank's
     /// numbers are compared with no other's. `finding_kind::zeros` is told where it lasts and the rank has not told it.
     std::vector<rank_with_zeros> zero_ranks;
-    std::vector<call_record> calls;
+    std::vector<call_record> calls; ///< in their order
     std::vector<expectation_record> expectations; ///< buffers, then numbers, each in the order of their calls
     /// The L2 norm of the results of all calls that sum or average gradients, together. NaN by bits if it is not known.
     double result_norm = detail::not_a_number();

@@ -195,11 +195,11 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         const auto cell = [](const std::vector<double>& values, std::size_t rank) {
             return rank < values.size() ? short_number(values[rank]) : std::string("-");
         };
-        const auto is_shown = [&record](int rank) { // of many ranks those that are named, and the extremes
+        const auto is_shown = [&record](int rank) { // of many ranks the few that are named, and the extremes
             bool shown = record.ranks <= 32;
             for (const spread& of : {record.loss, record.gradient_norm})
                 shown = shown || rank == of.minimum_rank || rank == of.maximum_rank;
-            for (const finding& each : record.findings) shown = shown || each.names(rank);
+            for (const finding& each : record.findings) shown = shown || (each.ranks.size() <= 32 && each.names(rank));
             return shown;
         };
         for (std::size_t rank = 0; rank < static_cast<std::size_t>(record.ranks); ++rank) {

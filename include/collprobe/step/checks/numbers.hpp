@@ -24,10 +24,7 @@ inline constexpr double never_late = 0x1p52;
 class arrivals_measure {
 public:
     arrivals_measure(int ranks, double floor_ns)
-        : watch_(ranks, floor_ns),
-          in_call_(at_rank(ranks)),
-          before_(at_rank(ranks)),
-          left_(at_rank(ranks))
+        : watch_(ranks, floor_ns), in_call_(at_rank(ranks)), before_(at_rank(ranks)), left_(at_rank(ranks))
     {
     }
 
@@ -195,12 +192,14 @@ private:
         const judged_step& step, judged_number number, finding_kind what, const Numbers& numbers, const Scale& scaled)
     {
         const bool is_lateness = number == number_of_lateness;
-        const bool has_variance = !is_lateness && (number != number_of_loss || losses_are_positive_);
+        // A squared error of one number is now and then a thousand times smaller than any before: nothing is wrong.
+        const beyond_all beyond = number == number_of_loss && losses_are_positive_ ? beyond_all::above
+            : number == number_of_loss || is_lateness ? beyond_all::none : beyond_all::both;
         for (std::size_t r = 0; r < values_.size(); ++r) {
             const double value = scaled(numbers[r]);
             values_[r] = step.marks.left_out[r] && !is_lateness ? not_a_number() : value;
         }
-        detector_.add(number, is_lateness ? series_of_lateness : number, values_, -1, has_variance);
+        detector_.add(number, is_lateness ? series_of_lateness : number, values_, -1, beyond);
         name_outliers(number, what, step.out);
     }
     COLLPROBE_COLD_INLINE void name_outliers(judged_number number, finding_kind what, step_record& out)
