@@ -21,7 +21,7 @@ except ImportError:
     sys.exit(77)
 
 FOLDER, SOURCE = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-RANKS, STEPS, FINDINGS, LIMIT = 8, 10, 23, 40
+RANKS, STEPS, FINDINGS, LIMIT = 8, 10, 24, 40
 COMMON = {"job", "comm", "rank", "node"}
 KIND = {"_total": "counter"}
 
