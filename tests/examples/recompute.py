@@ -50,7 +50,7 @@ def spread(values):
     squares = math.fsum((value - mean) ** 2 for value in values)
     deviation = math.sqrt(squares / n)
     return {"mean": mean, "std": deviation, "std_sample": math.sqrt(squares / (n - 1)),
-            "range": max(values) - min(values), "cv": deviation / abs(mean),
+            "range": max(values) - min(values), "cv": deviation / abs(mean), "finite": n,
             "min": min(values), "min_rank": values.index(min(values)), "max": max(values), "max_rank": values.index(max(values))}
 
 
