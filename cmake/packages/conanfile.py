@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""Conan 2: the headers. conan create cmake/packages -s compiler.cppstd=20"""
+"""Conan 2: the headers, and the program collprobe. conan create cmake/packages -s compiler.cppstd=20"""
 import os
 import re
 
@@ -28,7 +28,9 @@ class Collprobe(ConanFile):
         self.version = ".".join(re.search(rf"VERSION_{part} (\d+)", text)[1] for part in ("MAJOR", "MINOR", "PATCH"))
 
     def export_sources(self):
-        for pattern in ("CMakeLists.txt", "LICENSE", "cmake/*", "include/*"):
+        program = "examples/programs/collprobe" # looks at runs, and is installed too
+        for pattern in ("CMakeLists.txt", "LICENSE", "cmake/*", "include/*", "examples/programs/launcher.py",
+                        f"{program}/__init__.py", f"{program}/view/*"):
             copy(self, pattern, self._project(), self.export_sources_folder)
 
     def layout(self):
@@ -57,5 +59,5 @@ class Collprobe(ConanFile):
         # The project's own package configuration, which has the components nccl and mpi.
         self.cpp_info.set_property("cmake_find_mode", "none")
         self.cpp_info.builddirs = ["share/cmake/collprobe"]
-        self.cpp_info.bindirs, self.cpp_info.libdirs = [], []
+        self.cpp_info.bindirs, self.cpp_info.libdirs = ["bin"], []
         self.cpp_info.system_libs = ["pthread"]
