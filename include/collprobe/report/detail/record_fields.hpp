@@ -283,6 +283,10 @@ void write_some(json_writer& json, const std::vector<Item>& all, const char* nam
 
 COLLPROBE_COLD_INLINE bool is_strong(const rank_evidence& of) { return of.unlike || of.odds >= 1; }
 COLLPROBE_COLD_INLINE bool is_weak(const rank_evidence& of) { return !is_strong(of) && !(of == rank_evidence{}); }
+COLLPROBE_COLD_INLINE bool has_samples(const call_record& of) { return of.order.elements + of.order.nonfinite != 0; }
+COLLPROBE_COLD_INLINE bool is_audited(const call_record& of) { return of.audit.checked; }
+COLLPROBE_COLD_INLINE bool is_quantised(const call_record& of) { return of.quantisation.seen; }
+COLLPROBE_COLD_INLINE bool is_in_excess(const call_record& of) { return of.has_excess(); }
 
 /// The last rank; null if it, or what is known of it, is not there.
 COLLPROBE_COLD_INLINE const rank_lateness* last_of(const step_record& of)
@@ -304,9 +308,6 @@ inline field_table fields_of<step_record>()
     using of = step_record;
     constexpr condition has_last = [](const walk& at) { return at.as<of>().lateness.last >= 0; };
     constexpr condition has_last_rank = [](const walk& at) { return last_of(at.as<of>()) != nullptr; };
-    constexpr auto is_sampled = [](const call_record& call) { return call.order.elements + call.order.nonfinite != 0; };
-    static constexpr auto is_quantised = [](const call_record& call) { return call.quantisation.seen; };
-    static constexpr auto has_excess = [](const call_record& call) { return call.has_excess(); };
     static const field all[] = {member("step", &of::step), member("ranks", &of::ranks), rare("mode", &of::mode),
         rare("first_call", &of::first_call, unit::calls), member("false_alarms_per_step", &of::false_alarms_per_step),
         member("loss", &of::loss),
@@ -325,15 +326,14 @@ inline field_table fields_of<step_record>()
         member("noise_scale", {&of::cosine, &direction::noise_scale}), rare("calls", &of::calls),
         rare("result_norm", &of::result_norm), rare("expectations", &of::expectations),
         /// The samples of all calls together.
-        follows("order", has_any<&of::calls, is_sampled>,
+        follows("order", has_any<&of::calls, has_samples>,
             [](json_writer& json, const walk& at) { json.open('{').members(at.as<of>().order()).close('}'); }),
         /// How many calls were audited, and of these the checked sums: {calls, sums}.
-        follows("audit", has_any<&of::calls, [](const call_record& call) { return call.audit.checked; }>,
+        follows("audit", has_any<&of::calls, is_audited>,
             [](json_writer& json, const walk& at) {
-                std::uint64_t audited = 0;
-                std::uint64_t sums = 0;
+                std::uint64_t audited = 0, sums = 0;
                 for (const call_record& call : at.as<of>().calls) {
-                    audited += call.audit.checked ? 1 : 0;
+                    audited += is_audited(call) ? 1 : 0;
                     sums += call.audit.checked && call.audit.sum_checked ? 1 : 0;
                 }
                 json.open('{').key("calls").integer(audited).key("sums").integer(sums).close('}');
@@ -391,9 +391,9 @@ inline field_table fields_of<step_record>()
             }),
         rare("forgot", &of::forgot), rare("missing_calls", &of::missing_calls),
         /// The calls whose result is longer than their inputs allow: [{bucket, excess}].
-        follows("excess", has_any<&of::calls, has_excess>,
+        follows("excess", has_any<&of::calls, is_in_excess>,
             [](json_writer& json, const walk& at) {
-                write_some(json, at.as<of>().calls, "bucket", has_excess,
+                write_some(json, at.as<of>().calls, "bucket", is_in_excess,
                     [&json](const call_record& each) { json.key("excess").number(each.excess); });
             }),
         /// Calls in which most ranks sent what they had sent last.
