@@ -616,7 +616,7 @@ private:
         const bool is_on_cpu = std::all_of(
             ranks_.begin(), ranks_.end(), [](const writing_rank& each) { return each.begin.device.empty(); });
         judge_.emplace(size(), collprobe::merge_options{.false_alarms_per_step = settings_.false_alarms_per_step,
-            .lateness_floor_ns = is_on_cpu ? 0x1p52 : settings_.lateness_floor_ns});
+            .lateness_floor_ns = is_on_cpu ? collprobe::detail::never_late : settings_.lateness_floor_ns});
         alarms_.emplace(size());
     }
 
