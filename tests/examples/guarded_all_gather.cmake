@@ -22,7 +22,7 @@ foreach(ranks IN ITEMS 1 3 8) # 2410 parameters: slots of 3 and 8 ranks have pad
 endforeach()
 
 # Unguarded is a race on purpose.
-if("${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_RELEASE}" MATCHES "-fsanitize=thread")
+if(COLLPROBE_SANITIZER STREQUAL "thread")
     add_test(NAME guarded_all_gather.unguarded_is_a_data_race COMMAND guarded_all_gather --mode unguarded --steps 20)
     set_tests_properties(guarded_all_gather.unguarded_is_a_data_race PROPERTIES TIMEOUT 300 LABELS trainer
         ENVIRONMENT "${sanitizer_options}" PASS_REGULAR_EXPRESSION "WARNING: ThreadSanitizer: data race")

@@ -29,7 +29,7 @@ if(COLLPROBE_EMULATED)
     set(cases a2_engine_fails a5_groups a9_ends a10_detection a10_clean_run inband inband_settings inband_mixed
         control_file)
     add_dependencies(cuda_tests preload_end_to_end)
-elseif(CMAKE_CXX_FLAGS_RELEASE MATCHES "-fsanitize=")
+elseif(COLLPROBE_SANITIZER)
     set(label threads)
     set(cases a5_groups inband)
 else()

@@ -15,11 +15,10 @@ endif()
 set(FOREIGN_ENVIRONMENT "STAND_IN_NCCL_DEADLINE_S=${deadline_s};${sanitizer_options}")
 
 # In C, with the sanitizers of the C++ that they are linked to.
-set(CMAKE_C_FLAGS_RELEASE ${CMAKE_CXX_FLAGS_RELEASE})
 function(foreign_properties target)
     set_target_properties(${target} PROPERTIES C_STANDARD 11 LINKER_LANGUAGE CXX
         RUNTIME_OUTPUT_DIRECTORY ${FOREIGN_DIR} LIBRARY_OUTPUT_DIRECTORY ${FOREIGN_DIR})
-    target_compile_options(${target} PRIVATE -O2 -Wall -Wextra -Wconversion -Wshadow)
+    target_compile_options(${target} PRIVATE -O2 -Wall -Wextra -Wconversion -Wshadow ${sanitizer_flags})
     target_include_directories(${target} SYSTEM PRIVATE ${COLLPROBE_CUDA_INCLUDE_DIR} ${COLLPROBE_NCCL_INCLUDE_DIR})
     target_link_libraries(${target} PRIVATE $<LINK_ONLY:stand_in_cudart_shared> m ${CMAKE_DL_LIBS})
     # DT_RPATH, as PyTorch has it: it is searched before LD_LIBRARY_PATH.
@@ -80,7 +79,7 @@ add_foreign_test(in_pieces ${FOREIGN_RUN} --ranks 3 --env STAND_IN_NCCL_PIECE_BY
     -- $<TARGET_FILE:foreign_rpath>)
 add_foreign_test(mixed ${FOREIGN_RUN} --ranks 2 -- $<TARGET_FILE:foreign_mixed>)
 # Python is not linked to the sanitizers' runtimes.
-if(NOT CMAKE_CXX_FLAGS_RELEASE MATCHES "-fsanitize=")
+if(NOT COLLPROBE_SANITIZER)
     add_foreign_test(python_by_name ${FOREIGN_RUN} --ranks 3
         --env LD_LIBRARY_PATH=$<TARGET_FILE_DIR:stand_in_nccl_shared>:$<TARGET_FILE_DIR:stand_in_cudart_shared>
         --env CUDART_LIBRARY=$<TARGET_FILE_NAME:stand_in_cudart_shared> -- ${foreign}/by_name.py)
