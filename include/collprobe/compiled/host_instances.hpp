@@ -4,9 +4,22 @@
 // The instances that `collprobe::compiled` holds: what a probed call of floating-point elements asks for, and the
 // exchange of its records. COLLPROBE_INSTANCE is `extern template` or `template`; so no include guard.
 
-#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/local/run.hpp>
 #include <collprobe/device/host/device.hpp>
+#include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/probed.hpp>
+
+COLLPROBE_INSTANCE class std::vector<collprobe::step_record>;
+COLLPROBE_INSTANCE class std::vector<collprobe::call_record>;
+COLLPROBE_INSTANCE class std::vector<collprobe::finding>;
+COLLPROBE_INSTANCE class std::vector<collprobe::missing_call>;
+COLLPROBE_INSTANCE class std::vector<collprobe::rank_with_zeros>;
+COLLPROBE_INSTANCE class std::vector<collprobe::rank_evidence>;
+COLLPROBE_INSTANCE class std::vector<collprobe::rank_lateness>;
+COLLPROBE_INSTANCE class std::vector<collprobe::expectation_record>;
+COLLPROBE_INSTANCE class std::vector<collprobe::call_weights>;
+COLLPROBE_INSTANCE class std::vector<collprobe::call_interval>;
+COLLPROBE_INSTANCE class std::vector<collprobe::statistics>;
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -14,11 +27,16 @@ namespace collprobe::inline COLLPROBE_ABI {
     COLLPROBE_INSTANCE void local::detail::move_all_reduce<T>(const local::detail::group_state&, int); \
     COLLPROBE_INSTANCE void local::detail::move_reduce_scatter<T>(const local::detail::group_state&, int);
 
+#define COLLPROBE_READS_OF(T, reducer) \
+    COLLPROBE_INSTANCE reducer::partial detail::reduce_blocks(const reducer&, std::uint64_t); \
+    COLLPROBE_INSTANCE detail::sketched_reducer<reducer, T>::partial detail::reduce_blocks( \
+        const detail::sketched_reducer<reducer, T>&, std::uint64_t);
+
 #define COLLPROBE_SCANS_OF(T) \
-    COLLPROBE_INSTANCE statistics_reducer<T>::partial detail::reduce_blocks( \
-        const statistics_reducer<T>&, std::uint64_t); \
-    COLLPROBE_INSTANCE detail::result_reducer<T>::partial detail::reduce_blocks( \
-        const detail::result_reducer<T>&, std::uint64_t); \
+    COLLPROBE_READS_OF(T, statistics_reducer<T>) \
+    COLLPROBE_READS_OF(T, detail::result_reducer<T>) \
+    COLLPROBE_INSTANCE detail::digest_reducer<T>::partial detail::reduce_blocks( \
+        const detail::digest_reducer<T>&, std::uint64_t); \
     COLLPROBE_INSTANCE void detail::accumulate_gram<T, local::communicator>(local::communicator&, view<const T>, \
         view<double>, view<unsigned char>, host::stream_ref, call_site);
 
@@ -26,6 +44,9 @@ namespace collprobe::inline COLLPROBE_ABI {
     COLLPROBE_INSTANCE void detail::probe_core<local::communicator>::around<T>( \
         const collective_call&, host::stream_ref, detail::function_ref<void()>);
 
+COLLPROBE_INSTANCE class local::detail::basic_group<local::communicator>;
+COLLPROBE_INSTANCE void local::detail::run_ranks(const local::detail::basic_group<local::communicator>&,
+    collprobe::detail::function_ref<void(int)>, collprobe::detail::function_ref<void(local::communicator&)>);
 COLLPROBE_REDUCTIONS_OF(float)
 COLLPROBE_REDUCTIONS_OF(bfloat16)
 COLLPROBE_REDUCTIONS_OF(float16)
@@ -54,6 +75,7 @@ COLLPROBE_CALLS_OF(double)
 
 #undef COLLPROBE_CALLS_OF
 #undef COLLPROBE_SCANS_OF
+#undef COLLPROBE_READS_OF
 #undef COLLPROBE_REDUCTIONS_OF
 
 } // namespace collprobe

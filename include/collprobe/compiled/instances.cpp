@@ -5,7 +5,18 @@
 #if !defined(COLLPROBE_COMPILED)
 #define COLLPROBE_COMPILED 1
 #endif
+#define COLLPROBE_COMPILED_SOURCE
 
+#include <collprobe/audit/audit.hpp>
+#include <collprobe/audit/merge_ranks.hpp>
+#include <collprobe/audit/weight_probe.hpp>
+#include <collprobe/metrics/average_weights.hpp>
+#include <collprobe/quant/quantisation_probe.hpp>
+#include <collprobe/replica/receipt.hpp>
+#include <collprobe/report/inspection.hpp>
+#include <collprobe/report/json_lines.hpp>
+#include <collprobe/report/prometheus.hpp>
+#include <collprobe/report/sinks.hpp>
 #include <collprobe/step/probed.hpp>
 
 #define COLLPROBE_INSTANCE template

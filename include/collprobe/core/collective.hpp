@@ -141,7 +141,7 @@ inline std::uint64_t agreed_count(const collective_call& call, int size) noexcep
 
 /// The reason why `count` elements of `element_bytes` bytes at `data` cannot be used, to be put after the name of an
 /// argument; empty if there is none.
-inline std::string flaw_of_buffer(const void* data, std::uint64_t count, std::uint64_t element_bytes)
+COLLPROBE_COLD_INLINE std::string flaw_of_buffer(const void* data, std::uint64_t count, std::uint64_t element_bytes)
 {
     if (count == 0) return {};
     if (data == nullptr) return " is null with count " + std::to_string(count);
@@ -179,7 +179,7 @@ COLLPROBE_COLD_INLINE std::string flaw_of_place(
 
 /// The error in the arguments of a collective of `size` ranks, the same for every communicator; empty if there is
 /// none.
-inline std::string flaw_of_arguments(const collective_call& call, int rank, int size)
+COLLPROBE_COLD_INLINE std::string flaw_of_arguments(const collective_call& call, int rank, int size)
 {
     const std::uint64_t bytes = call.element_bytes();
     if (call.operation > reduction::product) {

@@ -63,7 +63,7 @@ struct error_origin {
 /// names call, rank, communicator and the caller's line.
 class error : public std::runtime_error {
 public:
-    COLLPROBE_COLD_INLINE error(
+    error(
         status code, const std::string& message, error_origin origin, std::vector<int> culprits = {})
         : std::runtime_error(describe(code, message, origin)),
           code_(code),

@@ -75,7 +75,7 @@ private:
 class group_state : public collprobe::detail::ref_counted {
 public:
     /// `ancestors[r]` is the number of rank r in the first group, from which this group descends.
-    COLLPROBE_COLD_INLINE group_state(
+    group_state(
         std::string name, std::int64_t timeout_ms, reduction_order combine_in, ref<group_tree> kin,
         std::vector<int> ancestors)
         : meet(static_cast<int>(ancestors.size()), std::move(name), timeout_ms),
