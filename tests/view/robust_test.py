@@ -32,7 +32,7 @@ class RobustTest(ViewTest):
         everything = self.view("members")
         for record in "step_record", "call_record", "finding", "inspection":
             self.assertIn(f"\n{record}\n", "\n" + everything)
-            self.assertIn(f"\n\n{self.view("members", record).strip()}\n", "\n\n" + everything)
+            self.assertIn(f"\n\n{self.view('members', record).strip()}\n", "\n\n" + everything)
         for member, shown in ("sqnr_db", "sqnr_db"), ("late", "lateness.late?"), ("line", "name, line"):
             self.assertIn(f"\n    {shown} ", self.view("members", member))
         self.view("members", "no such member", status=2)
