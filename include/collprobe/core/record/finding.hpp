@@ -13,6 +13,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/finding_kind.hpp>
 #include <collprobe/core/record/statistics.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/detail/names.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -122,6 +123,7 @@ struct finding {
     advice action = advice::none; ///< what to do first
     int source = -1; ///< of an alarm, for `resync`: a rank that holds the right data
 
+    double strength() const noexcept { return detail::absolute(statistic) / (threshold > 0 ? threshold : 1); }
     bool is_named() const noexcept { return !ranks.empty(); }
     int rank() const noexcept { return ranks.empty() ? -1 : ranks.front(); } ///< the lowest; -1: none
     bool names(int of) const noexcept { return std::binary_search(ranks.begin(), ranks.end(), of); }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <collprobe/report/detail/evidence_text.hpp>
 #include <collprobe/report/detail/json_writer.hpp>
 
 /// The tables. What `member` has is always written; `rare`, where it is other than in a new record; `follows` is said
