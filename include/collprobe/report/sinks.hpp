@@ -142,9 +142,6 @@ public:
     const run_record& run() const noexcept { return run_; }
     /// Records that were dropped because `room` others waited.
     std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
-    /// Whether a sink has failed.
-    bool has_failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
-
     /// "'out.prom' is not written any more: cannot write ...: No space left on device", for each sink that has failed.
     COLLPROBE_COLD_INLINE std::vector<std::string> failures() const
     {
@@ -271,7 +268,6 @@ private:
         if (options_.tell) std::fprintf(stderr, "collprobe: %s\n", text.c_str());
         const std::lock_guard lock(mutex_);
         failures_.push_back(text);
-        failed_.store(true, std::memory_order_relaxed);
     }
 
     COLLPROBE_COLD_INLINE void wake() noexcept
@@ -291,7 +287,6 @@ private:
     bool closing_ = false;
     std::vector<std::string> failures_;
 
-    std::atomic<bool> failed_{false};
     std::atomic<std::uint64_t> dropped_{0};
     std::atomic<std::uint32_t> signal_{0}; ///< changes when the thread has something to do
     std::atomic<std::uint32_t> progress_{0}; ///< changes when it has done something
