@@ -39,49 +39,48 @@ COLLPROBE_COLD_INLINE std::string where_in_run(const repeated_finding& of, std::
 
 } // namespace detail
 
-/// Collects the findings and alarms of a run.
+/// The findings and alarms of a run so far.
 /// Cost: memory for each different finding and alarm, at most `most` of each; those beyond are counted.
-class run_findings {
-public:
+struct run_findings {
     static constexpr std::size_t most = 4096;
+
+    int ranks = 0;
+    std::uint64_t steps = 0;
+    std::uint64_t suspicious_steps = 0; ///< in which a check found anything
+    std::uint64_t calls = 0; ///< of all steps, seen or not
+    std::uint64_t unprobed_calls = 0;
+    std::uint64_t unread_calls = 0;
+    std::uint64_t alarm_count = 0; ///< repetitions included
+    std::vector<repeated_finding> findings; ///< by their first step
+    std::vector<repeated_finding> alarms; ///< by their first step
 
     COLLPROBE_COLD_INLINE void add(const step_record& record)
     {
-        ranks_ = record.ranks;
-        ++steps_;
-        suspicious_steps_ += record.findings.empty() ? 0u : 1u;
-        calls_ += record.calls.size() + record.unprobed_calls + record.unread_calls;
-        unprobed_calls_ += record.unprobed_calls;
-        unread_calls_ += record.unread_calls;
+        ranks = record.ranks;
+        ++steps;
+        suspicious_steps += record.findings.empty() ? 0u : 1u;
+        calls += record.calls.size() + record.unprobed_calls + record.unread_calls;
+        unprobed_calls += record.unprobed_calls;
+        unread_calls += record.unread_calls;
         for (finding each : record.findings) {
             each.step = record.step;
-            add_to(findings_, each, false);
+            add_to(findings, each, false);
         }
     }
     /// Precondition: its step was added before.
     COLLPROBE_COLD_INLINE void add(const finding& raised)
     {
-        ++alarm_count_;
-        add_to(alarms_, raised, true);
+        ++alarm_count;
+        add_to(alarms, raised, true);
     }
-
-    int ranks() const noexcept { return ranks_; }
-    std::uint64_t steps() const noexcept { return steps_; }
-    std::uint64_t suspicious_steps() const noexcept { return suspicious_steps_; } ///< in which any rank is named
-    std::uint64_t calls() const noexcept { return calls_; } ///< of all steps, seen or not
-    std::uint64_t unprobed_calls() const noexcept { return unprobed_calls_; }
-    std::uint64_t unread_calls() const noexcept { return unread_calls_; }
-    std::uint64_t alarm_count() const noexcept { return alarm_count_; } ///< repetitions included
-    const std::vector<repeated_finding>& findings() const noexcept { return findings_; } ///< by their first step
-    const std::vector<repeated_finding>& alarms() const noexcept { return alarms_; } ///< by their first step
 
     /// The run in one sentence: the gravest alarm with its advice; without alarms what the checks named; else that
     /// nothing was found, and among how many calls. Every report says it in the same words.
     COLLPROBE_COLD_INLINE std::string verdict() const
     {
-        if (steps_ == 0) return "No step was recorded.";
-        const bool are_alarms = !alarms_.empty();
-        const std::vector<repeated_finding>& all = are_alarms ? alarms_ : findings_;
+        if (steps == 0) return "No step was recorded.";
+        const bool are_alarms = !alarms.empty();
+        const std::vector<repeated_finding>& all = are_alarms ? alarms : findings;
         if (!all.empty()) {
             const auto gravity = [are_alarms](const finding& of) {
                 return are_alarms ? static_cast<int>(of.action) : of.exact ? 1 : 0;
@@ -95,7 +94,7 @@ public:
             std::string text = found.what == finding_kind::call_missing
                 ? detail::evidence_text(found)
                 : detail::subject(found.what, found.ranks) + ' ' + facts_of(found.what).sentence.of(found.is_named())
-                    + detail::where_in_run(*gravest, steps_);
+                    + detail::where_in_run(*gravest, steps);
             text[0] = static_cast<char>(text[0] - 'a' + 'A');
             if (are_alarms) text += ": " + detail::advise(found);
             text += '.';
@@ -114,10 +113,10 @@ public:
                 text += " " + detail::counted(others, are_alarms ? "other alarm" : "other finding") + " in the run.";
             return text;
         }
-        std::string text = "Nothing was found in " + detail::counted(steps_, "step") + " of "
-            + detail::counted(static_cast<std::uint64_t>(ranks_), "rank");
-        if (const std::uint64_t missed = unprobed_calls_ + unread_calls_; missed != 0) {
-            text += "; " + std::to_string(missed) + " of " + detail::counted(calls_, "call") + " were not looked at";
+        std::string text = "Nothing was found in " + detail::counted(steps, "step") + " of "
+            + detail::counted(static_cast<std::uint64_t>(ranks), "rank");
+        if (const std::uint64_t missed = unprobed_calls + unread_calls; missed != 0) {
+            text += "; " + std::to_string(missed) + " of " + detail::counted(calls, "call") + " were not looked at";
         }
         return text + '.';
     }
@@ -140,16 +139,6 @@ private:
         }
         if (all.size() < most) all.push_back({next, next.step, next.step, 1});
     }
-
-    int ranks_ = 0;
-    std::uint64_t steps_ = 0;
-    std::uint64_t suspicious_steps_ = 0;
-    std::uint64_t calls_ = 0;
-    std::uint64_t unprobed_calls_ = 0;
-    std::uint64_t unread_calls_ = 0;
-    std::uint64_t alarm_count_ = 0;
-    std::vector<repeated_finding> findings_;
-    std::vector<repeated_finding> alarms_;
 };
 
 } // namespace collprobe::report

@@ -86,8 +86,8 @@ COLLPROBE_COLD_INLINE std::string json_line(const run_record& run)
 COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const run_findings& found)
 {
     return detail::line_of("end", head, [&](detail::json_writer& json) {
-        json.key("steps").integer(found.steps()).key("suspicious_steps").integer(found.suspicious_steps());
-        json.key("alarms").integer(found.alarm_count()).key("verdict").text(found.verdict());
+        json.key("steps").integer(found.steps).key("suspicious_steps").integer(found.suspicious_steps);
+        json.key("alarms").integer(found.alarm_count).key("verdict").text(found.verdict());
     });
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -51,10 +52,10 @@ class family_writer {
 public:
     explicit family_writer(std::string& out) noexcept : out_(out) {}
 
-    void gauge(const char* family, const char* help) { begin(family, "gauge", "", help); }
-    void counter(const char* family, const char* help) { begin(family, "counter", "_total", help); }
+    family_writer& gauge(const char* family, const char* help) { return begin(family, "gauge", "", help); }
+    family_writer& counter(const char* family, const char* help) { return begin(family, "counter", "_total", help); }
     /// Constant facts, as labels of a series with the value 1.
-    void info(const char* family, const char* help) { begin(family, "gauge", "_info", help); }
+    family_writer& info(const char* family, const char* help) { return begin(family, "gauge", "_info", help); }
 
     /// `more`: further labels, each begins with a comma.
     family_writer& sample(std::string_view labels, std::uint64_t value, std::string_view more = {})
@@ -72,10 +73,11 @@ public:
     }
 
 private:
-    void begin(const char* family, const char* type, const char* suffix, const char* help)
+    family_writer& begin(const char* family, const char* type, const char* suffix, const char* help)
     {
         name_ = std::string("collprobe_") + family + suffix;
         head_ = "# HELP " + name_ + ' ' + help + "\n# TYPE " + name_ + ' ' + type + '\n';
+        return *this;
     }
     family_writer& write(std::string_view labels, std::string_view more, std::string_view value)
     {
@@ -137,11 +139,8 @@ public:
         for (const call_record& call : record.calls) add_call(call, residual);
         if (!is_nan(residual)) residual_ratio_ = residual;
 
-        bool has_bad_loss = false;
-        for (const finding& named : record.findings) {
-            has_bad_loss = has_bad_loss || (named.what == finding_kind::non_finite && named.call < 0);
-        }
-        if (record.loss.finite > 0 || has_bad_loss) {
+        const auto is_bad_loss = [](const finding& of) { return of.what == finding_kind::non_finite && of.call < 0; };
+        if (record.loss.finite > 0 || std::any_of(record.findings.begin(), record.findings.end(), is_bad_loss)) {
             last_.loss = record.loss;
             last_.losses = record.losses;
         }
@@ -183,36 +182,30 @@ public:
     {
         std::string out;
         detail::family_writer families(out);
-        const auto gauge = [&](const char* family, double value, const char* help) {
-            families.gauge(family, help);
-            families.sample(labels_, value);
+        const auto gauge = [&, this](const char* family, double value, const char* help) {
+            families.gauge(family, help).sample(labels_, value);
         };
-        const auto counter = [&](const char* family, std::uint64_t value, const char* help) {
-            families.counter(family, help);
-            families.sample(labels_, value);
+        const auto counter = [&, this](const char* family, std::uint64_t value, const char* help) {
+            families.counter(family, help).sample(labels_, value);
         };
 
-        families.info("build", "Version of collprobe, as a label.");
-        families.sample(labels_, std::uint64_t{1}, build_);
-        families.info("run", "Name of the run, number of ranks and id of the communicator, as labels.");
-        families.sample(labels_, std::uint64_t{1}, facts_);
+        families.info("build", "Version of collprobe, as a label.").sample(labels_, std::uint64_t{1}, build_);
+        families.info("run", "Name of the run, number of ranks and id of the communicator, as labels.")
+            .sample(labels_, std::uint64_t{1}, facts_);
         gauge("run_ended", ended_ ? 1 : 0, "1 once the run has ended in order, else 0.");
         gauge("last_write_timestamp_seconds", static_cast<double>(now.unix_ns / 1'000'000) / 1e3,
             "Time at which these numbers were written, in seconds since 1970.");
         counter("records_dropped", now.dropped, "Records of the run that were dropped because too many waited.");
 
-        if (found_.steps() != 0) {
-            families.gauge("step", "Number of the last recorded step.");
-            families.sample(labels_, last_.step);
-        }
-        counter("steps", found_.steps(), "Recorded steps.");
-        counter("suspicious_steps", found_.suspicious_steps(), "Recorded steps in which a check found something.");
-        counter("calls", found_.calls(), "Collective calls of the recorded steps, measured or not.");
+        if (found_.steps != 0) families.gauge("step", "Number of the last recorded step.").sample(labels_, last_.step);
+        counter("steps", found_.steps, "Recorded steps.");
+        counter("suspicious_steps", found_.suspicious_steps, "Recorded steps in which a check found something.");
+        counter("calls", found_.calls, "Collective calls of the recorded steps, measured or not.");
         families.counter("skipped_calls",
             "Calls that were not measured: full, because a captured step had no room, or unread, because nothing in "
             "the step reads them.");
-        families.sample(labels_, found_.unprobed_calls(), ",reason=\"full\"");
-        families.sample(labels_, found_.unread_calls(), ",reason=\"unread\"");
+        families.sample(labels_, found_.unprobed_calls, ",reason=\"full\"");
+        families.sample(labels_, found_.unread_calls, ",reason=\"unread\"");
 
         counter("all_ranks_nonfinite_elements", nonfinite_, "NaN and infinite elements that all ranks sent.");
         families.counter("nonfinite_elements", "NaN or infinite elements that this rank sent.");
@@ -226,7 +219,7 @@ public:
             "Largest distance of a sum from that of its inputs in the last audited step, over the limit; above 1 it is "
             "wrong.");
 
-        counter("alarms", found_.alarm_count(), "Alarms.");
+        counter("alarms", found_.alarm_count, "Alarms.");
         families.counter("alarms_naming_rank", "Alarms that name this rank.");
         for (const rank_counts& each : ranks_) families.sample(each.labels, each.alarms);
         families.counter(
@@ -236,15 +229,13 @@ public:
         }
         if (other_alarms_ != 0) families.sample(labels_, other_alarms_, ",kind=\"other\"");
         if (!alarms_by_call_.empty()) {
-            std::size_t worst = 0;
-            for (std::size_t i = 1; i < alarms_by_call_.size(); ++i) {
-                if (alarms_by_call_[i] > alarms_by_call_[worst]) worst = i;
-            }
-            families.gauge("worst_call_index", "Index in its step of the call with the most alarms.");
-            families.sample(labels_, std::uint64_t{worst});
+            const std::vector<std::uint64_t>& all = alarms_by_call_;
+            const auto worst = std::max_element(all.begin(), all.end()) - all.begin();
+            families.gauge("worst_call_index", "Index in its step of the call with the most alarms.")
+                .sample(labels_, static_cast<std::uint64_t>(worst));
         }
 
-        const auto of_ranks = [&](const char* family, const auto& values, const auto& number, const char* help) {
+        const auto of_ranks = [&, this](const char* family, const auto& values, const auto& number, const char* help) {
             families.gauge(family, help);
             for (std::size_t i = 0, rank = static_cast<std::size_t>(first_rank_); i < ranks_.size(); ++i, ++rank)
                 if (rank < values.size() && ranks_[i].is_shown) families.sample(ranks_[i].labels, number(values[rank]));
