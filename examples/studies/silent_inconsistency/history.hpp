@@ -169,11 +169,7 @@ inline std::string json_line(const run_summary& summary, double test_accuracy)
         if (name == "loss.mean_of_tokens" && collprobe::is_nan(value)) continue;
         const std::size_t dot = name.find('.');
         const std::string_view group = name.substr(0, dot == name.npos ? 0 : dot);
-        if (open == "cosine" && group.empty()) {
-            json.key("leave_one_out").open('[');
-            for (const double each_rank : summary.leave_one_out) json.element().number(each_rank);
-            json.close(']');
-        }
+        if (open == "cosine" && group.empty()) json.key("leave_one_out").numbers(summary.leave_one_out);
         if (!open.empty() && group != open) json.close('}');
         if (!group.empty() && group != open) json.key(group).open('{');
         json.key(group.empty() ? name : name.substr(dot + 1)).number(value);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <collprobe/report/detail/fields.hpp>
 
@@ -42,6 +43,12 @@ public:
         if (is_finite(value)) return characters(value);
         // JSON has neither NaN nor infinity, and null for both would not distinguish them.
         return put(is_nan(value) ? "\"nan\"" : to_bits(value) >> 63 != 0 ? "\"-inf\"" : "\"inf\"");
+    }
+    json_writer& numbers(const std::vector<double>& values)
+    {
+        open('[');
+        for (const double value : values) element().number(value);
+        return close(']');
     }
     json_writer& integer(std::uint64_t value) { return characters(value); }
     /// Writes an index or a rank; null if it is negative, which in a record means "none".
