@@ -23,11 +23,9 @@ enum class status : std::uint8_t {
     unsupported, ///< the communicator, device or build cannot do this
 };
 
-constexpr const char* name(status code) noexcept
-{
-    return detail::name_of<status::unsupported>(code,
-        {"invalid argument", "mismatch", "timeout", "peer failure", "device failure", "unsupported"});
-}
+template <>
+inline constexpr auto names_of<status> = name_list<status::unsupported>{"invalid argument", "mismatch",
+    "timeout", "peer failure", "device failure", "unsupported"};
 
 /// A line of the caller's source. Public functions take one as their last argument; the default is the line of the
 /// call. (Some supported compilers have no usable `std::source_location`.) With a name, such as that of the tensor,

@@ -126,19 +126,18 @@ namespace detail {
 
 constexpr const char* why_in_words(weights_refusal why) noexcept
 {
-    return collprobe::detail::name_of<weights_refusal::ambiguous>(why,
-        {"", "more than 64 ranks", "too few elements that are not zero", "NaN or infinity", "the result is zero",
-            "the inputs are alike, or combinations of each other",
-            "the bounds are too wide: more bins, or inputs that are less alike", "the ranks hold different results",
-            "the ranks were told different scales", "a part of the result comes from no rank's input",
-            "several forms fit"});
+    return name_list<weights_refusal::ambiguous>{"", "more than 64 ranks", "too few elements that are not zero",
+        "NaN or infinity", "the result is zero", "the inputs are alike, or combinations of each other",
+        "the bounds are too wide: more bins, or inputs that are less alike", "the ranks hold different results",
+        "the ranks were told different scales", "a part of the result comes from no rank's input",
+        "several forms fit"}[why];
 }
 
 constexpr const char* form_in_words(averaging how, bool is_one) noexcept
 {
-    return collprobe::detail::name_of<averaging::other>(how,
-        {"no known form", "mean", "sum", "divided twice", "weighted by tokens", is_one ? "rank lost" : "ranks lost",
-            is_one ? "rank counted twice" : "ranks counted twice", "no known form"});
+    return name_list<averaging::other>{"no known form", "mean", "sum", "divided twice", "weighted by tokens",
+        is_one ? "rank lost" : "ranks lost", is_one ? "rank counted twice" : "ranks counted twice",
+        "no known form"}[how];
 }
 
 /// Whether a finding of copies is told with an earlier one: of the same ranks, in calls of the same kind.

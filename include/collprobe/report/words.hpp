@@ -227,9 +227,8 @@ COLLPROBE_COLD_INLINE std::string advise(const finding& raised)
 {
     if (raised.action == advice::resync && raised.source >= 0)
         return "resync from rank " + std::to_string(raised.source);
-    return collprobe::detail::name_of<advice::quarantine>(raised.action,
-        {"note it", "look closer, or repeat the step", "drop the step's update",
-            "resync from elsewhere: no rank is known to hold what is right", "take out of the job"});
+    return name_list<advice::quarantine>{"note it", "look closer, or repeat the step", "drop the step's update",
+        "resync from elsewhere: no rank is known to hold what is right", "take out of the job"}[raised.action];
 }
 
 using collprobe::detail::utf8_text;

@@ -18,9 +18,8 @@ enum class reduction_order : std::uint8_t {
     tree, ///< NCCL's double binary tree: each half of the elements has a tree, see `tree_links`
 };
 
-constexpr const char* name(reduction_order order) noexcept
-{
-    return collprobe::detail::name_of<reduction_order::tree>(order, {"linear", "ring", "tree"});
-}
-
 } // namespace collprobe::local
+
+template <>
+inline constexpr auto collprobe::names_of<collprobe::local::reduction_order>
+    = collprobe::name_list<collprobe::local::reduction_order::tree>{"linear", "ring", "tree"};

@@ -26,10 +26,8 @@ enum class rank_side : std::uint8_t {
     nearest, ///< to the median of the other ranks
 };
 
-constexpr const char* name(rank_side side) noexcept
-{
-    return detail::name_of<rank_side::nearest>(side, {"largest", "smallest", "farthest", "nearest"});
-}
+template <>
+inline constexpr auto names_of<rank_side> = name_list<rank_side::nearest>{"largest", "smallest", "farthest", "nearest"};
 
 /// The evidence, over the steps of a run, that a rank is not like the others: metrics/exchangeability.hpp.
 struct rank_evidence {

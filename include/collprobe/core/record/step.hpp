@@ -72,10 +72,8 @@ enum class report_mode : std::uint8_t {
     automatic, ///< one of them, by the size of a step; never that of a record
 };
 
-constexpr const char* name(report_mode mode) noexcept
-{
-    return detail::name_of<report_mode::automatic>(mode, {"gather", "summary", "automatic"});
-}
+template <>
+inline constexpr auto names_of<report_mode> = name_list<report_mode::automatic>{"gather", "summary", "automatic"};
 
 /// The checks of a call's result by the part `audit`. Equal on every rank.
 struct call_audit {
@@ -189,10 +187,8 @@ enum class expectation : std::uint8_t {
     partition, ///< the ranks' sets of samples together are the whole, each sample as often as in it
 };
 
-constexpr const char* name(expectation what) noexcept
-{
-    return detail::name_of<expectation::partition>(what, {"equal", "distinct", "partition"});
-}
+template <>
+inline constexpr auto names_of<expectation> = name_list<expectation::partition>{"equal", "distinct", "partition"};
 
 /// What the ranks told of a value in one step. Equal on every rank.
 struct expectation_record {

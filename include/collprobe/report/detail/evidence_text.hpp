@@ -75,11 +75,10 @@ COLLPROBE_COLD_INLINE std::string evidence_text(const finding& of)
 
 constexpr const char* place_in_words(damage where) noexcept
 {
-    return collprobe::detail::name_of<damage::unknown>(where,
-        {"", "damage: in the rank's own data, before the call", "damage: in the sum, alike for all ranks",
-            "damage: on the result's way to the ranks, or in their memory",
-            "ranks have the same data and should have their own",
-            "the evidence does not show where the damage happened"});
+    return name_list<damage::unknown>{"", "damage: in the rank's own data, before the call",
+        "damage: in the sum, alike for all ranks", "damage: on the result's way to the ranks, or in their memory",
+        "ranks have the same data and should have their own",
+        "the evidence does not show where the damage happened"}[where];
 }
 
 /// How often a healthy step, or run, has such a finding.
