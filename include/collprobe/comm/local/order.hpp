@@ -18,8 +18,9 @@ enum class reduction_order : std::uint8_t {
     tree, ///< NCCL's double binary tree: each half of the elements has a tree, see `tree_links`
 };
 
-} // namespace collprobe::local
+constexpr const char* name(reduction_order order) noexcept
+{
+    return name_list<reduction_order::tree>{"linear", "ring", "tree"}[order];
+}
 
-template <>
-inline constexpr auto collprobe::names_of<collprobe::local::reduction_order>
-    = collprobe::name_list<collprobe::local::reduction_order::tree>{"linear", "ring", "tree"};
+} // namespace collprobe::local
