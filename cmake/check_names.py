@@ -5,8 +5,8 @@
 
 Lists every name that two headers declare in the same namespace. Which of the two another header's inline function
 calls may depend on the order of the includes, and then a program of two files breaks the one-definition rule.
-Overloads are allowed where each one's parameters name a class of the library (or a vendor's type), and not the same
-ones. Forward declarations, specialisations and operators are not counted. Exit status 1 if there is any such name.
+Overloads are allowed where each one's parameters name a class or concept of the library (or a vendor's type), and not
+the same ones. Forward declarations, specialisations and operators are not counted. Exit status 1 if there is any such name.
 """
 import collections
 import pathlib
@@ -194,7 +194,7 @@ for stream_order in (False, True):
             for space, kind, name, parameters, line in read(file, stream_order):
                 definitions[space, name].append((file.relative_to(root).as_posix(), line, kind, parameters))
     classes = {name for (_, name), places in definitions.items()
-        if {"class", "struct", "enum"} & {kind for _, _, kind, _ in places}}
+        if {"class", "struct", "enum", "concept"} & {kind for _, _, kind, _ in places}}
     for (space, name), places in definitions.items():
         for i, (path, line, kind, parameters) in enumerate(places):
             for other_path, other_line, other_kind, other_parameters in places[:i]:

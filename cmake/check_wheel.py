@@ -44,7 +44,7 @@ def problems_of(path, newest_glibc):
 
     info = f"collprobe-{version()}.dist-info/"
     package = {str(each.relative_to(ROOT / "examples/programs"))
-               for each in (ROOT / "examples/programs/collprobe").rglob("*") if each.suffix in (".py", ".typed", ".css")}
+               for each in (ROOT / "examples/programs/collprobe").rglob("*") if each.suffix in (".py", ".typed", ".css", ".txt")}
     wanted = package | {"collprobe/bin/" + name for name in PROGRAMS} | {"collprobe/lib/" + name for name in LIBRARIES}
     wanted |= {info + "licenses/" + name for name in LICENCES}
     wanted |= {info + name for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}

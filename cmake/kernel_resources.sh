@@ -58,8 +58,10 @@ cat "$work"/*.log | "${CXXFILT:-c++filt}" -n | awk -v may_have_stack="$may_have_
     function short(name) {
         gsub(/collprobe::(v[0-9_]+(stream_order)?::)?(cuda::|local::)?(detail::)?/, "", name)
         gsub(/std::/, "", name)
-        gsub(/float8<4, 3>/, "float8_e4m3", name)
-        gsub(/float8<5, 2>/, "float8_e5m2", name)
+        gsub(/small_float<unsigned char, 4, 3>/, "float8_e4m3", name)
+        gsub(/small_float<unsigned char, 5, 2>/, "float8_e5m2", name)
+        gsub(/small_float<unsigned short, 5, 10>/, "float16", name)
+        gsub(/small_float<unsigned short, 8, 7>/, "bfloat16", name)
         gsub(/ >/, ">", name)
         sub(/\(accumulation\)0/, "native", name)
         sub(/\(accumulation\)1/, "float32", name)

@@ -37,7 +37,7 @@ KERNELS = [
      [(STATISTICS, "*definitions say - NaN*,*number of blocks*,captured*")]),
     ("statistics, double", r"reduce_kernelI.*statistics_reducerId.*10statisticsEE", "small: statistics of double",
      [(STATISTICS, "*definitions say - NaN*")]),
-    ("statistics, bfloat16", r"reduce_kernelI.*statistics_reducerI.*8bfloat16E.*10statisticsEE",
+    ("statistics, bfloat16", r"reduce_kernelI.*statistics_reducerI.*small_floatItLi8E.*10statisticsEE",
      "small: statistics of bfloat16", [(STATISTICS, "*definitions say - NaN*")]),
     ("result", r"reduce_kernelI.*result_reducerIf", "small: what a result*", [(STATISTICS, "*definitions say*")]),
     ("digest", r"reduce_kernelI.*digest_reducerIf", "small: digests*",

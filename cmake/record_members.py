@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""record_members.py <include/collprobe> [--write]
+"""record_members.py <include/collprobe> <members.txt> [--write]
 
-The reference of the members of JSON lines, between two marks in report/README.md: from the tables in
-report/detail/record_fields.hpp and the comments beside the members in core/record/. Says what is out of date, which
-members of a record no table has, and which ones have no comment; exit status 1 if there is any. `--write` writes the
-reference.
+The reference of the members of JSON lines, which `collprobe members` shows: from the tables in
+report/detail/record_fields.hpp and the comments beside the members in core/record/. Says whether it is out of date,
+which members of a record no table has, and which ones have no comment; exit status 1 if there is any. `--write` writes
+it.
 """
 import pathlib
 import re
 import sys
 
 root = pathlib.Path(sys.argv[1])
-readme = root / "report/README.md"
-MARKS = ("<!-- cmake/record_members.py --write -->\n", "<!-- end of members -->\n")
+reference = pathlib.Path(sys.argv[2])
 NO_MEMBERS = {("statistics", "padding")}
 UNITS = {"none": "", "positive": "", "index": "element", "bits": "bits", "sizes": "elements", "columns": "by rank", "rows": "by rank", "us": "µs",
          "db": "dB", "gbs": "GB/s"}
@@ -82,9 +81,9 @@ for struct in {of for of, _ in known} | has_table:
         if (struct, member) not in known and member not in flags and (struct, member) not in NO_MEMBERS:
             problems.append(f"{struct}::{member} is in no table of report/detail/record_fields.hpp")
 
-text = MARKS[0]
+text = ""
 for struct, rows, _ in reversed(tables):
-    text += f"\n**{struct}**\n\n| member | unit | what |\n|---|---|---|\n"
+    text += f"{struct}\n"
     for name, path, is_rare, unit, words, is_elsewhere in rows:
         kind = ""
         if path:
@@ -93,19 +92,16 @@ for struct, rows, _ in reversed(tables):
             problems.append("::".join(path[-1] if path else (struct, name)) + " has no comment")
         if is_elsewhere:
             continue
-        words = re.split(r"\. (?=[A-Z(`])", words[:1].upper() + words[1:])[0].rstrip(".").replace("|", "\\|")
+        words = re.split(r"\. (?=[A-Z(`])", words[:1].upper() + words[1:])[0].rstrip(".")
         inner = re.sub(r"std::vector<(.*)>", r"\1", kind).split("::")[-1]
         words += f" → {inner}" if inner in has_table else f" (`{inner}`)" if inner in enumerations else ""
-        shown = "`name`, `line`" if inner == "call_site" else f"`{name}`"
-        unit = UNITS.get(unit, unit or "")
-        text += f"| {shown}{'?' if is_rare else ''} | {unit} | {words} |\n"
-text += "\n" + MARKS[1]
+        shown = ("name, line" if inner == "call_site" else name) + "?" * is_rare
+        text += f"    {shown:29} {UNITS.get(unit, unit or ''):8} {words}\n"
+    text += "\n"
 
-page = readme.read_text()
-begin, end = page.index(MARKS[0]), page.index(MARKS[1]) + len(MARKS[1])
 if "--write" in sys.argv:
-    readme.write_text(page[:begin] + text + page[end:])
-elif page[begin:end] != text:
-    problems.append("report/README.md: its reference of members is out of date: cmake/record_members.py --write")
+    reference.write_text(text)
+elif not reference.exists() or reference.read_text() != text:
+    problems.append(f"{reference.name} is out of date: cmake/record_members.py --write")
 print("\n".join(sorted(problems)), end="\n" if problems else "")
 sys.exit(1 if problems else 0)

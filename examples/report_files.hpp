@@ -196,7 +196,7 @@ public:
 private:
     void check() const
     {
-        if (now_->has_failed()) fail(now_->failures().front());
+        for (const std::string& failure : now_->failures()) fail(failure);
     }
     [[noreturn]] void fail(const std::string& why) const
     {

@@ -497,7 +497,7 @@ private:
             text += "  ... and " + counted(counts.mismatches - of.mismatches().size(), "other call") + '\n';
         }
         constexpr std::size_t most = 20;
-        const std::vector<report::repeated_finding>& alarms = of.found().alarms();
+        const std::vector<report::repeated_finding>& alarms = of.found().alarms;
         for (std::size_t i = 0; i < alarms.size() && i < most; ++i) {
             text += "  alarm: " + in_words(of, alarms[i].first);
             if (alarms[i].steps > 1) {
@@ -508,7 +508,7 @@ private:
         }
         if (alarms.size() > most) text += "  ... and " + std::to_string(alarms.size() - most) + " more\n";
         if (!alarms.empty()) return text;
-        const std::vector<report::repeated_finding>& findings = of.found().findings();
+        const std::vector<report::repeated_finding>& findings = of.found().findings;
         for (std::size_t i = 0; i < findings.size() && i < most; ++i) {
             text += "  no alarm yet: step " + std::to_string(findings[i].first_step) + ": "
                 + report::describe(findings[i].first) + '\n';
@@ -661,7 +661,7 @@ private:
         const communicator* gravest = nullptr;
         const auto grave = [](const communicator& each) {
             int most = -1;
-            for (const report::repeated_finding& of : each.of.found().alarms())
+            for (const report::repeated_finding& of : each.of.found().alarms)
                 most = std::max(most, static_cast<int>(of.first.action));
             return most;
         };
@@ -678,13 +678,13 @@ private:
             sums.sums += counts.sums;
             sums.nonfinite_sums += counts.nonfinite_sums;
             sums.multiplied_sums += counts.multiplied_sums;
-            findings += each->of.found().findings().size();
+            findings += each->of.found().findings.size();
             const report::run_findings& of = each->of.found();
-            steps += of.steps();
-            calls += of.calls();
-            unseen += of.unprobed_calls() + of.unread_calls();
-            alarms += of.alarms().size();
-            if (!of.alarms().empty() && (gravest == nullptr || grave(*each) > grave(*gravest))) gravest = each;
+            steps += of.steps;
+            calls += of.calls;
+            unseen += of.unprobed_calls + of.unread_calls;
+            alarms += of.alarms.size();
+            if (!of.alarms.empty() && (gravest == nullptr || grave(*each) > grave(*gravest))) gravest = each;
             const std::string where = all.size() == 1 ? "" : " (" + title(each->of) + ")";
             if (!other.empty()) continue;
             if (!each->of.mismatches().empty()) {
@@ -703,13 +703,13 @@ private:
         if (sums.unchecked_sums() != 0)
             unchecked = "of " + counted(sums.sums + sums.unchecked_sums(), "sum") + ' ' + unchecked_sums(sums);
         if (gravest != nullptr) {
-            std::string text = gravest->of.found().steps() == 0
-                ? capital(report::detail::list_ranks(gravest->of.found().alarms().front().first.ranks)) + ' '
-                    + facts_of(gravest->of.found().alarms().front().first.what).sentence.named + ", step "
-                    + std::to_string(gravest->of.found().alarms().front().first_step) + '.'
+            std::string text = gravest->of.found().steps == 0
+                ? capital(report::detail::list_ranks(gravest->of.found().alarms.front().first.ranks)) + ' '
+                    + facts_of(gravest->of.found().alarms.front().first.what).sentence.named + ", step "
+                    + std::to_string(gravest->of.found().alarms.front().first_step) + '.'
                 : gravest->of.found().verdict();
             if (all.size() > 1) text = capital(title(gravest->of)) + ": " + text;
-            if (const std::uint64_t more = alarms - gravest->of.found().alarms().size(); more != 0) {
+            if (const std::uint64_t more = alarms - gravest->of.found().alarms.size(); more != 0) {
                 text += " " + counted(more, "alarm") + " of other communicators.";
             }
             if (!unchecked.empty()) text += ' ' + capital(unchecked) + '.';

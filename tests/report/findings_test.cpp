@@ -47,7 +47,7 @@ TEST_CASE("a run without findings says among how much it found nothing")
     record.unprobed_calls = 1;
     found.add(record);
     CHECK(found.verdict() == "Nothing was found in 2 steps of 3 ranks; 4 of 8 calls were not looked at.");
-    CHECK(found.calls() == 8);
+    CHECK(found.calls == 8);
 }
 
 TEST_CASE("without alarms the verdict is the exact finding before the statistical, then the most frequent")
@@ -67,10 +67,10 @@ TEST_CASE("without alarms the verdict is the exact finding before the statistica
     CHECK(found.verdict()
         == "Some rank held other bits of a result than the other ranks in 2 of 5 steps, first in step 3, bucket 0. "
            "2 other findings in the run.");
-    CHECK(found.suspicious_steps() == 5);
-    REQUIRE(found.findings().size() == 3);
-    CHECK(found.findings()[0].steps == 3);
-    CHECK(found.findings()[0].last_step == 2);
+    CHECK(found.suspicious_steps == 5);
+    REQUIRE(found.findings.size() == 3);
+    CHECK(found.findings[0].steps == 3);
+    CHECK(found.findings[0].last_step == 2);
 }
 
 TEST_CASE("with alarms the verdict is the one with the gravest advice")
@@ -84,11 +84,11 @@ TEST_CASE("with alarms the verdict is the one with the gravest advice")
     CHECK(found.verdict()
         == "Ranks 0 and 2 held other bits of a result than the other ranks in 1 of 10 steps, step 7, bucket 1 'wte': "
            "resync from rank 0. 1 other alarm in the run.");
-    CHECK(found.alarm_count() == 11);
-    REQUIRE(found.alarms().size() == 2);
-    CHECK(found.alarms()[0].steps == 10);
-    CHECK(found.alarms()[0].first_step == 0);
-    CHECK(found.alarms()[0].last_step == 9);
+    CHECK(found.alarm_count == 11);
+    REQUIRE(found.alarms.size() == 2);
+    CHECK(found.alarms[0].steps == 10);
+    CHECK(found.alarms[0].first_step == 0);
+    CHECK(found.alarms[0].last_step == 9);
 }
 
 TEST_CASE("where the gravest alarm names nobody, the verdict says with whom it began")
@@ -153,11 +153,11 @@ TEST_CASE("a repeated alarm keeps the strongest evidence and the gravest advice"
         raised.action = step == 2 ? advice::quarantine : advice::recheck;
         found.add(raised);
     }
-    REQUIRE(found.alarms().size() == 1);
-    CHECK(found.alarms()[0].first.statistic == 9);
-    CHECK(found.alarms()[0].first.threshold == 4);
-    CHECK(found.alarms()[0].first.number.value == 1);
-    CHECK(found.alarms()[0].first.action == advice::quarantine);
+    REQUIRE(found.alarms.size() == 1);
+    CHECK(found.alarms[0].first.statistic == 9);
+    CHECK(found.alarms[0].first.threshold == 4);
+    CHECK(found.alarms[0].first.number.value == 1);
+    CHECK(found.alarms[0].first.action == advice::quarantine);
 }
 
 TEST_CASE("memory is bounded whatever the run, and no finding is lost without a trace")
@@ -170,8 +170,8 @@ TEST_CASE("memory is bounded whatever the run, and no finding is lost without a 
         raised.call = i;
         found.add(raised);
     }
-    CHECK(found.findings().size() == report::run_findings::most);
-    CHECK(found.alarms().size() == report::run_findings::most);
-    CHECK(found.alarm_count() == static_cast<std::uint64_t>(more));
-    CHECK(found.suspicious_steps() == static_cast<std::uint64_t>(more));
+    CHECK(found.findings.size() == report::run_findings::most);
+    CHECK(found.alarms.size() == report::run_findings::most);
+    CHECK(found.alarm_count == static_cast<std::uint64_t>(more));
+    CHECK(found.suspicious_steps == static_cast<std::uint64_t>(more));
 }

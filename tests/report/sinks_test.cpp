@@ -144,7 +144,7 @@ TEST_CASE("flush without a record waits for the opening, so that its failure is 
         told heard;
         report::sinks out(run_record(), quiet, listening(heard, "open run"));
         out.flush();
-        CHECK(out.has_failed());
+        CHECK_FALSE(out.failures().empty());
     }
 }
 

@@ -28,6 +28,15 @@ class RobustTest(ViewTest):
         subjects = dict(re.findall(r'\.name = "(\w+)"(?:(?!\.name = ).)*?\.subject = "([^"]*)"', table, re.DOTALL))
         self.assertEqual(subjects, words.SUBJECTS)
 
+    def test_what_the_members_of_lines_mean(self):
+        everything = self.view("members")
+        for record in "step_record", "call_record", "finding", "inspection":
+            self.assertIn(f"\n{record}\n", "\n" + everything)
+            self.assertIn(f"\n\n{self.view('members', record).strip()}\n", "\n\n" + everything)
+        for member, shown in ("sqnr_db", "sqnr_db"), ("late", "lateness.late?"), ("line", "name, line"):
+            self.assertIn(f"\n    {shown} ", self.view("members", member))
+        self.view("members", "no such member", status=2)
+
     def test_a_file_may_end_anywhere(self):
         data = as_text(made_up_run(2, 2, end="Over.")).encode()
         for length in list(range(0, len(data), 401)) + [len(data) - 1]:

@@ -69,7 +69,7 @@ inline std::string conclude_findings(const std::vector<run_result>& runs)
     std::size_t lasting = 0;
     for (const run_result& run : runs) {
         const run_summary summary = run.history.summarize();
-        for (const collprobe::report::repeated_finding& found : summary.found.findings()) {
+        for (const collprobe::report::repeated_finding& found : summary.found.findings) {
             const finding_kind what = found.first.what;
             ++(is_of_number(what) ? of_numbers : what == finding_kind::unlike ? lasting : exact);
         }

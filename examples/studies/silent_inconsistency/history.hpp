@@ -127,7 +127,7 @@ inline collprobe::report::text_table comparison_table(const std::vector<run_summ
     }
     table.row("steps with findings");
     for (const run_summary& run : runs) {
-        table.cell(std::to_string(run.found.suspicious_steps()) + " of " + std::to_string(run.found.steps()));
+        table.cell(std::to_string(run.found.suspicious_steps) + " of " + std::to_string(run.found.steps));
     }
     return table;
 }
@@ -136,7 +136,7 @@ inline collprobe::report::text_table comparison_table(const std::vector<run_summ
 /// one more line counts the rest.
 inline std::string finding_list(const run_summary& run, std::size_t limit = 20)
 {
-    const std::vector<collprobe::report::repeated_finding>& all = run.found.findings();
+    const std::vector<collprobe::report::repeated_finding>& all = run.found.findings;
     std::string text;
     for (const collprobe::report::repeated_finding& found : all) {
         if (limit-- == 0) {
@@ -161,7 +161,7 @@ inline std::string json_line(const run_summary& summary, double test_accuracy)
     std::string line;
     collprobe::report::detail::json_writer json(line);
     collprobe::report::detail::write_head(json, "summary", summary.run);
-    json.key("steps").integer(summary.found.steps()).key("ranks").index(summary.found.ranks());
+    json.key("steps").integer(summary.found.steps).key("ranks").index(summary.found.ranks);
     std::string_view open;
     for (const metric_facts& each : metrics) {
         const double value = summary.medians[static_cast<std::size_t>(&each - metrics)];
@@ -176,12 +176,12 @@ inline std::string json_line(const run_summary& summary, double test_accuracy)
         open = group;
     }
     json.key("findings").open('[');
-    for (const collprobe::report::repeated_finding& found : summary.found.findings()) {
+    for (const collprobe::report::repeated_finding& found : summary.found.findings) {
         json.element().open('{').members(found.first).key("first_step").integer(found.first_step);
         json.key("last_step").integer(found.last_step);
         json.key("steps").integer(found.steps).close('}');
     }
-    json.close(']').key("suspicious_steps").integer(summary.found.suspicious_steps());
+    json.close(']').key("suspicious_steps").integer(summary.found.suspicious_steps);
     json.key("verdict").text(summary.found.verdict()).key("test_accuracy").number(test_accuracy).close('}');
     return line + '\n';
 }

@@ -27,20 +27,16 @@ enum class collective : std::uint8_t {
     split,
 };
 
-constexpr const char* name(collective call) noexcept
-{
-    return detail::name_of<collective::split>(call,
-        {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "split"});
-}
+template <>
+inline constexpr auto names_of<collective> = name_list<collective::split>{"all_reduce", "reduce_scatter",
+    "all_gather", "all_to_all", "broadcast", "barrier", "split"};
 
 /// The function that a reduction computes of the n values of an element. `average` is the sum over n, as NCCL defines
 /// it. For integers it is the sum, then a truncating division; for floating point each value times 1/n, then the sum.
 enum class reduction : std::uint8_t { sum, average, min, max, product };
 
-constexpr const char* name(reduction operation) noexcept
-{
-    return detail::name_of<reduction::product>(operation, {"sum", "average", "min", "max", "product"});
-}
+template <>
+inline constexpr auto names_of<reduction> = name_list<reduction::product>{"sum", "average", "min", "max", "product"};
 
 /// The reduction of another library's type, such as `ncclRedOp_t`. A specialisation has `of(Foreign)`. A value without
 /// a reduction becomes one above `product`, which every call refuses.

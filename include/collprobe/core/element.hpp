@@ -68,56 +68,40 @@ struct narrow_format {
     }
 };
 
-/// The bits of a double rounded to a narrow format: to nearest, ties to even, in one step. It has no branches, so
-/// that loops over it are vectorised. Where its result is used, the one floating-point addition is of normal numbers,
-/// so neither `-ffast-math` nor flush-to-zero matters.
-template <class Format>
-COLLPROBE_HD constexpr std::uint32_t narrow(double value) noexcept
+/// The bits of a float or double rounded to a narrow format: to nearest, ties to even, in one step. It has no branches,
+/// so that loops over it are vectorised. Where its result is used, the one floating-point addition is of normal
+/// numbers, so neither `-ffast-math` nor flush-to-zero matters.
+template <class Format, class Wide>
+COLLPROBE_HD constexpr std::uint32_t narrow(Wide value) noexcept
 {
-    constexpr int fraction = Format::fraction_bits;
-    constexpr std::uint64_t rebias = 1023 - Format::bias;
-    constexpr int shift = 52 - fraction;
-    const auto bits = bit_cast<std::uint64_t>(value);
-    const std::uint32_t sign = static_cast<std::uint32_t>(bits >> (63 - Format::magnitude_bits)) & Format::sign;
-    const std::uint64_t magnitude = bits & ~(std::uint64_t{1} << 63);
+    constexpr bool is_double = sizeof(Wide) == 8;
+    using bits_type = std::conditional_t<is_double, std::uint64_t, std::uint32_t>;
+    constexpr int wide_bits = 8 * sizeof(Wide), wide_fraction = is_double ? 52 : 23;
+    constexpr int upper_fraction = is_double ? 20 : 23; // in the upper 32 bits
+    constexpr std::uint32_t wide_bias = is_double ? 1023 : 127;
+    constexpr bits_type rebias = wide_bias - Format::bias;
+    constexpr int shift = wide_fraction - Format::fraction_bits;
+    const auto bits = bit_cast<bits_type>(value);
+    const std::uint32_t sign
+        = static_cast<std::uint32_t>(bits >> (wide_bits - 1 - Format::magnitude_bits)) & Format::sign;
+    const bits_type magnitude = bits & ~(bits_type{1} << (wide_bits - 1));
     // The carry of a fraction that rounds up moves into the exponent.
-    const std::uint64_t half_unit = (std::uint64_t{1} << (shift - 1)) - 1 + ((magnitude >> shift) & 1);
-    const auto normal = static_cast<std::uint32_t>((magnitude - (rebias << 52) + half_unit) >> shift);
-    // At this number the unit of a double is that of the format's subnormal numbers, so the addition rounds to that
-    // unit.
-    constexpr std::uint64_t large_unit = (rebias + 1 + shift) << 52;
+    const bits_type half_unit = (bits_type{1} << (shift - 1)) - 1 + ((magnitude >> shift) & 1);
+    const auto normal = static_cast<std::uint32_t>((magnitude - (rebias << wide_fraction) + half_unit) >> shift);
+    // At this number the unit of a Wide is that of the format's subnormal numbers, so the addition rounds to that unit.
+    constexpr bits_type large_unit = (rebias + 1 + shift) << wide_fraction;
     const auto small = static_cast<std::uint32_t>(
-        bit_cast<std::uint64_t>(bit_cast<double>(magnitude) + bit_cast<double>(large_unit)) - large_unit);
+        bit_cast<bits_type>(bit_cast<Wide>(magnitude) + bit_cast<Wide>(large_unit)) - large_unit);
     // Comparisons of 32 bits, because every processor does many of them at a time. One more comparison takes the
-    // lower bits.
-    const auto high = static_cast<std::uint32_t>(magnitude >> 32);
-    const std::uint32_t upper = high | (static_cast<std::uint32_t>(magnitude) != 0 ? 1u : 0u);
+    // lower bits of a double.
+    const auto high = static_cast<std::uint32_t>(magnitude >> (wide_bits - 32));
+    const std::uint32_t upper = high | (is_double && static_cast<std::uint32_t>(magnitude) != 0 ? 1u : 0u);
     const std::uint32_t nan
         = Format::nan | (static_cast<std::uint32_t>(magnitude >> shift) & Format::fraction_mask);
-    const std::uint32_t finite = choose(high < (rebias + 1) << 20, small, normal);
-    const std::uint32_t large = choose(upper > 0x7ff00000u, nan, Format::nonfinite);
-    return sign | choose(upper < Format::end(20, 1023), finite, large);
-}
-
-/// The same for a float.
-template <class Format>
-COLLPROBE_HD constexpr std::uint32_t narrow(float value) noexcept
-{
-    constexpr int fraction = Format::fraction_bits;
-    constexpr std::uint32_t rebias = 127 - Format::bias;
-    constexpr int shift = 23 - fraction;
-    const auto bits = bit_cast<std::uint32_t>(value);
-    const std::uint32_t sign = (bits >> (31 - Format::magnitude_bits)) & Format::sign;
-    const std::uint32_t magnitude = bits & 0x7fffffffu;
-    const std::uint32_t half_unit = (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1);
-    const std::uint32_t normal = (magnitude - (rebias << 23) + half_unit) >> shift;
-    constexpr std::uint32_t large_unit = (rebias + 1 + shift) << 23;
-    const std::uint32_t small
-        = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + bit_cast<float>(large_unit)) - large_unit;
-    const std::uint32_t nan = Format::nan | ((magnitude >> shift) & Format::fraction_mask);
-    const std::uint32_t finite = choose(magnitude < (rebias + 1) << 23, small, normal);
-    const std::uint32_t large = choose(magnitude > 0x7f800000u, nan, Format::nonfinite);
-    return sign | choose(magnitude < Format::end(23, 127), finite, large);
+    const std::uint32_t finite
+        = choose(high < static_cast<std::uint32_t>(rebias + 1) << upper_fraction, small, normal);
+    const std::uint32_t large = choose(upper > (2 * wide_bias + 1) << upper_fraction, nan, Format::nonfinite);
+    return sign | choose(upper < Format::end(upper_fraction, wide_bias), finite, large);
 }
 
 /// The float with the value of a narrow pattern, exactly. Without branches, so that loops over it are vectorised.
@@ -145,107 +129,55 @@ COLLPROBE_HD constexpr std::uint16_t float_to_bfloat16_bits(std::uint32_t bits) 
 
 } // namespace detail
 
-/// IEEE-754 binary16 as 16 bits of storage, layout-compatible with CUDA's `__half`.
-///
-/// Conversion from `float` and from `double` rounds once, to nearest, ties to even, with overflow to infinity and
-/// gradual underflow. Conversion to them is exact. There is no arithmetic: an algorithm names the type in which it
-/// computes.
-struct float16 {
-    std::uint16_t bits = 0;
+/// A floating-point number of 8 or 16 bits of storage. Conversion from `float` and from `double` rounds once, to
+/// nearest, ties to even, with overflow to infinity and gradual underflow. Conversion to them is exact. There is no
+/// arithmetic: an algorithm names the type in which it computes.
+template <class Bits, int exponent, int fraction>
+struct small_float {
+    Bits bits = 0;
 
-    float16() = default;
-    COLLPROBE_HD explicit constexpr float16(float value) noexcept
-        : bits(static_cast<std::uint16_t>(detail::narrow<format>(value)))
+    small_float() = default;
+    COLLPROBE_HD explicit constexpr small_float(float value) noexcept : bits(static_cast<Bits>(narrow(value))) {}
+    COLLPROBE_HD explicit constexpr small_float(double value) noexcept
+        : bits(static_cast<Bits>(detail::narrow<format>(value)))
     {
     }
-    COLLPROBE_HD explicit constexpr float16(double value) noexcept
-        : bits(static_cast<std::uint16_t>(detail::narrow<format>(value)))
+    COLLPROBE_HD static constexpr small_float from_bits(Bits pattern) noexcept
     {
-    }
-    COLLPROBE_HD static constexpr float16 from_bits(std::uint16_t pattern) noexcept
-    {
-        float16 result;
-        result.bits = pattern;
-        return result;
-    }
-    COLLPROBE_HD explicit constexpr operator float() const noexcept { return detail::float_of<format>(bits); }
-    COLLPROBE_HD explicit constexpr operator double() const noexcept
-    {
-        return static_cast<double>(static_cast<float>(*this));
-    }
-
-private:
-    using format = detail::narrow_format<5, 10>;
-};
-
-/// bfloat16 (the upper half of a `float`) as 16 bits of storage, layout-compatible with CUDA's
-/// `__nv_bfloat16`. Conversions as for `float16`.
-struct bfloat16 {
-    std::uint16_t bits = 0;
-
-    bfloat16() = default;
-    COLLPROBE_HD explicit constexpr bfloat16(float value) noexcept
-        : bits(detail::float_to_bfloat16_bits(detail::bit_cast<std::uint32_t>(value)))
-    {
-    }
-    COLLPROBE_HD explicit constexpr bfloat16(double value) noexcept
-        : bits(static_cast<std::uint16_t>(detail::narrow<detail::narrow_format<8, 7>>(value)))
-    {
-    }
-    COLLPROBE_HD static constexpr bfloat16 from_bits(std::uint16_t pattern) noexcept
-    {
-        bfloat16 result;
+        small_float result;
         result.bits = pattern;
         return result;
     }
     COLLPROBE_HD explicit constexpr operator float() const noexcept
     {
-        return detail::bit_cast<float>(std::uint32_t{bits} << 16);
+        if constexpr (has_range_of_float) return detail::bit_cast<float>(std::uint32_t{bits} << 16);
+        else return detail::float_of<format>(bits);
     }
-    COLLPROBE_HD explicit constexpr operator double() const noexcept
-    {
-        return static_cast<double>(static_cast<float>(*this));
-    }
-};
-
-/// The 8-bit formats of the Open Compute Project as 8 bits of storage, layout-compatible with CUDA's `__nv_fp8_e4m3`
-/// and `__nv_fp8_e5m2`. Conversions as for `float16`.
-///
-/// `float8_e4m3` has no infinities. Its largest number is 448; what rounds beyond it becomes NaN, of which there is one
-/// for each sign. `float8_e5m2` has infinities; its largest number is 57344. So an overflow stays visible. (The
-/// constructors of CUDA's types, and NCCL's reductions of them, saturate: an overflow gives the largest number.)
-/// Source: "OCP 8-bit Floating Point Specification (OFP8)", revision 1.0 (2023).
-template <int exponent, int fraction>
-struct float8 {
-    std::uint8_t bits = 0;
-
-    float8() = default;
-    COLLPROBE_HD explicit constexpr float8(float value) noexcept
-        : bits(static_cast<std::uint8_t>(detail::narrow<format>(value)))
-    {
-    }
-    COLLPROBE_HD explicit constexpr float8(double value) noexcept
-        : bits(static_cast<std::uint8_t>(detail::narrow<format>(value)))
-    {
-    }
-    COLLPROBE_HD static constexpr float8 from_bits(std::uint8_t pattern) noexcept
-    {
-        float8 result;
-        result.bits = pattern;
-        return result;
-    }
-    COLLPROBE_HD explicit constexpr operator float() const noexcept { return detail::float_of<format>(bits); }
     COLLPROBE_HD explicit constexpr operator double() const noexcept
     {
         return static_cast<double>(static_cast<float>(*this));
     }
 
 private:
+    static constexpr bool has_range_of_float = exponent == 8;
     static constexpr auto infinite = exponent == 4 ? detail::infinities::no : detail::infinities::yes;
     using format = detail::narrow_format<exponent, fraction, infinite>;
+
+    COLLPROBE_HD static constexpr std::uint32_t narrow(float value) noexcept
+    {
+        if constexpr (has_range_of_float) return detail::float_to_bfloat16_bits(detail::bit_cast<std::uint32_t>(value));
+        else return detail::narrow<format>(value);
+    }
 };
-using float8_e4m3 = float8<4, 3>;
-using float8_e5m2 = float8<5, 2>;
+using float16 = small_float<std::uint16_t, 5, 10>; ///< IEEE-754 binary16, with the layout of CUDA's `__half`
+using bfloat16 = small_float<std::uint16_t, 8, 7>; ///< the upper half of a `float`, as CUDA's `__nv_bfloat16`
+/// The 8-bit formats of the Open Compute Project, with the layout of CUDA's `__nv_fp8_e4m3` and `__nv_fp8_e5m2`.
+/// `float8_e4m3` has no infinities. Its largest number is 448; what rounds beyond it becomes NaN, of which there is one
+/// for each sign. `float8_e5m2` has infinities; its largest number is 57344. So an overflow stays visible. (The
+/// constructors of CUDA's types, and NCCL's reductions of them, saturate: an overflow gives the largest number.)
+/// Source: "OCP 8-bit Floating Point Specification (OFP8)", revision 1.0 (2023).
+using float8_e4m3 = small_float<std::uint8_t, 4, 3>;
+using float8_e5m2 = small_float<std::uint8_t, 5, 2>;
 
 static_assert(sizeof(float16) == 2 && sizeof(bfloat16) == 2 && sizeof(float8_e4m3) == 1 && sizeof(float8_e5m2) == 1);
 static_assert(std::is_trivially_copyable_v<float16> && std::is_trivially_copyable_v<bfloat16>);

@@ -23,11 +23,9 @@ enum class status : std::uint8_t {
     unsupported, ///< the communicator, device or build cannot do this
 };
 
-constexpr const char* name(status code) noexcept
-{
-    return detail::name_of<status::unsupported>(code,
-        {"invalid argument", "mismatch", "timeout", "peer failure", "device failure", "unsupported"});
-}
+template <>
+inline constexpr auto names_of<status> = name_list<status::unsupported>{"invalid argument", "mismatch",
+    "timeout", "peer failure", "device failure", "unsupported"};
 
 /// A line of the caller's source. Public functions take one as their last argument; the default is the line of the
 /// call. (Some supported compilers have no usable `std::source_location`.) With a name, such as that of the tensor,
@@ -82,7 +80,23 @@ public:
     const std::vector<int>& culprits() const noexcept { return culprits_; }
 
 private:
-    static std::string describe(status code, const std::string& message, const error_origin& origin);
+    COLLPROBE_COLD_INLINE static std::string describe(
+        status code, const std::string& message, const error_origin& origin)
+    {
+        std::string text = "collprobe: ";
+        if (origin.call[0] != '\0') text += std::string(origin.call) + ": ";
+        text += std::string(name(code)) + ": " + message;
+        if (origin.rank >= 0) {
+            text += " (reported by rank " + std::to_string(origin.rank);
+            if (origin.size > 0) text += " of " + std::to_string(origin.size);
+            if (!origin.communicator.empty()) text += " of communicator '" + origin.communicator + "'";
+            text += ")";
+        }
+        if (origin.where.line == 0) return text;
+        if (origin.where.name[0] != '\0') text += std::string(" ['") + origin.where.name + "']";
+        text += std::string(" [") + origin.where.file + ":" + std::to_string(origin.where.line) + "]";
+        return text;
+    }
 
     status code_;
     error_origin origin_;
@@ -103,23 +117,5 @@ inline void require(bool condition, const char* call, const char* message, const
 }
 
 } // namespace detail
-
-COLLPROBE_COLD_INLINE std::string error::describe(
-    status code, const std::string& message, const error_origin& origin)
-{
-    std::string text = "collprobe: ";
-    if (origin.call[0] != '\0') text += std::string(origin.call) + ": ";
-    text += std::string(name(code)) + ": " + message;
-    if (origin.rank >= 0) {
-        text += " (reported by rank " + std::to_string(origin.rank);
-        if (origin.size > 0) text += " of " + std::to_string(origin.size);
-        if (!origin.communicator.empty()) text += " of communicator '" + origin.communicator + "'";
-        text += ")";
-    }
-    if (origin.where.line == 0) return text;
-    if (origin.where.name[0] != '\0') text += std::string(" ['") + origin.where.name + "']";
-    text += std::string(" [") + origin.where.file + ":" + std::to_string(origin.where.line) + "]";
-    return text;
-}
 
 } // namespace collprobe

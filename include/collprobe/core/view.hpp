@@ -80,9 +80,6 @@ public:
         return count_ == 0 || reinterpret_cast<std::uintptr_t>(data_) % alignof(T) == 0;
     }
 
-    /// Whether the elements can be used as far as the pointer shows: not null, and aligned. True if there are none.
-    COLLPROBE_HD bool readable() const noexcept { return count_ == 0 || (data_ != nullptr && aligned()); }
-
     COLLPROBE_HD constexpr T* begin() const noexcept { return data_; }
     COLLPROBE_HD constexpr T* end() const noexcept { return data_ + count_; }
     COLLPROBE_HD constexpr T& operator[](std::uint64_t index) const noexcept { return data_[index]; }

@@ -15,7 +15,6 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/fault/detail/body.hpp>
-#include <collprobe/fault/detail/check_faults.hpp>
 #include <collprobe/fault/detail/memory.hpp>
 #include <collprobe/fault/detail/plan_fault.hpp>
 #include <collprobe/order/hooks.hpp>
@@ -68,11 +67,22 @@ public:
           max_injections_(options.max_injections)
     {
         const detail::caller<Comm> who(comm_, "faulty", where);
-        detail::check_faults(faults_, who.origin());
+        for (std::size_t i = 0; i < faults_.size(); ++i) {
+            const std::string wrong = detail::what_is_wrong(faults_[i], size());
+            if (!wrong.empty()) who.fail(status::invalid_argument, "fault " + std::to_string(i) + ": " + wrong);
+        }
         for (const collective each : options.calls) counted_ |= bit(each);
         if (options.calls.empty()) counted_ = ~0u;
         const detail::fault_needs needs(faults_);
-        detail::check_sizes(needs, max_bytes_, max_injections_, who.origin());
+        constexpr std::uint64_t address_space = std::uint64_t{1} << 47;
+        if (needs.copies() != 0 && max_bytes_ > address_space / needs.copies()) {
+            who.fail(status::invalid_argument, "max_bytes is " + std::to_string(max_bytes_)
+                + ", of which these faults need " + std::to_string(needs.copies()) + " times: more than any memory");
+        }
+        if (max_injections_ > detail::most_injections) {
+            who.fail(status::invalid_argument, "max_injections is above " + std::to_string(detail::most_injections)
+                + ": the log is allocated at once");
+        }
         log_.reserve(static_cast<std::size_t>(max_injections_));
         const auto scope = comm_.device_scope();
         if (needs.any()) {
@@ -123,7 +133,6 @@ public:
     std::uint64_t injected_total() const noexcept { return injections_; }
     /// Calls counted so far.
     std::uint64_t calls() const noexcept { return calls_; }
-    const std::vector<fault>& faults() const noexcept { return faults_; }
 
 private:
     /// One call and its state in the phases.

@@ -26,12 +26,9 @@ enum class fault_kind : std::uint8_t {
     infinity, ///< sets to infinity, of a random sign [1]
 };
 
-constexpr const char* name(fault_kind kind) noexcept
-{
-    return detail::name_of<fault_kind::infinity>(kind,
-        {"bit_flips", "gaussian", "scale", "zero_slice", "untouched_tail", "stale", "swap", "duplicate_shard", "nan",
-            "infinity"});
-}
+template <>
+inline constexpr auto names_of<fault_kind> = name_list<fault_kind::infinity>{"bit_flips", "gaussian", "scale",
+    "zero_slice", "untouched_tail", "stale", "swap", "duplicate_shard", "nan", "infinity"};
 
 /// The data that a fault hits.
 enum class fault_phase : std::uint8_t {
@@ -40,10 +37,8 @@ enum class fault_phase : std::uint8_t {
     after, ///< the data that the rank received
 };
 
-constexpr const char* name(fault_phase phase) noexcept
-{
-    return detail::name_of<fault_phase::after>(phase, {"before", "during", "after"});
-}
+template <>
+inline constexpr auto names_of<fault_phase> = name_list<fault_phase::after>{"before", "during", "after"};
 
 /// One fault. It strikes in the calls that `call` and `period` choose, in each with `probability`. It hits the elements
 /// first, first + stride, ... of the data of its `phase`. All draws are functions of `seed`, the fault's index in the

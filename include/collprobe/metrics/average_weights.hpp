@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include <collprobe/core/config.hpp>
@@ -220,15 +221,12 @@ private:
         if (fit_but(0, shares, factor, 1)) add(how);
         if (ranks_ == 1) return;
         rank_set lost = 0;
-        double least = 0, most = 0;
-        bool is_first = true;
+        double least = 0x1.fffffffffffffp1023, most = -least;
         for (int r = 0; r < ranks_; ++r) {
             if (holds(excused_, r)) continue;
             if (fits(r, 0)) lost |= rank_set{1} << r;
-            const double ratio = ratio_of(r, shares);
-            least = is_first || ratio < least ? ratio : least;
-            most = is_first || ratio > most ? ratio : most;
-            is_first = false;
+            least = std::min(least, ratio_of(r, shares));
+            most = std::max(most, ratio_of(r, shares));
         }
         try_named(lost, shares, averaging::rank_lost, factor, 0);
         rank_set doubled = 0; // those in the upper half of the range
@@ -315,7 +313,7 @@ COLLPROBE_COLD_INLINE void name_weights(call_weights& of, double rounded_factors
         if (is_nan(of.weights[r])) continue;
         are_finite = are_finite && is_finite(of.weights[r]) && is_finite(of.bounds[r]);
         size += detail::absolute(of.weights[r]) / known;
-        bound = of.bounds[r] > bound ? of.bounds[r] : bound;
+        bound = std::max(bound, of.bounds[r]);
     }
     if (ranks > detail::most_weighted_ranks) of.why_not = weights_refusal::many_ranks;
     else if (of.residual > of.residual_limit) of.why_not = weights_refusal::unexplained;

@@ -20,27 +20,21 @@ namespace detail {
 /// Both forms of `dispersion`. Without weights each rank has the weight 1; a rank of weight 0 is left out.
 inline spread spread_of(view<const double> values, view<const double> weights) noexcept
 {
-    const auto weight = [=](std::size_t r) noexcept { // 0: the rank is left out
-        if (!is_finite(values[r]) || (!weights.empty() && !is_finite(weights[r]))) return 0.0;
-        return weights.empty() ? 1.0 : weights[r];
+    const auto for_each = [=](const auto& use) noexcept { // rank that is not left out: its value and weight
+        for (std::size_t r = 0; r < values.size(); ++r) {
+            if (!is_finite(values[r]) || (!weights.empty() && !(is_finite(weights[r]) && weights[r] > 0))) continue;
+            use(values[r], weights.empty() ? 1.0 : weights[r], static_cast<int>(r));
+        }
     };
     spread result;
     double largest = 0, reference = 0;
-    for (std::size_t r = 0; r < values.size(); ++r) {
-        const double x = values[r];
-        if (!(weight(r) > 0)) continue;
+    for_each([&](double x, double, int rank) {
         if (result.finite == 0) reference = x;
-        if (result.finite == 0 || x < result.minimum) {
-            result.minimum = x;
-            result.minimum_rank = static_cast<int>(r);
-        }
-        if (result.finite == 0 || x > result.maximum) {
-            result.maximum = x;
-            result.maximum_rank = static_cast<int>(r);
-        }
+        if (result.finite == 0 || x < result.minimum) result.minimum = x, result.minimum_rank = rank;
+        if (result.finite == 0 || x > result.maximum) result.maximum = x, result.maximum_rank = rank;
         largest = std::max(largest, absolute(x));
         ++result.finite;
-    }
+    });
     if (result.finite == 0) return result;
 
     // A power of two brings the values near 1, so that their squares neither overflow nor vanish.
@@ -50,21 +44,17 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
 
     // Subtract one of the values first: then equal values give a deviation of exactly zero.
     double total = 0, sum = 0;
-    for (std::size_t r = 0; r < values.size(); ++r) {
-        const double w = weight(r);
-        if (!(w > 0)) continue;
+    for_each([&](double x, double w, int) {
         total += w;
-        sum += w * (values[r] * down - reference * down);
-    }
+        sum += w * (x * down - reference * down);
+    });
     const double mean = reference * down + sum / total;
     double squares = 0, rest = 0;
-    for (std::size_t r = 0; r < values.size(); ++r) {
-        const double w = weight(r);
-        if (!(w > 0)) continue;
-        const double distance = values[r] * down - mean;
+    for_each([&](double x, double w, int) {
+        const double distance = x * down - mean;
         squares += w * distance * distance;
         rest += w * distance;
-    }
+    });
     squares = std::max(0.0, squares - rest * (rest / total));
     const double deviation = square_root(squares / total);
     result.mean = mean * up;

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -33,25 +33,17 @@ inline double weight_of_start(std::uint64_t t) noexcept
 
 /// A bet on place k of n pays in proportion to k to the power of minus one of these.
 inline constexpr double bet_exponents[] = {1.5, 0.6, 0.25};
-
 inline constexpr float most_wealth = 0x1p100f;
-
 /// Pay-outs are less by so much: more than the roundings of a step can add to the wealth.
 inline constexpr double rounded_off = 0x1p-22;
-
-/// Steps over which the memory of ranks is averaged.
-inline constexpr double memory_steps = 1024;
-
+inline constexpr double memory_steps = 1024; ///< over which the memory of ranks is averaged
 /// What bets on a named rank may be worth at most, by exponent. The flatter a bet, the longer it takes to lose.
 inline constexpr float most_of_named[] = {0x1p40f, 0x1p27f, 0x1p16f};
 inline constexpr float most_of_named_of_two[] = {0x1p40f, 0x1p12f, 0x1p4f};
-
 /// A named rank is compared again when its bets are worth less than this, on the mean of the exponents.
 inline constexpr double least_of_named = 16;
-
 /// A finding without a rank is told again after so many steps at the earliest.
 inline constexpr std::uint64_t steps_to_tell_again = 1000;
-
 inline constexpr std::uint64_t evidence_state_format = 0x636f6c6c65760004; // "collev", 4
 
 } // namespace detail
@@ -107,8 +99,45 @@ public:
     };
 
     /// Errors: `status::invalid_argument` for fewer than 1 rank, or options out of range.
-    explicit exchangeability_watch(
-        int ranks, exchangeability_options options = {}, const call_site& where = call_site::current());
+    COLLPROBE_COLD_INLINE explicit exchangeability_watch(
+        int ranks, exchangeability_options options = {}, const call_site& where = call_site::current())
+        : ranks_(ranks), options_(std::move(options)), places_(ranks < 1 ? 0 : static_cast<std::size_t>(ranks))
+    {
+        const auto check = [&where](bool condition, const char* what) {
+            if (!condition) detail::refuse("exchangeability_watch", what, where);
+        };
+        check(ranks >= 1, "cannot watch less than 1 rank");
+        check(detail::is_rate(options_.false_alarms_per_run), "false_alarms_per_run must lie between 0 and 1");
+        const double steps = options_.steps_between_alarms;
+        check(is_finite(steps) && steps >= 1, "steps_between_alarms must be at least 1");
+        const std::size_t n = count();
+        check(is_finite(options_.tolerance) && options_.tolerance >= 0, "tolerance must not be negative");
+        check(options_.groups.empty() || options_.groups.size() == n, "groups must have an entry for each rank");
+
+        group_of_ = std::vector<std::size_t>(n, n);
+        for (std::size_t first = 0; first < n; ++first) {
+            if (group_of_[first] < n) continue;
+            first_member_.push_back(members_.size());
+            for (std::size_t r = first; r < n; ++r) {
+                if (!options_.groups.empty() && options_.groups[r] != options_.groups[first]) continue;
+                group_of_[r] = first_member_.size() - 1;
+                members_.push_back(r);
+            }
+        }
+        first_member_.push_back(n);
+        sums_.resize(bets * (n + 1));
+        for (std::size_t k = 1; k <= n; ++k) {
+            for (std::size_t j = 0; j < bets; ++j) {
+                sums_[k * bets + j] = sums_[(k - 1) * bets + j]
+                    + detail::exponential(-detail::bet_exponents[j] * detail::natural_log(static_cast<double>(k)));
+            }
+        }
+        best_ = std::vector<rank_evidence>(n);
+        best_strength_ = work_ = std::vector<double>(n);
+        pays_ = std::vector<payout>(2 * n); // of two ranks at least that share, two at most
+        pay_ = std::vector<std::uint32_t>(2 * detail::rank_places::most_buckets(n));
+        order_.reserve(n);
+    }
 
     int ranks() const noexcept { return ranks_; }
     const exchangeability_options& options() const noexcept { return options_; }
@@ -131,8 +160,7 @@ public:
         of.what = by;
         of.shares = shares;
         of.processes = std::vector<process>(watched(shares) * count());
-        for (process& each : of.processes)
-            for (int j = 0; j < bets; ++j) each.of[j] = 0.5f;
+        for (process& each : of.processes) std::fill_n(each.of, bets, 0.5f);
         of.memory = std::vector<persistence>(first_member_.size() - 1);
         of.kept = std::vector<kept_place>(count());
         of.named_side = std::vector<std::uint8_t>(count());
@@ -144,8 +172,8 @@ public:
         step_ = step;
         silent_ = 0;
         named_.clear();
-        for (rank_evidence& each : best_) each = {};
-        for (double& each : best_strength_) each = -1;
+        best_.assign(best_.size(), {});
+        best_strength_.assign(best_.size(), -1);
     }
 
     /// Judges one number of the step. `values[r]` belongs to rank r; a rank without a finite one is left out. `margin`:
@@ -153,7 +181,24 @@ public:
     /// `call`: the index that the number's call has in this step, for the evidence to repeat.
     /// Errors: `status::invalid_argument` for an unknown number, or a view without one entry per rank.
     void judge(std::size_t metric, view<const double> values, double margin = 0, int call = -1,
-        const call_site& where = call_site::current());
+        const call_site& where = call_site::current())
+    {
+        if (metric >= metrics_.size() || values.size() != count()) {
+            detail::refuse(
+                "exchangeability_watch::judge", "the number is not watched, or has no value for each rank", where);
+        }
+        metric_state& of = metrics_[metric];
+        of.call = call;
+        ++of.judged;
+        const auto weight = static_cast<float>(detail::weight_of_start(of.judged));
+        for (const std::size_t l : {0u, 1u, 2u, 4u}) starts_[l] = weight;
+        bool is_silent = false;
+        for (std::size_t group = 0; group + 1 < first_member_.size(); ++group) {
+            judge_group(of, values, group, margin);
+            is_silent = is_silent || of.memory[group].is_silent != 0;
+        }
+        silent_ += is_silent ? 1 : 0;
+    }
 
     /// The ranks that this step has named. Valid until the next `judge`.
     view<const named_rank> named() const noexcept { return {named_.data(), named_.size()}; }
@@ -166,11 +211,47 @@ public:
     const rank_evidence& of(int rank) const noexcept { return best_[static_cast<std::size_t>(rank)]; }
 
     /// All that the watch has learnt, to be saved with a checkpoint: 8-byte words, the same on every rank.
-    std::vector<std::uint64_t> state() const;
+    COLLPROBE_COLD_INLINE std::vector<std::uint64_t> state() const
+    {
+        std::vector<std::uint64_t> words{detail::evidence_state_format, count(), metrics_.size()};
+        for (const std::size_t group : group_of_) words.push_back(group);
+        for (const metric_state& each : metrics_) {
+            const std::vector<saved> head{{static_cast<std::uint64_t>(each.what), each.shares, each.judged}};
+            detail::append_words(words, head, each.memory, each.kept, each.processes, each.named_side);
+        }
+        words.push_back(detail::checksum_of({words.data(), words.size()}));
+        return words;
+    }
     /// Goes on from a saved state. The odds then hold for the run from its beginning.
     /// Errors: `status::invalid_argument` for words that are no such state, or one of other ranks or groups; then
     /// nothing changes.
-    void restore(view<const std::uint64_t> state, const call_site& where = call_site::current());
+    COLLPROBE_COLD_INLINE void restore(view<const std::uint64_t> state, const call_site& where = call_site::current())
+    {
+        const auto check = [&where](bool condition, const char* what) {
+            if (!condition) detail::refuse("exchangeability_watch::restore", what, where);
+        };
+        const std::size_t n = count();
+        check(state.size() > 3 + n && state[0] == detail::evidence_state_format, "the words are no such state");
+        check(detail::checksum_of(state.part(0, state.size() - 1)) == state[state.size() - 1], "the state is damaged");
+        check(state[1] == n, "the state is of another number of ranks");
+        for (std::size_t r = 0; r < n; ++r) check(state[3 + r] == group_of_[r], "the state is of other groups");
+
+        exchangeability_watch restored(ranks_, options_, where);
+        view<const std::uint64_t> rest = state.part(3 + n, state.size() - 4 - n); // without the checksum
+        for (std::uint64_t m = 0; m < state[2]; ++m) {
+            std::vector<saved> head(1);
+            const bool has_head = detail::take_words(rest, head);
+            check(has_head, "the state has an end too early");
+            restored.add(static_cast<finding_kind>(head[0].what), head[0].shares);
+            metric_state& of = restored.metrics_.back();
+            of.judged = head[0].judged;
+            const bool has_lists = detail::take_words(rest, of.memory, of.kept, of.processes, of.named_side);
+            check(has_lists, "the state has an end too early");
+        }
+        check(rest.size() == 0, "the state is longer than its numbers");
+        metrics_ = std::move(restored.metrics_);
+        named_.clear();
+    }
 
     /// Forgets all evidence, as for a new run.
     void reset() noexcept { metrics_.clear(), named_.clear(); }
@@ -190,10 +271,7 @@ private:
         /// What bets have won may be no evidence. What they lost counts.
         void keep_below(float wealth, float recent) noexcept
         {
-            for (int j = 0; j < 2 * bets; ++j) {
-                const float most = j < bets ? wealth : recent;
-                of[j] = of[j] < most ? of[j] : most;
-            }
+            for (int j = 0; j < 2 * bets; ++j) of[j] = std::min(of[j], j < bets ? wealth : recent);
         }
     };
     /// How long the ranks of a group keep their places.
@@ -219,6 +297,12 @@ private:
         std::vector<kept_place> kept; // by rank
         std::vector<process> processes; // by rank, then by side that is watched
         std::vector<std::uint8_t> named_side; // by rank: 1 + side by which it is named, 0 if it is not
+    };
+    /// Of a number, before its lists.
+    struct saved {
+        std::uint64_t what = 0;
+        side_shares shares;
+        std::uint64_t judged = 0;
     };
     /// What the bets pay to a rank.
     struct payout {
@@ -258,7 +342,55 @@ private:
     {
         return first_member_[group + 1] - first_member_[group] == 2 && watched(of.shares) == 1;
     }
-    void judge_group(metric_state& of, view<const double> values, std::size_t group, double margin);
+    void judge_group(metric_state& of, view<const double> values, std::size_t group, double margin)
+    {
+        const std::size_t begin = first_member_[group];
+        const std::size_t end = first_member_[group + 1];
+        order_.clear();
+        places_.clear();
+        bool has_named = false;
+        for (std::size_t i = begin; i < end; ++i) {
+            const std::size_t r = members_[i];
+            if (!is_finite(values[r]) || of.named_side[r] != 0) {
+                of.kept[r].place = -1;
+                has_named = has_named || is_finite(values[r]);
+                continue;
+            }
+            order_.push_back(r);
+            places_.add(0.5 * values[r]); // because the difference of two huge numbers must stay finite
+        }
+        const std::size_t active = order_.size();
+        const bool is_pair = names_of_two(of, group);
+        if (active < (is_pair ? 1u : 3u)) return;
+        places_.order();
+        persistence& memory = of.memory[group];
+        const double limit = std::max(tolerated(memory), 0.5 * margin);
+        if (!is_pair) { // of which nothing tells a memory from what is sought
+            const bool is_silent = keep_places(memory, of, group);
+            remember_places(of, memory);
+            if (is_silent) return;
+        }
+        const auto beside = [&, this](int first_side, double by, const auto& value_of) {
+            bet_on_order(of, group, first_side, by);
+            for (std::size_t i = begin; has_named && i < end; ++i) {
+                const std::size_t r = members_[i];
+                if (of.named_side[r] == 0 || !is_finite(values[r])) continue;
+                bet_on_named(of, group, r, value_of(0.5 * values[r]), first_side, by);
+            }
+        };
+        strongest_ = 0;
+        beside(0, limit, [](double value) { return value; });
+        if (of.shares.farthest > 0 || of.shares.nearest > 0) {
+            const detail::middle_values middle = detail::middle_of(places_.copy_in(work_));
+            const auto distance = [](double value, double from) { return detail::absolute(0.5 * value - 0.5 * from); };
+            for (std::size_t i = 0; i < active; ++i)
+                places_[i] = distance(places_[i], detail::median_without(places_[i], middle, active));
+            places_.order();
+            const double median = detail::median_of(middle, active);
+            beside(2, 0.5 * limit, [&](double value) { return distance(value, median); });
+        }
+        if (strongest_ >= 1) name_ranks(of, group);
+    }
     /// Whether the ranks keep their places.
     COLLPROBE_COLD_INLINE bool keep_places(persistence& memory, metric_state& of, std::size_t group) noexcept
     {
@@ -279,7 +411,47 @@ private:
         return memory.is_silent != 0;
     }
 
-    void remember_places(metric_state& of, persistence& memory) noexcept;
+    void remember_places(metric_state& of, persistence& memory) noexcept
+    {
+        // Ranks that are unlike the others keep their places for that reason. So the steadiest quarter is left out.
+        const std::size_t active = order_.size();
+        const std::size_t left_out = active < 8 ? 1 : active / 4;
+        if (memory.steps < 64 || of.judged % 8 == 0) { // later it changes slowly
+            for (std::size_t i = 0; i < active; ++i) work_[i] = static_cast<double>(of.kept[order_[i]].steadiness);
+            std::nth_element(work_.data(), work_.data() + active - left_out, work_.data() + active);
+            const double next = *std::max_element(work_.data(), work_.data() + active - left_out);
+            memory.steadiest = 0.5 * (work_[active - left_out] + next);
+        }
+        const double middle = 0.5 * static_cast<double>(active - 1);
+        const double steps = memory.steps < detail::memory_steps ? memory.steps + 1 : memory.steps;
+        double n = 0, sum_now = 0, sum_before = 0, product = 0, square_now = 0, square_before = 0;
+        for (std::size_t i = 0; i < active; ++i) {
+            kept_place& kept = of.kept[order_[i]];
+            const std::size_t b = places_.bucket(i);
+            const double now = static_cast<double>(places_.before(b) + places_.before(b + 1) - 1) * 0.5 - middle;
+            const double before = static_cast<double>(kept.place) - middle;
+            const bool is_known = kept.place >= 0;
+            const bool is_steady = static_cast<double>(kept.steadiness) > memory.steadiest;
+            kept.place = static_cast<float>(now + middle);
+            if (!is_known) continue;
+            kept.steadiness += static_cast<float>((now * before - static_cast<double>(kept.steadiness)) / steps);
+            if (is_steady) continue;
+            ++n;
+            sum_now += now;
+            sum_before += before;
+            product += now * before;
+            square_now += now * now;
+            square_before += before * before;
+        }
+        if (n < 2) return;
+        product -= sum_now * sum_before / n;
+        square_now -= sum_now * sum_now / n;
+        square_before -= sum_before * sum_before / n;
+        if (!(square_now > 0) || !(square_before > 0)) return;
+        memory.steps = steps;
+        const double correlation = product / detail::square_root(square_now * square_before);
+        memory.correlation += (correlation - memory.correlation) / memory.steps;
+    }
 
     /// The widest margin that the tolerance asks for.
     double tolerated(persistence& memory) noexcept
@@ -289,14 +461,86 @@ private:
         if (memory.widths < 64) ++memory.widths;
         // One wild step must not make the tolerance wide.
         const double most = memory.widths > 8 ? 4 * memory.width : distance;
-        memory.width += ((distance < most ? distance : most) - memory.width) / memory.widths;
+        memory.width += (std::min(distance, most) - memory.width) / memory.widths;
         return options_.tolerance * 1.4826 * memory.width;
     }
 
     /// For the sides `first_side` and the next one.
-    void bet_on_order(metric_state& of, std::size_t group, int first_side, double margin);
-    void bet_on_named(
-        metric_state& of, std::size_t group, std::size_t rank, double value, int first_side, double margin) noexcept;
+    void bet_on_order(metric_state& of, std::size_t group, int first_side, double margin)
+    {
+        const std::size_t active = order_.size();
+        const std::size_t eighth = eighth_of(group);
+        if (pays_for_ != active || pays_for_eighth_ != eighth) {
+            pays_for_ = active;
+            pays_for_eighth_ = eighth;
+            for (std::size_t k = 0; k < active; ++k) pays_[k] = payout_of(k, 1, active, eighth);
+        }
+        const std::size_t buckets = places_.buckets();
+        std::size_t shared = active; // the next pay-out of a bucket with more than one rank
+        std::size_t last = 0;
+        std::size_t first = 1;
+        for (std::size_t b = 0; b < buckets; ++b) {
+            const std::size_t ties = places_.in(b);
+            if (ties == 0) continue;
+            std::size_t above = places_.before(b);
+            std::size_t below = active - places_.before(b + 1);
+            if (margin > 0) {
+                last = places_.last_within(b, margin, last);
+                first = places_.first_within(b, margin, first);
+                above = places_.before(last + 1) - 1;
+                below = active - places_.before(first) - 1;
+            } else if (ties > 1) {
+                pays_[shared] = payout_of(above, ties, active, eighth);
+                pays_[shared + 1] = payout_of(below, ties, active, eighth);
+                above = shared++;
+                below = shared++;
+            }
+            pay_[b] = static_cast<std::uint32_t>(above);
+            pay_[buckets + b] = static_cast<std::uint32_t>(below);
+        }
+        const std::size_t stride = watched(of.shares);
+        process* processes = of.processes.data() + watched(of.shares, first_side);
+        for (int side = first_side; side < first_side + 2; ++side) {
+            if (of.shares.of(side) <= 0) continue;
+            const std::uint32_t* const pay = pay_.data() + (side == first_side ? 0 : buckets);
+            const double of_run = share_for(of, side) * options_.false_alarms_per_run;
+            const double of_late = share_for(of, side) / options_.steps_between_alarms;
+            double strongest = 0;
+            for (std::size_t i = 0; i < active; ++i) {
+                const std::size_t r = order_[i];
+                const worth now = play(processes[r * stride], pays_[pay[places_.bucket(i)]]);
+                const double found = std::max(now.wealth * of_run, now.recent * of_late);
+                if (found > best_strength_[r]) offer(of, side, r, false);
+                strongest = std::max(strongest, found);
+            }
+            strongest_ = std::max(strongest_, strongest);
+            ++processes;
+        }
+    }
+    COLLPROBE_COLD_INLINE void bet_on_named(
+        metric_state& of, std::size_t group, std::size_t rank, double value, int first_side, double margin) noexcept
+    {
+        const std::size_t active = order_.size() + 1; // beside the others, and behind those that are equal
+        for (int side = first_side; side < first_side + 2; ++side) {
+            process* const at = process_of(of, side, rank);
+            if (at == nullptr) continue;
+            const std::size_t first = side == first_side
+                ? places_.before(places_.bucket_of(value - margin) + 1)
+                : active - 1 - places_.before(places_.bucket_of(value + margin));
+            const worth now = play(*at, payout_of(first, 1, active, eighth_of(group)));
+            if (of.named_side[rank] != side + 1) continue;
+            const float* const most = names_of_two(of, group) ? detail::most_of_named_of_two : detail::most_of_named;
+            for (std::size_t j = 0; j < bets; ++j) at->of[bets + j] = std::min(at->of[bets + j], most[j]);
+            if (now.recent >= bets * detail::least_of_named) {
+                offer(of, side, rank, true);
+                continue;
+            }
+            for (process& each : processes_of(of, rank)) each = {};
+            of.named_side[rank] = 0;
+            of.memory[group].told = 0; // there may be a majority again
+            return;
+        }
+    }
     /// `first` and `ties`: the places of this side that a rank shares, counted from 0, of `active`.
     payout payout_of(std::size_t first, std::size_t ties, std::size_t active, std::size_t eighth) const noexcept
     {
@@ -365,9 +609,7 @@ private:
     /// In units of the limits.
     COLLPROBE_COLD_INLINE double strength(const rank_evidence& of) const noexcept
     {
-        const double of_run = of.odds * options_.false_alarms_per_run;
-        const double of_late = of.recurrence / options_.steps_between_alarms;
-        return of_run > of_late ? of_run : of_late;
+        return std::max(of.odds * options_.false_alarms_per_run, of.recurrence / options_.steps_between_alarms);
     }
 
     double share_for(const metric_state& of, int side) const noexcept
@@ -396,7 +638,32 @@ private:
         }
     }
 
-    void name_one(metric_state& of, int side, std::size_t group, std::size_t rank);
+    COLLPROBE_COLD_INLINE void name_one(metric_state& of, int side, std::size_t group, std::size_t rank)
+    {
+        const std::size_t begin = first_member_[group];
+        const std::size_t end = first_member_[group + 1];
+        std::size_t named = 1;
+        for (std::size_t i = begin; i < end; ++i) named += of.named_side[members_[i]] != 0 ? 1 : 0;
+        rank_evidence evidence = evidence_of(of, side, rank);
+        // Without a majority that it could be unlike nobody is named.
+        if (2 * named >= end - begin && !(named == 1 && names_of_two(of, group))) {
+            for (process& each : processes_of(of, rank)) each = {};
+            std::uint64_t& told = of.memory[group].told;
+            if (told != 0 && of.judged - told < detail::steps_to_tell_again) return;
+            told = of.judged;
+            named_.push_back({-1, evidence});
+            return;
+        }
+        evidence.unlike = true;
+        of.named_side[rank] = static_cast<std::uint8_t>(side + 1);
+        offer(of, side, rank, true);
+        named_.push_back({static_cast<int>(rank), evidence});
+        // A rank that was the largest has made the others the smallest, and so on.
+        for (std::size_t i = begin; i < end; ++i) {
+            if (members_[i] == rank || of.named_side[members_[i]] != 0) continue;
+            if (process* const at = process_of(of, side ^ 1, members_[i])) at->keep_below(0.5f, 1);
+        }
+    }
 
     int ranks_;
     exchangeability_options options_;
@@ -420,309 +687,5 @@ private:
     int silent_ = 0;
     double strongest_ = 0; // of the group that is judged
 };
-
-COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
-    int ranks, exchangeability_options options, const call_site& where)
-    : ranks_(ranks), options_(std::move(options)), places_(ranks < 1 ? 0 : static_cast<std::size_t>(ranks))
-{
-    const auto check = [&where](bool condition, const char* what) {
-        if (!condition) detail::refuse("exchangeability_watch", what, where);
-    };
-    check(ranks >= 1, "cannot watch less than 1 rank");
-    check(detail::is_rate(options_.false_alarms_per_run), "false_alarms_per_run must lie between 0 and 1");
-    const double steps = options_.steps_between_alarms;
-    check(is_finite(steps) && steps >= 1, "steps_between_alarms must be at least 1");
-    const std::size_t n = count();
-    check(is_finite(options_.tolerance) && options_.tolerance >= 0, "tolerance must not be negative");
-    check(options_.groups.empty() || options_.groups.size() == n, "groups must have an entry for each rank");
-
-    group_of_ = std::vector<std::size_t>(n, n);
-    for (std::size_t first = 0; first < n; ++first) {
-        if (group_of_[first] < n) continue;
-        first_member_.push_back(members_.size());
-        for (std::size_t r = first; r < n; ++r) {
-            if (!options_.groups.empty() && options_.groups[r] != options_.groups[first]) continue;
-            group_of_[r] = first_member_.size() - 1;
-            members_.push_back(r);
-        }
-    }
-    first_member_.push_back(n);
-    sums_.resize(bets * (n + 1));
-    for (std::size_t k = 1; k <= n; ++k) {
-        for (std::size_t j = 0; j < bets; ++j) {
-            sums_[k * bets + j] = sums_[(k - 1) * bets + j]
-                + detail::exponential(-detail::bet_exponents[j] * detail::natural_log(static_cast<double>(k)));
-        }
-    }
-    best_ = std::vector<rank_evidence>(n);
-    best_strength_ = work_ = std::vector<double>(n);
-    pays_ = std::vector<payout>(2 * n); // of two ranks at least that share, two at most
-    pay_ = std::vector<std::uint32_t>(2 * detail::rank_places::most_buckets(n));
-    order_.reserve(n);
-}
-
-inline void exchangeability_watch::judge(
-    std::size_t metric, view<const double> values, double margin, int call, const call_site& where)
-{
-    if (metric >= metrics_.size() || values.size() != count()) {
-        detail::refuse(
-            "exchangeability_watch::judge", "the number is not watched, or has no value for each rank", where);
-    }
-    metric_state& of = metrics_[metric];
-    of.call = call;
-    ++of.judged;
-    for (const std::size_t l : {0u, 1u, 2u, 4u}) starts_[l] = static_cast<float>(detail::weight_of_start(of.judged));
-    bool is_silent = false;
-    for (std::size_t group = 0; group + 1 < first_member_.size(); ++group) {
-        judge_group(of, values, group, margin);
-        is_silent = is_silent || of.memory[group].is_silent != 0;
-    }
-    silent_ += is_silent ? 1 : 0;
-}
-
-inline void exchangeability_watch::judge_group(
-    metric_state& of, view<const double> values, std::size_t group, double margin)
-{
-    const std::size_t begin = first_member_[group];
-    const std::size_t end = first_member_[group + 1];
-    order_.clear();
-    places_.clear();
-    bool has_named = false;
-    for (std::size_t i = begin; i < end; ++i) {
-        const std::size_t r = members_[i];
-        if (!is_finite(values[r]) || of.named_side[r] != 0) {
-            of.kept[r].place = -1;
-            has_named = has_named || is_finite(values[r]);
-            continue;
-        }
-        order_.push_back(r);
-        places_.add(0.5 * values[r]); // because the difference of two huge numbers must stay finite
-    }
-    const std::size_t active = order_.size();
-    const bool is_pair = names_of_two(of, group);
-    if (active < (is_pair ? 1u : 3u)) return;
-    places_.order();
-    persistence& memory = of.memory[group];
-    double limit = tolerated(memory);
-    if (0.5 * margin > limit) limit = 0.5 * margin;
-    if (!is_pair) { // of which nothing tells a memory from what is sought
-        const bool is_silent = keep_places(memory, of, group);
-        remember_places(of, memory);
-        if (is_silent) return;
-    }
-    const auto beside = [&, this](int first_side, double by, const auto& value_of) {
-        bet_on_order(of, group, first_side, by);
-        for (std::size_t i = begin; has_named && i < end; ++i) {
-            const std::size_t r = members_[i];
-            if (of.named_side[r] == 0 || !is_finite(values[r])) continue;
-            bet_on_named(of, group, r, value_of(0.5 * values[r]), first_side, by);
-        }
-    };
-    strongest_ = 0;
-    beside(0, limit, [](double value) { return value; });
-    if (of.shares.farthest > 0 || of.shares.nearest > 0) {
-        const detail::middle_values middle = detail::middle_of(places_.copy_in(work_));
-        const auto distance = [](double value, double from) { return detail::absolute(0.5 * value - 0.5 * from); };
-        for (std::size_t i = 0; i < active; ++i)
-            places_[i] = distance(places_[i], detail::median_without(places_[i], middle, active));
-        places_.order();
-        const double median = detail::median_of(middle, active);
-        beside(2, 0.5 * limit, [&](double value) { return distance(value, median); });
-    }
-    if (strongest_ >= 1) name_ranks(of, group);
-}
-
-inline void exchangeability_watch::bet_on_order(
-    metric_state& of, std::size_t group, int first_side, double margin)
-{
-    const std::size_t active = order_.size();
-    const std::size_t eighth = eighth_of(group);
-    if (pays_for_ != active || pays_for_eighth_ != eighth) {
-        pays_for_ = active;
-        pays_for_eighth_ = eighth;
-        for (std::size_t k = 0; k < active; ++k) pays_[k] = payout_of(k, 1, active, eighth);
-    }
-    const std::size_t buckets = places_.buckets();
-    std::size_t shared = active; // the next pay-out of a bucket with more than one rank
-    std::size_t last = 0;
-    std::size_t first = 1;
-    for (std::size_t b = 0; b < buckets; ++b) {
-        const std::size_t ties = places_.in(b);
-        if (ties == 0) continue;
-        std::size_t above = places_.before(b);
-        std::size_t below = active - places_.before(b + 1);
-        if (margin > 0) {
-            last = places_.last_within(b, margin, last);
-            first = places_.first_within(b, margin, first);
-            above = places_.before(last + 1) - 1;
-            below = active - places_.before(first) - 1;
-        } else if (ties > 1) {
-            pays_[shared] = payout_of(above, ties, active, eighth);
-            pays_[shared + 1] = payout_of(below, ties, active, eighth);
-            above = shared++;
-            below = shared++;
-        }
-        pay_[b] = static_cast<std::uint32_t>(above);
-        pay_[buckets + b] = static_cast<std::uint32_t>(below);
-    }
-    const std::size_t stride = watched(of.shares);
-    process* processes = of.processes.data() + watched(of.shares, first_side);
-    for (int side = first_side; side < first_side + 2; ++side) {
-        if (of.shares.of(side) <= 0) continue;
-        const std::uint32_t* const pay = pay_.data() + (side == first_side ? 0 : buckets);
-        const double of_run = share_for(of, side) * options_.false_alarms_per_run;
-        const double of_late = share_for(of, side) / options_.steps_between_alarms;
-        double strongest = 0;
-        for (std::size_t i = 0; i < active; ++i) {
-            const std::size_t r = order_[i];
-            const worth now = play(processes[r * stride], pays_[pay[places_.bucket(i)]]);
-            const double by_run = now.wealth * of_run;
-            const double by_late = now.recent * of_late;
-            const double found = by_run > by_late ? by_run : by_late;
-            if (found > best_strength_[r]) offer(of, side, r, false);
-            strongest = found > strongest ? found : strongest;
-        }
-        strongest_ = strongest > strongest_ ? strongest : strongest_;
-        ++processes;
-    }
-}
-
-COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_named(metric_state& of, std::size_t group, std::size_t rank,
-    double value, int first_side, double margin) noexcept
-{
-    const std::size_t active = order_.size() + 1; // beside the others, and behind those that are equal
-    for (int side = first_side; side < first_side + 2; ++side) {
-        process* const at = process_of(of, side, rank);
-        if (at == nullptr) continue;
-        const std::size_t first = side == first_side ? places_.before(places_.bucket_of(value - margin) + 1)
-                                                     : active - 1 - places_.before(places_.bucket_of(value + margin));
-        const worth now = play(*at, payout_of(first, 1, active, eighth_of(group)));
-        if (of.named_side[rank] != side + 1) continue;
-        const float* const most = names_of_two(of, group) ? detail::most_of_named_of_two : detail::most_of_named;
-        for (std::size_t j = 0; j < bets; ++j)
-            if (at->of[bets + j] > most[j]) at->of[bets + j] = most[j];
-        if (now.recent >= bets * detail::least_of_named) {
-            offer(of, side, rank, true);
-            continue;
-        }
-        for (process& each : processes_of(of, rank)) each = {};
-        of.named_side[rank] = 0;
-        of.memory[group].told = 0; // there may be a majority again
-        return;
-    }
-}
-
-inline void exchangeability_watch::remember_places(metric_state& of, persistence& memory) noexcept
-{
-    // Ranks that are unlike the others keep their places for that reason. So the steadiest quarter is left out.
-    const std::size_t active = order_.size();
-    const std::size_t left_out = active < 8 ? 1 : active / 4;
-    if (memory.steps < 64 || of.judged % 8 == 0) { // later it changes slowly
-        for (std::size_t i = 0; i < active; ++i) work_[i] = static_cast<double>(of.kept[order_[i]].steadiness);
-        std::nth_element(work_.data(), work_.data() + active - left_out, work_.data() + active);
-        const double next = *std::max_element(work_.data(), work_.data() + active - left_out);
-        memory.steadiest = 0.5 * (work_[active - left_out] + next);
-    }
-    const double middle = 0.5 * static_cast<double>(active - 1);
-    const double steps = memory.steps < detail::memory_steps ? memory.steps + 1 : memory.steps;
-    double n = 0, sum_now = 0, sum_before = 0, product = 0, square_now = 0, square_before = 0;
-    for (std::size_t i = 0; i < active; ++i) {
-        kept_place& kept = of.kept[order_[i]];
-        const std::size_t bucket = places_.bucket(i);
-        const double now = static_cast<double>(places_.before(bucket) + places_.before(bucket + 1) - 1) * 0.5 - middle;
-        const double before = static_cast<double>(kept.place) - middle;
-        const bool is_known = kept.place >= 0;
-        const bool is_steady = static_cast<double>(kept.steadiness) > memory.steadiest;
-        kept.place = static_cast<float>(now + middle);
-        if (!is_known) continue;
-        kept.steadiness += static_cast<float>((now * before - static_cast<double>(kept.steadiness)) / steps);
-        if (is_steady) continue;
-        ++n;
-        sum_now += now;
-        sum_before += before;
-        product += now * before;
-        square_now += now * now;
-        square_before += before * before;
-    }
-    if (n < 2) return;
-    product -= sum_now * sum_before / n;
-    square_now -= sum_now * sum_now / n;
-    square_before -= sum_before * sum_before / n;
-    if (!(square_now > 0) || !(square_before > 0)) return;
-    memory.steps = steps;
-    const double correlation = product / detail::square_root(square_now * square_before);
-    memory.correlation += (correlation - memory.correlation) / memory.steps;
-}
-
-COLLPROBE_COLD_INLINE void exchangeability_watch::name_one(
-    metric_state& of, int side, std::size_t group, std::size_t rank)
-{
-    const std::size_t begin = first_member_[group];
-    const std::size_t end = first_member_[group + 1];
-    std::size_t named = 1;
-    for (std::size_t i = begin; i < end; ++i) named += of.named_side[members_[i]] != 0 ? 1 : 0;
-    rank_evidence evidence = evidence_of(of, side, rank);
-    if (2 * named >= end - begin && !(named == 1 && names_of_two(of, group))) { // no majority that it could be unlike
-        for (process& each : processes_of(of, rank)) each = {};
-        std::uint64_t& told = of.memory[group].told;
-        if (told != 0 && of.judged - told < detail::steps_to_tell_again) return;
-        told = of.judged;
-        named_.push_back({-1, evidence});
-        return;
-    }
-    evidence.unlike = true;
-    of.named_side[rank] = static_cast<std::uint8_t>(side + 1);
-    offer(of, side, rank, true);
-    named_.push_back({static_cast<int>(rank), evidence});
-    // A rank that was the largest has made the others the smallest, and so on.
-    for (std::size_t i = begin; i < end; ++i) {
-        if (members_[i] == rank || of.named_side[members_[i]] != 0) continue;
-        if (process* const at = process_of(of, side ^ 1, members_[i])) at->keep_below(0.5f, 1);
-    }
-}
-
-COLLPROBE_COLD_INLINE std::vector<std::uint64_t> exchangeability_watch::state() const
-{
-    std::vector<std::uint64_t> words{detail::evidence_state_format, count(), metrics_.size()};
-    for (const std::size_t group : group_of_) words.push_back(group);
-    for (const metric_state& each : metrics_) {
-        words.push_back(static_cast<std::uint64_t>(each.what));
-        for (int side = 0; side < sides; ++side) words.push_back(to_bits(each.shares.of(side)));
-        words.push_back(each.judged);
-        detail::append_words(words, each.memory, each.kept, each.processes, each.named_side);
-    }
-    words.push_back(detail::checksum_of({words.data(), words.size()}));
-    return words;
-}
-
-COLLPROBE_COLD_INLINE void exchangeability_watch::restore(view<const std::uint64_t> state, const call_site& where)
-{
-    const auto check = [&where](bool condition, const char* what) {
-        if (!condition) detail::refuse("exchangeability_watch::restore", what, where);
-    };
-    const std::size_t n = count();
-    check(state.size() > 3 + n && state[0] == detail::evidence_state_format, "the words are no such state");
-    check(detail::checksum_of(state.part(0, state.size() - 1)) == state[state.size() - 1], "the state is damaged");
-    check(state[1] == n, "the state is of another number of ranks");
-    for (std::size_t r = 0; r < n; ++r) check(state[3 + r] == group_of_[r], "the state is of other groups");
-
-    exchangeability_watch restored(ranks_, options_, where);
-    view<const std::uint64_t> rest = state.part(3 + n, state.size() - 4 - n); // without the checksum
-    for (std::uint64_t m = 0; m < state[2]; ++m) {
-        constexpr std::size_t before_lists = 6;
-        check(rest.size() >= before_lists, "the state has an end too early");
-        restored.add(static_cast<finding_kind>(rest[0]),
-            {detail::bit_cast<double>(rest[1]), detail::bit_cast<double>(rest[2]), detail::bit_cast<double>(rest[3]),
-                detail::bit_cast<double>(rest[4])});
-        metric_state& of = restored.metrics_.back();
-        of.judged = rest[5];
-        rest = rest.part(before_lists, rest.size() - before_lists);
-        const bool fits = detail::take_words(rest, of.memory, of.kept, of.processes, of.named_side);
-        check(fits, "the state has an end too early");
-    }
-    check(rest.size() == 0, "the state is longer than its numbers");
-    metrics_ = std::move(restored.metrics_);
-    named_.clear();
-}
 
 } // namespace collprobe

@@ -149,11 +149,182 @@ public:
     void begin_step(std::uint64_t step) noexcept { step_ = step; }
     /// Adds the step's values of one series: `values[r]` belongs to rank r, on its scale. A rank without a finite value
     /// is left out, and nothing is judged with fewer than 3 (of two ranks 2) left. `call`: for the verdict to repeat.
-    /// `beyond`: of what the values are logarithms of. Precondition: number and series are there; one value a rank.
+    /// `sides`: of what the values are logarithms of. Precondition: number and series are there; one value a rank.
     void add(std::size_t number, std::size_t series, view<const double> values, int call = -1,
-        beyond_all beyond = beyond_all::both);
+        beyond_all sides = beyond_all::both)
+    {
+        series_state& of = series_[series];
+        number_state& of_number = numbers_[number];
+        ++of_number.added;
+        const std::size_t n = work_.size();
+        const bool is_pair = n == 2;
+        float* const habits = habits_.data() + series * n;
+        std::size_t finite = 0;
+        for (std::size_t r = 0; r < n; ++r) {
+            without_habit_[r] = values[r] - habits[r];
+            if (is_finite(values[r])) work_[finite++] = without_habit_[r];
+        }
+        if (finite < 3 && !(is_pair && finite == 2)) return;
+        const detail::middle_values middle = detail::middle_of(view<double>(work_.data(), finite));
+
+        const double least = 0x1p-22 * std::max(1.0, detail::absolute(middle.at)); // less is rounding
+        const double usual = std::max<double>(of.usual, least);
+        // An exponential tail would exceed twice the mean by the mean. As if that had been seen 8 times.
+        const double excess = std::max((of.exceeded * of.excess + 8 * usual) / (of.exceeded + 8), least);
+        const bool is_settled = of.steps >= detail::steps_to_settle;
+        const double to_name = is_settled ? 2 * usual + of_number.limit * excess : 1e300;
+        const double margin = is_settled && sides != beyond_all::none ? margin_after(of.steps, of_number) : 1e300;
+        const double weight = 1.0 / static_cast<double>(detail::lesser(++of.steps, detail::habit_steps));
+        for (std::size_t r = 0; r < n; ++r) {
+            distances_[r] = detail::not_a_number();
+            if (!is_finite(values[r])) continue;
+            distances_[r] = without_habit_[r] - detail::median_without(without_habit_[r], middle, finite);
+        }
+        const double lowest = sides == beyond_all::both ? of.smallest : -1e300;
+        const auto beyond_run = [&, this, largest = of.largest](std::size_t r) { // and the others
+            const auto past = [&, this](std::size_t i) {
+                return distances_[i] > 0 ? values[i] - largest : lowest - values[i];
+            };
+            return std::min(detail::absolute(distances_[r]), is_pair ? std::max(past(0), past(1)) : past(r));
+        };
+        const auto beyond_limit = [&, this](std::size_t r) {
+            return std::max(margin, of_number.beyond[distances_[r] > 0]);
+        };
+        const auto is_out = [&, this](std::size_t r) {
+            return detail::absolute(distances_[r]) > to_name || beyond_run(r) > beyond_limit(r);
+        };
+
+        double sum = 0, excesses = 0;
+        float exceeding = 0;
+        std::size_t named = n; // the rank that was named before, if it is again, else the first one
+        candidate* const candidates = candidates_.data() + number * n;
+        for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
+            if (!is_finite(values[r])) continue;
+            const double length = detail::absolute(distances_[r]);
+            const double past = beyond_run(r), beyond = past - beyond_limit(r);
+            if (is_out(r)) {
+                sum += length > to_name ? to_name : usual;
+                if (named == n || static_cast<std::int32_t>(r) == of.named) named = r;
+            } else {
+                sum += length;
+                habits[r] += static_cast<float>(weight * distances_[r]);
+                if (length > 2 * usual) {
+                    excesses += length - 2 * usual;
+                    ++exceeding;
+                }
+                for (const double value : {values[r], values[is_pair ? 1 : r]}) {
+                    of.smallest = std::min(of.smallest, value);
+                    of.largest = std::max(of.largest, value);
+                }
+                double& known = of_number.beyond[distances_[r] > 0];
+                if (margin < 1e300) known = std::max(known, past);
+            }
+            if (!is_settled) continue;
+            candidate& one = candidates[r];
+            const double out = (length - 2 * usual) / excess;
+            const bool is_over_limit = std::max(one.out, out) > of_number.limit;
+            if (!is_over_limit && std::max(one.beyond, beyond) > 0 ? beyond > one.beyond : out > one.out) {
+                one = {distances_[r], values[r] - distances_[r], length - past, one.out, one.beyond, usual,
+                    excess, static_cast<std::uint32_t>(of.steps - 1), call, 0};
+            }
+            one.out = std::max(one.out, out);
+            one.beyond = std::max(one.beyond, beyond);
+        }
+        const double compared = is_pair ? 1 : static_cast<double>(finite);
+        of.usual += static_cast<float>(weight * (sum / compared - of.usual));
+        if (is_settled) {
+            of_number.compared += compared;
+            const float all = of.exceeded + exceeding;
+            of.exceeded = all < 128 ? all : exceeding < 128 ? 128 : exceeding;
+            if (exceeding > 0) of.excess += (static_cast<float>(excesses) - exceeding * of.excess) / of.exceeded;
+        }
+        if (named == n) {
+            of.named = -1;
+            return;
+        }
+        if (static_cast<std::int32_t>(named) != of.named) {
+            of.named = static_cast<std::int32_t>(named);
+            of.named_steps = 0;
+            of.since = step_;
+        }
+        if (++of.named_steps < detail::steps_to_new_level) return;
+        of.named = -1;
+        for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
+            if (!is_finite(values[r]) || !is_out(r)) continue;
+            habits[r] += static_cast<float>(distances_[r]);
+            if (candidates[r].call == call) candidates[r].level_since = of.since + 1;
+        }
+    }
     /// Judges what has been added of a number in this step. Valid until the next call.
-    view<const outlier> judge(std::size_t number);
+    view<const outlier> judge(std::size_t number)
+    {
+        number_state& of = numbers_[number];
+        of.series = std::max(of.series, std::exchange(of.added, 0u));
+        if (!(of.compared > 0)) return {};
+        std::size_t found = 0;
+        ++of.steps;
+        const double usually = of.usually_compared;
+        const int excesses = static_cast<int>(filled(of) / 4);
+        // Of more numbers than usual the largest is larger.
+        const double more = usually > 0 && of.compared > usually ? of.compared / usually : 1;
+        const double limit = of.limit + of.scale * detail::natural_log(more);
+        double largest = detail::not_compared; // of those that are not named
+        double largest_named = detail::not_compared;
+        double beyond[2] = {}; // as the number's, of those that are named
+        std::size_t strongest = 0;
+        int present = 0;
+        for (std::size_t r = 0; r < work_.size(); ++r) {
+            candidate& one = candidates_[number * work_.size() + r];
+            if (!(one.out > detail::not_compared)) continue;
+            ++present;
+            const bool is_out = one.out > limit;
+            if (is_out || one.beyond > 0) {
+                const double in_tail = detail::tail_chance((one.out - of.quantile) / of.scale, excesses, of.shape);
+                const double rate = stated_ * in_tail * more / stated_chance(of);
+                const bool is_beyond = is_out && one.out >= 4 * of.farthest && rate < stated_;
+                const double seen = is_out ? 2 * one.usual + of.seen * one.excess : one.seen;
+                const bool is_new_level = one.level_since != 0;
+                found_[found] = {static_cast<int>(r), one.call, one.distance, one.expected,
+                    is_out ? 2 * one.usual + limit * one.excess : detail::absolute(one.distance) - one.beyond,
+                    seen > 0 ? seen : 0, is_beyond ? rate : stated_,
+                    is_out ? static_cast<std::uint32_t>(filled(of)) : one.steps, is_new_level,
+                    is_new_level ? one.level_since - 1 : 0};
+                double& past = beyond[one.distance > 0];
+                if (one.beyond > 0) past = std::max(past, detail::absolute(one.distance) - one.seen);
+                if (!(is_beyond && rate < 1e-3 * stated_)) of.farthest = std::max(of.farthest, one.out);
+                if (one.out > largest_named) {
+                    largest_named = one.out;
+                    strongest = found;
+                }
+                ++found;
+            } else if (one.out > largest) {
+                largest = one.out;
+            }
+            one.out = one.beyond = detail::not_compared;
+        }
+        if (found > 0) {
+            const bool are_many = static_cast<int>(found) > detail::blame_limit(present);
+            if (are_many) {
+                found_[0] = found_[strongest];
+                found = 1;
+            }
+            if (of.named.is_usual(found_[0].rank, of.steps, ranks_ == 2)) {
+                learn(of, of.named.out);
+                learn(of, largest_named);
+                for (const int side : {0, 1}) of.beyond[side] = std::max(of.beyond[side], beyond[side]);
+            }
+            of.named.out = largest_named;
+            // Of three ranks, one that is far off draws the other two towards it by half, and is named.
+            if (ranks_ == 2 || (are_many && present > 3)) found_[0].rank = -1;
+        }
+        if (largest > detail::not_compared) {
+            learn(of, largest);
+            of.usually_compared += (of.compared - usually) / static_cast<double>(filled(of));
+        }
+        of.compared = 0;
+        fit(of);
+        return {found_.data(), found};
+    }
 
     /// Appends all that it has learnt, as 8-byte words.
     COLLPROBE_COLD_INLINE void save(std::vector<std::uint64_t>& words) const
@@ -250,7 +421,30 @@ private:
         of.farthest = std::max(of.farthest, out);
     }
 
-    void fit(number_state& of);
+    void fit(number_state& of)
+    {
+        const std::size_t steps = filled(of);
+        if (steps < detail::steps_to_settle) return;
+        for (std::size_t i = 0; i < steps; ++i) sorted_[i] = of.window[i];
+        const std::size_t count = steps / 4;
+        std::nth_element(sorted_.data(), sorted_.data() + steps - count - 1, sorted_.data() + steps);
+        of.quantile = of.seen = sorted_[steps - count - 1];
+        double mean = 0, squares = 0;
+        for (std::size_t i = steps - count; i < steps; ++i) {
+            const double excess = sorted_[i] - of.quantile;
+            mean += excess / static_cast<double>(count);
+            squares += excess * excess / static_cast<double>(count);
+            of.seen = std::max<double>(of.seen, sorted_[i]);
+        }
+        // By moments, less half of the deviation of such a shape.
+        const double variance = squares - mean * mean;
+        const double shape = variance > 0
+            ? 0.5 * (1 - mean * mean / variance) - 0.5 / detail::square_root(static_cast<double>(count)) : 0;
+        of.shape = std::clamp(shape, 0.0, 0.5);
+        of.scale = mean * (1 - of.shape) + 1e-6;
+        of.limit = of.quantile + of.scale * detail::tail_quantile(stated_chance(of), static_cast<int>(count), of.shape);
+        of.limit = std::max({of.limit, of.seen, detail::least_limit});
+    }
 
     int ranks_;
     double stated_; ///< rate
@@ -263,205 +457,5 @@ private:
     std::vector<float> sorted_;
     std::vector<outlier> found_;
 };
-
-inline void outlier_detector::add(
-    std::size_t number, std::size_t series, view<const double> values, int call, beyond_all sides)
-{
-    series_state& of = series_[series];
-    number_state& of_number = numbers_[number];
-    ++of_number.added;
-    const std::size_t n = work_.size();
-    const bool is_pair = n == 2;
-    float* const habits = habits_.data() + series * n;
-    std::size_t finite = 0;
-    for (std::size_t r = 0; r < n; ++r) {
-        without_habit_[r] = values[r] - habits[r];
-        if (is_finite(values[r])) work_[finite++] = without_habit_[r];
-    }
-    if (finite < 3 && !(is_pair && finite == 2)) return;
-    const detail::middle_values middle = detail::middle_of(view<double>(work_.data(), finite));
-
-    const double least = 0x1p-22 * std::max(1.0, detail::absolute(middle.at)); // less is rounding
-    const double usual = std::max<double>(of.usual, least);
-    // An exponential tail would exceed twice the mean by the mean. As if that had been seen 8 times.
-    const double excess = std::max((of.exceeded * of.excess + 8 * usual) / (of.exceeded + 8), least);
-    const bool is_settled = of.steps >= detail::steps_to_settle;
-    const double to_name = is_settled ? 2 * usual + of_number.limit * excess : 1e300;
-    const double margin = is_settled && sides != beyond_all::none ? margin_after(of.steps, of_number) : 1e300;
-    const double weight = 1.0 / static_cast<double>(++of.steps < detail::habit_steps ? of.steps : detail::habit_steps);
-    for (std::size_t r = 0; r < n; ++r) {
-        distances_[r] = is_finite(values[r])
-            ? without_habit_[r] - detail::median_without(without_habit_[r], middle, finite) : detail::not_a_number();
-    }
-    const double lowest = sides == beyond_all::both ? of.smallest : -1e300;
-    const auto beyond_run = [&, this, largest = of.largest](std::size_t r) { // and the others
-        const auto past = [&, this](std::size_t i) {
-            return distances_[i] > 0 ? values[i] - largest : lowest - values[i];
-        };
-        return std::min(detail::absolute(distances_[r]), is_pair ? std::max(past(0), past(1)) : past(r));
-    };
-    const auto beyond_limit = [&, this](std::size_t r) {
-        return std::max(margin, of_number.beyond[distances_[r] > 0]);
-    };
-    const auto is_out = [&, this](std::size_t r) {
-        return detail::absolute(distances_[r]) > to_name || beyond_run(r) > beyond_limit(r);
-    };
-
-    double sum = 0, excesses = 0;
-    float exceeding = 0;
-    std::size_t named = n; // the rank that was named before, if it is again, else the first one
-    candidate* const candidates = candidates_.data() + number * n;
-    for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
-        if (!is_finite(values[r])) continue;
-        const double length = detail::absolute(distances_[r]);
-        const double past = beyond_run(r), beyond = past - beyond_limit(r);
-        if (is_out(r)) {
-            sum += length > to_name ? to_name : usual;
-            if (named == n || static_cast<std::int32_t>(r) == of.named) named = r;
-        } else {
-            sum += length;
-            habits[r] += static_cast<float>(weight * distances_[r]);
-            if (length > 2 * usual) {
-                excesses += length - 2 * usual;
-                ++exceeding;
-            }
-            for (const double value : {values[r], values[is_pair ? 1 : r]}) {
-                of.smallest = std::min(of.smallest, value);
-                of.largest = std::max(of.largest, value);
-            }
-            double& known = of_number.beyond[distances_[r] > 0];
-            if (margin < 1e300) known = std::max(known, past);
-        }
-        if (!is_settled) continue;
-        candidate& one = candidates[r];
-        const double out = (length - 2 * usual) / excess;
-        const bool is_over_limit = std::max(one.out, out) > of_number.limit;
-        if (!is_over_limit && std::max(one.beyond, beyond) > 0 ? beyond > one.beyond : out > one.out) {
-            one = {distances_[r], values[r] - distances_[r], length - past, one.out, one.beyond, usual,
-                excess, static_cast<std::uint32_t>(of.steps - 1), call, 0};
-        }
-        one.out = std::max(one.out, out);
-        one.beyond = std::max(one.beyond, beyond);
-    }
-    const double compared = is_pair ? 1 : static_cast<double>(finite);
-    of.usual += static_cast<float>(weight * (sum / compared - of.usual));
-    if (is_settled) {
-        of_number.compared += compared;
-        const float all = of.exceeded + exceeding;
-        of.exceeded = all < 128 ? all : exceeding < 128 ? 128 : exceeding;
-        if (exceeding > 0) of.excess += (static_cast<float>(excesses) - exceeding * of.excess) / of.exceeded;
-    }
-    if (named == n) {
-        of.named = -1;
-        return;
-    }
-    if (static_cast<std::int32_t>(named) != of.named) {
-        of.named = static_cast<std::int32_t>(named);
-        of.named_steps = 0;
-        of.since = step_;
-    }
-    if (++of.named_steps < detail::steps_to_new_level) return;
-    of.named = -1;
-    for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
-        if (!is_finite(values[r]) || !is_out(r)) continue;
-        habits[r] += static_cast<float>(distances_[r]);
-        if (candidates[r].call == call) candidates[r].level_since = of.since + 1;
-    }
-}
-
-inline view<const outlier> outlier_detector::judge(std::size_t number)
-{
-    number_state& of = numbers_[number];
-    of.series = std::max(of.series, std::exchange(of.added, 0u));
-    if (!(of.compared > 0)) return {};
-    std::size_t found = 0;
-    ++of.steps;
-    const double usually = of.usually_compared;
-    const int excesses = static_cast<int>(filled(of) / 4);
-    // Of more numbers than usual the largest is larger.
-    const double more = usually > 0 && of.compared > usually ? of.compared / usually : 1;
-    const double limit = of.limit + of.scale * detail::natural_log(more);
-    double largest = detail::not_compared; // of those that are not named
-    double largest_named = detail::not_compared;
-    double beyond[2] = {}; // as the number's, of those that are named
-    std::size_t strongest = 0;
-    int present = 0;
-    for (std::size_t r = 0; r < work_.size(); ++r) {
-        candidate& one = candidates_[number * work_.size() + r];
-        if (!(one.out > detail::not_compared)) continue;
-        ++present;
-        const bool is_out = one.out > limit;
-        if (is_out || one.beyond > 0) {
-            const double in_tail = detail::tail_chance((one.out - of.quantile) / of.scale, excesses, of.shape);
-            const double rate = stated_ * in_tail * more / stated_chance(of);
-            const bool is_beyond = is_out && one.out >= 4 * of.farthest && rate < stated_;
-            const double seen = is_out ? 2 * one.usual + of.seen * one.excess : one.seen;
-            const bool is_new_level = one.level_since != 0;
-            found_[found] = {static_cast<int>(r), one.call, one.distance, one.expected,
-                is_out ? 2 * one.usual + limit * one.excess : detail::absolute(one.distance) - one.beyond,
-                seen > 0 ? seen : 0, is_beyond ? rate : stated_,
-                is_out ? static_cast<std::uint32_t>(filled(of)) : one.steps, is_new_level,
-                is_new_level ? one.level_since - 1 : 0};
-            double& past = beyond[one.distance > 0];
-            if (one.beyond > 0) past = std::max(past, detail::absolute(one.distance) - one.seen);
-            if (!(is_beyond && rate < 1e-3 * stated_)) of.farthest = std::max(of.farthest, one.out);
-            if (one.out > largest_named) {
-                largest_named = one.out;
-                strongest = found;
-            }
-            ++found;
-        } else if (one.out > largest) {
-            largest = one.out;
-        }
-        one.out = one.beyond = detail::not_compared;
-    }
-    if (found > 0) {
-        const bool are_many = static_cast<int>(found) > detail::blame_limit(present);
-        if (are_many) {
-            found_[0] = found_[strongest];
-            found = 1;
-        }
-        if (of.named.is_usual(found_[0].rank, of.steps, ranks_ == 2)) {
-            learn(of, of.named.out);
-            learn(of, largest_named);
-            for (const int side : {0, 1}) of.beyond[side] = std::max(of.beyond[side], beyond[side]);
-        }
-        of.named.out = largest_named;
-        // Of three ranks, one that is far off draws the other two towards it by half, and is named.
-        if (ranks_ == 2 || (are_many && present > 3)) found_[0].rank = -1;
-    }
-    if (largest > detail::not_compared) {
-        learn(of, largest);
-        of.usually_compared += (of.compared - usually) / static_cast<double>(filled(of));
-    }
-    of.compared = 0;
-    fit(of);
-    return {found_.data(), found};
-}
-
-inline void outlier_detector::fit(number_state& of)
-{
-    const std::size_t steps = filled(of);
-    if (steps < detail::steps_to_settle) return;
-    for (std::size_t i = 0; i < steps; ++i) sorted_[i] = of.window[i];
-    const std::size_t count = steps / 4;
-    std::nth_element(sorted_.data(), sorted_.data() + steps - count - 1, sorted_.data() + steps);
-    of.quantile = of.seen = sorted_[steps - count - 1];
-    double mean = 0, squares = 0;
-    for (std::size_t i = steps - count; i < steps; ++i) {
-        const double excess = sorted_[i] - of.quantile;
-        mean += excess / static_cast<double>(count);
-        squares += excess * excess / static_cast<double>(count);
-        of.seen = std::max<double>(of.seen, sorted_[i]);
-    }
-    // By moments, less half of the deviation of such a shape.
-    const double variance = squares - mean * mean;
-    const double shape = variance > 0
-        ? 0.5 * (1 - mean * mean / variance) - 0.5 / detail::square_root(static_cast<double>(count)) : 0;
-    of.shape = std::clamp(shape, 0.0, 0.5);
-    of.scale = mean * (1 - of.shape) + 1e-6;
-    of.limit = of.quantile + of.scale * detail::tail_quantile(stated_chance(of), static_cast<int>(count), of.shape);
-    of.limit = std::max({of.limit, of.seen, detail::least_limit});
-}
 
 } // namespace collprobe

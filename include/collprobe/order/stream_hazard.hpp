@@ -30,13 +30,10 @@ enum class hazard_kind : std::uint8_t {
     beyond_allocation, ///< an access that begins in an allocation and ends behind it: a wrong count, not a wrong order
 };
 
-constexpr const char* name(hazard_kind kind) noexcept
-{
-    return detail::name_of<hazard_kind::beyond_allocation>(kind,
-        {"read after write", "write after read", "write after write", "wait for an unrecorded event",
-            "use after release", "released in use", "overwritten within a group", "half-captured pair",
-            "beyond its allocation"});
-}
+template <>
+inline constexpr auto names_of<hazard_kind> = name_list<hazard_kind::beyond_allocation>{"read after write",
+    "write after read", "write after write", "wait for an unrecorded event", "use after release",
+    "released in use", "overwritten within a group", "half-captured pair", "beyond its allocation"};
 
 /// Two accesses without a documented order, or another error of the given kind.
 struct stream_hazard {

@@ -19,11 +19,9 @@ enum class reduction_algorithm : std::uint8_t {
     fixed_point, ///< agreement on exponents, the communicator's own all-reduce of int64
 };
 
-constexpr const char* name(reduction_algorithm how) noexcept
-{
-    return detail::name_of<reduction_algorithm::fixed_point>(how,
-        {"automatic", "native", "exchange", "one_shot", "fixed_point"});
-}
+template <>
+inline constexpr auto names_of<reduction_algorithm> = name_list<reduction_algorithm::fixed_point>{"automatic",
+    "native", "exchange", "one_shot", "fixed_point"};
 
 /// The properties of a reduction, valid once its stream is past it.
 struct reduction_outcome {

@@ -22,55 +22,6 @@
 /// The two ways in which sinks write files.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-/// A file that whole lines are appended to. Only the last line that a reader sees may be there in part, while it is
-/// being written.
-class line_file {
-public:
-    /// Creates the file, or empties it; with `keep` it is appended to. Errors: as `append`.
-    explicit line_file(std::string path, bool keep = false);
-    /// For a folder that others can write: a file of this user alone (mode 0600), which is appended to if it is there.
-    /// A link, another user's file and a file with a second name are refused. Errors: as `append`.
-    static line_file own(std::string path);
-
-    COLLPROBE_COLD_INLINE line_file(line_file&& other) noexcept { *this = std::move(other); }
-
-    COLLPROBE_COLD_INLINE line_file& operator=(line_file&& other) noexcept
-    {
-        std::swap(path_, other.path_);
-        std::swap(file_, other.file_);
-        std::swap(device_, other.device_);
-        std::swap(inode_, other.inode_);
-        return *this;
-    }
-
-    COLLPROBE_COLD_INLINE ~line_file() { if (file_ >= 0) ::close(file_); }
-
-    /// Writes `lines` with one system call; what was written in part for lack of room is taken back. Nothing is written
-    /// where the program has closed the descriptor, which may be another file's by now.
-    /// \throws error `device_failure` with the path and the reason.
-    void append(std::string_view lines);
-    /// Closes the file. Errors: as `append`.
-    void close();
-
-private:
-    line_file() = default;
-
-    COLLPROBE_COLD_INLINE int hold(int file) noexcept
-    {
-        struct stat opened {};
-        file_ = file;
-        if (file_ < 0 || ::fstat(file_, &opened) != 0) return errno;
-        device_ = opened.st_dev;
-        inode_ = opened.st_ino;
-        return 0;
-    } ///< 0, or the reason why not
-
-    std::string path_;
-    int file_ = -1;
-    unsigned long long device_ = 0; ///< with `inode_`, which file it is
-    unsigned long long inode_ = 0;
-};
-
 namespace detail {
 
 [[noreturn]] COLLPROBE_COLD_INLINE void fail_to_write(const std::string& path, int reason)
@@ -96,53 +47,87 @@ inline constexpr int to_append = O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | O_N
 
 } // namespace detail
 
-COLLPROBE_COLD_INLINE line_file::line_file(std::string path, bool keep) : path_(std::move(path))
-{
-    const int reason = hold(::open(path_.c_str(), detail::to_append | (keep ? 0 : O_TRUNC), 0666));
-    if (reason != 0) detail::fail_to_write(path_, reason);
-}
-
-COLLPROBE_COLD_INLINE line_file line_file::own(std::string path)
-{
-    line_file made;
-    made.path_ = std::move(path);
-    int reason = made.hold(::open(made.path_.c_str(), detail::to_append | O_EXCL | O_NOFOLLOW, 0600));
-    if (reason == EEXIST) {
-        reason = made.hold(::open(made.path_.c_str(), (detail::to_append & ~O_CREAT) | O_NOFOLLOW));
-        struct stat found {};
-        if (reason == 0 && ::fstat(made.file_, &found) != 0) reason = errno;
-        const bool is_own = S_ISREG(found.st_mode) && found.st_uid == ::geteuid() && found.st_nlink == 1;
-        if (reason == 0 && !is_own) reason = EEXIST;
+/// A file that whole lines are appended to. Only the last line that a reader sees may be there in part, while it is
+/// being written.
+class line_file {
+public:
+    /// Creates the file, or empties it; with `keep` it is appended to. Errors: as `append`.
+    COLLPROBE_COLD_INLINE explicit line_file(std::string path, bool keep = false) : path_(std::move(path))
+    {
+        const int reason = hold(::open(path_.c_str(), detail::to_append | (keep ? 0 : O_TRUNC), 0666));
+        if (reason != 0) detail::fail_to_write(path_, reason);
     }
-    if (reason != 0) detail::fail_to_write(made.path_, reason);
-    return made;
-}
-
-COLLPROBE_COLD_INLINE void line_file::append(std::string_view lines)
-{
-    struct stat before {};
-    if (::fstat(file_, &before) != 0 || before.st_dev != device_ || before.st_ino != inode_) {
-        file_ = -1; // it is not ours to close
-        detail::fail_to_write(path_, EBADF);
+    /// For a folder that others can write: a file of this user alone (mode 0600), which is appended to if it is there.
+    /// A link, another user's file and a file with a second name are refused. Errors: as `append`.
+    COLLPROBE_COLD_INLINE static line_file own(std::string path)
+    {
+        line_file made;
+        made.path_ = std::move(path);
+        int reason = made.hold(::open(made.path_.c_str(), detail::to_append | O_EXCL | O_NOFOLLOW, 0600));
+        if (reason == EEXIST) {
+            reason = made.hold(::open(made.path_.c_str(), (detail::to_append & ~O_CREAT) | O_NOFOLLOW));
+            const struct stat& found = made.opened_;
+            const bool is_own = S_ISREG(found.st_mode) && found.st_uid == ::geteuid() && found.st_nlink == 1;
+            if (reason == 0 && !is_own) reason = EEXIST;
+        }
+        if (reason != 0) detail::fail_to_write(made.path_, reason);
+        return made;
     }
-    const bool is_file = S_ISREG(before.st_mode);
-    const int reason = detail::write_all(file_, lines);
-    if (reason == 0) return;
-    struct stat after {};
-    // Another writer's lines behind ours stay, and with them the part of our own.
-    const bool is_known = is_file && ::fstat(file_, &after) == 0;
-    const off_t grown = is_known ? after.st_size - before.st_size : 0;
-    if (grown > 0 && grown < static_cast<off_t>(lines.size()) && ::ftruncate(file_, before.st_size) != 0) {
-        detail::fail_to_write(path_, errno);
-    }
-    detail::fail_to_write(path_, reason);
-}
 
-COLLPROBE_COLD_INLINE void line_file::close()
-{
-    if (file_ < 0) return;
-    if (::close(std::exchange(file_, -1)) != 0 && errno != EINTR) detail::fail_to_write(path_, errno);
-}
+    COLLPROBE_COLD_INLINE line_file(line_file&& other) noexcept { *this = std::move(other); }
+
+    COLLPROBE_COLD_INLINE line_file& operator=(line_file&& other) noexcept
+    {
+        std::swap(path_, other.path_);
+        std::swap(file_, other.file_);
+        std::swap(opened_, other.opened_);
+        return *this;
+    }
+
+    COLLPROBE_COLD_INLINE ~line_file() { if (file_ >= 0) ::close(file_); }
+
+    /// Writes `lines` with one system call; what was written in part for lack of room is taken back. Nothing is written
+    /// where the program has closed the descriptor, which may be another file's by now.
+    /// \throws error `device_failure` with the path and the reason.
+    COLLPROBE_COLD_INLINE void append(std::string_view lines)
+    {
+        struct stat before {};
+        if (::fstat(file_, &before) != 0 || before.st_dev != opened_.st_dev || before.st_ino != opened_.st_ino) {
+            file_ = -1; // it is not ours to close
+            detail::fail_to_write(path_, EBADF);
+        }
+        const int reason = detail::write_all(file_, lines);
+        if (reason == 0) return;
+        struct stat after {};
+        // Another writer's lines behind ours stay, and with them the part of our own.
+        const bool is_known = S_ISREG(before.st_mode) && ::fstat(file_, &after) == 0;
+        const off_t grown = is_known ? after.st_size - before.st_size : 0;
+        if (grown > 0 && grown < static_cast<off_t>(lines.size()) && ::ftruncate(file_, before.st_size) != 0) {
+            detail::fail_to_write(path_, errno);
+        }
+        detail::fail_to_write(path_, reason);
+    }
+    /// Closes the file. Errors: as `append`.
+    COLLPROBE_COLD_INLINE void close()
+    {
+        if (file_ < 0) return;
+        if (::close(std::exchange(file_, -1)) != 0 && errno != EINTR) detail::fail_to_write(path_, errno);
+    }
+
+private:
+    line_file() = default;
+
+    /// 0, or the reason why not.
+    COLLPROBE_COLD_INLINE int hold(int file) noexcept
+    {
+        file_ = file;
+        return file_ < 0 || ::fstat(file_, &opened_) != 0 ? errno : 0;
+    }
+
+    std::string path_;
+    int file_ = -1;
+    struct stat opened_ {}; ///< which file it is
+};
 
 /// Writes a file as a whole: under another name in the same folder, then renamed. A reader sees the old text or the
 /// new one, never a part. On an error the old file stays.

@@ -36,9 +36,37 @@ struct sinks_options {
     bool tell = true;
 };
 
+namespace detail {
+
+COLLPROBE_COLD_INLINE std::uint64_t unix_ns() noexcept
+{
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+} // namespace detail
+
 /// Facts about this process: host, process id, start, job (from the variables of Slurm, PBS, LSF, torchrun), the
 /// version of the library. The caller completes the rest.
-run_record describe_process(std::string run);
+COLLPROBE_COLD_INLINE run_record describe_process(std::string run)
+{
+    run_record result;
+    result.name = std::move(run);
+    for (const char* variable : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID"}) {
+        const char* const found = std::getenv(variable);
+        if (found == nullptr || *found == '\0') continue;
+        result.job = found;
+        break;
+    }
+    char host[256] = "";
+    if (::gethostname(host, sizeof host - 1) == 0) result.host = host;
+    result.process = ::getpid();
+    result.started_ns = detail::unix_ns();
+    result.library = std::to_string(COLLPROBE_VERSION_MAJOR) + '.' + std::to_string(COLLPROBE_VERSION_MINOR) + '.'
+        + std::to_string(COLLPROBE_VERSION_PATCH);
+    return result;
+}
 /// The same with the facts that a communicator knows: its size and this rank.
 template <class Comm>
 run_record describe_run(const Comm& comm, std::string run)
@@ -58,7 +86,21 @@ run_record describe_run(const Comm& comm, std::string run)
 class record_writer {
 public:
     /// The sinks must outlive this object.
-    record_writer(run_record run, std::vector<sink*> sinks, const sinks_options& options = {});
+    COLLPROBE_COLD_INLINE record_writer(run_record run, std::vector<sink*> sinks, const sinks_options& options = {})
+        : run_(std::move(run)), sinks_(std::move(sinks)), options_(options),
+          ring_(static_cast<std::size_t>(options.room < 1 ? 1 : options.room))
+    {
+        // The thread runs no signal handler of the program; a pipe without a reader, and a limit of the size of files,
+        // are errors of a write there, and no signals that end the program.
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        struct restore {
+            const sigset_t& mask;
+            ~restore() { pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+        } const at_exit{before};
+        thread_ = collprobe::detail::thread([this] { work(); });
+    }
     record_writer(const record_writer&) = delete;
     record_writer& operator=(const record_writer&) = delete;
     /// As `close`.
@@ -100,9 +142,6 @@ public:
     const run_record& run() const noexcept { return run_; }
     /// Records that were dropped because `room` others waited.
     std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
-    /// Whether a sink has failed.
-    bool has_failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
-
     /// "'out.prom' is not written any more: cannot write ...: No space left on device", for each sink that has failed.
     COLLPROBE_COLD_INLINE std::vector<std::string> failures() const
     {
@@ -121,8 +160,76 @@ private:
     };
 
     template <auto member, auto taker, class Record>
-    void hold(const Record& record) noexcept;
-    void work();
+    void hold(const Record& record) noexcept
+    {
+        bool wanted = false;
+        try {
+            const std::lock_guard lock(mutex_);
+            if (closing_ || size_ == ring_.size()) return void(dropped_.fetch_add(1, std::memory_order_relaxed));
+            entry& next = ring_[(first_ + size_) % ring_.size()];
+            next.*member = record;
+            next.give = [](sink& to, const entry& of, const record_context& at) { (to.*taker)(of.*member, at); };
+            next.unix_ns = detail::unix_ns();
+            next.dropped = dropped();
+            ++size_;
+            put_.fetch_add(1, std::memory_order_relaxed);
+            wanted = size_ == (ring_.size() + 1) / 2;
+        } catch (...) { // no memory
+            dropped_.fetch_add(1, std::memory_order_relaxed);
+        }
+        if (wanted) wake(); // else the thread looks by itself, a few times a second
+    }
+    COLLPROBE_COLD_INLINE void work()
+    {
+        constexpr std::int64_t nap_ms = 50; // between two looks
+        constexpr std::int64_t flush_ns = 1'000'000'000;
+        const auto now = [this] { return record_context{run_, detail::unix_ns(), dropped()}; };
+        const auto advance = [this](std::uint64_t count) {
+            written_.fetch_add(count, std::memory_order_release);
+            progress_.fetch_add(1, std::memory_order_release);
+            collprobe::detail::wake_all(progress_);
+        };
+
+        for (std::size_t i = 0; i < sinks_.size(); ++i) {
+            const auto open = [&](sink& each) {
+                for (std::size_t j = 0; j < i; ++j) {
+                    if (sinks_[j] != nullptr && !each.target().empty() && sinks_[j]->target() == each.target()) {
+                        throw std::runtime_error("another sink writes it");
+                    }
+                }
+                each.open(run_);
+            };
+            call(sinks_[i], open);
+        }
+        advance(1);
+        entry next;
+        std::int64_t flushed = collprobe::detail::deadline::now_ns();
+        while (true) {
+            const std::uint32_t seen = signal_.load(std::memory_order_acquire);
+            bool closing = false;
+            {
+                const std::lock_guard lock(mutex_);
+                closing = closing_;
+            }
+            std::uint64_t count = 0;
+            while (take(next)) {
+                const record_context when{run_, next.unix_ns, next.dropped};
+                for_each_sink([&](sink& each) { next.give(each, next, when); });
+                ++count;
+            }
+            const std::int64_t at = collprobe::detail::deadline::now_ns();
+            if (count != 0 || at - flushed >= flush_ns) {
+                const record_context when = now();
+                for_each_sink([&](sink& each) { each.flush(when); });
+                flushed = at;
+            }
+            advance(count);
+            if (closing) break;
+            collprobe::detail::wait_while(signal_, seen, collprobe::detail::deadline::in_ms(nap_ms));
+        }
+        const record_context when = now();
+        for_each_sink([&](sink& each) { each.close(when); });
+    }
 
     COLLPROBE_COLD_INLINE bool take(entry& out)
     {
@@ -139,7 +246,29 @@ private:
         for (sink*& each : sinks_) call(each, with);
     }
     template <class Call>
-    void call(sink*& of, const Call& with);
+    void call(sink*& of, const Call& with)
+    {
+        if (of == nullptr) return;
+        std::string why;
+        try {
+            with(*of);
+            return;
+        } catch (const std::exception& problem) {
+            why = problem.what();
+        } catch (...) {
+            why = "it threw something that is no exception";
+        }
+        std::string target;
+        try {
+            target = of->target();
+        } catch (...) { // then without
+        }
+        of = nullptr;
+        const std::string text = "'" + target + "' is not written any more: " + why;
+        if (options_.tell) std::fprintf(stderr, "collprobe: %s\n", text.c_str());
+        const std::lock_guard lock(mutex_);
+        failures_.push_back(text);
+    }
 
     COLLPROBE_COLD_INLINE void wake() noexcept
     {
@@ -158,7 +287,6 @@ private:
     bool closing_ = false;
     std::vector<std::string> failures_;
 
-    std::atomic<bool> failed_{false};
     std::atomic<std::uint64_t> dropped_{0};
     std::atomic<std::uint32_t> signal_{0}; ///< changes when the thread has something to do
     std::atomic<std::uint32_t> progress_{0}; ///< changes when it has done something
@@ -191,158 +319,5 @@ public:
     {
     }
 };
-
-namespace detail {
-
-COLLPROBE_COLD_INLINE std::uint64_t unix_ns() noexcept
-{
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
-}
-
-} // namespace detail
-
-COLLPROBE_COLD_INLINE run_record describe_process(std::string run)
-{
-    run_record result;
-    result.name = std::move(run);
-    for (const char* variable : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID"}) {
-        const char* const found = std::getenv(variable);
-        if (found == nullptr || *found == '\0') continue;
-        result.job = found;
-        break;
-    }
-    char host[256] = "";
-    if (::gethostname(host, sizeof host - 1) == 0) result.host = host;
-    result.process = ::getpid();
-    result.started_ns = detail::unix_ns();
-    result.library = std::to_string(COLLPROBE_VERSION_MAJOR) + '.' + std::to_string(COLLPROBE_VERSION_MINOR) + '.'
-        + std::to_string(COLLPROBE_VERSION_PATCH);
-    return result;
-}
-
-COLLPROBE_COLD_INLINE record_writer::record_writer(
-    run_record run, std::vector<sink*> sinks, const sinks_options& options)
-    : run_(std::move(run)), sinks_(std::move(sinks)), options_(options),
-      ring_(static_cast<std::size_t>(options.room < 1 ? 1 : options.room))
-{
-    // The thread runs no signal handler of the program; a pipe without a reader, and a limit of the size of files, are
-    // errors of a write there, and no signals that end the program.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    struct restore {
-        const sigset_t& mask;
-        ~restore() { pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
-    } const at_exit{before};
-    thread_ = collprobe::detail::thread([this] { work(); });
-}
-
-template <auto member, auto taker, class Record>
-void record_writer::hold(const Record& record) noexcept
-{
-    bool wanted = false;
-    {
-        const std::lock_guard lock(mutex_);
-        bool fits = !closing_ && size_ < ring_.size();
-        if (fits) {
-            entry& next = ring_[(first_ + size_) % ring_.size()];
-            try {
-                next.*member = record;
-                next.give = [](sink& to, const entry& of, const record_context& at) { (to.*taker)(of.*member, at); };
-                next.unix_ns = detail::unix_ns();
-                next.dropped = dropped_.load(std::memory_order_relaxed);
-                ++size_;
-                put_.fetch_add(1, std::memory_order_relaxed);
-                wanted = size_ == (ring_.size() + 1) / 2;
-            } catch (...) { // no memory
-                fits = false;
-            }
-        }
-        if (!fits) dropped_.fetch_add(1, std::memory_order_relaxed);
-    }
-    if (wanted) wake(); // else the thread looks by itself, a few times a second
-}
-
-template <class Call>
-void record_writer::call(sink*& of, const Call& with)
-{
-    if (of == nullptr) return;
-    std::string why;
-    try {
-        with(*of);
-        return;
-    } catch (const std::exception& problem) {
-        why = problem.what();
-    } catch (...) {
-        why = "it threw something that is no exception";
-    }
-    std::string target;
-    try {
-        target = of->target();
-    } catch (...) { // then without
-    }
-    of = nullptr;
-    const std::string text = "'" + target + "' is not written any more: " + why;
-    if (options_.tell) std::fprintf(stderr, "collprobe: %s\n", text.c_str());
-    const std::lock_guard lock(mutex_);
-    failures_.push_back(text);
-    failed_.store(true, std::memory_order_relaxed);
-}
-
-COLLPROBE_COLD_INLINE void record_writer::work()
-{
-    constexpr std::int64_t nap_ms = 50; // between two looks
-    constexpr std::int64_t flush_ns = 1'000'000'000;
-    const auto context = [this](const entry& of) { return record_context{run_, of.unix_ns, of.dropped}; };
-    const auto now = [this] { return record_context{run_, detail::unix_ns(), dropped()}; };
-    const auto advance = [this](std::uint64_t count) {
-        written_.fetch_add(count, std::memory_order_release);
-        progress_.fetch_add(1, std::memory_order_release);
-        collprobe::detail::wake_all(progress_);
-    };
-
-    for (std::size_t i = 0; i < sinks_.size(); ++i) {
-        const auto open = [&](sink& each) {
-            for (std::size_t j = 0; j < i; ++j) {
-                if (sinks_[j] != nullptr && !each.target().empty() && sinks_[j]->target() == each.target()) {
-                    throw std::runtime_error("another sink writes it");
-                }
-            }
-            each.open(run_);
-        };
-        call(sinks_[i], open);
-    }
-    advance(1);
-    entry next;
-    std::int64_t flushed = collprobe::detail::deadline::now_ns();
-    while (true) {
-        const std::uint32_t seen = signal_.load(std::memory_order_acquire);
-        bool closing = false;
-        {
-            const std::lock_guard lock(mutex_);
-            closing = closing_;
-        }
-        std::uint64_t count = 0;
-        while (take(next)) {
-            const record_context when = context(next);
-            for_each_sink([&](sink& each) { next.give(each, next, when); });
-            ++count;
-        }
-        const std::int64_t at = collprobe::detail::deadline::now_ns();
-        if (count != 0 || at - flushed >= flush_ns) {
-            const record_context when = now();
-            for_each_sink([&](sink& each) { each.flush(when); });
-            flushed = at;
-        }
-        advance(count);
-        if (closing) break;
-        collprobe::detail::wait_while(signal_, seen, collprobe::detail::deadline::in_ms(nap_ms));
-    }
-    const record_context when = now();
-    for_each_sink([&](sink& each) { each.close(when); });
-}
 
 } // namespace collprobe::report

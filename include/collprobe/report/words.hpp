@@ -68,8 +68,29 @@ COLLPROBE_COLD_INLINE std::string describe_place(int call, const call_site& site
     return site.name[0] != '\0' ? quoted_name(site) : std::string("whole step");
 }
 
+/// The text with `word(name)` in place of each "{name}".
+template <class Word>
+std::string filled(std::string_view text, const Word& word)
+{
+    std::string out;
+    for (std::size_t at = 0; at < text.size();) {
+        const std::size_t open = text.find('{', at);
+        out += text.substr(at, open - at);
+        if (open == text.npos) break;
+        const std::size_t close = text.find('}', open);
+        out += word(text.substr(open + 1, close - open - 1));
+        at = close + 1;
+    }
+    return out;
+}
+
 /// "its loss", "the norm of a gradient"; the number of a finding, or of the evidence over a run.
-std::string number_in_words(finding_kind what, int call, bool has_rank);
+COLLPROBE_COLD_INLINE std::string number_in_words(finding_kind what, int call, bool has_rank)
+{
+    return filled(facts_of(what).number, [&](std::string_view word) {
+        return word == "its" ? (has_rank ? "its" : "a") : call < 0 ? " whole" : "";
+    });
+}
 
 /// For numbers that stand for names.
 COLLPROBE_COLD_INLINE std::uint64_t hash_of_text(std::string_view text) noexcept
@@ -201,17 +222,13 @@ COLLPROBE_COLD_INLINE std::string subject(finding_kind what, const std::vector<i
     return ranks.empty() ? facts_of(what).subject : list_ranks(ranks);
 }
 
-/// What was seen, of a finding: the evidence of its kind, filled in. Empty where the bits say all.
-std::string evidence_text(const finding& of);
-
 /// The advice in words: "resync from rank 0".
 COLLPROBE_COLD_INLINE std::string advise(const finding& raised)
 {
     if (raised.action == advice::resync && raised.source >= 0)
         return "resync from rank " + std::to_string(raised.source);
-    return collprobe::detail::name_of<advice::quarantine>(raised.action,
-        {"note it", "look closer, or repeat the step", "drop the step's update",
-            "resync from elsewhere: no rank is known to hold what is right", "take out of the job"});
+    return name_list<advice::quarantine>{"note it", "look closer, or repeat the step", "drop the step's update",
+        "resync from elsewhere: no rank is known to hold what is right", "take out of the job"}[raised.action];
 }
 
 using collprobe::detail::utf8_text;
@@ -312,5 +329,3 @@ COLLPROBE_COLD_INLINE std::string describe(const unusual_number& of, finding_kin
 }
 
 } // namespace collprobe::report
-
-#include <collprobe/report/detail/evidence_text.hpp>

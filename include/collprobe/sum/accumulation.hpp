@@ -24,10 +24,8 @@ enum class accumulation : std::uint8_t {
     exact, ///< no rounding except the last: the correctly rounded sum, in any order
 };
 
-constexpr const char* name(accumulation in) noexcept
-{
-    return detail::name_of<accumulation::exact>(in, {"native", "float32", "float64", "exact"});
-}
+template <>
+inline constexpr auto names_of<accumulation> = name_list<accumulation::exact>{"native", "float32", "float64", "exact"};
 
 /// The guarantee about the bits of a reduction's result. Each level implies those above it.
 enum class reproducibility : std::uint8_t {
@@ -38,11 +36,9 @@ enum class reproducibility : std::uint8_t {
     correctly_rounded, ///< the exact sum (or average), rounded once
 };
 
-constexpr const char* name(reproducibility level) noexcept
-{
-    return detail::name_of<reproducibility::correctly_rounded>(level,
-        {"unspecified", "run_to_run", "size_invariant", "order_invariant", "correctly_rounded"});
-}
+template <>
+inline constexpr auto names_of<reproducibility> = name_list<reproducibility::correctly_rounded>{"unspecified",
+    "run_to_run", "size_invariant", "order_invariant", "correctly_rounded"};
 
 /// Whether a sum of T can be kept in `in` at all: a type narrower than T would lose digits of T.
 template <floating_element T>

@@ -213,6 +213,11 @@ def arguments() -> argparse.ArgumentParser:
     sub.add_argument("--timeout", metavar="SECONDS", type=seconds, help="ends, with status 1, if nothing is written for "
                      "so long")
     sub.set_defaults(do=run_watch)
+
+    sub = command("members", "says what the members of the lines mean, by record: a \"?\" behind a name: not in every "
+                  "line; then the unit, if it has one", "Exit status: 0 written; 2 there is no such name.")
+    sub.add_argument("name", metavar="NAME", nargs="?", help="only this record, as call_audit, or member")
+    sub.set_defaults(do=run_members)
     return parser
 
 
@@ -269,6 +274,23 @@ def write_lines(out: str, texts: Iterable[str]) -> None:
         for text in texts:
             file.write(text.encode("utf-8", "replace"))
     print(out)
+
+
+def run_members(options: argparse.Namespace) -> int:
+    with open(os.path.join(os.path.dirname(__file__), "members.txt"), encoding="utf-8") as file:
+        records = [record.split("\n") for record in file.read().strip().split("\n\n")]
+
+    def is_wanted(row: str) -> bool:
+        names = [each.rstrip("?") for each in row.strip().split("  ")[0].split(", ")]
+        return options.name in names or options.name == names[0].split(".")[-1]
+
+    if options.name:
+        records = [rows if is_wanted(rows[0]) else [rows[0], *filter(is_wanted, rows[1:])] for rows in records]
+    shown = ["\n".join(rows) + "\n" for rows in records if len(rows) > 1]
+    if not shown:
+        raise BadInput(f"there is no record and no member '{printable(options.name)}'")
+    print("\n".join(shown), end="")
+    return 0
 
 
 def run_watch(options: argparse.Namespace) -> int:

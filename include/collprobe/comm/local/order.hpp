@@ -20,7 +20,7 @@ enum class reduction_order : std::uint8_t {
 
 constexpr const char* name(reduction_order order) noexcept
 {
-    return collprobe::detail::name_of<reduction_order::tree>(order, {"linear", "ring", "tree"});
+    return name_list<reduction_order::tree>{"linear", "ring", "tree"}[order];
 }
 
 } // namespace collprobe::local

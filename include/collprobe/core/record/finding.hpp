@@ -13,6 +13,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/finding_kind.hpp>
 #include <collprobe/core/record/statistics.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/detail/names.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -25,10 +26,8 @@ enum class rank_side : std::uint8_t {
     nearest, ///< to the median of the other ranks
 };
 
-constexpr const char* name(rank_side side) noexcept
-{
-    return detail::name_of<rank_side::nearest>(side, {"largest", "smallest", "farthest", "nearest"});
-}
+template <>
+inline constexpr auto names_of<rank_side> = name_list<rank_side::nearest>{"largest", "smallest", "farthest", "nearest"};
 
 /// The evidence, over the steps of a run, that a rank is not like the others: metrics/exchangeability.hpp.
 struct rank_evidence {
@@ -122,6 +121,7 @@ struct finding {
     advice action = advice::none; ///< what to do first
     int source = -1; ///< of an alarm, for `resync`: a rank that holds the right data
 
+    double strength() const noexcept { return detail::absolute(statistic) / (threshold > 0 ? threshold : 1); }
     bool is_named() const noexcept { return !ranks.empty(); }
     int rank() const noexcept { return ranks.empty() ? -1 : ranks.front(); } ///< the lowest; -1: none
     bool names(int of) const noexcept { return std::binary_search(ranks.begin(), ranks.end(), of); }

@@ -28,11 +28,9 @@ enum class damage : std::uint8_t {
     unknown, ///< there is damage, and the evidence does not show where
 };
 
-constexpr const char* name(damage where) noexcept
-{
-    return detail::name_of<damage::unknown>(where,
-        {"none", "input", "reduce", "broadcast", "duplicated_data", "unknown"});
-}
+template <>
+inline constexpr auto names_of<damage> = name_list<damage::unknown>{"none", "input", "reduce", "broadcast",
+    "duplicated_data", "unknown"};
 
 /// The action that a finding advises.
 enum class advice : std::uint8_t {
@@ -43,10 +41,9 @@ enum class advice : std::uint8_t {
     quarantine, ///< take the rank out: it was at fault, or unlike the others, in many steps. Only `alarms` says so.
 };
 
-constexpr const char* name(advice what) noexcept
-{
-    return detail::name_of<advice::quarantine>(what, {"none", "recheck", "skip", "resync", "quarantine"});
-}
+template <>
+inline constexpr auto names_of<advice> = name_list<advice::quarantine>{"none", "recheck", "skip", "resync",
+    "quarantine"};
 
 /// Whether chance or rounding may explain a finding.
 enum class certainty : std::uint8_t { exact, statistical, of_finding /**< `finding::exact` says it */ };

@@ -50,12 +50,10 @@ enum class order_class : std::uint8_t {
     other, ///< none of these; or the order changed between calls, or has other names on other ranks
 };
 
-constexpr const char* name(order_class order) noexcept
-{
-    return detail::name_of<order_class::other>(order,
-        {"single", "linear", "ring", "rotated", "reversed", "chain", "tree", "recursive_halving", "pairwise",
-            "recursive_doubling", "exact", "fused", "multi_way", "call_limit", "other"});
-}
+template <>
+inline constexpr auto names_of<order_class> = name_list<order_class::other>{"single", "linear", "ring",
+    "rotated", "reversed", "chain", "tree", "recursive_halving", "pairwise", "recursive_doubling", "exact",
+    "fused", "multi_way", "call_limit", "other"};
 
 /// The arithmetic and the speed of sums over one communicator, for one type and size. Every rank has the same.
 /// "Stable" means that no difference was seen, among as many elements as the message has (but at least 64).

@@ -17,10 +17,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// What an element is on the wire: an integer, or an 8-bit floating-point number as OCP defines it.
 enum class code_format : std::uint8_t { int8, int4, e4m3 };
 
-constexpr const char* name(code_format format) noexcept
-{
-    return detail::name_of<code_format::e4m3>(format, {"int8", "int4", "e4m3"});
-}
+template <>
+inline constexpr auto names_of<code_format> = name_list<code_format::e4m3>{"int8", "int4", "e4m3"};
 
 /// Why a call was made with the elements as they are, by the wrapped communicator.
 enum class unquantised_reason : std::uint8_t {
@@ -32,10 +30,9 @@ enum class unquantised_reason : std::uint8_t {
 };
 inline constexpr int unquantised_reasons = 5;
 
-constexpr const char* name(unquantised_reason why) noexcept
-{
-    return detail::name_of<unquantised_reason::one_rank>(why, {"quantised", "small", "type", "operation", "one rank"});
-}
+template <>
+inline constexpr auto names_of<unquantised_reason> = name_list<unquantised_reason::one_rank>{"quantised",
+    "small", "type", "operation", "one rank"};
 
 /// What became of the error that the last call with the same place in a step had left.
 enum class feedback_state : std::uint8_t {
@@ -45,10 +42,9 @@ enum class feedback_state : std::uint8_t {
     dropped, ///< the call has another kind, type or count than the last one in its place
 };
 
-constexpr const char* name(feedback_state state) noexcept
-{
-    return detail::name_of<feedback_state::dropped>(state, {"none", "fresh", "continued", "dropped"});
-}
+template <>
+inline constexpr auto names_of<feedback_state> = name_list<feedback_state::dropped>{"none", "fresh",
+    "continued", "dropped"};
 
 /// What a quantised collective did, known when the call returns.
 struct quantised_outcome {
@@ -149,11 +145,9 @@ enum class quantisation_verdict : std::uint8_t {
     negligible,
 };
 
-constexpr const char* name(quantisation_verdict verdict) noexcept
-{
-    return detail::name_of<quantisation_verdict::negligible>(verdict,
-        {"unknown", "corrupt", "non_finite_hidden", "biased", "harmful", "degenerate_blocks", "visible", "negligible"});
-}
+template <>
+inline constexpr auto names_of<quantisation_verdict> = name_list<quantisation_verdict::negligible>{"unknown",
+    "corrupt", "non_finite_hidden", "biased", "harmful", "degenerate_blocks", "visible", "negligible"};
 
 /// What quantisation did to a call, over all ranks. Undefined numbers are NaN by their bits.
 struct call_quantisation {

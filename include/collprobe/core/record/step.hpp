@@ -22,13 +22,17 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-/// Makes a value as it was when new. The vectors that are named keep their memory.
-template <class Of, class... Elements>
-void start_over(Of& of, std::vector<Elements> Of::*... kept)
+/// Makes a value as it was when new. Members that are named keep their memory; in a list of records each is as new.
+template <class Of, class... Kept>
+void start_over(Of& of, Kept Of::*... kept)
 {
+    const auto empty = [](auto& member) {
+        if constexpr (requires { member.front().clear(); }) for (auto& each : member) each.clear();
+        else if constexpr (requires { member.clear(); }) member.clear();
+    };
     Of fresh;
-    ((of.*kept).clear(), ...);
-    ((fresh.*kept).swap(of.*kept), ...);
+    (empty(of.*kept), ...);
+    (std::swap(fresh.*kept, of.*kept), ...);
     of = std::move(fresh);
 }
 
@@ -68,10 +72,8 @@ enum class report_mode : std::uint8_t {
     automatic, ///< one of them, by the size of a step; never that of a record
 };
 
-constexpr const char* name(report_mode mode) noexcept
-{
-    return detail::name_of<report_mode::automatic>(mode, {"gather", "summary", "automatic"});
-}
+template <>
+inline constexpr auto names_of<report_mode> = name_list<report_mode::automatic>{"gather", "summary", "automatic"};
 
 /// The checks of a call's result by the part `audit`. Equal on every rank.
 struct call_audit {
@@ -170,14 +172,11 @@ struct call_record {
     /// As new. The memory of lists is kept.
     void clear()
     {
-        call_audit audited = std::move(audit);
-        call_weights weighed = std::move(weights);
-        detail::start_over(*this, &call_record::result_sample, &call_record::intervals, &call_record::inputs);
-        detail::start_over(audited, &call_audit::culprits);
-        detail::start_over(weighed, &call_weights::weights, &call_weights::bounds, &call_weights::ranks,
-            &call_weights::holders);
-        audit = std::move(audited);
-        weights = std::move(weighed);
+        using of = call_weights;
+        detail::start_over(audit, &call_audit::culprits);
+        detail::start_over(weights, &of::weights, &of::bounds, &of::ranks, &of::holders);
+        detail::start_over(*this, &call_record::audit, &call_record::weights, &call_record::result_sample,
+            &call_record::intervals, &call_record::inputs);
     }
 };
 
@@ -188,10 +187,8 @@ enum class expectation : std::uint8_t {
     partition, ///< the ranks' sets of samples together are the whole, each sample as often as in it
 };
 
-constexpr const char* name(expectation what) noexcept
-{
-    return detail::name_of<expectation::partition>(what, {"equal", "distinct", "partition"});
-}
+template <>
+inline constexpr auto names_of<expectation> = name_list<expectation::partition>{"equal", "distinct", "partition"};
 
 /// What the ranks told of a value in one step. Equal on every rank.
 struct expectation_record {
@@ -260,20 +257,12 @@ struct step_record {
     /// kept. What a section of a call has is there only if its part writes it in this step.
     void begin(std::uint64_t of_step, int of_ranks, report_mode how, std::size_t of_calls, std::size_t of_values = 0)
     {
-        std::vector<call_record> sections = std::move(calls);
-        std::vector<expectation_record> values = std::move(expectations);
-        direction directions = std::move(cosine);
-        detail::start_over(*this, &step_record::losses, &step_record::gradient_norms, &step_record::zero_ranks,
-            &step_record::lateness_by_rank, &step_record::evidence_by_rank, &step_record::findings,
-            &step_record::missing_calls);
-        detail::start_over(directions, &direction::leave_one_out);
-        cosine = std::move(directions);
-        calls = std::move(sections);
+        using of = step_record;
+        detail::start_over(cosine, &direction::leave_one_out);
+        detail::start_over(*this, &of::cosine, &of::losses, &of::gradient_norms, &of::zero_ranks, &of::calls,
+            &of::expectations, &of::lateness_by_rank, &of::evidence_by_rank, &of::findings, &of::missing_calls);
         calls.resize(of_calls);
-        for (call_record& each : calls) each.clear();
-        expectations = std::move(values);
         expectations.resize(of_values);
-        for (expectation_record& each : expectations) each.clear();
         step = of_step;
         ranks = of_ranks;
         mode = how;

@@ -23,11 +23,9 @@ enum class averaging : std::uint8_t {
     other,
 };
 
-constexpr const char* name(averaging how) noexcept
-{
-    return detail::name_of<averaging::other>(how,
-        {"unknown", "mean", "sum", "divided_twice", "token_weighted", "rank_lost", "rank_doubled", "other"});
-}
+template <>
+inline constexpr auto names_of<averaging> = name_list<averaging::other>{"unknown", "mean", "sum",
+    "divided_twice", "token_weighted", "rank_lost", "rank_doubled", "other"};
 
 /// Why the form of the weights is unknown.
 enum class weights_refusal : std::uint8_t {
@@ -44,12 +42,10 @@ enum class weights_refusal : std::uint8_t {
     ambiguous, ///< several forms fit, such as a mean and equal tokens with a small difference
 };
 
-constexpr const char* name(weights_refusal why) noexcept
-{
-    return detail::name_of<weights_refusal::ambiguous>(why,
-        {"none", "many_ranks", "few_elements", "not_finite", "zero_result", "collinear", "imprecise",
-            "results_differ", "scales_differ", "unexplained", "ambiguous"});
-}
+template <>
+inline constexpr auto names_of<weights_refusal> = name_list<weights_refusal::ambiguous>{"none", "many_ranks",
+    "few_elements", "not_finite", "zero_result", "collinear", "imprecise", "results_differ", "scales_differ",
+    "unexplained", "ambiguous"};
 
 /// The weights with which the ranks' inputs are in the result of a call. Equal on every rank. Where ranks observe
 /// different results, up to four, each has its own: `others`.

@@ -48,32 +48,25 @@ struct damage_elements {
         using traits = element_traits<T>;
         using bits = typename traits::bits_type;
         if (kind == fault_kind::swap) {
-            T& a = data[2 * index * stride];
-            T& b = data[(2 * index + 1) * stride];
+            T &a = data[2 * index * stride], &b = data[(2 * index + 1) * stride];
             const T kept = a;
-            a = b;
-            b = kept;
+            a = b, b = kept;
             return;
         }
         T& hit = data[index * stride];
         switch (kind) {
         case fault_kind::bit_flips: hit = bit_cast<T>(static_cast<bits>(to_bits(hit) ^ static_cast<bits>(mask))); break;
         case fault_kind::gaussian:
-            if constexpr (traits::is_floating_point) {
+            if constexpr (traits::is_floating_point)
                 hit = as_element<T>(widen(hit) + magnitude * standard_normal(fault_draw(key, index)));
-            }
             break;
         case fault_kind::scale: hit = as_element<T>(widen(hit) * magnitude); break;
         case fault_kind::zero_slice: hit = bit_cast<T>(bits{0}); break;
         case fault_kind::nan:
-            if constexpr (traits::is_floating_point) {
-                hit = bit_cast<T>(traits::quiet_nan);
-            }
+            if constexpr (traits::is_floating_point) hit = bit_cast<T>(traits::quiet_nan);
             break;
         case fault_kind::infinity:
-            if constexpr (traits::is_floating_point) {
-                hit = signed_infinity<T>((fault_draw(key, index) & 1) != 0);
-            }
+            if constexpr (traits::is_floating_point) hit = signed_infinity<T>((fault_draw(key, index) & 1) != 0);
             break;
         default: break;
         }

@@ -4,10 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include <collprobe/core/error.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/fault/detail/plan_fault.hpp>
 #include <collprobe/fault/types.hpp>
@@ -47,23 +45,6 @@ struct fault_needs {
 
 /// The largest size of the log, which is allocated at once.
 inline constexpr std::uint64_t most_injections = std::uint64_t{1} << 24;
-
-/// \throws error `invalid_argument` for sizes that exceed any machine's memory.
-inline void check_sizes(const fault_needs& needs, std::uint64_t max_bytes, std::uint64_t max_injections,
-    const error_origin& origin)
-{
-    constexpr std::uint64_t address_space = std::uint64_t{1} << 47;
-    if (needs.copies() != 0 && max_bytes > address_space / needs.copies()) {
-        throw error(status::invalid_argument,
-            "max_bytes is " + std::to_string(max_bytes) + ", of which these faults need "
-                + std::to_string(needs.copies()) + " times: more than any memory",
-            origin);
-    }
-    if (max_injections > most_injections) {
-        throw error(status::invalid_argument,
-            "max_injections is above " + std::to_string(most_injections) + ": the log is allocated at once", origin);
-    }
-}
 
 /// The data of the last calls; call number `call` uses slot `call % slots`.
 template <class Device>

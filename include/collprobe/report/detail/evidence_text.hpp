@@ -7,29 +7,6 @@
 /// The texts of core/record/finding_kind.hpp, filled in.
 namespace collprobe::inline COLLPROBE_ABI::report::detail {
 
-/// The text with `word(name)` in place of each "{name}".
-template <class Word>
-std::string filled(std::string_view text, const Word& word)
-{
-    std::string out;
-    for (std::size_t at = 0; at < text.size();) {
-        const std::size_t open = text.find('{', at);
-        out += text.substr(at, open - at);
-        if (open == text.npos) break;
-        const std::size_t close = text.find('}', open);
-        out += word(text.substr(open + 1, close - open - 1));
-        at = close + 1;
-    }
-    return out;
-}
-
-COLLPROBE_COLD_INLINE std::string number_in_words(finding_kind what, int call, bool has_rank)
-{
-    return filled(facts_of(what).number, [&](std::string_view word) {
-        return word == "its" ? (has_rank ? "its" : "a") : call < 0 ? " whole" : "";
-    });
-}
-
 /// "2, most ranks have 3, "; nothing of digests, whose digits say nothing to people.
 COLLPROBE_COLD_INLINE std::string value_text(const finding& of)
 {
@@ -83,6 +60,7 @@ COLLPROBE_COLD_INLINE std::string word_of_evidence(std::string_view word, const 
     return "the names of calls or values, or their order, are not the same on all ranks";
 }
 
+/// What was seen, of a finding: the evidence of its kind, filled in. Empty where the bits say all.
 COLLPROBE_COLD_INLINE std::string evidence_text(const finding& of)
 {
     if (of.by_length && of.what == finding_kind::shard_differs)
@@ -97,11 +75,10 @@ COLLPROBE_COLD_INLINE std::string evidence_text(const finding& of)
 
 constexpr const char* place_in_words(damage where) noexcept
 {
-    return collprobe::detail::name_of<damage::unknown>(where,
-        {"", "damage: in the rank's own data, before the call", "damage: in the sum, alike for all ranks",
-            "damage: on the result's way to the ranks, or in their memory",
-            "ranks have the same data and should have their own",
-            "the evidence does not show where the damage happened"});
+    return name_list<damage::unknown>{"", "damage: in the rank's own data, before the call",
+        "damage: in the sum, alike for all ranks", "damage: on the result's way to the ranks, or in their memory",
+        "ranks have the same data and should have their own",
+        "the evidence does not show where the damage happened"}[where];
 }
 
 /// How often a healthy step, or run, has such a finding.

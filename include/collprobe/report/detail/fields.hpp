@@ -15,8 +15,8 @@
 #include <collprobe/core/record/inspection.hpp>
 #include <collprobe/report/words.hpp>
 
-/// The members of every record, one table a struct (record_fields.hpp). JSON, readers, comparisons of records and the
-/// reference in report/README.md (cmake/record_members.py) follow from the tables. What a member means is said where it
+/// The members of every record, one table a struct (record_fields.hpp). JSON, readers, comparisons of records and
+/// what `collprobe members` says (cmake/record_members.py) follow from the tables. What a member means is said where it
 /// is declared. A walk over a table is no template: what depends on types are offsets and `member_type`.
 namespace collprobe::inline COLLPROBE_ABI::report::detail {
 

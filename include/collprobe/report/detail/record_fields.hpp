@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include <collprobe/report/detail/fields.hpp>
-#include <collprobe/report/json.hpp>
+#include <collprobe/report/detail/evidence_text.hpp>
+#include <collprobe/report/detail/json_writer.hpp>
 
 /// The tables. What `member` has is always written; `rare`, where it is other than in a new record; `follows` is said
 /// by other members already.
@@ -385,8 +385,7 @@ inline field_table fields_of<step_record>()
         follows("quantisation", has_any<&of::calls, is_quantised>,
             [](json_writer& json, const walk& at) {
                 write_some(json, at.as<of>().calls, "bucket", is_quantised, [&json](const call_record& each) {
-                    write_site(json, each.site);
-                    json.members(each.quantisation);
+                    json.site(each.site).members(each.quantisation);
                 });
             }),
         rare("forgot", &of::forgot), rare("missing_calls", &of::missing_calls),
