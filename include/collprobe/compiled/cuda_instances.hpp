@@ -28,12 +28,13 @@ COLLPROBE_KERNELS_OF(double)
 COLLPROBE_BODY(collprobe::cuda::detail::fill_body<double>)
 COLLPROBE_BODY(collprobe::detail::add_parts)
 COLLPROBE_BODY(collprobe::detail::write_header)
-COLLPROBE_BODY(collprobe::detail::write_tickets)
+COLLPROBE_BODY(collprobe::cuda::detail::fill_body<collprobe::detail::replay_tickets>)
 COLLPROBE_BODY(collprobe::detail::publish_report)
 COLLPROBE_BODY(collprobe::detail::pack_summary)
 COLLPROBE_BODY(collprobe::detail::advance_reference)
 
-COLLPROBE_INSTANCE struct detail::step_memory<cuda::device, detail::step_parts<>::memory<cuda::device>>;
+COLLPROBE_INSTANCE struct detail::step_memory<cuda::device>;
+COLLPROBE_INSTANCE class detail::open_step<cuda::device>;
 
 #undef COLLPROBE_KERNELS_OF
 #undef COLLPROBE_BODY

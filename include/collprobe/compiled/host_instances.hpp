@@ -23,7 +23,7 @@ namespace collprobe::inline COLLPROBE_ABI {
         view<double>, view<unsigned char>, host::stream_ref, call_site);
 
 #define COLLPROBE_CALLS_OF(T) \
-    COLLPROBE_INSTANCE void detail::probe_core<local::communicator>::around<T>( \
+    COLLPROBE_INSTANCE void probed<local::communicator>::around<T>( \
         const collective_call&, host::stream_ref, detail::function_ref<void()>);
 
 COLLPROBE_REDUCTIONS_OF(float)
@@ -44,8 +44,13 @@ COLLPROBE_INSTANCE class detail::basic_step_judge<>;
 COLLPROBE_INSTANCE void detail::judge_summary(detail::step_judge&, const detail::summary_parts&,
     const detail::gathered_step*, int, view<const detail::probed_call>, view<const detail::expected_value>,
     view<const double>, step_record&);
-COLLPROBE_INSTANCE struct detail::step_memory<host::device, detail::step_parts<>::memory<host::device>>;
-COLLPROBE_INSTANCE class detail::probe_core<local::communicator>;
+COLLPROBE_INSTANCE struct detail::step_tools<host::device>;
+COLLPROBE_INSTANCE struct detail::step_block<host::device>;
+COLLPROBE_INSTANCE class detail::report_ring<host::device>;
+COLLPROBE_INSTANCE class detail::captured_steps<host::device>;
+COLLPROBE_INSTANCE struct detail::step_memory<host::device>;
+COLLPROBE_INSTANCE class detail::in_flight<detail::step_memory<host::device>>;
+COLLPROBE_INSTANCE class detail::open_step<host::device>;
 COLLPROBE_INSTANCE class probed<local::communicator>;
 COLLPROBE_CALLS_OF(float)
 COLLPROBE_CALLS_OF(bfloat16)

@@ -83,16 +83,15 @@ struct step_block {
             throw;
         }
         for (piece& each : pieces) left.push_back(std::move(each.message));
-        pieces.clear();
-        pieces.push_back(std::move(whole));
+        pieces.resize(1);
+        pieces[0] = std::move(whole);
     }
     /// Counts a call whose entry is being written.
     void add(const probed_call& call) noexcept
     {
         std::uint64_t& word = flags[call_count / 16];
         const std::uint64_t shift = call_count % 16 * 4;
-        if (shift == 0) word = 0;
-        word = (word & ~(std::uint64_t{15} << shift)) | call.flags() << shift;
+        word = (word & ~(~std::uint64_t{0} << shift)) | call.flags() << shift; // none behind it
         calls[call_count] = call;
         places[call_count] = calls[call_count].place = place_of(call.site);
         ++call_count;
@@ -117,13 +116,11 @@ struct step_block {
         return layout.entry(here.message, here.index);
     }
     /// What the read of a call's input, or of its result, notes.
-    reduction_times input_times(std::uint64_t call_index) const noexcept
+    reduction_times times_of_read(const entry_place& of, bool is_result) const noexcept
     {
-        return {nullptr, layout.times ? &times(call_index).entered : nullptr};
-    }
-    reduction_times result_times(std::uint64_t call_index) const noexcept
-    {
-        return {layout.times ? &times(call_index).left : nullptr, nullptr};
+        if (!layout.times) return {};
+        call_times& to = layout.times_of(of.message, of.index);
+        return is_result ? reduction_times{&to.left, nullptr} : reduction_times{nullptr, &to.entered};
     }
     /// Makes the entry as it was before any call.
     void zero_entry(std::uint64_t call_index, stream_ref stream, call_site where)
@@ -142,16 +139,10 @@ struct step_block {
     }
 
 private:
-    call_times& times(std::uint64_t call_index) const noexcept
-    {
-        const entry_place here = at(call_index);
-        return layout.times_of(here.message, here.index);
-    }
     void add_piece(std::uint64_t more, std::uint64_t size, call_site where)
     {
         piece next{layout.part_bytes != 0 ? zeroed<Device>(size, where) : bytes(size), room(), more};
-        pieces.reserve(pieces.size() + 1);
-        // No device reads these before the step ends.
+        pieces.reserve(pieces.size() + 1); // no device reads the following before the step ends
         enlarge(flags, (room() + more + 15) / 16);
         enlarge(places, room() + more);
         calls.resize(room() + more);

@@ -3,32 +3,39 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
+#include <collprobe/detail/ref.hpp>
 #include <collprobe/device/in_flight.hpp>
-#include <collprobe/step/detail/captured_steps.hpp>
 #include <collprobe/step/detail/gram.hpp>
 #include <collprobe/step/detail/report_exchange.hpp>
-#include <collprobe/step/detail/report_ring.hpp>
 #include <collprobe/step/detail/stream_lanes.hpp>
 #include <collprobe/step/probe_options.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
+/// The memory of a probe's parts for the calls of a step.
+struct part_memories : ref_counted {
+    virtual ~part_memories() = default;
+    virtual void clear() noexcept = 0;
+    /// Calls of the step from this index on were not made in the end.
+    virtual void forget(std::uint64_t first) noexcept = 0;
+};
+
 /// The scratch memory and events of a step's calls. Steps that are not captured share one set. Each captured step has
 /// its own: its graph keeps the addresses, and events inside and outside a capture must not wait for each other.
-template <class Device, class PartMemory>
+template <class Device>
 struct step_tools {
-    using device = Device;
     using stream_ref = typename Device::stream_ref;
 
-    step_tools(const step_report::shape& form, std::uint64_t room, call_site where, const probe_options& options,
-        const auto& parts)
-        : lanes(options.streams), exchange(form, room, where), part_memory(parts, static_cast<int>(form.ranks))
+    step_tools(
+        const step_report::shape& form, const probe_options& options, ref<part_memories> of_parts, call_site where)
+        : lanes(options.streams), exchange(form, static_cast<std::uint64_t>(options.calls), where),
+          parts(std::move(of_parts))
     {
-        if (!form.room_for_gram) return;
         const std::uint64_t least = 16 * form.ranks; // two 8-byte elements from each rank
-        gram_scratch = typename Device::template buffer<unsigned char>(
-            options.scratch_bytes > least ? options.scratch_bytes : least);
+        if (form.room_for_gram)
+            gram_scratch = typename Device::template buffer<unsigned char>(larger(options.scratch_bytes, least));
     }
     /// Drops the events: those of one capture are invalid in the next.
     void forget_capture()
@@ -51,32 +58,11 @@ struct step_tools {
 
     stream_lanes<Device> lanes;
     report_exchange<Device> exchange;
-    PartMemory part_memory;
+    ref<part_memories> parts;
 
 private:
     typename Device::template buffer<unsigned char> gram_scratch;
     typename Device::event gram_done; ///< scratch and matrix are shared by calls on all streams
-};
-
-/// All memory that enqueued work uses.
-template <class Device, class PartMemory>
-struct step_memory {
-    using tools_type = step_tools<Device, PartMemory>;
-
-    step_memory(const step_report::shape& form, const probe_options& options, const auto& parts, call_site where)
-        : tools(form, static_cast<std::uint64_t>(options.calls), where, options, parts),
-          ring(options.steps_in_flight, form, static_cast<std::uint64_t>(options.calls), where),
-          captured(options.captured_steps, form, static_cast<std::uint64_t>(options.calls), where, options, parts) {}
-    bool finished_by(deadline until) const noexcept
-    {
-        return captured.finished_by(until) && tools.lanes.finished_by(until) && detail::finished_by(until, reported);
-    }
-
-    tools_type tools; ///< shared by all steps that are not captured
-    report_ring<Device> ring;
-    captured_steps<tools_type> captured;
-    void* probe = nullptr; ///< where its owner is: `located`
-    typename Device::event reported; ///< the last `end_step`: exchanges come one after the other
 };
 
 } // namespace collprobe::detail
