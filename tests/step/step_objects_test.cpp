@@ -20,7 +20,6 @@
 #include <collprobe/step/detail/report_exchange.hpp>
 #include <collprobe/step/detail/report_ring.hpp>
 #include <collprobe/step/detail/step_parts.hpp>
-#include <collprobe/step/detail/stream_lanes.hpp>
 
 #include "tests/support/errors.hpp"
 

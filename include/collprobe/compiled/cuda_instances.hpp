@@ -17,7 +17,6 @@ namespace collprobe::inline COLLPROBE_ABI {
         cuda::stream_ref, collprobe::detail::result_reducer<T>, std::uint64_t, collprobe::detail::result_record*, \
         cuda::workspace&, reduction_times); \
     COLLPROBE_INSTANCE void cuda::device::sum_each(cuda::stream_ref, std::uint64_t, collprobe::detail::pair_dots<T>); \
-    COLLPROBE_BODY(collprobe::detail::copy_padded<T>) \
     COLLPROBE_BODY(collprobe::detail::take_sample<T>)
 
 COLLPROBE_KERNELS_OF(float)

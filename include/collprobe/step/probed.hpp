@@ -320,7 +320,7 @@ public:
             who.fail(status::unsupported,
                 "a number of the host would be the same in each replay: give expect_equal a buffer");
         }
-        if (detail::is_given(seen.loss) || detail::is_given(seen.gradient_norm)) {
+        if (seen.loss.is_given() || seen.gradient_norm.is_given()) {
             who.fail(status::unsupported,
                 "a loss or norm of the host would be the same in each replay: give the address of one");
         }
