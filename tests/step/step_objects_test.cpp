@@ -343,7 +343,6 @@ TEST_CASE("an exchange brings the messages of all ranks, and a summary's means o
 {
     local::run(2, {.timeout_ms = 20'000}, [](local::communicator& world) {
         host::stream stream;
-        const step_parts<> parts(1);
         for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
             const step_report::shape shape{.mode = mode, .ranks = 2};
             report_exchange<host::device> exchange(shape, 1, {});
@@ -357,10 +356,10 @@ TEST_CASE("an exchange brings the messages of all ranks, and a summary's means o
                     block.entry(c).input.sum_of_squares = static_cast<double>((c + 3) * (c + 3));
                 }
                 exchange.make_room(calls, left, stream, {});
-                exchange.run(world, parts, block,
+                exchange.run(world, block,
                     {block.message(), block.layout, block.places.data(), false, {.loss = 1.0 + world.rank()},
                         {40 + step, static_cast<std::uint32_t>(step + 1), 0, 0, nullptr}, nullptr},
-                    stream, {});
+                    [](std::uint64_t*) {}, stream, {});
                 stream.synchronize();
                 const step_report report = exchange.report(block);
                 if (mode == report_mode::gather) {

@@ -51,6 +51,11 @@ COLLPROBE_INSTANCE class detail::captured_steps<host::device>;
 COLLPROBE_INSTANCE struct detail::step_memory<host::device>;
 COLLPROBE_INSTANCE class detail::in_flight<detail::step_memory<host::device>>;
 COLLPROBE_INSTANCE class detail::open_step<host::device>;
+COLLPROBE_INSTANCE void detail::judged_steps::add(const detail::step_in_flight<host::device>&, std::uint32_t,
+    std::uint64_t, detail::part_judges&, detail::function_ref<error_origin(const char*)>);
+COLLPROBE_INSTANCE void detail::report_exchange<host::device>::run(local::communicator&,
+    const detail::step_block<host::device>&, const detail::write_header&, detail::function_ref<void(std::uint64_t*)>,
+    host::stream_ref, call_site);
 COLLPROBE_INSTANCE class probed<local::communicator>;
 COLLPROBE_CALLS_OF(float)
 COLLPROBE_CALLS_OF(bfloat16)
@@ -62,5 +67,13 @@ COLLPROBE_CALLS_OF(double)
 #undef COLLPROBE_REDUCTIONS_OF
 
 } // namespace collprobe
+
+/// The lists of a record.
+#define COLLPROBE_LIST_OF(T) COLLPROBE_INSTANCE class std::vector<collprobe::T>;
+COLLPROBE_LIST_OF(call_interval) COLLPROBE_LIST_OF(call_record) COLLPROBE_LIST_OF(expectation_record)
+COLLPROBE_LIST_OF(finding) COLLPROBE_LIST_OF(missing_call) COLLPROBE_LIST_OF(rank_evidence)
+COLLPROBE_LIST_OF(rank_lateness) COLLPROBE_LIST_OF(rank_with_zeros) COLLPROBE_LIST_OF(statistics)
+COLLPROBE_LIST_OF(step_record)
+#undef COLLPROBE_LIST_OF
 
 #undef COLLPROBE_INSTANCE

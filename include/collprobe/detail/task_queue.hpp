@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/wait.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -80,8 +81,7 @@ public:
     }
 
     /// Appends one task and returns its number, counted from 1.
-    template <class Fill>
-    std::uint64_t push(Fill&& fill)
+    std::uint64_t push(function_ref<void(task&)> fill)
     {
         const std::lock_guard lock(producers_);
         if (write_index_ == tasks_per_chunk) {

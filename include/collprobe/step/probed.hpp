@@ -127,7 +127,9 @@ public:
     /// \throws error `invalid_argument` for an option out of range; those of the parts.
     explicit probed(Comm comm, probe_options options = {}, Parts... parts, call_site where = call_site::current())
         : base_type(std::move(comm)), group_follower(&probed::when_group_ended),
-          options_(detail::checked(std::move(options), comm_, part_list::has_summaries, where)),
+          options_(detail::checked(std::move(options), caller(comm_, "probed", where).origin(),
+              Comm::has_collective(collective::all_reduce), Comm::has_collective(collective::all_to_all),
+              part_list::has_summaries)),
           parts_(options_.statistics ? options_.every : -1, std::move(parts)...),
           form_{options_.mode, static_cast<std::uint64_t>(comm_.size()),
               options_.direction == direction_mode::exact,
@@ -717,9 +719,10 @@ private:
         auto& with = open_.tools();
         auto& ranks = comm_.innermost();
         parts_.end_step(ranks, *open_, *with.parts, stream, where);
-        with.exchange.run(ranks, parts_, *open_,
+        with.exchange.run(ranks, *open_,
             {open_->message(), form_.layout, open_->places.data(), options_.statistics && !options_.results, seen,
-                known, tickets}, stream, where);
+                known, tickets},
+            [&, this](std::uint64_t* words) { parts_.template pack<device>(*open_, words, stream); }, stream, where);
         if constexpr (!part_list::is_empty) device::zero(stream, open_.written(), where);
         comm_.next_step(stream, where);
         return with.exchange.report(*open_).used(open_->has_gram);
@@ -791,7 +794,7 @@ private:
     {
         auto& ring = memory_->ring;
         ring.finish([&, this](const slot& of, std::uint32_t serial) {
-            judged_.add(of, serial, ring.calls(), parts_,
+            judged_.add(of, serial, ring.calls(), static_cast<detail::part_judges&>(parts_),
                 [&, this](const char* call) { return caller(comm_, call, of.where).origin(); });
         });
     }

@@ -33,12 +33,7 @@ struct captured_work {
     captured_work(
         const step_report::shape& form, const probe_options& options, ref<part_memories> parts, call_site where)
         : block(form, static_cast<std::uint64_t>(options.calls), where), tools(form, options, std::move(parts), where),
-          tickets(1)
-    {
-        const typename Device::stream fresh;
-        Device::zero(fresh, view<replay_tickets>(tickets), where);
-        fresh.synchronize(where);
-    }
+          tickets(zeroed<Device, replay_tickets>(1, where)) {}
 
     step_block<Device> block;
     step_tools<Device> tools;

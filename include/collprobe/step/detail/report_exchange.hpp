@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/step/detail/step_block.hpp>
 #include <collprobe/step/detail/summary.hpp>
 
@@ -87,9 +88,10 @@ public:
     }
 
     /// Completes the message of a step whose calls are done on `stream`, and lets the ranks exchange their messages.
+    /// `pack_parts(words)` writes the words of the parts in a summary.
     template <communicator Comm>
-    void run(Comm& ranks, const auto& parts, const step_block<Device>& step, const write_header& write_header,
-        stream_ref stream, call_site where)
+    void run(Comm& ranks, const step_block<Device>& step, const write_header& write_header,
+        function_ref<void(std::uint64_t*)> pack_parts, stream_ref stream, call_site where)
     {
         Device::for_each(stream, step.call_count + 1, write_header);
         const view<unsigned char> own = step.message_of(step.call_count);
@@ -111,7 +113,7 @@ public:
             if (form_.has_totals())
                 ranks.all_gather(view<const unsigned char>(totals_),
                     view<unsigned char>(to.messages, form_.ranks * totals_.size()), stream, where);
-            parts.pack(step, to.part_words, [&](const auto& body) { Device::for_each(stream, step.call_count, body); });
+            pack_parts(to.part_words);
             if constexpr (Comm::has_collective(collective::all_reduce)) {
                 ranks.all_reduce(to.sums, reduction::sum, stream, where);
                 ranks.all_reduce(to.keys, reduction::max, stream, where);

@@ -27,10 +27,20 @@ auto memory_of([[maybe_unused]] const P& part, [[maybe_unused]] int ranks)
     else return std::tuple<>();
 }
 
+/// What adds to the record of a step what its parts find.
+struct part_judges {
+    virtual void judge(const gathered_step& step, std::uint64_t due, view<const probed_call> calls,
+        view<const series_place> series, step_record& out) = 0;
+    virtual void judge_summary(const std::uint64_t* first_words, std::uint64_t due, step_record& out) = 0;
+
+protected:
+    ~part_judges() = default;
+};
+
 /// The parts of a probe. Part i has bit 1 + i of those that are due in a step (bit 0 has the statistics), a place among
 /// the entries of a call, words in a summary of it, and one memory in each `memory`: they are found here alone.
 template <class... Parts>
-class step_parts {
+class step_parts final : public part_judges {
 public:
     static constexpr bool is_empty = sizeof...(Parts) == 0;
     static constexpr std::uint64_t entry_bytes = (sizeof(typename Parts::entry) + ... + 0);
@@ -152,26 +162,28 @@ public:
             if constexpr (requires { part.end_step(ended); }) part.end_step(ended);
         });
     }
-    /// Calls `use(body)` with a body, over the calls, for each part that puts a summary into the words of the calls.
-    void pack(const auto& step, std::uint64_t* first, const auto& use) const
+    /// Puts the summaries of the parts into the words of the calls, from `first` on.
+    template <class Device>
+    void pack(const step_block<Device>& step, std::uint64_t* first, typename Device::stream_ref stream) const
     {
         for_each(*this, ~std::uint64_t{0}, [&]<std::size_t I>(auto& part) {
             using part_type = std::remove_cvref_t<decltype(part)>;
             if constexpr (has_summary<part_type>)
-                use(pack_part<part_type>{step.message(), step.layout, offset<I>, first + words_before<I>, words});
+                Device::for_each(stream, step.call_count, pack_part<part_type>{step.message(), step.layout, offset<I>,
+                    first + words_before<I>, words});
         });
     }
 
     /// Adds to the record what the parts that were due find.
     void judge(const gathered_step& step, std::uint64_t due, view<const probed_call> calls,
-        view<const series_place> series, step_record& out)
+        view<const series_place> series, step_record& out) override
     {
         for_each(*this, due, [&]<std::size_t I>(auto& part) {
             using entry = typename std::remove_cvref_t<decltype(part)>::entry;
             part.judge(part_entries<entry>(step, calls, series, offset<I>), out);
         });
     }
-    void judge_summary(const std::uint64_t* first, std::uint64_t due, step_record& out)
+    void judge_summary(const std::uint64_t* first, std::uint64_t due, step_record& out) override
     {
         for_each(*this, due, [&]<std::size_t I>(auto& part) {
             using part_type = std::remove_cvref_t<decltype(part)>;
