@@ -128,8 +128,6 @@ public:
     reduction operation() const noexcept { return call_.what.operation; }
     element_type type() const noexcept { return call_.what.type; }
     std::uint64_t count() const noexcept { return call_.what.count; } ///< elements that each rank sends
-    /// Whether the input holds several gradients of the rank, one after the other: more elements than the result.
-    bool has_leaves() const noexcept { return call_.what.has_leaves; }
     /// Whether it is the sum or average, by an all-reduce or reduce-scatter, of one gradient of each rank.
     bool is_sum() const noexcept { return call_.what.is_sum(); }
     bool is_observed() const noexcept { return call_.what.is_observed; } ///< ranks may have no input, or no result

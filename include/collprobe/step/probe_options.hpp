@@ -27,8 +27,6 @@ struct probe_options {
     /// not know of `expect_distinct`, `expect_partition` and calls on some ranks, which need `gather`.
     report_mode mode = report_mode::automatic;
     direction_mode direction = direction_mode::pooled;
-    /// For `exact`: one of this many steps is exact, the others are `pooled`. A captured step is exact only with 1.
-    int exact_every = 1;
     /// Calls of a step that there is room for from the start. A step with more allocates until it is as large as the
     /// largest before. A captured step cannot: its further calls are forwarded and counted.
     int calls = 64;
@@ -114,7 +112,6 @@ COLLPROBE_COLD_INLINE probe_options checked(
     range("steps_in_flight", options.steps_in_flight, 2, 250); // `step_header::last_lost` tells of 255
     range("unread_steps", options.unread_steps, 1);
     range("every", options.every, 0);
-    range("exact_every", options.exact_every, 1);
     range("expectations", options.expectations, 0, 65536);
     range("streams", options.streams, 1);
     range("captured_steps", options.captured_steps, 0);

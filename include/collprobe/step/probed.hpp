@@ -689,7 +689,7 @@ private:
         parts_.template read<false, T>(seen(at, call), *open_, *open_.tools().parts, input);
         if constexpr (floating_element<T> && Comm::has_collective(collective::all_reduce)
             && Comm::has_collective(collective::all_to_all)) {
-            if (call.is_gradient() && is_exact())
+            if (call.is_gradient() && options_.direction == direction_mode::exact)
                 open_.tools().template add_to_gram<T>(comm_.innermost(), input, *open_, at.stream, call.site);
         }
     }
@@ -700,12 +700,6 @@ private:
         open_.await_rewritten(at, false, call.site);
         parts_.template read<true, T>(
             seen(at, call), *open_, *open_.tools().parts, result, static_cast<const T*>(at.surviving));
-    }
-    bool is_exact() const
-    {
-        if (options_.direction != direction_mode::exact) return false;
-        const auto every = static_cast<std::uint64_t>(options_.exact_every);
-        return memory_->captured.open() != nullptr ? every == 1 : memory_->ring.ended() % every == 0;
     }
     void read_late(const begun_call& at)
     {
