@@ -26,11 +26,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-namespace c {
-template <class Comm, class Streams>
-class probe_of; ///< knows observed calls by their numbers
-} // namespace c
-
 namespace detail {
 
 /// All memory that the enqueued work of a probe uses.
@@ -87,8 +82,6 @@ class probed : public adaptor<probed<Comm, Parts...>, Comm>, group_follower, det
     static_assert((step_part<Parts> && ...), "a part with a type summary, of whole 8-byte words, needs a static "
         "summarize(entry) and judge_summary(summaries, record): step/README.md");
     friend detail::located<probed>;
-    template <class, class>
-    friend class c::probe_of;
     using base_type = adaptor<probed<Comm, Parts...>, Comm>;
     using base_type::comm_, detail::located<probed>::cell_;
 
@@ -114,10 +107,10 @@ public:
             static_cast<probed*>(*probe_)->end_observed(number_, stream, where);
         }
 
+        std::uint64_t number() const noexcept { return number_; } ///< for `observed`; of no other call in the process
+
     private:
         friend probed;
-        template <class, class>
-        friend class c::probe_of;
         observed_call(void* const* probe, std::uint64_t number) : probe_(probe), number_(number) {}
         void* const* probe_;
         std::uint64_t number_;
@@ -198,6 +191,9 @@ public:
         require_ranks_apart(who);
         return {cell_, begin_observed<T>(who, view<const T>(), count, stream, what, operation)};
     }
+
+    /// The call with this number.
+    observed_call observed(std::uint64_t number) const noexcept { return {cell_, number}; }
 
     /// Has the statistics, or the part P, look at the next step that is not captured, beside those of `every`. On all
     /// ranks alike, and before the step's first call.
