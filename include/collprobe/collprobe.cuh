@@ -14,7 +14,6 @@
 #include <collprobe/device/cuda/kernels.cuh>
 #include <collprobe/quant/cuda/codec_kernels.cuh>
 #include <collprobe/scan/cuda/one_read.cuh>
-#include <collprobe/step/cuda/probed.cuh>
 
 #if __has_include(<nccl.h>)
 #include <nccl.h>

@@ -50,7 +50,6 @@ void of_a_gradient(gpu::stream_ref stream, T* data, double* gram, statistics* re
     detail::read_input<gpu, T>(stream, source, result, sketch, scratch);
     detail::read_result<gpu, T>(
         stream, source, data, reinterpret_cast<detail::result_record*>(result), sketch, scratch);
-    gpu::for_each(stream, 1, detail::copy_padded<T>{source, data});
     gpu::sum_each(stream, 1, detail::pair_dots<T>{data, 1, 1, 1, gram});
 }
 

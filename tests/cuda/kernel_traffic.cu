@@ -176,8 +176,6 @@ void sums(const gpu::stream& stream, const std::string& type)
     sum.template operator()<accumulation::exact>("exact", one_pass | wide | coalesced);
     gpu::for_each(stream.get(), count, detail::pack_parts<T, 1>{from.memory.data(), count, rows, count, to.data()});
     report(stream, {"pack_parts<" + type + ">", rows * bytes, rows * bytes, one_pass | coalesced | no_local});
-    gpu::for_each(stream.get(), count, detail::copy_padded<T>{{from.memory.data(), count}, to.data()});
-    report(stream, {"copy_padded<" + type + ">", bytes, bytes, one_pass | coalesced | no_local});
     gpu::sum_each(stream.get(), rows * (rows + 1) / 2, detail::pair_dots<T>{from.memory.data(), count, rows, 1, gram.data()});
     report(stream, {"pair_dots<" + type + ">, 36 pairs", rows * (rows + 1) * bytes, 0, coalesced | no_local});
     gpu::for_each(stream.get(), count, detail::code_exponents<T>{from.memory.data(), count, rows, codes.data()});

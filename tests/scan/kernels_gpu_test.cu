@@ -15,7 +15,6 @@
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/scan/cuda/one_read.cuh>
 #include <collprobe/scan/statistics.hpp>
-#include <collprobe/step/cuda/probed.cuh>
 #include <collprobe/step/detail/gram.hpp>
 
 #include "adversarial.hpp"

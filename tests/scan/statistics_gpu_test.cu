@@ -15,7 +15,6 @@
 #include <collprobe/scan/cuda/one_read.cuh>
 #include <collprobe/scan/by_element.hpp>
 #include <collprobe/scan/statistics.hpp>
-#include <collprobe/step/cuda/probed.cuh>
 
 #include "above.hpp"
 #include "adversarial.hpp"

@@ -921,11 +921,11 @@ TEST_CASE("buffers outlive the replays that use them")
     });
 }
 
-TEST_CASE("exact alignment every few steps leaves captured steps without the extra message")
+TEST_CASE("exact alignment with the statistics of each second step leaves captured steps without the extra message")
 {
     run_nccl(2, [](testing::nccl_owner& world) {
         trainer rank(world);
-        probed_nccl comm(world, {.direction = direction_mode::exact, .exact_every = 2});
+        probed_nccl comm(world, {.direction = direction_mode::exact, .every = 2});
         captured_step captured;
         const graph step(rank.stream, [&] {
             rank.reduce(comm);

@@ -1307,7 +1307,6 @@ TEST_CASE("bad options and null buffers are refused by name")
         refused({.calls = 1 << 21}, "calls is 2097152, but must be at most 65536");
         refused({.steps_in_flight = 1}, "steps_in_flight");
         refused({.unread_steps = 0}, "unread_steps");
-        refused({.exact_every = 0}, "exact_every");
         refused({.false_alarms_per_step = 0}, "false_alarms_per_step");
         refused({.false_alarms_per_step = 2}, "false_alarms_per_step");
     });

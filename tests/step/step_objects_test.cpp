@@ -20,7 +20,6 @@
 #include <collprobe/step/detail/report_exchange.hpp>
 #include <collprobe/step/detail/report_ring.hpp>
 #include <collprobe/step/detail/step_parts.hpp>
-#include <collprobe/step/detail/stream_lanes.hpp>
 
 #include "tests/support/errors.hpp"
 
@@ -49,26 +48,10 @@ struct capturable : host::device {
     };
 };
 
-/// What an open step needs of its tools.
-struct lone_tools {
-    using device = capturable;
-    struct memory {
-        void clear() noexcept { forgotten.clear(); }
-        void forget(std::uint64_t first) noexcept { forgotten.push_back(first); }
-        std::vector<std::uint64_t> forgotten;
-    };
-    struct exchange_block {
-        std::uint64_t words[4] = {};
-        const unsigned char* block() const { return reinterpret_cast<const unsigned char*>(words); }
-    };
-    lone_tools() = default;
-    lone_tools(const step_report::shape&, std::uint64_t, call_site) {}
-    void forget_capture() noexcept { ++captures; }
-
-    stream_lanes<capturable> lanes{1};
-    memory part_memory;
-    exchange_block exchange;
-    int captures = 0;
+struct noted : part_memories {
+    void clear() noexcept override { forgotten.clear(); }
+    void forget(std::uint64_t first) noexcept override { forgotten.push_back(first); }
+    std::vector<std::uint64_t> forgotten;
 };
 
 /// Entries of a call have 8 bytes of parts, without statistics.
@@ -82,8 +65,9 @@ const probed_call gradient{.count = 4, .has_input = true};
 
 struct open_one {
     step_block<capturable> block{form, 2, {}};
-    lone_tools tools;
-    open_step<lone_tools> step;
+    ref<noted> parts = make_ref<noted>();
+    step_tools<capturable> tools{form, {.streams = 1}, ref<part_memories>(parts.get()), {}};
+    open_step<capturable> step;
     host::stream stream;
 
     open_one() { step.open(block, tools, 2); }
@@ -118,7 +102,7 @@ TEST_CASE("an open step gives the index of a call that was not made to the next 
     of.stream.synchronize();
     CHECK(next.index == 1);
     CHECK(entry_of(of.block, 1) == 0);
-    CHECK(of.tools.part_memory.forgotten == std::vector<std::uint64_t>{1});
+    CHECK(of.parts->forgotten == std::vector<std::uint64_t>{1});
     of.step->add(gradient);
     CHECK(entry_of(of.block, 0) == 100);
 
@@ -126,7 +110,7 @@ TEST_CASE("an open step gives the index of a call that was not made to the next 
     entry_of(of.block, 2) = 9; // not made: what the step has written is more than its calls
     of.step.complete();
     CHECK(of.block.call_count == 2);
-    CHECK(of.tools.part_memory.forgotten == std::vector<std::uint64_t>{1, 2});
+    CHECK(of.parts->forgotten == std::vector<std::uint64_t>{1, 2});
     CHECK(of.step.written().count() == of.block.message_of(of.block.room()).count());
 }
 
@@ -220,7 +204,7 @@ TEST_CASE("a ring finishes its steps once and in order, and tells a failure once
     CHECK(judged == std::vector<std::uint64_t>{71, 82});
     CHECK(captured.reports == 0);
     CHECK(ring.under_way() == 0);
-    CHECK(ring.lost_ago() == 0);
+    CHECK(ring.next_ticket(9, false, nullptr).lost_ago == 0);
 
     push(9, first);
     push(10, first);
@@ -236,28 +220,28 @@ TEST_CASE("a ring finishes its steps once and in order, and tells a failure once
     ring.throw_failure();
     finish();
     CHECK(judged.back() == 104);
-    CHECK(ring.next_serial() == 5);
-    CHECK(ring.lost_ago() == 2);
+    CHECK(ring.next_ticket(11, true, nullptr).serial == 5);
+    CHECK(ring.next_ticket(11, true, nullptr).is_crowded == 1);
+    CHECK(ring.next_ticket(11, true, nullptr).lost_ago == 2);
     ring.forget_losses();
-    CHECK(ring.lost_ago() == 0);
+    CHECK(ring.next_ticket(11, true, nullptr).lost_ago == 0);
 }
 
 TEST_CASE("a report goes to the block of a launch's ticket; a launch without one, or that threw, reports nothing")
 {
-    captured_steps<lone_tools> steps(1, form, 1u, call_site());
+    captured_steps<capturable> steps(form, {.calls = 1}, [] { return ref<part_memories>(new noted); }, call_site());
     host::stream stream;
     auto& work = steps.begin(5, who);
-    CHECK(work.tools.captures == 1);
     CHECK(mentions(error_of([&] { steps.begin(6, who); }), "all captured steps are in use"));
     CHECK(mentions(error_of([&] { steps.find(work.serial, who); }), "no such captured step")); // it has not ended
-    work.tools.exchange.words[1] = 42;
-    const view<unsigned char> report(reinterpret_cast<unsigned char*>(work.tools.exchange.words) + 8, 16);
+    const view<unsigned char> report(const_cast<unsigned char*>(work.tools.exchange.block()) + 8, 16);
+    *reinterpret_cast<std::uint64_t*>(report.data()) = 42;
     // The graph: it takes the ticket, and publishes.
     const auto replayed = [&] {
-        work.tickets()->current = work.tickets()->next;
-        work.tickets()->next = {};
+        work.tickets.data()->current = work.tickets.data()->next;
+        work.tickets.data()->next = {};
         for (std::uint64_t w = 0; w < 2; ++w)
-            publish_report{work.tickets(), work.tools.exchange.block(), 8}(w);
+            publish_report{work.tickets.data(), work.tools.exchange.block(), 8}(w);
     };
     const std::uint64_t serial = steps.end(report, host::stream_ref(stream));
     stream.synchronize();
@@ -359,7 +343,6 @@ TEST_CASE("an exchange brings the messages of all ranks, and a summary's means o
 {
     local::run(2, {.timeout_ms = 20'000}, [](local::communicator& world) {
         host::stream stream;
-        const step_parts<> parts(1);
         for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
             const step_report::shape shape{.mode = mode, .ranks = 2};
             report_exchange<host::device> exchange(shape, 1, {});
@@ -373,10 +356,10 @@ TEST_CASE("an exchange brings the messages of all ranks, and a summary's means o
                     block.entry(c).input.sum_of_squares = static_cast<double>((c + 3) * (c + 3));
                 }
                 exchange.make_room(calls, left, stream, {});
-                exchange.run(world, parts, block,
+                exchange.run(world, block,
                     {block.message(), block.layout, block.places.data(), false, {.loss = 1.0 + world.rank()},
                         {40 + step, static_cast<std::uint32_t>(step + 1), 0, 0, nullptr}, nullptr},
-                    stream, {});
+                    [](std::uint64_t*) {}, stream, {});
                 stream.synchronize();
                 const step_report report = exchange.report(block);
                 if (mode == report_mode::gather) {

@@ -5,7 +5,6 @@
 /// to it, and files of nvcc that define COLLPROBE_COMPILED_CUDA compile none of them.
 #include <collprobe/device/cuda/kernels.cuh>
 #include <collprobe/scan/cuda/one_read.cuh>
-#include <collprobe/step/cuda/probed.cuh>
 #include <collprobe/step/probed.hpp>
 
 #define COLLPROBE_INSTANCE template

@@ -17,7 +17,6 @@ namespace collprobe::inline COLLPROBE_ABI {
         cuda::stream_ref, collprobe::detail::result_reducer<T>, std::uint64_t, collprobe::detail::result_record*, \
         cuda::workspace&, reduction_times); \
     COLLPROBE_INSTANCE void cuda::device::sum_each(cuda::stream_ref, std::uint64_t, collprobe::detail::pair_dots<T>); \
-    COLLPROBE_BODY(collprobe::detail::copy_padded<T>) \
     COLLPROBE_BODY(collprobe::detail::take_sample<T>)
 
 COLLPROBE_KERNELS_OF(float)
@@ -28,12 +27,13 @@ COLLPROBE_KERNELS_OF(double)
 COLLPROBE_BODY(collprobe::cuda::detail::fill_body<double>)
 COLLPROBE_BODY(collprobe::detail::add_parts)
 COLLPROBE_BODY(collprobe::detail::write_header)
-COLLPROBE_BODY(collprobe::detail::write_tickets)
+COLLPROBE_BODY(collprobe::cuda::detail::fill_body<collprobe::detail::replay_tickets>)
 COLLPROBE_BODY(collprobe::detail::publish_report)
 COLLPROBE_BODY(collprobe::detail::pack_summary)
 COLLPROBE_BODY(collprobe::detail::advance_reference)
 
-COLLPROBE_INSTANCE struct detail::step_memory<cuda::device, detail::step_parts<>::memory<cuda::device>>;
+COLLPROBE_INSTANCE struct detail::step_memory<cuda::device>;
+COLLPROBE_INSTANCE class detail::open_step<cuda::device>;
 
 #undef COLLPROBE_KERNELS_OF
 #undef COLLPROBE_BODY

@@ -41,7 +41,7 @@ namespace collprobe::inline COLLPROBE_ABI {
         view<double>, view<unsigned char>, host::stream_ref, call_site);
 
 #define COLLPROBE_CALLS_OF(T) \
-    COLLPROBE_INSTANCE void detail::probe_core<local::communicator>::around<T>( \
+    COLLPROBE_INSTANCE void probed<local::communicator>::around<T>( \
         const collective_call&, host::stream_ref, detail::function_ref<void()>);
 
 COLLPROBE_INSTANCE class local::detail::basic_group<local::communicator>;
@@ -65,8 +65,18 @@ COLLPROBE_INSTANCE class detail::basic_step_judge<>;
 COLLPROBE_INSTANCE void detail::judge_summary(detail::step_judge&, const detail::summary_parts&,
     const detail::gathered_step*, int, view<const detail::probed_call>, view<const detail::expected_value>,
     view<const double>, step_record&);
-COLLPROBE_INSTANCE struct detail::step_memory<host::device, detail::step_parts<>::memory<host::device>>;
-COLLPROBE_INSTANCE class detail::probe_core<local::communicator>;
+COLLPROBE_INSTANCE struct detail::step_tools<host::device>;
+COLLPROBE_INSTANCE struct detail::step_block<host::device>;
+COLLPROBE_INSTANCE class detail::report_ring<host::device>;
+COLLPROBE_INSTANCE class detail::captured_steps<host::device>;
+COLLPROBE_INSTANCE struct detail::step_memory<host::device>;
+COLLPROBE_INSTANCE class detail::in_flight<detail::step_memory<host::device>>;
+COLLPROBE_INSTANCE class detail::open_step<host::device>;
+COLLPROBE_INSTANCE void detail::judged_steps::add(const detail::step_in_flight<host::device>&, std::uint32_t,
+    std::uint64_t, detail::part_judges&, detail::function_ref<error_origin(const char*)>);
+COLLPROBE_INSTANCE void detail::report_exchange<host::device>::run(local::communicator&,
+    const detail::step_block<host::device>&, const detail::write_header&, detail::function_ref<void(std::uint64_t*)>,
+    host::stream_ref, call_site);
 COLLPROBE_INSTANCE class probed<local::communicator>;
 COLLPROBE_CALLS_OF(float)
 COLLPROBE_CALLS_OF(bfloat16)
@@ -79,5 +89,13 @@ COLLPROBE_CALLS_OF(double)
 #undef COLLPROBE_REDUCTIONS_OF
 
 } // namespace collprobe
+
+/// The lists of a record.
+#define COLLPROBE_LIST_OF(T) COLLPROBE_INSTANCE class std::vector<collprobe::T>;
+COLLPROBE_LIST_OF(call_interval) COLLPROBE_LIST_OF(call_record) COLLPROBE_LIST_OF(expectation_record)
+COLLPROBE_LIST_OF(finding) COLLPROBE_LIST_OF(missing_call) COLLPROBE_LIST_OF(rank_evidence)
+COLLPROBE_LIST_OF(rank_lateness) COLLPROBE_LIST_OF(rank_with_zeros) COLLPROBE_LIST_OF(statistics)
+COLLPROBE_LIST_OF(step_record)
+#undef COLLPROBE_LIST_OF
 
 #undef COLLPROBE_INSTANCE

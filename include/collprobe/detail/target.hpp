@@ -16,7 +16,10 @@
 #define COLLPROBE_NO_UNROLL _Pragma("unroll 1")
 /// Before a function that keeps work on the host within the scope of a floating-point mode.
 #define COLLPROBE_HOST_NOINLINE
+/// The first expression on a GPU, the second on the host.
+#define COLLPROBE_BY_TARGET(device, host) device
 #else
+#define COLLPROBE_BY_TARGET(device, host) host
 #define COLLPROBE_UNROLL
 #define COLLPROBE_NO_UNROLL
 #define COLLPROBE_HOST_NOINLINE __attribute__((noinline))
@@ -25,39 +28,24 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Whether this is compiled for a GPU. For `if constexpr` in templates: the other branch is not compiled.
-#if defined(__CUDA_ARCH__)
-inline constexpr bool on_device = true;
-#else
-inline constexpr bool on_device = false;
-#endif
+inline constexpr bool on_device = COLLPROBE_BY_TARGET(true, false);
 
 /// The index of the highest set bit. Precondition: value != 0.
 COLLPROBE_HD constexpr int highest_bit(std::uint64_t value) noexcept
 {
-#if defined(__CUDA_ARCH__)
-    return 63 - __clzll(static_cast<long long>(value));
-#else
-    return 63 - __builtin_clzll(value);
-#endif
+    return 63 - COLLPROBE_BY_TARGET(__clzll(static_cast<long long>(value)), __builtin_clzll(value));
 }
 
 /// The logarithm of a power of two.
 COLLPROBE_HD inline unsigned log2_of_power(std::uint64_t power) noexcept
 {
-#if defined(__CUDA_ARCH__)
-    return static_cast<unsigned>(__ffsll(static_cast<long long>(power)) - 1);
-#else
-    return static_cast<unsigned>(__builtin_ctzll(power));
-#endif
+    return static_cast<unsigned>(
+        COLLPROBE_BY_TARGET(__ffsll(static_cast<long long>(power)) - 1, __builtin_ctzll(power)));
 }
 
 COLLPROBE_HD inline std::uint32_t set_bits(std::uint32_t word) noexcept
 {
-#if defined(__CUDA_ARCH__)
-    return static_cast<std::uint32_t>(__popc(word));
-#else
-    return static_cast<std::uint32_t>(__builtin_popcount(word));
-#endif
+    return static_cast<std::uint32_t>(COLLPROBE_BY_TARGET(__popc(word), __builtin_popcount(word)));
 }
 
 /// The larger of the upper halves, and of the lower halves.
@@ -74,11 +62,7 @@ COLLPROBE_HD inline std::uint32_t larger_halves(std::uint32_t a, std::uint32_t b
 /// Atomic on a GPU, in memory that a block shares.
 COLLPROBE_HD inline void add_to(std::uint32_t& sum, std::uint32_t value) noexcept
 {
-#if defined(__CUDA_ARCH__)
-    atomicAdd(&sum, value);
-#else
-    sum += value;
-#endif
+    COLLPROBE_BY_TARGET(atomicAdd(&sum, value), sum += value);
 }
 COLLPROBE_HD inline void lower_to(std::uint64_t& least, std::uint64_t value) noexcept
 {
@@ -129,11 +113,7 @@ COLLPROBE_HD inline void copy_16(void* to, const void* from) noexcept
 /// a * b + c: fused on a GPU.
 COLLPROBE_HD inline double multiply_add(double a, double b, double c) noexcept
 {
-#if defined(__CUDA_ARCH__)
-    return __fma_rn(a, b, c);
-#else
-    return a * b + c;
-#endif
+    return COLLPROBE_BY_TARGET(__fma_rn(a, b, c), a * b + c);
 }
 
 /// The same in float, for products that are exact. Subnormal numbers count, whatever -ftz says.
@@ -171,11 +151,7 @@ COLLPROBE_HD inline double exact_double(float value) noexcept
 /// 1 / sqrt(x), but for the last digits.
 COLLPROBE_HD inline float reciprocal_root(float x) noexcept
 {
-#if defined(__CUDA_ARCH__)
-    return rsqrtf(x);
-#else
-    return 1 / __builtin_sqrtf(x);
-#endif
+    return COLLPROBE_BY_TARGET(rsqrtf(x), 1 / __builtin_sqrtf(x));
 }
 
 /// The number with this pattern of binary16. For GPUs only. (A subnormal half is a normal float.)

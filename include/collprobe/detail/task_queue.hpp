@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/wait.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -25,25 +26,22 @@ public:
     void emplace(Body&& body)
     {
         using stored = std::decay_t<Body>;
-        if constexpr (sizeof(stored) <= inline_bytes && alignof(stored) <= alignof(std::max_align_t)) {
-            ::new (static_cast<void*>(storage_)) stored(std::forward<Body>(body));
-            invoke_ = [](void* storage, const std::exception_ptr* cause) {
-                struct destroyer {
-                    stored& own;
-                    ~destroyer() { own.~stored(); }
-                } const at_exit{*static_cast<stored*>(storage)};
-                call(at_exit.own, cause);
+        constexpr bool is_here = sizeof(stored) <= inline_bytes && alignof(stored) <= alignof(std::max_align_t);
+        void* const here = storage_;
+        if constexpr (is_here) ::new (here) stored(std::forward<Body>(body));
+        else ::new (here) stored*(new stored(std::forward<Body>(body)));
+        invoke_ = [](void* storage, const std::exception_ptr* cause) {
+            struct destroyer {
+                stored* own;
+                ~destroyer()
+                {
+                    if constexpr (is_here) own->~stored();
+                    else delete own;
+                }
             };
-        } else {
-            ::new (static_cast<void*>(storage_)) stored*(new stored(std::forward<Body>(body)));
-            invoke_ = [](void* storage, const std::exception_ptr* cause) {
-                struct deleter {
-                    stored* own;
-                    ~deleter() { delete own; }
-                } const at_exit{*static_cast<stored**>(storage)};
-                call(*at_exit.own, cause);
-            };
-        }
+            if constexpr (is_here) call(*destroyer{static_cast<stored*>(storage)}.own, cause);
+            else call(*destroyer{*static_cast<stored**>(storage)}.own, cause);
+        };
     }
     void make_stop() noexcept { invoke_ = nullptr; }
     bool is_stop() const noexcept { return invoke_ == nullptr; }
@@ -83,8 +81,7 @@ public:
     }
 
     /// Appends one task and returns its number, counted from 1.
-    template <class Fill>
-    std::uint64_t push(Fill&& fill)
+    std::uint64_t push(function_ref<void(task&)> fill)
     {
         const std::lock_guard lock(producers_);
         if (write_index_ == tasks_per_chunk) {

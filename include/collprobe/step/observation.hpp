@@ -33,7 +33,8 @@ struct step_observation {
         constexpr bool is_read() const noexcept { return is_read_; }
         constexpr double value() const noexcept { return value_; }
         constexpr bool is_null() const noexcept { return is_read_ && single_ == nullptr && double_ == nullptr; }
-        constexpr const float* single() const noexcept { return single_; }
+        /// Whether it is a value, and not the one that says that there is none.
+        bool is_given() const noexcept { return !is_read_ && to_bits(value_) != to_bits(detail::not_given()); }
         COLLPROBE_HD double read() const noexcept
         {
             if (single_ != nullptr) return detail::widen(*single_);
@@ -51,8 +52,7 @@ struct step_observation {
     number weight = 1; ///< number of samples or tokens in that mean
     /// The L2 norm of the gradient as the trainer computed it behind the collectives, before clipping, of exactly the
     /// tensors that this step sums or averages, as they are there: times the loss scale, if the trainer takes that out
-    /// later. A norm that is not that of their results is a finding. If not given:
-    /// none.
+    /// later. A norm that is not that of their results is a finding. If not given: none.
     number gradient_norm = detail::not_given();
     bool loss_is_sum = false; ///< `loss` is the sum over the batch: the record has it divided by `weight`; 0 of 0: none
     double loss_scale = 1; ///< a factor in `loss`, such as that of mixed precision: the record has it divided out
@@ -65,12 +65,6 @@ inline std::uint64_t next_serial() noexcept
 {
     static std::atomic<std::uint64_t> last{0};
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
-
-/// Whether a number is a value, and not the one that says that there is none.
-inline bool is_given(const step_observation::number& of) noexcept
-{
-    return !of.is_read() && to_bits(of.value()) != to_bits(not_given());
 }
 
 COLLPROBE_HD inline double mean_loss(double loss, double weight, bool is_sum, double scale) noexcept

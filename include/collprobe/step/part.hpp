@@ -60,18 +60,6 @@ struct wants_sketches {};
 template <class P>
 concept has_sketches = std::derived_from<std::remove_cvref_t<P>, wants_sketches>;
 
-template <class P, class Device>
-struct part_memory {
-    struct type {
-        type(const P&, int) {}
-    };
-};
-template <class P, class Device>
-    requires requires { typename P::template memory<Device>; }
-struct part_memory<P, Device> {
-    using type = typename P::template memory<Device>;
-};
-
 template <class P>
 constexpr std::uint64_t summary_words() noexcept
 {
@@ -99,9 +87,8 @@ struct pack_part {
 inline bool travels_as_codes(const quantised_calls* by, const probed_call& call) noexcept
 {
     if (by == nullptr) return false;
-    const auto sent = call.count * static_cast<std::uint64_t>(bytes_of(call.type));
-    const std::uint64_t bytes
-        = call.call == collective::all_gather ? sent * static_cast<std::uint64_t>(by->ranks) : sent;
+    const int copies = call.call == collective::all_gather ? by->ranks : 1;
+    const auto bytes = call.count * static_cast<std::uint64_t>(bytes_of(call.type) * copies);
     return by->reason(call.call, call.type, call.operation, bytes) == unquantised_reason::none;
 }
 
@@ -117,8 +104,6 @@ struct seen_call {
     quantised_calls* quantised; ///< null if the communicator does not quantise
     typename Comm::device::workspace& workspace;
 };
-template <class... Parts>
-class step_parts;
 template <class Device>
 struct step_block;
 
@@ -129,11 +114,11 @@ template <communicator Comm, class Memory>
 class part_call {
 public:
     using device = typename Comm::device;
-    using stream_ref = stream_ref_of<Comm>;
 
+    part_call(const detail::seen_call<Comm>& call, Memory& memory) noexcept : call_(call), memory_(memory) {}
     /// The communicator beneath all adaptors. A collective of a part must be made on all ranks.
     Comm& ranks() const noexcept { return call_.ranks; }
-    stream_ref stream() const noexcept { return call_.stream; }
+    stream_ref_of<Comm> stream() const noexcept { return call_.stream; }
     call_site where() const noexcept { return call_.what.site; }
     /// Of the call in its step. A call that throws, or whose group fails, leaves its index to the next one.
     std::uint64_t index() const noexcept { return call_.index; }
@@ -143,8 +128,6 @@ public:
     reduction operation() const noexcept { return call_.what.operation; }
     element_type type() const noexcept { return call_.what.type; }
     std::uint64_t count() const noexcept { return call_.what.count; } ///< elements that each rank sends
-    /// Whether the input holds several gradients of the rank, one after the other: more elements than the result.
-    bool has_leaves() const noexcept { return call_.what.has_leaves; }
     /// Whether it is the sum or average, by an all-reduce or reduce-scatter, of one gradient of each rank.
     bool is_sum() const noexcept { return call_.what.is_sum(); }
     bool is_observed() const noexcept { return call_.what.is_observed; } ///< ranks may have no input, or no result
@@ -167,10 +150,6 @@ public:
     }
 
 private:
-    template <class... Parts>
-    friend class detail::step_parts;
-    part_call(const detail::seen_call<Comm>& call, Memory& memory) noexcept : call_(call), memory_(memory) {}
-
     const detail::seen_call<Comm>& call_;
     Memory& memory_;
 };
@@ -179,9 +158,12 @@ private:
 template <communicator Comm, class Entry, class Memory>
 class part_step {
 public:
-    using device = typename Comm::device;
+    using block = detail::step_block<typename Comm::device>;
     using stream_ref = stream_ref_of<Comm>;
 
+    part_step(Comm& ranks, stream_ref stream, call_site where, const block& step, std::uint64_t offset,
+        Memory& memory) noexcept
+        : ranks_(ranks), stream_(stream), where_(where), step_(step), offset_(offset), memory_(memory) {}
     Comm& ranks() const noexcept { return ranks_; }
     stream_ref stream() const noexcept { return stream_; }
     call_site where() const noexcept { return where_; }
@@ -195,16 +177,10 @@ public:
     Memory& memory() const noexcept { return memory_; }
 
 private:
-    template <class... Parts>
-    friend class detail::step_parts;
-    part_step(Comm& ranks, stream_ref stream, call_site where, const detail::step_block<device>& step,
-        std::uint64_t offset, Memory& memory) noexcept
-        : ranks_(ranks), stream_(stream), where_(where), step_(step), offset_(offset), memory_(memory) {}
-
     Comm& ranks_;
     stream_ref stream_;
     call_site where_;
-    const detail::step_block<device>& step_;
+    const block& step_;
     std::uint64_t offset_;
     Memory& memory_;
 };
@@ -213,6 +189,9 @@ private:
 template <class Entry>
 class part_entries {
 public:
+    part_entries(const detail::gathered_step& step, view<const detail::probed_call> calls,
+        view<const detail::series_place> series, std::uint64_t offset) noexcept
+        : step_(step), calls_(calls), series_(series), offset_(offset) {}
     int ranks() const noexcept { return step_.ranks(); }
     int calls() const noexcept { return static_cast<int>(calls_.count()); }
     const Entry& operator()(int call, int rank) const noexcept
@@ -234,12 +213,6 @@ public:
     }
 
 private:
-    template <class... Parts>
-    friend class detail::step_parts;
-    part_entries(const detail::gathered_step& step, view<const detail::probed_call> calls,
-        view<const detail::series_place> series, std::uint64_t offset) noexcept
-        : step_(step), calls_(calls), series_(series), offset_(offset) {}
-
     const detail::gathered_step& step_;
     view<const detail::probed_call> calls_;
     view<const detail::series_place> series_;
@@ -250,16 +223,13 @@ private:
 template <class Summary>
 class part_summaries {
 public:
+    part_summaries(const std::uint64_t* first, std::uint64_t words) noexcept : first_(first), words_per_call_(words) {}
     const Summary& operator[](int call) const noexcept
     {
         return *reinterpret_cast<const Summary*>(first_ + static_cast<std::uint64_t>(call) * words_per_call_);
     }
 
 private:
-    template <class... Parts>
-    friend class detail::step_parts;
-    part_summaries(const std::uint64_t* first, std::uint64_t words) noexcept : first_(first), words_per_call_(words) {}
-
     const std::uint64_t* first_;
     std::uint64_t words_per_call_;
 };

@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <vector>
 
-#include <collprobe/comm/caller.hpp>
-#include <collprobe/core/collective.hpp>
+#include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
 
@@ -25,8 +27,6 @@ struct probe_options {
     /// not know of `expect_distinct`, `expect_partition` and calls on some ranks, which need `gather`.
     report_mode mode = report_mode::automatic;
     direction_mode direction = direction_mode::pooled;
-    /// For `exact`: one of this many steps is exact, the others are `pooled`. A captured step is exact only with 1.
-    int exact_every = 1;
     /// Calls of a step that there is room for from the start. A step with more allocates until it is as large as the
     /// largest before. A captured step cannot: its further calls are forwarded and counted.
     int calls = 64;
@@ -82,50 +82,53 @@ inline constexpr int most_total_ranks = 16'384; ///< whose totals a summary has
 inline constexpr int rank_bits = 20; ///< in a key of a summary
 inline constexpr int most_summary_ranks = 1 << rank_bits;
 
-/// Options whose mode is settled. `has_summaries`: all parts have a summary.
+/// Options whose mode is settled, for a communicator that can do so. `has_summaries`: all parts have a summary.
 /// \throws error `invalid_argument` for an option out of range; `unsupported` for one that the communicator cannot do.
-template <class Comm>
-probe_options checked(probe_options options, const Comm& comm, bool has_summaries, call_site where)
+COLLPROBE_COLD_INLINE probe_options checked(
+    probe_options options, const error_origin& origin, bool can_reduce, bool can_exchange, bool has_summaries)
 {
-    const caller who(comm, "probed", where);
-    const bool can_reduce = Comm::has_collective(collective::all_reduce);
+    const int ranks = origin.size;
     if (options.mode == report_mode::automatic) {
-        const bool is_large = static_cast<std::int64_t>(comm.size()) * options.calls > most_gathered_entries;
+        const bool is_large = static_cast<std::int64_t>(ranks) * options.calls > most_gathered_entries;
         const bool can_sum = can_reduce && has_summaries && options.order_sample == 0
-            && (options.groups.empty() || comm.size() <= most_total_ranks);
+            && (options.groups.empty() || ranks <= most_total_ranks);
         options.mode = is_large && can_sum ? report_mode::summary : report_mode::gather;
     }
     const bool is_gathered = options.mode == report_mode::gather;
-    const auto need = [&](bool is_met, const char* message) {
-        if (!is_met) who.fail(status::unsupported, message);
+    const auto need = [&](bool is_met, const std::string& message, status code = status::invalid_argument) {
+        if (!is_met) throw error(code, message, origin);
     };
-    need(is_gathered || can_reduce, "the mode summary needs a communicator with all_reduce");
-    need(options.direction == direction_mode::pooled || (can_reduce && Comm::has_collective(collective::all_to_all)),
-        "exact direction needs a communicator with all_reduce and all_to_all");
-    who.require_range("largest_step", options.largest_step, 1, most_calls);
-    who.require_range("calls", options.calls, 1, options.largest_step);
-    who.require_range("steps_in_flight", options.steps_in_flight, 2, 250); // `step_header::last_lost` tells of 255
-    who.require_range("unread_steps", options.unread_steps, 1);
-    who.require_range("every", options.every, 0);
-    who.require_range("exact_every", options.exact_every, 1);
-    who.require_range("expectations", options.expectations, 0, 65536);
-    who.require_range("streams", options.streams, 1);
-    who.require_range("captured_steps", options.captured_steps, 0);
-    who.require_range("order_sample", options.order_sample, 0);
-    who.require(options.order_sample == 0 || (is_gathered && options.statistics && options.results),
+    const auto range = [&](const char* option, int value, int least, int most = std::numeric_limits<int>::max()) {
+        const int nearest = value < least ? least : most;
+        need(value >= least && value <= most, std::string(option) + " is " + std::to_string(value)
+                + ", but must be at " + (value < least ? "least " : "most ") + std::to_string(nearest));
+    };
+    const bool is_pooled = options.direction == direction_mode::pooled;
+    need(is_gathered || can_reduce, "the mode summary needs a communicator with all_reduce", status::unsupported);
+    need(is_pooled || (can_reduce && can_exchange),
+        "exact direction needs a communicator with all_reduce and all_to_all", status::unsupported);
+    range("largest_step", options.largest_step, 1, most_calls);
+    range("calls", options.calls, 1, options.largest_step);
+    range("steps_in_flight", options.steps_in_flight, 2, 250); // `step_header::last_lost` tells of 255
+    range("unread_steps", options.unread_steps, 1);
+    range("every", options.every, 0);
+    range("expectations", options.expectations, 0, 65536);
+    range("streams", options.streams, 1);
+    range("captured_steps", options.captured_steps, 0);
+    range("order_sample", options.order_sample, 0);
+    need(options.order_sample == 0 || (is_gathered && options.statistics && options.results),
         "order_sample needs the mode gather, statistics and results");
-    who.require(options.direction == direction_mode::pooled || options.statistics, "exact direction needs statistics");
-    who.require(is_gathered || has_summaries, "the mode summary needs parts that have a summary");
-    who.require(is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
+    need(is_pooled || options.statistics, "exact direction needs statistics");
+    need(is_gathered || has_summaries, "the mode summary needs parts that have a summary");
+    need(is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
     const double rate = options.false_alarms_per_run;
-    who.require(is_finite(rate) && rate >= 0 && rate < 1, "false_alarms_per_run must be 0, or lie between 0 and 1");
-    who.require(is_finite(options.tolerance) && options.tolerance >= 0, "tolerance must not be negative");
-    who.require(options.groups.empty() || options.groups.size() == static_cast<std::size_t>(comm.size()),
+    need(is_finite(rate) && rate >= 0 && rate < 1, "false_alarms_per_run must be 0, or lie between 0 and 1");
+    need(is_finite(options.tolerance) && options.tolerance >= 0, "tolerance must not be negative");
+    need(options.groups.empty() || options.groups.size() == static_cast<std::size_t>(ranks),
         "groups must have an entry for each rank, or none");
     const double floor = options.lateness_floor_ns;
-    who.require(is_finite(floor) && floor >= 0 && floor < 0x1p53, "lateness_floor_ns must be 0 to 2^53");
-    who.require(is_gathered || comm.size() <= most_summary_ranks,
-        "summary mode is made for at most 1,048,576 ranks");
+    need(is_finite(floor) && floor >= 0 && floor < 0x1p53, "lateness_floor_ns must be 0 to 2^53");
+    need(is_gathered || ranks <= most_summary_ranks, "summary mode is made for at most 1,048,576 ranks");
     return options;
 }
 

@@ -3,18 +3,63 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/group_follower.hpp>
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/device/in_flight.hpp>
-#include <collprobe/step/detail/probe_core.hpp>
+#include <collprobe/step/detail/captured_steps.hpp>
+#include <collprobe/step/detail/judged_steps.hpp>
+#include <collprobe/step/detail/open_step.hpp>
+#include <collprobe/step/detail/report_ring.hpp>
+#include <collprobe/step/detail/step_parts.hpp>
 #include <collprobe/step/observation.hpp>
 #include <collprobe/step/part.hpp>
 #include <collprobe/step/probe_options.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+/// All memory that the enqueued work of a probe uses.
+template <class Device>
+struct step_memory {
+    step_memory(const step_report::shape& form, const probe_options& options, const auto& parts, call_site where)
+        : tools(form, options, parts(), where),
+          ring(options.steps_in_flight, form, static_cast<std::uint64_t>(options.calls), where),
+          captured(form, options, parts, where) {}
+    bool finished_by(deadline until) const noexcept
+    {
+        return captured.finished_by(until) && tools.lanes.finished_by(until) && detail::finished_by(until, reported);
+    }
+
+    step_tools<Device> tools; ///< shared by all steps that are not captured
+    report_ring<Device> ring;
+    captured_steps<Device> captured;
+    void* probe = nullptr; ///< where its owner is: `located`
+    typename Device::event reported; ///< the last `end_step`: exchanges come one after the other
+};
+
+/// The base of an object that is found where it was moved to: in a cell of its memory, which stays where it is.
+template <class Self>
+class located {
+protected:
+    located() = default;
+    located(located&& other) noexcept : cell_(std::exchange(other.cell_, nullptr))
+    {
+        if (cell_ != nullptr) *cell_ = static_cast<Self*>(this);
+    }
+    void** cell_ = nullptr;
+};
+
+} // namespace detail
 
 /// A communicator that records what the ranks hand to it. It satisfies the communicator concept and forwards every
 /// call. It reads floating-point inputs before the call and results after it; only parts look at calls of integers.
@@ -31,23 +76,18 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// message to every rank of `128 * calls + 40` bytes (`summary`: a reduction of `104 * calls + 192`) and a copy to the
 /// host. README.md has the costs of options.
 template <communicator Comm, class... Parts>
-class probed : public detail::probe_core<Comm, Parts...> {
+class probed : public adaptor<probed<Comm, Parts...>, Comm>, group_follower, detail::located<probed<Comm, Parts...>> {
     static_assert((detail::is_words<typename Parts::entry> && ...),
         "a part needs a type entry of whole 8-byte words: step/part.hpp");
     static_assert((step_part<Parts> && ...), "a part with a type summary, of whole 8-byte words, needs a static "
         "summarize(entry) and judge_summary(summaries, record): step/README.md");
-    template <class, class>
-    friend class c::probe_of;
-    using core = detail::probe_core<Comm, Parts...>;
-    using typename core::block, typename core::caller, typename core::captured_work, typename core::part_list;
-    using typename core::slot;
-    using core::comm_, core::form_, core::judged_, core::memory_, core::open_, core::parts_;
-    using core::await, core::exchange, core::is_capturing, core::judge_finished, core::named, core::next_slot;
-    using core::open_step, core::require_complete, core::require_expectation, core::require_ranks_apart;
-    using core::tell_buffer, core::tell_number, core::wait_for_oldest;
+    friend detail::located<probed>;
+    using base_type = adaptor<probed<Comm, Parts...>, Comm>;
+    using base_type::comm_, detail::located<probed>::cell_;
 
 public:
-    using typename core::device, typename core::stream_ref;
+    using typename base_type::device, typename base_type::stream_ref;
+    using base_type::rank, base_type::size;
 
     /// A call that the caller makes itself, for its result. Copy it freely. It finds its probe where that was moved to,
     /// and must not be used when the probe is gone.
@@ -67,10 +107,10 @@ public:
             static_cast<probed*>(*probe_)->end_observed(number_, stream, where);
         }
 
+        std::uint64_t number() const noexcept { return number_; } ///< for `observed`; of no other call in the process
+
     private:
         friend probed;
-        template <class, class>
-        friend class c::probe_of;
         observed_call(void* const* probe, std::uint64_t number) : probe_(probe), number_(number) {}
         void* const* probe_;
         std::uint64_t number_;
@@ -79,7 +119,30 @@ public:
     /// Takes ownership of the communicator and allocates all buffers on its device.
     /// \throws error `invalid_argument` for an option out of range; those of the parts.
     explicit probed(Comm comm, probe_options options = {}, Parts... parts, call_site where = call_site::current())
-        : core(std::move(comm), std::move(options), where, std::move(parts)...) {}
+        : base_type(std::move(comm)), group_follower(&probed::when_group_ended),
+          options_(detail::checked(std::move(options), caller(comm_, "probed", where).origin(),
+              Comm::has_collective(collective::all_reduce), Comm::has_collective(collective::all_to_all),
+              part_list::has_summaries)),
+          parts_(options_.statistics ? options_.every : -1, std::move(parts)...),
+          form_{options_.mode, static_cast<std::uint64_t>(comm_.size()),
+              options_.direction == direction_mode::exact,
+              {static_cast<std::uint64_t>(options_.order_sample), part_list::entry_bytes, options_.statistics,
+                  options_.times && options_.statistics && options_.results},
+              part_list::words, static_cast<std::uint64_t>(options_.expectations)},
+          judged_(options_, form_, options_.lateness_floor_ns > 0 ? options_.lateness_floor_ns : 50'000),
+          is_crowded_(!detail::can_capture<stream_ref> && !(options_.lateness_floor_ns > 0)
+              && comm_.size() > sysconf(_SC_NPROCESSORS_ONLN))
+    {
+        const auto scope = comm_.device_scope();
+        const auto memory_of_parts = [this] {
+            using of_parts = typename part_list::template memory<device>;
+            return detail::ref<detail::part_memories>(new of_parts(parts_, comm_.size()));
+        };
+        memory_ = detail::in_flight<detail::step_memory<device>>(
+            this->timeout_ms(), form_, options_, memory_of_parts, where);
+        cell_ = &memory_->probe;
+        *cell_ = this;
+    }
     /// Legal while steps are under way and while one is being captured. Captured steps belong to the new object. A
     /// moved-from object can only be destroyed or assigned to.
     probed(probed&&) = default;
@@ -98,7 +161,7 @@ public:
         const auto forward = [&, this] { return comm_.template make<T>(call, stream); };
         if (call.what == collective::barrier) return forward();
         return detail::made_within(forward, [&, this](detail::function_ref<void()> make) {
-            this->template around<T>(call, stream, make);
+            around<T>(call, stream, make);
         });
     }
 
@@ -118,7 +181,7 @@ public:
         reduction operation = reduction::average, call_site where = call_site::current())
     {
         const caller who(comm_, "observe", where);
-        return {this->cell_, this->template begin_observed<T>(who, input, input.count(), stream, what, operation)};
+        return {cell_, begin_observed<T>(who, input, input.count(), stream, what, operation)};
     }
     template <element T>
     observed_call observe_no_input(std::uint64_t count, stream_ref stream, collective what = collective::all_reduce,
@@ -126,8 +189,11 @@ public:
     {
         const caller who(comm_, "observe_no_input", where);
         require_ranks_apart(who);
-        return {this->cell_, this->template begin_observed<T>(who, view<const T>(), count, stream, what, operation)};
+        return {cell_, begin_observed<T>(who, view<const T>(), count, stream, what, operation)};
     }
+
+    /// The call with this number.
+    observed_call observed(std::uint64_t number) const noexcept { return {cell_, number}; }
 
     /// Has the statistics, or the part P, look at the next step that is not captured, beside those of `every`. On all
     /// ranks alike, and before the step's first call.
@@ -151,13 +217,13 @@ public:
         requires std::is_arithmetic_v<Number> || std::is_enum_v<Number>
     void expect_equal(const char* what, Number value, call_site where = call_site::current())
     {
-        tell_number(what, value, expectation::equal, {comm_, "expect_equal", where});
+        tell(what, value, expectation::equal, {comm_, "expect_equal", where});
     }
     template <element T>
     void expect_equal(
         const char* what, view<const T> value, stream_ref stream, call_site where = call_site::current())
     {
-        tell_buffer(what, value, stream, expectation::equal, {comm_, "expect_equal", where});
+        tell(what, value, stream, expectation::equal, {comm_, "expect_equal", where});
     }
     /// The same of a value that no two ranks may have alike: a seed, a digest of sample ids. `value_repeats`
     /// names all ranks that have the value of another one.
@@ -166,13 +232,13 @@ public:
         requires std::is_arithmetic_v<Number> || std::is_enum_v<Number>
     void expect_distinct(const char* what, Number value, call_site where = call_site::current())
     {
-        tell_number(what, value, expectation::distinct, {comm_, "expect_distinct", where});
+        tell(what, value, expectation::distinct, {comm_, "expect_distinct", where});
     }
     template <element T>
     void expect_distinct(
         const char* what, view<const T> value, stream_ref stream, call_site where = call_site::current())
     {
-        tell_buffer(what, value, stream, expectation::distinct, {comm_, "expect_distinct", where});
+        tell(what, value, stream, expectation::distinct, {comm_, "expect_distinct", where});
     }
 
     /// The same of the sample ids that this rank has drawn, in an epoch or a step: with those of the other ranks they
@@ -184,8 +250,7 @@ public:
         call_site where = call_site::current())
     {
         const caller who(comm_, "expect_partition", where);
-        require_expectation(expectation::partition, who);
-        open_.numbers.push_back({{named(what, who), expectation::partition, whole},
+        open_.numbers.push_back({named(what, expectation::partition, who, whole),
             {0, drawn.digest, static_cast<double>(drawn.count)}});
     }
 
@@ -220,7 +285,7 @@ public:
             memory_->tools.lanes.join(stream, where);
             to.own.join_pieces(form_, stream, to.outgrown, where);
             memory_->tools.exchange.make_room(ended.room(), to.outgrown, stream, where);
-            const detail::replay_ticket numbers = this->ticket_of(step, memory_->ring, nullptr);
+            const detail::replay_ticket numbers = memory_->ring.next_ticket(step, is_crowded_, nullptr);
             const view<unsigned char> report = exchange(seen, numbers, nullptr, stream, where);
             device::copy(stream, view<const unsigned char>(report),
                 judged_.report_of(ended, to.host.data()).used(ended.has_gram), where);
@@ -253,14 +318,14 @@ public:
             who.fail(status::unsupported,
                 "a number of the host would be the same in each replay: give expect_equal a buffer");
         }
-        if (detail::is_given(seen.loss) || detail::is_given(seen.gradient_norm)) {
+        if (seen.loss.is_given() || seen.gradient_norm.is_given()) {
             who.fail(status::unsupported,
                 "a loss or norm of the host would be the same in each replay: give the address of one");
         }
         open_.complete();
         open_.tools().lanes.join(stream, where);
         const view<unsigned char> report
-            = exchange(seen, {}, memory_->captured.open()->tickets(), stream, where);
+            = exchange(seen, {}, memory_->captured.open()->tickets.data(), stream, where);
         const std::uint64_t serial = memory_->captured.end(report, stream);
         open_.close();
         return captured_step(serial);
@@ -281,7 +346,7 @@ public:
     {
         static_assert(std::is_void_v<decltype(launch())>, "check what the launch returns, inside the callable");
         const caller who(comm_, "replay", where);
-        captured_work& work = memory_->captured.find(captured.serial_, who);
+        auto& work = memory_->captured.find(captured.serial_, who);
         who.require(!open_.is_open(), "the calls since the last step have not been ended");
         const auto scope = comm_.device_scope();
         who.require(!is_capturing(stream, where), "the stream is capturing");
@@ -293,7 +358,7 @@ public:
                 if (work.replayed.recorded()) stream.wait(work.replayed, where);
                 if (to.done.recorded()) stream.wait(to.done, where);
                 memory_->captured.launch(
-                    work, this->ticket_of(step, memory_->ring, to.host.data()), stream, launch);
+                    work, memory_->ring.next_ticket(step, is_crowded_, to.host.data()), stream, launch);
             });
         } catch (...) { // what was enqueued before may write the report
             to.done = work.replayed;
@@ -308,7 +373,7 @@ public:
     void release(const captured_step& captured, call_site where = call_site::current())
         requires detail::can_capture<stream_ref>
     {
-        captured_work& work = memory_->captured.find(captured.serial_, caller(comm_, "release", where));
+        auto& work = memory_->captured.find(captured.serial_, caller(comm_, "release", where));
         while (work.block.reports != 0) wait_for_oldest(where);
         await(work.replayed, where); // a replay whose launch threw has no report to wait for
         work.serial = 0;
@@ -375,6 +440,362 @@ public:
     }
     /// Finished steps that were dropped because `poll` was not called for `unread_steps` steps.
     std::uint64_t dropped_steps() const noexcept { return judged_.unread.dropped(); }
+
+private:
+    using caller = detail::caller<Comm>;
+    using part_list = detail::step_parts<Parts...>;
+    using block = detail::step_block<device>;
+    using slot = detail::step_in_flight<device>;
+    using begun_call = detail::begun_call<device>;
+    enum class result_comes : std::uint8_t { now, behind_group, by_caller };
+
+    void require_immediate(const caller& who)
+    {
+        memory_->captured.require_no_launch(who);
+        who.require_immediate();
+        open_.require_no_group(who);
+    }
+    void require_complete(const step_observation& seen, const caller& who)
+    {
+        who.require(!seen.loss.is_null() && !seen.weight.is_null() && !seen.gradient_norm.is_null(),
+            "the address of a loss, weight or norm is null");
+        who.require(seen.weight.is_read() || (is_finite(seen.weight.value()) && !(seen.weight.value() < 0)),
+            "the weight, a number of samples or tokens, is negative or not finite");
+        require_immediate(who);
+        open_.require_observed(who);
+    }
+
+    template <class Number>
+    void tell(const char* what, Number value, expectation of, const caller& who)
+    {
+        // Integers of any size keep their bits, and all types of a number of that value tell the same.
+        const auto number = static_cast<double>(value);
+        std::uint64_t bits = to_bits(number);
+        if constexpr (!std::is_floating_point_v<Number>) bits = detail::mix64(static_cast<std::uint64_t>(value));
+        open_.numbers.push_back({named(what, of, who), {0, detail::mix64(bits), number}});
+    }
+    template <element T>
+    void tell(const char* what, view<const T> value, stream_ref stream, expectation of, const caller& who)
+    {
+        const detail::expected_value expected = named(what, of, who);
+        who.require_readable(value, what);
+        comm_.check_buffer(value, what, collective::all_gather, stream, who.where());
+        const auto scope = comm_.device_scope();
+        block& open = open_step(stream, who);
+        auto& on = open_.tools().lanes[enter_lane(stream, who)];
+        detail::enqueue_marked(on.done, stream, [&] {
+            statistics* const to = open.read_values.data() + open.value_count;
+            if constexpr (floating_element<T>)
+                device::reduce(stream, statistics_reducer<T>(value), value.count(), to, on.workspace);
+            else device::reduce(stream, detail::count_reducer<T>(value), value.count(), to, on.workspace);
+        });
+        const std::uint64_t form = value.count() << 8 | static_cast<std::uint64_t>(element_traits<T>::type);
+        open.tell(expected, {{0, detail::mix64(form), 0}, true});
+    }
+    detail::expected_value named(const char* what, expectation of, const caller& who, const sample_set& whole = {})
+    {
+        require_immediate(who);
+        if (of != expectation::equal && options_.mode == report_mode::summary)
+            who.fail(status::unsupported, "the mode summary compares values for equality alone");
+        who.require(open_.told() < form_.room_for_values,
+            "the step has no room for more values: raise probe_options::expectations");
+        detail::expected_value value{who.where(), of, whole};
+        value.site.name = what;
+        return value;
+    }
+
+    /// Of calls in which ranks send or get nothing.
+    void require_ranks_apart(const caller& who)
+    {
+        if (options_.mode == report_mode::gather && options_.direction != direction_mode::exact
+            && comm_.quantisation_calls() == nullptr) return;
+        who.fail(status::unsupported, "needs the mode gather, without exact direction and without quantised calls");
+    }
+    /// `count`: of the elements that a rank sends, if it sends any.
+    template <element T>
+    std::uint64_t begin_observed(const caller& who, view<const T> input, std::uint64_t count, stream_ref stream,
+        collective what, reduction operation)
+    {
+        require_immediate(who);
+        if (what == collective::broadcast || what == collective::barrier || what == collective::split)
+            who.fail(status::unsupported, std::string(name(what)) + " has no input of each rank");
+        who.require_readable(input, "input");
+        const auto scope = comm_.device_scope();
+        const auto ranks = static_cast<std::uint64_t>(size());
+        detail::probed_call call{.call = what, .type = element_traits<T>::type, .operation = operation,
+            .count = count, .site = who.where(),
+            .result_count = count / (what == collective::reduce_scatter ? ranks : 1)
+                * (what == collective::all_gather ? ranks : 1)};
+        call.is_observed = true;
+        return open_.observe(begin<T>(call, input, {}, stream, who, [] {}, result_comes::by_caller), call);
+    }
+    template <element T>
+    void end_observed(std::uint64_t number, view<const T> result, stream_ref stream, call_site where)
+    {
+        const caller who(comm_, "result", where);
+        end_observed(number, who, stream, result.data(), result.count(), [&, this](const detail::probed_call& call) {
+            const auto ranks = static_cast<std::uint64_t>(size());
+            who.require(call.type == element_traits<T>::type, "result has another type than the input");
+            who.require_readable(result, "result");
+            who.require(result.count() * (call.call == collective::reduce_scatter ? ranks : 1)
+                    == call.count * (call.call == collective::all_gather ? ranks : 1),
+                "result does not have the count that the collective makes of its input");
+        });
+    }
+    void end_observed(std::uint64_t number, stream_ref stream, call_site where)
+    {
+        const caller who(comm_, "no_result", where);
+        require_ranks_apart(who);
+        end_observed(number, who, stream, nullptr, 0, [](const detail::probed_call&) {});
+    }
+    void end_observed(std::uint64_t number, const caller& who, stream_ref stream, const void* result,
+        std::uint64_t count, detail::function_ref<void(const detail::probed_call&)> check)
+    {
+        require_immediate(who);
+        open_.end_observed(number, who, [&, this](auto& of) {
+            check(of.call);
+            if (of.at.read_result == nullptr) return;
+            const auto scope = comm_.device_scope();
+            of.at.result = result;
+            of.at.result_count = count;
+            of.at.stream = stream;
+            of.at.lane = enter_lane(stream, who);
+            read_late(of.at);
+        });
+    }
+
+    static bool is_capturing([[maybe_unused]] stream_ref stream, [[maybe_unused]] call_site where)
+    {
+        if constexpr (detail::can_capture<stream_ref>) return stream.capturing(where);
+        else return false;
+    }
+
+    /// Runs `make` between the reads of the input and the result; in a group the result is read when the group has
+    /// ended. Of a broadcast only the root has an input.
+    template <element T>
+    void around(const collective_call& made, stream_ref stream, detail::function_ref<void()> make)
+    {
+        if constexpr (!floating_element<T> && part_list::is_empty) {
+            make();
+            ++open_.unread_calls;
+        } else {
+            const call_site where = made.where;
+            const view<const T> input = made.sends(rank()) ? made.sent<T>() : view<const T>();
+            const view<T> result = made.received<T>();
+            detail::probed_call call{.call = made.what, .type = made.type, .operation = made.operation,
+                .count = made.what == collective::broadcast ? made.receive_count : made.send_count,
+                .has_leaves = made.leaves != 1, .site = where, .result_count = made.receive_count};
+            call.has_codes = detail::travels_as_codes(comm_.quantisation_calls(), call);
+            const caller who(comm_, call.call, where);
+            who.require_readable(input, "send");
+            who.require_readable(result, "receive");
+            if (!call.has_leaves) who.require_right(made); // before anything counts the call
+            const bool in_group = joins_group(who);
+            comm_.check_buffer(input, "send", call.call, stream, where);
+            comm_.check_buffer(result, "receive", call.call, stream, where);
+            const auto scope = comm_.device_scope();
+            begin<T>(call, input, result, stream, who, make, in_group ? result_comes::behind_group : result_comes::now);
+        }
+    }
+    /// Adds a call to the open step: reads the input, runs `make`, and reads the result, unless nothing looks at it.
+    template <element T>
+    begun_call begin(detail::probed_call& call, view<const T> input, view<const T> result, stream_ref stream,
+        const caller& who, detail::function_ref<void()> make, result_comes comes)
+    {
+        if (std::uint64_t* const left_out = find_room(call, stream, who)) {
+            make();
+            ++*left_out; // once it was made
+            return {0, 0, stream};
+        }
+        if (call.is_gradient() && options_.direction == direction_mode::exact && !comm_.enqueues_at_once()) {
+            who.fail(status::unsupported,
+                "inside a group: exact direction needs messages between the ranks before each call");
+        }
+        const int lane = enter_lane(stream, who);
+        const std::uint64_t index = open_.next(static_cast<std::uint64_t>(options_.largest_step), who.where());
+        const bool survives = call.call == collective::all_reduce && call.is_gradient() && !call.is_observed
+            && input.data() != result.data();
+        const begun_call at{index, lane, stream, survives ? input.data() : nullptr, result.data(), result.count(),
+            [](void* self, const begun_call& of, const detail::probed_call& its_call) {
+                static_cast<probed*>(self)->template read_result<T>(of, its_call);
+            }};
+        detail::enqueue_marked(open_.tools().lanes[lane].done, stream, [&, this] {
+            read_input<T>(at, call, input);
+            make();
+            open_->add(call);
+            if (comes == result_comes::now) read_result<T>(at, call);
+            else if (comes == result_comes::behind_group) open_.keep_for_group(at);
+        });
+        return at;
+    }
+
+    /// Whether the call is made in a group, whose end this object then waits for.
+    bool joins_group(const caller& who)
+    {
+        memory_->captured.require_no_launch(who);
+        if (comm_.enqueues_at_once()) {
+            open_.require_no_group(who);
+            return false;
+        }
+        if (!comm_.innermost().follow_group(*this))
+            who.require_immediate(": nothing tells when a group of ncclGroupStart itself ends. Use nccl::group");
+        return true;
+    }
+    static void when_group_ended(group_follower& self, bool enqueued) noexcept
+    {
+        auto& of = static_cast<probed&>(self);
+        of.open_.end_group(enqueued, [&of](const begun_call& at) {
+            const auto scope = of.comm_.device_scope();
+            of.read_late(at);
+        });
+    }
+
+    /// Null if there is room for the call in the open step; else where it is counted that nothing looks at it.
+    std::uint64_t* find_room(detail::probed_call& call, stream_ref stream, const caller& who)
+    {
+        block& open = open_step(stream, who);
+        const bool takes_statistics = is_floating(call.type) && (open.due & 1) != 0;
+        if (!takes_statistics && open.due >> 1 == 0) return &open_.unread_calls;
+        call.has_input = takes_statistics;
+        // Of an observed call it must be known which ranks have a result.
+        call.has_result = takes_statistics && options_.results
+            && (call.is_observed || !parts_.reads_result(open.due, call.call, options_.mode));
+        if (open.call_count < open.room()) return nullptr;
+        if (memory_->captured.open() == nullptr) {
+            if (open.call_count < static_cast<std::uint64_t>(options_.largest_step)) return nullptr;
+            if (!std::exchange(open.is_refused, true)) {
+                const char* const since = memory_->ring.ended() == 0 ? "yet" : "since the first of them";
+                who.fail(status::invalid_argument, "call " + std::to_string(open.call_count + 1)
+                    + " of one step: no step has ended " + since
+                    + ". Call end_step, or raise probe_options::largest_step; later calls are made and not looked at");
+            }
+        }
+        return &open.unprobed_calls;
+    }
+    auto seen(const begun_call& at, const detail::probed_call& call)
+    {
+        auto& ranks = comm_.innermost();
+        return detail::seen_call<std::remove_reference_t<decltype(ranks)>>{ranks, at.stream, at.index, at.lane, call,
+            options_.mode, comm_.quantisation_calls(), open_.tools().lanes[at.lane].workspace};
+    }
+    template <element T>
+    void read_input(const begun_call& at, const detail::probed_call& call, view<const T> input)
+    {
+        open_.await_rewritten(at, true, call.site);
+        parts_.template read<false, T>(seen(at, call), *open_, *open_.tools().parts, input);
+        if constexpr (floating_element<T> && Comm::has_collective(collective::all_reduce)
+            && Comm::has_collective(collective::all_to_all)) {
+            if (call.is_gradient() && options_.direction == direction_mode::exact)
+                open_.tools().template add_to_gram<T>(comm_.innermost(), input, *open_, at.stream, call.site);
+        }
+    }
+    template <element T>
+    void read_result(const begun_call& at, const detail::probed_call& call)
+    {
+        const view<const T> result(static_cast<const T*>(at.result), at.result_count);
+        open_.await_rewritten(at, false, call.site);
+        parts_.template read<true, T>(
+            seen(at, call), *open_, *open_.tools().parts, result, static_cast<const T*>(at.surviving));
+    }
+    void read_late(const begun_call& at)
+    {
+        detail::enqueue_marked(open_.tools().lanes[at.lane].done, at.stream,
+            [&, this] { at.read_result(this, at, open_->calls[at.index]); });
+    }
+    /// Completes the open step's message and lets the ranks exchange their messages. Returns the report.
+    view<unsigned char> exchange(const step_observation& seen, const detail::replay_ticket& known,
+        detail::replay_tickets* tickets, stream_ref stream, call_site where)
+    {
+        auto& with = open_.tools();
+        auto& ranks = comm_.innermost();
+        parts_.end_step(ranks, *open_, *with.parts, stream, where);
+        with.exchange.run(ranks, *open_,
+            {open_->message(), form_.layout, open_->places.data(), options_.statistics && !options_.results, seen,
+                known, tickets},
+            [&, this](std::uint64_t* words) { parts_.template pack<device>(*open_, words, stream); }, stream, where);
+        if constexpr (!part_list::is_empty) device::zero(stream, open_.written(), where);
+        comm_.next_step(stream, where);
+        return with.exchange.report(*open_).used(open_->has_gram);
+    }
+
+    /// Returns the step being recorded. Its first call decides whether the step is captured.
+    block& open_step(stream_ref stream, const caller& who)
+    {
+        const call_site where = who.where();
+        const bool capturing = is_capturing(stream, where);
+        unsigned long long number = 0;
+        if constexpr (detail::can_capture<stream_ref>) number = capturing ? stream.capture_number(where) : 0;
+        const auto* const captured = memory_->captured.open();
+        if (open_.is_open()) {
+            who.require(capturing || captured == nullptr,
+                "the open step is being captured, this stream is not: end it with end_captured_step, or "
+                "forget it with abandon_capture");
+            who.require(!capturing || captured != nullptr,
+                "the open step has calls from outside this capture: end it before the capture");
+            // An invalidated capture has number 0, and CUDA refuses every later call in it.
+            who.require(number == 0 || number == captured->capture,
+                "the open step is of another capture: end it there, or forget it with abandon_capture");
+        } else if (capturing) {
+            const std::uint64_t due = parts_.due(memory_->ring.ended(), true); // a part may throw
+            auto& work = memory_->captured.begin(number, who);
+            open_.open(work.block, work.tools, due);
+        } else {
+            slot& to = next_slot(where);
+            to.outgrown.clear();
+            open_.open(to.own, memory_->tools, parts_.due(memory_->ring.ended(), false));
+        }
+        return *open_;
+    }
+
+    int enter_lane(stream_ref stream, const caller& who)
+    {
+        const bool is_captured = memory_->captured.open() != nullptr;
+        const int found = open_.tools().lanes.enter(stream, !is_captured, who.where(), [&, this] {
+            // The parts' memory is in use until the last step has ended.
+            if (!part_list::is_empty && !is_captured && memory_->reported.recorded())
+                stream.wait(memory_->reported, who.where());
+        });
+        who.require(found >= 0,
+            "a captured step has calls on more streams than probe_options::streams, and memory cannot be "
+            "allocated in a capture");
+        return found;
+    }
+
+    /// That of the next step; waits for the oldest step if all are taken.
+    slot& next_slot(call_site where)
+    {
+        if (memory_->ring.is_full()) judge_finished();
+        while (memory_->ring.is_full()) wait_for_oldest(where);
+        return memory_->ring.next();
+    }
+    void wait_for_oldest(call_site where)
+    {
+        memory_->ring.throw_failure();
+        await(memory_->ring.oldest().done, where);
+        judge_finished();
+    }
+    /// Blocks the caller until the work in front of `done` is over, however long that takes.
+    /// \throws error the communicator's failure; then the work may stay on its stream for ever.
+    void await(const typename device::event& done, call_site where) const
+    {
+        while (!detail::finished_by(detail::deadline::in_ms(100), done)) comm_.check(where);
+    }
+    void judge_finished()
+    {
+        auto& ring = memory_->ring;
+        ring.finish([&, this](const slot& of, std::uint32_t serial) {
+            judged_.add(of, serial, ring.calls(), static_cast<detail::part_judges&>(parts_),
+                [&, this](const char* call) { return caller(comm_, call, of.where).origin(); });
+        });
+    }
+
+    probe_options options_;
+    part_list parts_;
+    detail::step_report::shape form_;
+    detail::judged_steps judged_;
+    bool is_crowded_; ///< `step_header::is_crowded`
+    detail::in_flight<detail::step_memory<device>> memory_;
+    detail::open_step<device> open_;
 };
 
 template <communicator Comm, class... Parts>

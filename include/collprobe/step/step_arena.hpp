@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/overlap.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -17,11 +17,6 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 template <class Device, class T>
 class step_arena {
 public:
-    struct piece {
-        typename Device::template buffer<T> memory;
-        std::uint64_t used = 0;
-    };
-
     /// `least`: size of the first piece, in elements.
     explicit step_arena(std::uint64_t least) : next_size_(least) {}
 
@@ -42,29 +37,23 @@ public:
     void take_back(const void* run) noexcept
     {
         for (piece& each : pieces_) {
-            const auto offset = reinterpret_cast<std::uintptr_t>(run)
-                - reinterpret_cast<std::uintptr_t>(each.memory.data());
-            if (offset < each.used * sizeof(T)) each.used = offset / sizeof(T);
+            if (overlap(each.memory.data(), each.used * sizeof(T), run, 1))
+                each.used = static_cast<std::uint64_t>(static_cast<const T*>(run) - each.memory.data());
         }
     }
     void clear() noexcept { for (piece& each : pieces_) each.used = 0; }
-    /// The size of the piece that begins there.
-    std::uint64_t room_at(const T* first) const noexcept
-    {
-        for (const piece& each : pieces_) {
-            if (each.memory.data() == first) return each.memory.size();
-        }
-        return 0;
-    }
     /// Calls `use(view)` for what was taken of each piece.
     void for_each_used(const auto& use) const
     {
-        for (const piece& each : pieces_) {
+        for (const piece& each : pieces_)
             if (each.used != 0) use(view<T>(each.memory.data(), each.used));
-        }
     }
 
 private:
+    struct piece {
+        typename Device::template buffer<T> memory;
+        std::uint64_t used = 0;
+    };
     std::vector<piece> pieces_;
     std::uint64_t next_size_;
 };

@@ -4,12 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/overlap.hpp>
 #include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/step_arena.hpp>
 
@@ -58,6 +58,8 @@ public:
         open_.clear();
         added_sums_.clear();
         own_numbers_.clear();
+        everyone_.clear();
+        gathered_.clear();
     }
     /// Calls from this index on were not made in the end.
     void forget(std::uint64_t first) noexcept
@@ -114,28 +116,18 @@ protected:
     void gather(Step& step)
     {
         added_sums_.for_each_used([&](view<double> sums) {
-            const auto n = static_cast<std::uint64_t>(step.ranks().size());
-            gathered_piece* to = nullptr;
-            for (gathered_piece& each : gathered_) {
-                if (each.from == sums.data()) to = &each;
-            }
-            if (to == nullptr) {
-                typename Device::template buffer<double> all(n * added_sums_.room_at(sums.data()));
-                gathered_.push_back({sums.data(), 0, std::move(all)});
-                to = &gathered_.back();
-            }
-            to->used = sums.count();
-            step.ranks().all_gather(view<const double>(sums), view<double>(to->all.data(), n * to->used),
-                step.stream(), step.where());
+            const std::uint64_t numbers = sums.count() * static_cast<std::uint64_t>(step.ranks().size());
+            const view<double> all(everyone_.take(numbers), numbers);
+            gathered_.push_back({sums, all.data()});
+            step.ranks().all_gather(view<const double>(sums), all, step.stream(), step.where());
         });
     }
     /// What was gathered of `entry::of_input` and the numbers behind it.
     gathered_sketch gathered(const double* of_input) const noexcept
     {
         for (const gathered_piece& each : gathered_) {
-            const auto offset
-                = reinterpret_cast<std::uintptr_t>(of_input) - reinterpret_cast<std::uintptr_t>(each.from);
-            if (offset < each.used * sizeof(double)) return {each.all.data() + offset / sizeof(double), each.used};
+            if (overlap(each.from.data(), each.from.size_bytes(), of_input, sizeof(double)))
+                return {each.all + (of_input - each.from.data()), each.from.count()};
         }
         return {};
     }
@@ -150,11 +142,10 @@ private:
         return scratch_[index].data();
     }
 
-    /// A piece of `added_sums_`, of all ranks.
+    /// What was taken of a piece of `added_sums_`, and that of all ranks.
     struct gathered_piece {
-        const double* from;
-        std::uint64_t used;
-        typename Device::template buffer<double> all;
+        view<const double> from;
+        const double* all;
     };
 
     std::uint64_t most_bins_;
@@ -162,6 +153,7 @@ private:
     std::vector<entry> open_;
     step_arena<Device, double> added_sums_{1 << 14};
     step_arena<Device, double> own_numbers_{1 << 14};
+    step_arena<Device, double> everyone_{1 << 14};
     std::vector<gathered_piece> gathered_;
     std::vector<typename Device::template buffer<double>> scratch_; ///< by lane
 };

@@ -85,14 +85,14 @@ public:
             const auto observed = input.is_there
                 ? probe_.observe(input.as<T>(), streams_.of(on), call, operation, where)
                 : probe_.template observe_no_input<T>(input.count, streams_.of(on), call, operation, where);
-            token = observed.number_;
+            token = observed.number();
         });
         return token;
     }
     void observe_result(std::uint64_t token, const buffer& result, collprobeStream_t on) override
     {
         with_read_type(result.type, [&, this]<class T>(T) {
-            const typename probed<Comm>::observed_call of(probe_.cell_, token);
+            const auto of = probe_.observed(token);
             if (result.is_there) of.result(result.as<T>(), streams_.of(on), call_site{});
             else of.no_result(streams_.of(on), call_site{});
         });

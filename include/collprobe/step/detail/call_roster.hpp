@@ -30,20 +30,18 @@ public:
     COLLPROBE_COLD_INLINE void clear() { *this = {}; }
 
 private:
-    struct member {
-        std::uint64_t identity = 0;
-        std::uint64_t order = 0;
-        std::uint64_t place = 0; ///< 0 without places
-        std::uint64_t begun = 0; ///< steps of the kind before its first one
-        call_form form = {};
-        reduction operation = reduction::sum;
-        std::uint32_t position = 0; ///< in the last step that had it
-        bool is_optional = false; ///< some step was without it
+    static constexpr std::uint32_t none = ~std::uint32_t{0};
 
-        bool before(std::uint64_t other_identity, std::uint64_t other_order) const noexcept
-        {
-            return identity < other_identity || (identity == other_identity && order < other_order);
-        }
+    struct member {
+        std::uint64_t identity;
+        std::uint64_t order;
+        std::uint64_t place; ///< 0 without places
+        std::uint64_t begun; ///< steps of the kind before its first one
+        call_form form;
+        reduction operation;
+        std::uint32_t position; ///< in the last step that had it
+        bool is_optional = false; ///< some step was without it
+        std::uint32_t here = none; ///< the call in `sorted_` that it is
     };
     struct kind {
         std::vector<member> members; ///< ascending by identity and order
@@ -58,6 +56,7 @@ private:
         std::uint64_t identity;
         std::uint64_t order;
         std::uint32_t call;
+        bool is_known = false; ///< a member of the kind
     };
     /// A member that the step has not, or a call that no member is.
     struct difference {
@@ -73,152 +72,153 @@ private:
         bool is_named;
     };
 
+    static bool before(const auto& a, const auto& b) noexcept
+    {
+        return a.identity < b.identity || (a.identity == b.identity && a.order < b.order);
+    }
     static bool is_required(const kind& of, const member& each) noexcept
     {
         return !each.is_optional && of.steps - each.begun >= each.begun;
     }
-    /// Gives each pair of a member and a call, each member without a call, and each call without a member.
-    void walk(kind& of, const auto& both, const auto& gone, const auto& fresh)
+    bool counts(const member& each) const noexcept { return with_integers_ || is_floating(each.form.type); }
+    const probed_call& call_of(const sorted_call& each) const noexcept { return calls_[each.call]; }
+    member member_of(const sorted_call& at, std::uint64_t begun) const noexcept
     {
-        std::uint32_t m = 0;
-        for (std::uint32_t s = 0; s < sorted_.size(); ++s) {
-            while (m < of.members.size() && of.members[m].before(sorted_[s].identity, sorted_[s].order)) gone(m++);
-            const bool is_there = m < of.members.size() && of.members[m].identity == sorted_[s].identity
-                && of.members[m].order == sorted_[s].order;
-            if (is_there) both(m++, s);
-            else fresh(s);
+        const probed_call& call = call_of(at);
+        return {at.identity, at.order, has_places_ ? call.place : 0, begun,
+            {.call = call.call, .type = call.type, .count = call.count, .site = call.site}, call.operation, at.call};
+    }
+    /// Which members the step has.
+    COLLPROBE_COLD_INLINE void match(kind& of) noexcept
+    {
+        std::uint32_t s = 0;
+        for (sorted_call& each : sorted_) each.is_known = false;
+        for (member& each : of.members) {
+            while (s < sorted_.size() && before(sorted_[s], each)) ++s;
+            const bool is_here = s < sorted_.size() && !before(each, sorted_[s]);
+            each.here = is_here ? s : none;
+            if (is_here) sorted_[s].is_known = true;
         }
-        while (m < of.members.size()) gone(m++);
     }
 
-    COLLPROBE_COLD_INLINE static member member_of(
-        const probed_call& call, bool has_places, const sorted_call& at, std::uint64_t begun)
+    /// The kind that shares most with the step, matched; null: none.
+    COLLPROBE_COLD_INLINE kind* find_kind()
     {
-        return {at.identity, at.order, has_places ? call.place : 0, begun,
-            {.call = call.call, .type = call.type, .count = call.count, .site = call.site}, call.operation, at.call,
-            false};
-    }
-
-    /// The kind that shares most with the step; null: none.
-    COLLPROBE_COLD_INLINE kind* find_kind(view<const probed_call> calls)
-    {
+        struct total {
+            double elements = 0;
+            double calls = 0;
+            void add(std::uint64_t count) noexcept { elements += static_cast<double>(count), calls += 1; }
+            bool is_half_of(const total& all) const noexcept
+            {
+                return 2 * calls >= all.calls && 2 * elements >= all.elements;
+            }
+        };
+        total step;
+        for (const sorted_call& each : sorted_) step.add(call_of(each).count);
         kind* best = nullptr;
         double most = 0;
         for (kind& each : kinds_) {
-            double elements[4] = {}; // shared, of the step, required, required and there
-            double numbers[4] = {};
-            const auto add = [&](int which, std::uint64_t count) {
-                elements[which] += static_cast<double>(count);
-                numbers[which] += 1;
-            };
-            walk(each,
-                [&, this](std::uint32_t m, std::uint32_t s) {
-                    const std::uint64_t count = calls[sorted_[s].call].count;
-                    add(0, count);
-                    add(1, count);
-                    if (!is_required(each, each.members[m])) return;
-                    add(2, count);
-                    add(3, count);
-                },
-                [&, this](std::uint32_t m) {
-                    const member& gone = each.members[m];
-                    if (counts(gone) && is_required(each, gone)) add(2, gone.form.count);
-                },
-                [&, this](std::uint32_t s) { add(1, calls[sorted_[s].call].count); });
-            const bool is_alike = numbers[0] > 0 && 2 * numbers[0] >= numbers[1] && 2 * elements[0] >= elements[1]
-                && 2 * numbers[3] >= numbers[2] && 2 * elements[3] >= elements[2];
-            if (!is_alike || (best != nullptr && elements[0] <= most)) continue;
+            match(each);
+            total shared, required, kept;
+            for (const member& one : each.members) {
+                const bool is_here = one.here != none;
+                if (is_here) shared.add(one.form.count);
+                if (!is_required(each, one) || !(is_here || counts(one))) continue;
+                required.add(one.form.count);
+                if (is_here) kept.add(one.form.count);
+            }
+            if (shared.calls == 0 || !shared.is_half_of(step) || !kept.is_half_of(required)) continue;
+            if (best != nullptr && shared.elements <= most) continue;
             best = &each;
-            most = elements[0];
+            most = shared.elements;
         }
+        if (best != nullptr) match(*best);
         return best;
     }
     /// Of calls that are at the same place and of the same form but for the count, members that are gone become
-    /// calls that are new: `pairs_`. What is over is `left_out_` and `added_`.
-    COLLPROBE_COLD_INLINE void find_differences(kind& of, view<const probed_call> calls, bool has_places)
+    /// calls that are new: `pairs_`. What is over is `left_out_` and `added_`; and `lost_`: members that are gone and
+    /// that no new calls of their form make good.
+    COLLPROBE_COLD_INLINE void find_lost(kind& of, std::uint64_t step)
     {
         differences_.clear();
-        walk(of, [](std::uint32_t, std::uint32_t) {},
-            [&, this](std::uint32_t m) {
-                member& gone = of.members[m];
-                if (!counts(gone) || gone.is_optional) return;
-                if (!is_required(of, gone)) {
-                    gone.is_optional = true;
-                    return;
-                }
-                differences_.push_back({probed_call::form_of(gone.form.call, gone.form.type, gone.operation),
-                    gone.place, gone.form.count, m, false});
-            },
-            [&, this](std::uint32_t s) {
-                const probed_call& call = calls[sorted_[s].call];
-                differences_.push_back({probed_call::form_of(call.call, call.type, call.operation),
-                    has_places ? call.place : 0, call.count, s, true});
-            });
+        for (std::uint32_t m = 0; m < of.members.size(); ++m) {
+            member& gone = of.members[m];
+            if (gone.here != none || !counts(gone) || gone.is_optional) continue;
+            gone.is_optional = !is_required(of, gone);
+            if (gone.is_optional) continue;
+            differences_.push_back({probed_call::form_of(gone.form.call, gone.form.type, gone.operation), gone.place,
+                gone.form.count, m, false});
+        }
+        for (std::uint32_t s = 0; s < sorted_.size(); ++s) {
+            const probed_call& call = call_of(sorted_[s]);
+            if (sorted_[s].is_known) continue;
+            differences_.push_back({probed_call::form_of(call.call, call.type, call.operation),
+                has_places_ ? call.place : 0, call.count, s, true});
+        }
         std::sort(differences_.begin(), differences_.end(), [](const difference& a, const difference& b) {
             if (a.form != b.form) return a.form < b.form;
             if (a.place != b.place) return a.place < b.place;
             if (a.is_fresh != b.is_fresh) return b.is_fresh;
             return a.count != b.count ? a.count > b.count : a.at < b.at;
         });
-    }
-    /// Fills `lost_`: the members that are gone and that no new calls make good.
-    COLLPROBE_COLD_INLINE void find_lost(kind& of, std::uint64_t step)
-    {
         pairs_.clear();
         left_out_.clear();
         added_.clear();
         lost_.clear();
-        const auto steps_of = [&](std::uint32_t m) { return of.steps - of.members[m].begun; };
-        std::size_t end = 0;
-        for (std::size_t begin = 0; begin < differences_.size(); begin = end) { // calls of one form
+        for (std::size_t at = 0; at < differences_.size();) {
+            const std::uint64_t form = differences_[at].form;
+            const std::size_t lost_before = lost_.size();
             std::uint64_t lacking = 0;
             std::uint64_t more = 0;
-            const std::size_t lost_before = lost_.size();
-            for (; end < differences_.size() && differences_[end].form == differences_[begin].form;) { // at one place
-                const std::size_t first = end;
-                std::size_t fresh = first;
-                const auto is_here = [&, this](std::size_t i) {
-                    return i < differences_.size() && differences_[i].form == differences_[first].form
-                        && differences_[i].place == differences_[first].place;
-                };
-                while (is_here(fresh) && !differences_[fresh].is_fresh) ++fresh;
-                for (end = fresh; is_here(end);) ++end;
-                const std::size_t gone = fresh - first;
-                const std::size_t paired = std::min(gone, end - fresh);
-                std::uint64_t before = 0;
-                std::uint64_t after = 0;
-                std::uint64_t steps = of.steps;
-                for (std::size_t i = first; i < fresh; ++i) {
-                    const difference& each = differences_[i];
-                    before += each.count;
-                    steps = std::min(steps, steps_of(each.at));
-                    if (i - first < paired) continue;
-                    left_out_.push_back(each.at);
-                    if (paired != 0) continue;
-                    const member& missing = of.members[each.at];
-                    lost_.push_back({{missing.form, step, steps_of(each.at), 1}, missing.identity, false});
-                    lacking += each.count;
-                }
-                for (std::size_t i = 0; i < paired; ++i) {
-                    pairs_.push_back(differences_[first + i]);
-                    pairs_.push_back(differences_[fresh + i]);
-                }
-                for (std::size_t i = fresh; i < end; ++i) {
-                    after += differences_[i].count;
-                    if (i - fresh < paired) continue;
-                    added_.push_back(differences_[i].at);
-                    more += differences_[i].count;
-                }
-                if (paired == 0 || paired == gone || after >= before) continue;
-                // Other buckets, with less in them.
-                call_form less = of.members[differences_[first].at].form;
-                less.count = before - after;
-                lacking += less.count;
-                lost_.push_back({{less, step, steps, 0}, 0, true});
-            }
+            while (at < differences_.size() && differences_[at].form == form)
+                at = find_lost_at_place(of, step, at, lacking, more);
             if (more >= lacking) lost_.resize(lost_before);
         }
         name_lost(of);
+    }
+    /// From `first` on. Returns the first difference at another place.
+    COLLPROBE_COLD_INLINE std::size_t find_lost_at_place(
+        const kind& of, std::uint64_t step, std::size_t first, std::uint64_t& lacking, std::uint64_t& more)
+    {
+        const auto steps_of = [&](const difference& gone) { return of.steps - of.members[gone.at].begun; };
+        std::size_t end = first;
+        const auto is_here = [&, this](bool is_fresh) {
+            return end < differences_.size() && differences_[end].form == differences_[first].form
+                && differences_[end].place == differences_[first].place && differences_[end].is_fresh == is_fresh;
+        };
+        std::uint64_t before = 0;
+        std::uint64_t after = 0;
+        std::uint64_t steps = of.steps;
+        for (; is_here(false); ++end) {
+            before += differences_[end].count;
+            steps = std::min(steps, steps_of(differences_[end]));
+        }
+        const std::size_t fresh = end;
+        for (; is_here(true); ++end) after += differences_[end].count;
+        const std::size_t paired = std::min(fresh - first, end - fresh);
+        for (std::size_t i = 0; i < paired; ++i) {
+            pairs_.push_back(differences_[first + i]);
+            pairs_.push_back(differences_[fresh + i]);
+        }
+        for (std::size_t i = first + paired; i < fresh; ++i) {
+            const difference& gone = differences_[i];
+            left_out_.push_back(gone.at);
+            if (paired != 0) continue;
+            const member& missing = of.members[gone.at];
+            lost_.push_back({{missing.form, step, steps_of(gone), 1}, missing.identity, false});
+            lacking += gone.count;
+        }
+        for (std::size_t i = fresh + paired; i < end; ++i) {
+            added_.push_back(differences_[i].at);
+            more += differences_[i].count;
+        }
+        if (paired == 0 || paired == fresh - first || after >= before) return end;
+        // Other buckets, with less in them.
+        call_form less = of.members[differences_[first].at].form;
+        less.count = before - after;
+        lacking += less.count;
+        lost_.push_back({{less, step, steps, 0}, 0, true});
+        return end;
     }
     /// Of calls that only their order tells apart, the one that is lost stands where the sequences part.
     COLLPROBE_COLD_INLINE void name_lost(const kind& of)
@@ -230,12 +230,12 @@ private:
             if (counts(each) && !each.is_optional) sequence.push_back(&each);
         std::sort(sequence.begin(), sequence.end(),
             [](const member* a, const member* b) { return a->position < b->position; });
-        std::vector<sorted_call> by_place = sorted_;
-        std::sort(by_place.begin(), by_place.end(),
-            [](const sorted_call& a, const sorted_call& b) { return a.call < b.call; });
+        std::vector<std::uint64_t> now(calls_.size()); // the identities of the step's calls, in its order
+        for (const sorted_call& each : sorted_) now[each.call] = each.identity;
+        std::erase(now, 0u);
         std::size_t at = 0;
         for (const member* const each : sequence) {
-            if (at < by_place.size() && by_place[at].identity == each->identity) {
+            if (at < now.size() && now[at] == each->identity) {
                 ++at;
                 continue;
             }
@@ -246,49 +246,44 @@ private:
                 found->is_named = true;
                 continue;
             }
-            for (std::size_t next = at; next < by_place.size() && next < at + most; ++next) {
-                if (by_place[next].identity != each->identity) continue;
-                at = next + 1;
-                break;
-            }
+            const std::size_t end = std::min(now.size(), at + most);
+            const std::size_t next = static_cast<std::size_t>(
+                std::find(now.data() + at, now.data() + end, each->identity) - now.data());
+            if (next < end) at = next + 1;
         }
     }
-    COLLPROBE_COLD_INLINE void learn(
-        kind& of, view<const probed_call> calls, bool has_places, bool is_news)
+    COLLPROBE_COLD_INLINE void learn(kind& of, bool is_news)
     {
-        walk(of,
-            [&, this](std::uint32_t m, std::uint32_t s) {
-                of.members[m].position = sorted_[s].call;
-                of.members[m].form.site = calls[sorted_[s].call].site;
-            },
-            [](std::uint32_t) {}, [](std::uint32_t) {});
+        for (member& each : of.members) {
+            if (each.here == none) continue;
+            each.position = sorted_[each.here].call;
+            each.form.site = call_of(sorted_[each.here]).site;
+        }
         for (const std::uint32_t m : left_out_) of.members[m].is_optional = true;
         for (std::size_t i = 0; i < pairs_.size(); i += 2) {
-            const sorted_call& now = sorted_[pairs_[i + 1].at];
             member& was = of.members[pairs_[i].at];
-            was = member_of(calls[now.call], has_places, now, was.begun);
+            was = member_of(sorted_[pairs_[i + 1].at], was.begun);
         }
-        for (const std::uint32_t s : added_)
-            of.members.push_back(member_of(calls[sorted_[s].call], has_places, sorted_[s], of.steps));
-        if (!pairs_.empty() || !added_.empty()) {
-            std::sort(of.members.begin(), of.members.end(),
-                [](const member& a, const member& b) { return a.before(b.identity, b.order); });
-        }
+        for (const std::uint32_t s : added_) of.members.push_back(member_of(sorted_[s], of.steps));
+        if (!pairs_.empty() || !added_.empty())
+            std::sort(of.members.begin(), of.members.end(), [](const auto& a, const auto& b) { return before(a, b); });
         ++of.steps;
         if (is_news) {
             ++of.news;
             of.last_news = of.steps;
         }
-        of.used = step_;
         of.largest = std::max(of.largest, sorted_.size());
         if (of.members.size() <= 4 * of.largest + 32) return;
-        of.members.clear();
-        for (const sorted_call& each : sorted_) of.members.push_back(member_of(calls[each.call], has_places, each, 0));
-        of.steps = 1;
+        begin_members(of);
         of.last_news = 0;
     }
-    COLLPROBE_COLD_INLINE void begin_kind(
-        view<const probed_call> calls, bool has_places, std::uint64_t unseen)
+    void begin_members(kind& of) const
+    {
+        of.members.clear();
+        for (const sorted_call& each : sorted_) of.members.push_back(member_of(each, 0));
+        of.steps = 1;
+    }
+    COLLPROBE_COLD_INLINE kind* begin_kind()
     {
         constexpr std::size_t most_kinds = 8;
         if (kinds_.size() < most_kinds) kinds_.emplace_back();
@@ -299,53 +294,45 @@ private:
                                                     return a.steps != b.steps ? a.steps < b.steps : a.used < b.used;
                                                 });
         start_over(of, &kind::members);
-        for (const sorted_call& each : sorted_) of.members.push_back(member_of(calls[each.call], has_places, each, 0));
-        of.steps = 1;
-        of.unseen = unseen;
-        of.used = step_;
+        begin_members(of);
         of.largest = sorted_.size();
-        last_ = static_cast<std::size_t>(&of - kinds_.data());
+        return &of;
     }
-    COLLPROBE_COLD_INLINE void tell(const kind& of, step_record& out)
+    COLLPROBE_COLD_INLINE void tell(const kind& has, step_record& out) const
     {
-        if (lost_.empty()) return;
         // A kind whose steps still change has its calls left out by habit.
-        const bool is_settled = of.steps - of.last_news >= 3 && of.steps >= 8 * of.news * of.news;
+        const bool is_settled = has.steps - has.last_news >= 3 && has.steps >= 8 * has.news * has.news;
         constexpr std::size_t most_lines = 4;
         for (const bool is_certain : {true, false}) {
-            const missing_call* largest = nullptr;
-            std::uint64_t steps = of.steps;
-            std::size_t lines = 0;
-            std::uint32_t calls = 0;
-            for (const lost& each : lost_) {
-                if ((is_settled && each.what.steps >= 3) != is_certain) continue;
-                ++lines;
-                calls += each.what.calls;
-                steps = std::min(steps, each.what.steps);
-                if (largest == nullptr || each.what.call.count > largest->call.count) largest = &each.what;
-            }
+            const auto is_told = [&](const missing_call& of) { return (is_settled && of.steps >= 3) == is_certain; };
             const auto put = [&](const missing_call& what) {
-                if (!is_certain) {
-                    out.missing_calls.push_back(what);
-                    return;
-                }
+                if (!is_certain) return out.missing_calls.push_back(what);
                 out.add({.what = finding_kind::call_missing,
                     .statistic = static_cast<double>(what.calls),
-                    .number = {.steps = static_cast<std::uint32_t>(std::min<std::uint64_t>(what.steps, 0xffffffffu)),
+                    .number = {.steps = static_cast<std::uint32_t>(std::min<std::uint64_t>(what.steps, none)),
                         .since = what.since},
                     .other = what.call});
             };
+            missing_call all{.since = out.step, .steps = has.steps, .calls = 0};
+            std::size_t lines = 0;
+            for (const lost& each : lost_) {
+                if (!is_told(each.what)) continue;
+                if (++lines == 1 || each.what.call.count > all.call.count) all.call = each.what.call;
+                all.calls += each.what.calls;
+                all.steps = std::min(all.steps, each.what.steps);
+            }
             if (lines > most_lines) {
-                put({largest->call, largest->since, steps, calls});
+                put(all);
                 continue;
             }
             for (const lost& each : lost_)
-                if ((is_settled && each.what.steps >= 3) == is_certain) put(each.what);
+                if (is_told(each.what)) put(each.what);
         }
     }
 
-    bool counts(const member& each) const noexcept { return with_integers_ || is_floating(each.form.type); }
-
+    view<const probed_call> calls_; ///< of the step that is judged
+    bool has_places_ = false;
+    bool with_integers_ = true;
     sorted_calls order_;
     std::vector<sorted_call> sorted_; ///< of the step
     std::vector<kind> kinds_;
@@ -357,11 +344,8 @@ private:
     std::vector<std::uint32_t> added_; ///< in `sorted_`
     std::vector<lost> lost_;
     std::uint64_t step_ = 0;
-    std::size_t last_ = no_kind; ///< kind of the last step
+    kind* last_ = nullptr; ///< that of the last step
     std::uint64_t last_unseen_ = 0;
-    bool with_integers_ = true;
-
-    static constexpr std::size_t no_kind = ~std::size_t{0};
 };
 
 COLLPROBE_COLD_INLINE void call_roster::judge(
@@ -370,15 +354,17 @@ COLLPROBE_COLD_INLINE void call_roster::judge(
     if (calls.empty()) return;
     ++step_;
     const bool is_same_view = with_integers == with_integers_ && unseen == last_unseen_;
+    calls_ = calls;
+    has_places_ = has_places;
     with_integers_ = with_integers;
     last_unseen_ = unseen;
     if (order_.see(calls, has_places) && is_same_view) {
-        if (last_ == no_kind) return;
-        ++kinds_[last_].steps;
-        kinds_[last_].used = step_;
+        if (last_ == nullptr) return;
+        ++last_->steps;
+        last_->used = step_;
         return;
     }
-    last_ = no_kind;
+    last_ = nullptr;
     sorted_.clear();
     std::uint64_t hash = with_integers_ ? 1 : 0;
     order_.for_each_sorted([&, this](std::uint32_t call, std::uint64_t identity, std::uint64_t order) {
@@ -387,19 +373,19 @@ COLLPROBE_COLD_INLINE void call_roster::judge(
         hash = mix64(hash + identity);
     });
     if (sorted_.empty()) return;
-    kind* const of = find_kind(calls);
+    kind* of = find_kind();
     const bool is_known = std::find(known_.begin(), known_.end(), hash) != known_.end();
     if (of != nullptr) {
-        find_differences(*of, calls, has_places);
         find_lost(*of, out.step);
         if (!is_known && !lost_.empty() && unseen > of->unseen) return;
         if (!is_known) tell(*of, out);
-        learn(*of, calls, has_places, !is_known && (!left_out_.empty() || !added_.empty()));
-        if (unseen > of->unseen) of->unseen = unseen;
-        last_ = static_cast<std::size_t>(of - kinds_.data());
+        learn(*of, !is_known && (!left_out_.empty() || !added_.empty()));
     } else {
-        begin_kind(calls, has_places, unseen);
+        of = begin_kind();
     }
+    of->unseen = std::max(of->unseen, unseen);
+    of->used = step_;
+    last_ = of;
     if (is_known) return;
     constexpr std::size_t most_known = 256;
     if (known_.size() < most_known) known_.push_back(hash);

@@ -31,19 +31,14 @@ public:
             if (calls.size() > largest_) largest_ = calls.size();
             places_.resize(calls.size());
             fresh_.clear();
-            fresh_calls_.clear();
             auto at = known_.begin();
             order_.for_each_sorted([&, this](std::uint32_t c, std::uint64_t identity, std::uint64_t order) {
-                const known next{identity, order, {}};
+                const known next{identity, order, {0, c}};
                 while (at != known_.end() && at->before(next)) ++at;
-                if (at != known_.end() && !next.before(*at)) {
-                    places_[c] = at->at;
-                    used_[at->at.slot] = step_;
-                } else {
-                    places_[c] = {};
-                    fresh_.push_back(next);
-                    fresh_calls_.push_back(c);
-                }
+                const bool is_known = at != known_.end() && !next.before(*at);
+                places_[c] = is_known ? at->at : series_place();
+                if (is_known) used_[at->at.slot] = step_;
+                else fresh_.push_back(next);
             });
             make_room(fresh_.size());
             for (series_place& each : places_) {
@@ -51,7 +46,7 @@ public:
                 each = {++begun_, unused_.back()};
                 unused_.pop_back();
             }
-            for (std::size_t i = 0; i < fresh_.size(); ++i) fresh_[i].at = places_[fresh_calls_[i]];
+            for (known& each : fresh_) each.at = places_[each.at.slot];
             known_.insert(known_.end(), fresh_.begin(), fresh_.end());
             std::sort(known_.begin(), known_.end(), [](const known& a, const known& b) { return a.before(b); });
         }
@@ -77,7 +72,7 @@ public:
         order_.clear();
         places_.clear();
         unused_.clear();
-        for (std::size_t slot = used_.size(); slot > 0; --slot) unused_.push_back(static_cast<std::uint32_t>(slot - 1));
+        add_unused(0);
     }
 
     /// As new, but for the numbers of series that begin.
@@ -126,9 +121,7 @@ public:
         if (used_.size() < taken.size()) used_.resize(taken.size());
         for (std::uint64_t& each : used_) each = step_;
         unused_.clear();
-        for (std::size_t slot = used_.size(); slot > 0; --slot) {
-            if (slot > taken.size() || !taken[slot - 1]) unused_.push_back(static_cast<std::uint32_t>(slot - 1));
-        }
+        add_unused(0, taken);
         return true;
     }
 
@@ -160,16 +153,19 @@ private:
         }
         const std::size_t slots = used_.size();
         if (unused_.size() < more) used_.resize(slots + more - unused_.size());
-        for (std::size_t slot = used_.size(); slot > slots; --slot)
-            unused_.push_back(static_cast<std::uint32_t>(slot - 1));
+        add_unused(slots);
+    }
+    void add_unused(std::size_t first, const std::vector<bool>& taken = {})
+    {
+        for (std::size_t slot = used_.size(); slot > first; --slot)
+            if (slot > taken.size() || !taken[slot - 1]) unused_.push_back(static_cast<std::uint32_t>(slot - 1));
     }
 
     std::vector<known> known_; ///< ascending by identity and order
     std::vector<std::uint64_t> used_; ///< by slot: the last step with it
     std::vector<std::uint32_t> unused_; ///< slots, the next one last
     sorted_calls order_;
-    std::vector<known> fresh_;
-    std::vector<std::uint32_t> fresh_calls_;
+    std::vector<known> fresh_; ///< at first with the call as slot
     std::vector<series_place> places_;
     std::size_t largest_ = 0; ///< calls in a step
     std::uint64_t step_ = 0;

@@ -11,9 +11,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/sum/dot.hpp>
 
-namespace collprobe::inline COLLPROBE_ABI {
-
-namespace detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Row and column of the `index`-th pair i <= j of n, counted row by row.
 struct pair_of_ranks {
@@ -78,22 +76,8 @@ struct add_parts {
     }
 };
 
-/// Copies `source` and appends zeros up to a whole number of slices.
-template <element T>
-struct copy_padded {
-    view<const T> source;
-    T* destination;
-
-    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
-    {
-        destination[index] = index < source.count() ? source[index] : T{};
-    }
-};
-
 /// Adds this rank's part of the Gram matrix G_ij = g_i . g_j of the ranks' buffers to `partial`. The sum of `partial`
-/// over the ranks is the matrix of the whole buffers. The caller sets `partial` to zero before and sums it over the
-/// ranks after.
-///
+/// over the ranks is the matrix of the whole buffers.
 /// Shapes: `partial` is an n x n row-major matrix in device memory; only the upper triangle is used. `scratch` is
 /// device memory of at least `2 * n * sizeof(T)` bytes.
 /// Preconditions: collective, with the same counts and scratch sizes on all ranks. No other work uses `scratch` until
@@ -110,36 +94,28 @@ void accumulate_gram(Comm& comm, view<const T> buffer, view<double> partial, vie
     const auto n = static_cast<std::uint64_t>(comm.size());
     const std::uint64_t pairs = n * (n + 1) / 2;
     std::uint64_t parts = pairs < device::parallel_sums ? device::parallel_sums / pairs : 1;
-    std::uint64_t parts_bytes = parts * pairs * sizeof(double);
-    if (parts == 1 || parts_bytes > scratch.count() / 16) {
-        parts = 1;
-        parts_bytes = 0;
-    }
+    if (parts * pairs * sizeof(double) > scratch.count() / 16) parts = 1;
+    const std::uint64_t parts_bytes = parts == 1 ? 0 : parts * pairs * sizeof(double);
     const std::uint64_t room = (scratch.count() - parts_bytes) / (2 * sizeof(T) * n) * n; // elements of one chunk
-    if (partial.count() != n * n || room == 0) {
-        caller(comm, "accumulate_gram", where)
-            .fail(status::invalid_argument,
-                partial.count() != n * n ? "partial must hold size x size numbers" : "scratch is too small");
-    }
+    const caller who(comm, "accumulate_gram", where);
+    who.require(partial.count() == n * n, "partial must hold size x size numbers");
+    who.require(room != 0, "scratch is too small");
     double* const sums = parts == 1 ? partial.data() : reinterpret_cast<double*>(scratch.data());
     if (parts != 1) device::fill(stream, view<double>(sums, parts * pairs), 0.0, where);
     T* const received = reinterpret_cast<T*>(scratch.data() + parts_bytes);
     T* const padded = received + room;
     for (std::uint64_t first = 0; first < buffer.count(); first += room) {
-        const std::uint64_t left = buffer.count() - first;
-        view<const T> chunk = buffer.part(first, left < room ? left : room);
+        view<const T> chunk = buffer.part(first, lesser(buffer.count() - first, room));
         if (chunk.count() % n != 0) {
-            const std::uint64_t whole = (chunk.count() + n - 1) / n * n;
-            device::for_each(stream, whole, copy_padded<T>{chunk, padded});
-            chunk = view<const T>(padded, whole);
+            const view<T> whole(padded, (chunk.count() + n - 1) / n * n);
+            device::copy(stream, chunk, whole.part(0, chunk.count()), where);
+            device::zero(stream, whole.part(chunk.count(), whole.count() - chunk.count()), where);
+            chunk = whole;
         }
         comm.all_to_all(chunk, view<T>(received, chunk.count()), stream, where);
-        device::sum_each(
-            stream, pairs * parts, pair_dots<T>{received, chunk.count() / n, n, parts, sums});
+        device::sum_each(stream, pairs * parts, pair_dots<T>{received, chunk.count() / n, n, parts, sums});
     }
     if (parts != 1) device::for_each(stream, pairs, add_parts{sums, n, parts, partial.data()});
 }
 
-} // namespace detail
-
-} // namespace collprobe
+} // namespace collprobe::detail

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
@@ -50,49 +49,38 @@ struct sampled_element {
 
     T operator[](int rank) const noexcept { return value(step.layout().input_sample(step.message(rank), call_index)); }
     T result(int rank) const noexcept { return value(step.layout().result_sample(step.message(rank), call_index)); }
-
-private:
     T value(const std::uint64_t* words) const noexcept
     {
         return bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(words[sample]));
     }
 };
 
-template <floating_element T>
-order_sensitivity measure_order(
-    order_meter& meter, const gathered_step& step, std::uint64_t call_index, const probed_call& call,
-    std::vector<double>& results)
-{
-    const std::uint64_t samples = step.layout().samples;
-    meter.start(call.operation);
-    for (std::uint64_t i = 0; i < samples; ++i) {
-        const std::uint64_t place = sample_place(i, samples, call.count);
-        if (place >= call.count) break;
-        const sampled_element<T> terms{step, call_index, i};
-        // A reduce-scatter gives each rank one part.
-        const bool is_scattered = call.call == collective::reduce_scatter;
-        const std::uint64_t holder
-            = is_scattered ? place / (call.count / static_cast<std::uint64_t>(step.ranks())) : 0;
-        const T result = terms.result(static_cast<int>(holder));
-        meter.add(terms, result);
-        results.push_back(static_cast<double>(result));
-    }
-    return meter.finish();
-}
-
 /// Completes the calls of `out` from the step's samples. All ranks compute the same.
 /// This is a template, so that a program without `probed` compiles none of it.
 template <class Step>
 void measure_orders(order_meter& meter, const Step& step, view<const probed_call> calls, step_record& out) noexcept
 {
-    if (step.layout().samples == 0) return;
+    const std::uint64_t samples = step.layout().samples;
+    if (samples == 0) return;
     for (std::size_t b = 0; b < calls.size(); ++b) {
-        if (!calls[b].is_gradient() || out.calls[b].is_on_some_ranks()) continue;
-        with_floating_type(
-            calls[b].type, [&]<class T>(T) {
-                call_record& of = out.calls[b];
-                of.order = measure_order<T>(meter, step, b, calls[b], of.result_sample);
-            });
+        const probed_call& call = calls[b];
+        call_record& of = out.calls[b];
+        if (!call.is_gradient() || of.is_on_some_ranks()) continue;
+        // A reduce-scatter gives each rank one part.
+        const std::uint64_t part = call.count
+            / (call.call == collective::reduce_scatter ? static_cast<std::uint64_t>(step.ranks()) : 1);
+        meter.start(call.operation);
+        with_floating_type(call.type, [&]<class T>(T) {
+            for (std::uint64_t i = 0; i < samples; ++i) {
+                const std::uint64_t place = sample_place(i, samples, call.count);
+                if (place >= call.count) break;
+                const sampled_element<T> terms{step, b, i};
+                const T result = terms.result(static_cast<int>(place / part));
+                meter.add(terms, result);
+                of.result_sample.push_back(static_cast<double>(result));
+            }
+        });
+        of.order = meter.finish();
     }
 }
 

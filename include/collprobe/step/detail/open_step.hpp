@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/device/in_flight.hpp>
 #include <collprobe/step/detail/step_block.hpp>
+#include <collprobe/step/detail/step_tools.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -28,13 +28,12 @@ struct begun_call {
 
 /// The step that calls are added to: call i has entry i of its block, and a call that was not made has none. An index
 /// that such a call leaves goes to the next one, which waits for the first one's work and begins with an empty entry.
-/// `Tools`: a `step_tools`.
-template <class Tools>
+template <class Device>
 class open_step {
 public:
-    using device = typename Tools::device;
-    using block = step_block<device>;
-    using begun = begun_call<device>;
+    using block = step_block<Device>;
+    using tools_type = step_tools<Device>;
+    using begun = begun_call<Device>;
     struct observed {
         std::uint64_t number; ///< of no other one in the process
         begun at;
@@ -44,9 +43,9 @@ public:
     bool is_open() const noexcept { return block_ != nullptr; }
     block& operator*() const noexcept { return *block_; }
     block* operator->() const noexcept { return block_; }
-    Tools& tools() const noexcept { return *tools_; }
+    tools_type& tools() const noexcept { return *tools_; }
 
-    void open(block& to, Tools& tools, std::uint64_t due) noexcept
+    void open(block& to, tools_type& tools, std::uint64_t due) noexcept
     {
         block_ = &to;
         tools_ = &tools;
@@ -54,7 +53,7 @@ public:
         to.due = due;
         begun_ = 0;
         is_rewritten_ = false;
-        tools.part_memory.clear();
+        tools.parts->clear();
     }
     /// Ends the step: its calls are complete.
     void close() noexcept
@@ -96,9 +95,8 @@ public:
     {
         try {
             if (!enqueued && !in_group_.empty()) block_->call_count = in_group_.front().index;
-            for (const begun& call : in_group_) {
+            for (const begun& call : in_group_)
                 if (enqueued) read(call);
-            }
         } catch (...) { // the group's calls are made; the next call of this object throws
             if (!late_failure_) late_failure_ = std::current_exception();
         }
@@ -156,11 +154,11 @@ private:
         if (begun_ == block_->call_count) return;
         begun_ = block_->call_count;
         is_rewritten_ = true;
-        tools_->part_memory.forget(begun_);
+        tools_->parts->forget(begun_);
     }
 
     block* block_ = nullptr; ///< null before the step's first call
-    Tools* tools_ = nullptr;
+    tools_type* tools_ = nullptr;
     std::uint64_t begun_ = 0; ///< calls with an index: one more than the block has, while a call is made
     bool is_rewritten_ = false; ///< a call was not made
     std::vector<begun> in_group_; ///< calls whose group has not ended

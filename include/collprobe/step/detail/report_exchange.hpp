@@ -7,11 +7,57 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/step/detail/captured_steps.hpp>
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/step/detail/step_block.hpp>
 #include <collprobe/step/detail/summary.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// The nodes of a graph are fixed, but each replay is a different step. The replay writes a ticket on the stream just
+/// before the launch, and the graph reads the step's number from the ticket.
+struct replay_ticket {
+    std::uint64_t step;
+    std::uint32_t serial; ///< as in `step_header`
+    std::uint16_t lost_ago; ///< this, and the next one, too
+    std::uint16_t is_crowded;
+    unsigned char* host_block; ///< destination of this replay's report: memory that the device can write
+};
+
+/// A ticket is valid for one launch. A launch without a ticket makes no report.
+struct replay_tickets {
+    replay_ticket next;
+    replay_ticket current;
+};
+
+/// Completes a message: index 0 writes the header, and in a graph consumes the ticket; index b + 1 writes the place of
+/// call b.
+struct write_header {
+    unsigned char* message;
+    message_layout layout;
+    const std::uint64_t* places; ///< by call, in host memory
+    bool clears_results; ///< no results were read
+    step_observation seen;
+    replay_ticket known; ///< the step's numbers, outside a graph
+    replay_tickets* tickets; ///< null outside a graph
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        if (index != 0) {
+            layout.place(message, index - 1) = places[index - 1];
+            if (clears_results) layout.entry(message, index - 1).result = {};
+            return;
+        }
+        replay_ticket step = known;
+        if (tickets != nullptr) {
+            step = tickets->current = tickets->next;
+            tickets->next = {};
+        }
+        const double weight = seen.weight.read();
+        *reinterpret_cast<step_header*>(message) = {step.step,
+            mean_loss(seen.loss.read(), weight, seen.loss_is_sum, seen.loss_scale), weight, seen.gradient_norm.read(),
+            step.lost_ago, step.is_crowded, step.serial};
+    }
+};
 
 /// The exchange of the ranks' messages of a step, which makes the step's report on the device. There is one block for
 /// it, and the means of a summary's last step: exchanges run one after the other.
@@ -26,9 +72,7 @@ public:
           report_(zeroed<Device>(step_report::room_bytes(form, room), where)), // else it may hold a report of another
           references_(zeroed<Device>(
               form.mode == report_mode::summary ? step_report::reference_bytes(room) : 0, where)), // the bits of 0.0
-          totals_(form.total_bytes())
-    {
-    }
+          totals_(form.total_bytes()) {}
 
     const unsigned char* block() const noexcept { return report_.data(); }
     step_report report(const step_block<Device>& step) noexcept
@@ -44,9 +88,10 @@ public:
     }
 
     /// Completes the message of a step whose calls are done on `stream`, and lets the ranks exchange their messages.
+    /// `pack_parts(words)` writes the words of the parts in a summary.
     template <communicator Comm>
-    void run(Comm& ranks, const auto& parts, const step_block<Device>& step, const write_header& write_header,
-        stream_ref stream, call_site where)
+    void run(Comm& ranks, const step_block<Device>& step, const write_header& write_header,
+        function_ref<void(std::uint64_t*)> pack_parts, stream_ref stream, call_site where)
     {
         Device::for_each(stream, step.call_count + 1, write_header);
         const view<unsigned char> own = step.message_of(step.call_count);
@@ -68,7 +113,7 @@ public:
             if (form_.has_totals())
                 ranks.all_gather(view<const unsigned char>(totals_),
                     view<unsigned char>(to.messages, form_.ranks * totals_.size()), stream, where);
-            parts.pack(step, to.part_words, [&](const auto& body) { Device::for_each(stream, step.call_count, body); });
+            pack_parts(to.part_words);
             if constexpr (Comm::has_collective(collective::all_reduce)) {
                 ranks.all_reduce(to.sums, reduction::sum, stream, where);
                 ranks.all_reduce(to.keys, reduction::max, stream, where);

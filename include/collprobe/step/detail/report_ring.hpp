@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/step/detail/report_exchange.hpp>
 #include <collprobe/step/detail/step_block.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -53,17 +54,17 @@ public:
     bool is_full() const noexcept { return under_way() == slots_.size(); }
     std::uint64_t under_way() const noexcept { return ended_ - finished_; }
     std::uint64_t ended() const noexcept { return ended_; }
-    /// Calls of the finished steps.
-    std::uint64_t calls() const noexcept { return calls_; }
+    std::uint64_t calls() const noexcept { return calls_; } ///< of the finished steps
 
     /// For the next step. Precondition: the ring is not full.
     slot& next() noexcept { return slots_[static_cast<std::size_t>(ended_ % slots_.size())]; }
-    /// `step_header::serial` and `lost_ago` of the next step.
-    std::uint32_t next_serial() const noexcept { return static_cast<std::uint32_t>(ended_ + 1); }
-    std::uint16_t lost_ago() const noexcept
+    replay_ticket next_ticket(std::uint64_t step, bool is_crowded, unsigned char* host_block) const noexcept
     {
-        const std::uint64_t ago = ended_ + 1 - last_lost_;
-        return last_lost_ == 0 || ago > 255 ? 0 : static_cast<std::uint16_t>(ago);
+        const std::uint64_t serial = ended_ + 1;
+        const std::uint64_t ago = serial - last_lost_;
+        const bool is_known = last_lost_ != 0 && ago <= 255;
+        return {step, static_cast<std::uint32_t>(serial), static_cast<std::uint16_t>(is_known ? ago : 0), is_crowded,
+            host_block};
     }
     void forget_losses() noexcept { last_lost_ = 0; }
     /// The report of the next step is enqueued.

@@ -12,12 +12,12 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Memory of the device with the bytes 0. Waits for them.
-template <class Device>
+template <class Device, class T = unsigned char>
 auto zeroed(std::uint64_t count, call_site where)
 {
-    typename Device::template buffer<unsigned char> memory(count);
+    typename Device::template buffer<T> memory(count);
     const typename Device::stream fresh;
-    Device::zero(fresh, view<unsigned char>(memory), where);
+    Device::zero(fresh, view<T>(memory), where);
     fresh.synchronize(where);
     return memory;
 }
@@ -59,40 +59,34 @@ struct step_block {
     /// Makes room for as many calls again, at most for `most`.
     void grow(std::uint64_t most, call_site where)
     {
-        const std::uint64_t more = room() < most - room() ? room() : most - room();
+        const std::uint64_t more = lesser(room(), most - room());
         add_piece(more, layout.bytes(more), where);
     }
     /// Brings all entries together, behind the step's work. What they leave, and work still reads, goes to `left`.
     void join_pieces(const step_report::shape& form, stream_ref stream, std::vector<bytes>& left, call_site where)
     {
         if (pieces.size() == 1) return;
-        left.reserve(left.size() + pieces.size() + 1);
-        piece whole{bytes(form.with_values(form.room_for_values).layout.bytes(room())), 0, room()};
-        try {
-            if (layout.part_bytes != 0) Device::zero(stream, view<unsigned char>(whole.message), where);
-            for (const piece& each : pieces) {
-                if (each.first >= call_count) break;
-                const std::uint64_t here = call_count - each.first < each.room ? call_count - each.first : each.room;
-                const std::uint64_t begin = layout.bytes(0);
-                const std::uint64_t count = layout.bytes(here) - begin;
-                Device::copy(stream, view<const unsigned char>(each.message.data() + begin, count),
-                    view<unsigned char>(whole.message.data() + layout.bytes(each.first), count), where);
-            }
-        } catch (...) {
-            left.push_back(std::move(whole.message));
-            throw;
+        left.reserve(left.size() + pieces.size());
+        left.push_back(bytes(form.with_values(form.room_for_values).layout.bytes(room())));
+        const view<unsigned char> whole(left.back());
+        if (layout.part_bytes != 0) Device::zero(stream, whole, where);
+        for (const piece& each : pieces) {
+            if (each.first >= call_count) break;
+            const std::uint64_t begin = layout.bytes(0);
+            const std::uint64_t count = layout.bytes(lesser(call_count - each.first, each.room)) - begin;
+            Device::copy(stream, view<const unsigned char>(each.message.data() + begin, count),
+                whole.part(layout.bytes(each.first), count), where);
         }
-        for (piece& each : pieces) left.push_back(std::move(each.message));
-        pieces.clear();
-        pieces.push_back(std::move(whole));
+        std::swap(pieces[0].message, left.back());
+        pieces[0].room = room();
+        for (; pieces.size() > 1; pieces.pop_back()) left.push_back(std::move(pieces.back().message));
     }
     /// Counts a call whose entry is being written.
     void add(const probed_call& call) noexcept
     {
         std::uint64_t& word = flags[call_count / 16];
         const std::uint64_t shift = call_count % 16 * 4;
-        if (shift == 0) word = 0;
-        word = (word & ~(std::uint64_t{15} << shift)) | call.flags() << shift;
+        word = (word & ~(~std::uint64_t{0} << shift)) | call.flags() << shift; // none behind it
         calls[call_count] = call;
         places[call_count] = calls[call_count].place = place_of(call.site);
         ++call_count;
@@ -117,13 +111,11 @@ struct step_block {
         return layout.entry(here.message, here.index);
     }
     /// What the read of a call's input, or of its result, notes.
-    reduction_times input_times(std::uint64_t call_index) const noexcept
+    reduction_times times_of_read(const entry_place& of, bool is_result) const noexcept
     {
-        return {nullptr, layout.times ? &times(call_index).entered : nullptr};
-    }
-    reduction_times result_times(std::uint64_t call_index) const noexcept
-    {
-        return {layout.times ? &times(call_index).left : nullptr, nullptr};
+        if (!layout.times) return {};
+        call_times& to = layout.times_of(of.message, of.index);
+        return is_result ? reduction_times{&to.left, nullptr} : reduction_times{nullptr, &to.entered};
     }
     /// Makes the entry as it was before any call.
     void zero_entry(std::uint64_t call_index, stream_ref stream, call_site where)
@@ -142,16 +134,10 @@ struct step_block {
     }
 
 private:
-    call_times& times(std::uint64_t call_index) const noexcept
-    {
-        const entry_place here = at(call_index);
-        return layout.times_of(here.message, here.index);
-    }
     void add_piece(std::uint64_t more, std::uint64_t size, call_site where)
     {
         piece next{layout.part_bytes != 0 ? zeroed<Device>(size, where) : bytes(size), room(), more};
-        pieces.reserve(pieces.size() + 1);
-        // No device reads these before the step ends.
+        pieces.reserve(pieces.size() + 1); // no device reads the following before the step ends
         enlarge(flags, (room() + more + 15) / 16);
         enlarge(places, room() + more);
         calls.resize(room() + more);

@@ -13,14 +13,34 @@
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/measure_orders.hpp>
 #include <collprobe/step/detail/step_block.hpp>
+#include <collprobe/step/detail/step_tools.hpp>
 #include <collprobe/step/part.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
+/// The memory of a part for a step's calls.
+template <class Device, class P>
+auto memory_of([[maybe_unused]] const P& part, [[maybe_unused]] int ranks)
+{
+    if constexpr (requires { typename P::template memory<Device>; })
+        return typename P::template memory<Device>(part, ranks);
+    else return std::tuple<>();
+}
+
+/// What adds to the record of a step what its parts find.
+struct part_judges {
+    virtual void judge(const gathered_step& step, std::uint64_t due, view<const probed_call> calls,
+        view<const series_place> series, step_record& out) = 0;
+    virtual void judge_summary(const std::uint64_t* first_words, std::uint64_t due, step_record& out) = 0;
+
+protected:
+    ~part_judges() = default;
+};
+
 /// The parts of a probe. Part i has bit 1 + i of those that are due in a step (bit 0 has the statistics), a place among
 /// the entries of a call, words in a summary of it, and one memory in each `memory`: they are found here alone.
 template <class... Parts>
-class step_parts {
+class step_parts final : public part_judges {
 public:
     static constexpr bool is_empty = sizeof...(Parts) == 0;
     static constexpr std::uint64_t entry_bytes = (sizeof(typename Parts::entry) + ... + 0);
@@ -29,25 +49,22 @@ public:
 
     /// What the parts have in the tools of a step.
     template <class Device>
-    struct memory {
-        memory(const step_parts& of, int ranks) : memory(of, ranks, std::index_sequence_for<Parts...>()) {}
-        void clear() noexcept { std::apply([](auto&... each) { (clear_one(each), ...); }, of_parts); }
-        /// Calls of the step from this index on were not made in the end.
-        void forget(std::uint64_t first) noexcept
+    struct memory final : part_memories {
+        memory(const step_parts& of, int ranks)
+            : of_parts(std::apply(
+                [&](const auto&... each) { return tuple(memory_of<Device>(each, ranks)...); }, of.parts_)) {}
+        void clear() noexcept override
         {
-            std::apply([first](auto&... each) { (forget_one(each, first), ...); }, of_parts);
+            each([](auto& one) { if constexpr (requires { one.clear(); }) one.clear(); });
         }
-        std::tuple<typename part_memory<Parts, Device>::type...> of_parts;
+        void forget(std::uint64_t first) noexcept override
+        {
+            each([first](auto& one) { if constexpr (requires { one.forget(first); }) one.forget(first); });
+        }
+        void each(const auto& use) { std::apply([&](auto&... one) { (use(one), ...); }, of_parts); }
 
-    private:
-        template <std::size_t... I>
-        memory([[maybe_unused]] const step_parts& of, [[maybe_unused]] int ranks, std::index_sequence<I...>)
-            : of_parts(typename part_memory<Parts, Device>::type(std::get<I>(of.parts_), ranks)...) {}
-        static void clear_one(auto& one) noexcept { if constexpr (requires { one.clear(); }) one.clear(); }
-        static void forget_one(auto& one, std::uint64_t first) noexcept
-        {
-            if constexpr (requires { one.forget(first); }) one.forget(first);
-        }
+        using tuple = std::tuple<decltype(memory_of<Device>(std::declval<const Parts&>(), 0))...>;
+        tuple of_parts;
     };
 
     /// `every`: of the statistics; below 0: there are none.
@@ -92,66 +109,81 @@ public:
     }
 
     /// Reads a call's input, or its result, once for the step's statistics and all sketches that parts want.
-    template <element T, communicator Comm, class Block, class Memory>
-    void read_input(const seen_call<Comm>& call, const Block& step, Memory& with, view<const T> input)
+    /// `surviving`: the input, if the result can be compared with it.
+    template <bool is_result, element T, communicator Comm>
+    void read(const seen_call<Comm>& call, const step_block<typename Comm::device>& step, part_memories& with,
+        view<const T> data, [[maybe_unused]] const T* surviving = nullptr)
     {
-        [[maybe_unused]] const auto sketches = look(call, step, with,
-            [&](auto& part, const auto& seen, auto* entry) { return part.template before<T>(seen, input, entry); });
+        using device = typename Comm::device;
+        const auto place = step.at(call.index);
+        [[maybe_unused]] wanted_sketches wanted;
+        for_each(*this, step.due, [&]<std::size_t I>(auto& part) {
+            using part_type = std::remove_cvref_t<decltype(part)>;
+            auto* const entry = reinterpret_cast<typename part_type::entry*>(
+                step.layout.parts_of(place.message, place.index) + offset<I>);
+            const part_call seen(call, std::get<I>(static_cast<memory<device>&>(with).of_parts));
+            const auto look = [&] {
+                if constexpr (is_result) return part.template after<T>(seen, data, entry);
+                else return part.template before<T>(seen, data, entry);
+            };
+            if constexpr (detail::has_sketches<part_type>) wanted.add(look());
+            else look();
+        });
         if constexpr (floating_element<T>) {
-            const auto at = step.at(call.index);
-            statistics* const to = call.what.has_input ? &step.layout.entry(at.message, at.index).input : nullptr;
-            read(call, input, statistics_reducer<T>(input), to, step.input_times(call.index), sketches);
-            if (to != nullptr) sample(call, input, 0, step.layout, step.layout.input_sample(at.message, at.index));
-        }
-    }
-    template <element T, communicator Comm, class Block, class Memory>
-    void read_result(
-        const seen_call<Comm>& call, const Block& step, Memory& with, view<const T> result, const T* surviving_input)
-    {
-        [[maybe_unused]] const auto sketches = look(call, step, with,
-            [&](auto& part, const auto& seen, auto* entry) { return part.template after<T>(seen, result, entry); });
-        if constexpr (floating_element<T>) {
-            const auto at = step.at(call.index);
-            result_record* const to = call.what.has_result ? &step.layout.entry(at.message, at.index).result : nullptr;
-            read(call, result, result_reducer<T>(result, surviving_input), to, step.result_times(call.index), sketches);
-            const std::uint64_t first = call.what.call != collective::reduce_scatter
-                ? 0 : result.count() * static_cast<std::uint64_t>(call.ranks.rank());
-            if (to != nullptr)
-                sample(call, result, first, step.layout, step.layout.result_sample(at.message, at.index));
+            call_entry& entry = step.layout.entry(place.message, place.index);
+            std::uint64_t first = 0; // of the data, among the call's elements
+            if constexpr (is_result) {
+                if (call.what.call == collective::reduce_scatter)
+                    first = data.count() * static_cast<std::uint64_t>(call.ranks.rank());
+                take(call, data, result_reducer<T>(data, surviving), call.what.has_result ? &entry.result : nullptr,
+                    step.times_of_read(place, true), wanted);
+            } else {
+                take(call, data, statistics_reducer<T>(data), call.what.has_input ? &entry.input : nullptr,
+                    step.times_of_read(place, false), wanted);
+            }
+            if (is_result ? !call.what.has_result : !call.what.has_input) return;
+            // Other calls than gradients are not sampled, but every word of the message must be initialised.
+            const std::uint64_t samples = step.layout.samples;
+            std::uint64_t* const to = step.layout.input_sample(place.message, place.index);
+            device::for_each(call.stream, samples, take_sample<T>{data, first,
+                call.what.is_gradient() ? call.what.count : 0, samples, is_result ? to + samples : to});
         }
     }
 
     /// Behind all calls of a step: what parts enqueue then.
     template <class Comm>
-    void end_step(Comm& ranks, const auto& step, auto& with, stream_ref_of<Comm> stream, call_site where)
+    void end_step(Comm& ranks, const auto& step, part_memories& with, stream_ref_of<Comm> stream, call_site where)
     {
         for_each(*this, step.due, [&]<std::size_t I>(auto& part) {
             using entry = typename std::remove_cvref_t<decltype(part)>::entry;
-            part_step<Comm, entry, std::tuple_element_t<I, decltype(with.of_parts)>> ended(
-                ranks, stream, where, step, offset<I>, std::get<I>(with.of_parts));
+            auto& own = std::get<I>(static_cast<memory<typename Comm::device>&>(with).of_parts);
+            part_step<Comm, entry, std::remove_reference_t<decltype(own)>> ended(
+                ranks, stream, where, step, offset<I>, own);
             if constexpr (requires { part.end_step(ended); }) part.end_step(ended);
         });
     }
-    /// Calls `use(body)` with a body, over the calls, for each part that puts a summary into the words of the calls.
-    void pack(const auto& step, std::uint64_t* first, const auto& use) const
+    /// Puts the summaries of the parts into the words of the calls, from `first` on.
+    template <class Device>
+    void pack(const step_block<Device>& step, std::uint64_t* first, typename Device::stream_ref stream) const
     {
         for_each(*this, ~std::uint64_t{0}, [&]<std::size_t I>(auto& part) {
             using part_type = std::remove_cvref_t<decltype(part)>;
             if constexpr (has_summary<part_type>)
-                use(pack_part<part_type>{step.message(), step.layout, offset<I>, first + words_before<I>, words});
+                Device::for_each(stream, step.call_count, pack_part<part_type>{step.message(), step.layout, offset<I>,
+                    first + words_before<I>, words});
         });
     }
 
     /// Adds to the record what the parts that were due find.
     void judge(const gathered_step& step, std::uint64_t due, view<const probed_call> calls,
-        view<const series_place> series, step_record& out)
+        view<const series_place> series, step_record& out) override
     {
         for_each(*this, due, [&]<std::size_t I>(auto& part) {
             using entry = typename std::remove_cvref_t<decltype(part)>::entry;
             part.judge(part_entries<entry>(step, calls, series, offset<I>), out);
         });
     }
-    void judge_summary(const std::uint64_t* first, std::uint64_t due, step_record& out)
+    void judge_summary(const std::uint64_t* first, std::uint64_t due, step_record& out) override
     {
         for_each(*this, due, [&]<std::size_t I>(auto& part) {
             using part_type = std::remove_cvref_t<decltype(part)>;
@@ -161,8 +193,6 @@ public:
     }
 
 private:
-    static constexpr bool has_sketches = (detail::has_sketches<Parts> || ...);
-
     static constexpr std::uint64_t bit_at(std::size_t i) noexcept { return std::uint64_t{2} << i; }
     /// The sum of the first sizes.
     static constexpr std::uint64_t first_of(std::size_t count, const std::uint64_t (&sizes)[sizeof...(Parts) + 1])
@@ -185,53 +215,22 @@ private:
 
     /// The sketches that parts want of a buffer. The step's read makes the first.
     struct wanted_sketches {
-        sketch_target first;
-        sketch_target others[sizeof...(Parts) + 1];
-        std::size_t other_count = 0;
+        void add(const sketch_target& one) { if (!one.empty()) of[count++] = one; }
+        sketch_target of[sizeof...(Parts) + 1];
+        std::size_t count = 0;
     };
-    /// Calls `look_at(part, call, entry)` for each part that is due, and returns the sketches that they want.
-    template <class Comm>
-    wanted_sketches look(const seen_call<Comm>& call, const auto& step, auto& with, const auto& look_at)
-    {
-        wanted_sketches wanted;
-        for_each(*this, step.due, [&]<std::size_t I>(auto& part) {
-            using part_type = std::remove_cvref_t<decltype(part)>;
-            const auto place = step.at(call.index);
-            auto* const entry = reinterpret_cast<typename part_type::entry*>(
-                step.layout.parts_of(place.message, place.index) + offset<I>);
-            const part_call seen(call, std::get<I>(with.of_parts));
-            if constexpr (detail::has_sketches<part_type>) {
-                const sketch_target one = look_at(part, seen, entry);
-                if (one.empty()) return;
-                if (wanted.first.empty()) wanted.first = one;
-                else wanted.others[wanted.other_count++] = one;
-            } else {
-                look_at(part, seen, entry);
-            }
-        });
-        return wanted;
-    }
     template <class Comm, class T>
-    static void read(const seen_call<Comm>& call, view<const T> data, const auto& reducer, auto* to,
+    static void take(const seen_call<Comm>& call, view<const T> data, const auto& reducer, auto* to,
         reduction_times times, const wanted_sketches& sketches)
     {
         using device = typename Comm::device;
-        if constexpr (has_sketches) {
-            read_once<device>(call.stream, reducer, data, to, sketches.first, call.workspace, times);
-            for (std::size_t i = 0; i < sketches.other_count; ++i)
-                make_sketch<device, T>(call.stream, data, sketches.first, sketches.others[i]);
+        if constexpr ((detail::has_sketches<Parts> || ...)) {
+            read_once<device>(call.stream, reducer, data, to, sketches.of[0], call.workspace, times);
+            for (std::size_t i = 1; i < sketches.count; ++i)
+                make_sketch<device, T>(call.stream, data, sketches.of[0], sketches.of[i]);
         } else if (to != nullptr) {
             device::reduce(call.stream, reducer, data.count(), to, call.workspace, times);
         }
-    }
-    /// Other calls than gradients are not sampled, but every word of the message must be initialised.
-    template <communicator Comm, class T>
-    static void sample(const seen_call<Comm>& call, view<const T> here, std::uint64_t first,
-        const message_layout& layout, std::uint64_t* to)
-    {
-        const std::uint64_t whole = call.what.is_gradient() ? call.what.count : 0;
-        Comm::device::for_each(
-            call.stream, layout.samples, take_sample<T>{here, first, whole, layout.samples, to});
     }
 
     int every_;
