@@ -137,7 +137,7 @@ public:
             for (entry& of : of_ranks_) {
                 if (call.result_count != 0 && holder != nullptr && of.digest == detail::digest_of_nothing) of = *holder;
             }
-            judge_->judge_results(of_ranks_, bins_of(call), c, record);
+            judge_->judge_results(of_ranks_, c, record);
             detail::settle_observed(call);
         }
         judge_->end(record);
@@ -166,7 +166,7 @@ public:
                 out.residual = detail::bit_cast<double>(keys.residual - 1);
                 out.residual_limit = 1;
                 out.sum_checked = !call.is_observed || out.residual <= 1; // it may be weighted on purpose
-                if (out.sum_checked) out.bins = bins_of(call);
+                if (out.sum_checked) out.bins = detail::bins_for(call.count, call.type, options_.conservation);
             }
             out.conserved = !out.sum_checked || (all_checked && out.residual <= 1);
             if (!call.results_agree) out.where = damage::unknown;
@@ -189,11 +189,6 @@ private:
     static bool is_replicated(collective call) noexcept
     {
         return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
-    }
-    /// Bins of the checksum of a floating-point sum.
-    std::uint32_t bins_of(const call_record& call) const noexcept
-    {
-        return detail::bins_for(call.count, call.type, options_.conservation);
     }
 
     audit_options options_;

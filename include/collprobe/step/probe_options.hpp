@@ -8,6 +8,7 @@
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/math.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -82,6 +83,20 @@ inline constexpr int most_total_ranks = 16'384; ///< whose totals a summary has
 inline constexpr int rank_bits = 20; ///< in a key of a summary
 inline constexpr int most_summary_ranks = 1 << rank_bits;
 
+/// Refuses options by which steps are judged that are out of range: calls `require(condition, message)`.
+COLLPROBE_COLD_INLINE void check_judging(
+    const probe_options& options, int ranks, function_ref<void(bool, const char*)> require)
+{
+    require(is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
+    const double rate = options.false_alarms_per_run;
+    require(is_finite(rate) && rate >= 0 && rate < 1, "false_alarms_per_run must be 0, or lie between 0 and 1");
+    require(is_finite(options.tolerance) && options.tolerance >= 0, "tolerance must not be negative");
+    require(options.groups.empty() || options.groups.size() == static_cast<std::size_t>(ranks),
+        "groups must have an entry for each rank, or none");
+    const double floor = options.lateness_floor_ns;
+    require(is_finite(floor) && floor >= 0 && floor < 0x1p53, "lateness_floor_ns must be 0 to 2^53");
+}
+
 /// Options whose mode is settled. `has_summaries`: all parts have a summary.
 /// \throws error `invalid_argument` for an option out of range; `unsupported` for one that the communicator cannot do.
 template <class Comm>
@@ -116,14 +131,7 @@ probe_options checked(probe_options options, const Comm& comm, bool has_summarie
         "order_sample needs the mode gather, statistics and results");
     who.require(options.direction == direction_mode::pooled || options.statistics, "exact direction needs statistics");
     who.require(is_gathered || has_summaries, "the mode summary needs parts that have a summary");
-    who.require(is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
-    const double rate = options.false_alarms_per_run;
-    who.require(is_finite(rate) && rate >= 0 && rate < 1, "false_alarms_per_run must be 0, or lie between 0 and 1");
-    who.require(is_finite(options.tolerance) && options.tolerance >= 0, "tolerance must not be negative");
-    who.require(options.groups.empty() || options.groups.size() == static_cast<std::size_t>(comm.size()),
-        "groups must have an entry for each rank, or none");
-    const double floor = options.lateness_floor_ns;
-    who.require(is_finite(floor) && floor >= 0 && floor < 0x1p53, "lateness_floor_ns must be 0 to 2^53");
+    check_judging(options, comm.size(), [&who](bool is_met, const char* message) { who.require(is_met, message); });
     who.require(is_gathered || comm.size() <= most_summary_ranks,
         "summary mode is made for at most 1,048,576 ranks");
     return options;

@@ -51,6 +51,11 @@ public:
     {
         if (evidence && tables_ == ranks_) evidence_.emplace(ranks, *evidence);
     }
+    basic_step_judge(int ranks, const probe_options& options, report_mode mode, bool times)
+        : basic_step_judge(ranks, options.false_alarms_per_step, mode, times,
+              options.lateness_floor_ns > 0 ? options.lateness_floor_ns : 50'000, evidence_of(options))
+    {
+    }
 
     /// \throws error `mismatch` unless all ranks report the same step; the culprits are those unlike most.
     /// Precondition, here and below: the judge has tables.
@@ -119,13 +124,16 @@ public:
     /// Whether all ranks made the calls of the step that was judged last at the same places.
     bool has_places() const noexcept { return has_places_; }
 
-    /// Puts calls that the step misses before the other findings. Of a judged step. Shapes: as `call_roster::judge`.
-    void judge_missing(
+    /// Completes the record of a judged step, behind all parts: puts calls that it misses before the other findings.
+    /// Shapes: as `call_roster::judge`, but if `unseen` is `no_index` nobody knows which calls it should have.
+    COLLPROBE_COLD_INLINE void finish(
         view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen, step_record& out)
     {
+        if (unseen != 0) out.forget_result_norm();
         const auto before = static_cast<std::ptrdiff_t>(out.findings.size());
-        roster_.judge(calls, has_places, with_integers, unseen, out);
+        if (unseen != no_index) roster_.judge(calls, has_places, with_integers, unseen, out);
         std::rotate(out.findings.begin(), out.findings.begin() + before, out.findings.end());
+        out.settle_findings();
     }
 
     /// Between two steps there were calls that this object knows nothing of: the time from one to the other is unknown.
@@ -220,6 +228,12 @@ public:
     }
 
 private:
+    static std::optional<exchangeability_options> evidence_of(const probe_options& options)
+    {
+        if (!(options.false_alarms_per_run > 0)) return {};
+        return exchangeability_options{.false_alarms_per_run = options.false_alarms_per_run,
+            .tolerance = options.tolerance, .groups = options.groups};
+    }
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
     COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls)
     {

@@ -74,7 +74,7 @@ protected:
               {static_cast<std::uint64_t>(options.order_sample), part_list::entry_bytes,
                   options.statistics, options.times && options.statistics && options.results},
               part_list::words, static_cast<std::uint64_t>(options.expectations)},
-          judged_(options, form_, options.lateness_floor_ns > 0 ? options.lateness_floor_ns : 50'000),
+          judged_(options, form_),
           is_crowded_(!detail::can_capture<stream_ref> && !(options.lateness_floor_ns > 0)
               && comm_.size() > sysconf(_SC_NPROCESSORS_ONLN))
     {
