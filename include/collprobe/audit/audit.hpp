@@ -98,7 +98,7 @@ public:
     detail::sketch_target after(Call& call, view<const T> result, entry* to) const
     {
         const bool by_shards = call.memory().shards.template after<T>(call, result);
-        if (!by_shards && is_replicated(call.what()) && !call.has_result_digest())
+        if (!by_shards && detail::is_replicated(call.what()) && !call.has_result_digest())
             call.reduce(detail::digest_reducer<T>(result), result.count(), &to->digest);
         return call.memory().sums.after(call, result.count());
     }
@@ -124,7 +124,7 @@ public:
                 judge_->judge_shards(of_ranks_, c, record);
                 continue;
             }
-            const bool known = entries.has_result_digest(c) && is_replicated(call.call);
+            const bool known = entries.has_result_digest(c) && detail::is_replicated(call.call);
             const bool has_sum = !is_partial || (call.call == collective::all_reduce && call.without_input == 0);
             const entry* holder = nullptr; // a rank without a result stands for none: it is given that of another rank
             int rank = 0;
@@ -185,10 +185,6 @@ private:
     static bool is_by_shards(collective call, report_mode mode) noexcept
     {
         return call == collective::all_gather && mode == report_mode::gather;
-    }
-    static bool is_replicated(collective call) noexcept
-    {
-        return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
     }
 
     audit_options options_;

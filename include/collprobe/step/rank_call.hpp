@@ -35,25 +35,16 @@ struct rank_call_layout {
     {
         return sizeof(rank_measurement) + 2 * sketch_numbers() * sizeof(double) + shards * sizeof(std::uint64_t);
     }
-    template <class Bytes>
-    static auto& measurement(Bytes* block) noexcept
-    {
-        using type = std::conditional_t<std::is_const_v<Bytes>, const rank_measurement, rank_measurement>;
-        return *reinterpret_cast<type*>(block);
-    }
+    static auto& measurement(auto* block) noexcept { return *detail::object_at<rank_measurement>(block); }
     /// Precondition: `bins` is not 0.
-    template <class Bytes>
-    static auto* input_sketch(Bytes* block) noexcept
+    static auto* input_sketch(auto* block) noexcept
     {
-        using type = std::conditional_t<std::is_const_v<Bytes>, const double, double>;
-        return reinterpret_cast<type*>(block + sizeof(rank_measurement));
+        return detail::object_at<double>(block + sizeof(rank_measurement));
     }
     auto* result_sketch(auto* block) const noexcept { return input_sketch(block) + sketch_numbers(); }
-    template <class Bytes>
-    auto* shard_digests(Bytes* block) const noexcept
+    auto* shard_digests(auto* block) const noexcept
     {
-        using type = std::conditional_t<std::is_const_v<Bytes>, const std::uint64_t, std::uint64_t>;
-        return reinterpret_cast<type*>(block + bytes()) - shards;
+        return detail::object_at<std::uint64_t>(block + bytes()) - shards;
     }
 };
 

@@ -39,22 +39,18 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 template <class Unused = void>
 class basic_step_judge {
 public:
-    /// `times`: the messages have times. `evidence`: without it no evidence is gathered over the run.
-    basic_step_judge(int ranks, double false_alarms_per_step,
-        report_mode mode = report_mode::gather, bool times = false, double lateness_floor_ns = 0,
-        const std::optional<exchangeability_options>& evidence = {})
+    /// `times`: the messages have times. Precondition: `check_judging` accepts the options.
+    explicit basic_step_judge(int ranks, const probe_options& options = {}, report_mode mode = report_mode::gather,
+        bool times = false)
         : ranks_(ranks), tables_(mode == report_mode::gather || ranks <= most_total_ranks ? ranks : 1),
           marks_(tables_), places_(tables_), values_(tables_), results_(tables_), copies_(tables_), zeros_(tables_),
-          nonfinite_(tables_), arrivals_(times ? tables_ : 1, lateness_floor_ns), gradient_(tables_),
-          numbers_(tables_, false_alarms_per_step, times, lateness_floor_ns), weights_(at_rank(tables_)),
+          nonfinite_(tables_), arrivals_(times ? tables_ : 1, floor_of(options)), gradient_(tables_),
+          numbers_(tables_, options.false_alarms_per_step, times, floor_of(options)), weights_(at_rank(tables_)),
           of_call_(at_rank(tables_))
     {
-        if (evidence && tables_ == ranks_) evidence_.emplace(ranks, *evidence);
-    }
-    basic_step_judge(int ranks, const probe_options& options, report_mode mode, bool times)
-        : basic_step_judge(ranks, options.false_alarms_per_step, mode, times,
-              options.lateness_floor_ns > 0 ? options.lateness_floor_ns : 50'000, evidence_of(options))
-    {
+        if (!(options.false_alarms_per_run > 0) || tables_ != ranks_) return;
+        evidence_.emplace(ranks, exchangeability_options{.false_alarms_per_run = options.false_alarms_per_run,
+            .tolerance = options.tolerance, .groups = options.groups});
     }
 
     /// \throws error `mismatch` unless all ranks report the same step; the culprits are those unlike most.
@@ -228,11 +224,9 @@ public:
     }
 
 private:
-    static std::optional<exchangeability_options> evidence_of(const probe_options& options)
+    static double floor_of(const probe_options& options) noexcept
     {
-        if (!(options.false_alarms_per_run > 0)) return {};
-        return exchangeability_options{.false_alarms_per_run = options.false_alarms_per_run,
-            .tolerance = options.tolerance, .groups = options.groups};
+        return options.lateness_floor_ns > 0 ? options.lateness_floor_ns : 50'000;
     }
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
     COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls)
