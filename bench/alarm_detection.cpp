@@ -99,7 +99,7 @@ public:
           message_bytes_(detail::message_layout{}.bytes(buckets)),
           messages_(n_ * message_bytes_ / 8),
           calls_(buckets, detail::probed_call{collective::all_reduce, element_type::float32, reduction::average, part, true, true, false}),
-          judge_(ranks, 1e-4, report_mode::gather, false, 0, exchangeability_options{.tolerance = 0.25})
+          judge_(ranks)
     {
         double total = 0;
         for (std::size_t i = 0; i < elements; ++i) total += 1 / static_cast<double>(i + 1);

@@ -17,7 +17,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -70,9 +69,7 @@ namespace {
 
 detail::step_judge judge_of(int ranks, bool evidence, report_mode mode)
 {
-    std::optional<exchangeability_options> options;
-    if (evidence) options = exchangeability_options{.tolerance = 0.25};
-    return detail::step_judge(ranks, 1e-4, mode, true, 50'000, options);
+    return detail::step_judge(ranks, {.false_alarms_per_run = evidence ? 0.01 : 0}, mode, true);
 }
 
 /// The messages of a step, as an all-gather leaves them.

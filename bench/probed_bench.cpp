@@ -150,7 +150,7 @@ void judge_step(benchmark::State& state)
             }
         }
     }
-    detail::step_judge judge(ranks, 1e-4, report_mode::gather, layout.times, 50'000);
+    detail::step_judge judge(ranks, {.false_alarms_per_run = 0}, report_mode::gather, layout.times);
     step_record record;
     for (auto _ : state) {
         judge.judge(detail::gathered_step(bytes.data(), ranks, buckets, layout), calls, {}, {}, record);

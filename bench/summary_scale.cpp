@@ -53,7 +53,7 @@ struct host_times {
 host_times summary_times(int ranks, std::uint64_t buckets)
 {
     summary_simulation::combined_step combined(ranks, buckets);
-    detail::step_judge judge(ranks, 1e-4, report_mode::summary);
+    detail::step_judge judge(ranks, {.false_alarms_per_run = 0}, report_mode::summary);
     summary_simulation::rank_values values{0, std::vector<double>(buckets), {}, 42};
     step_record record;
     for (std::uint64_t step = 0; step < 2; ++step) { // the second has references
@@ -88,7 +88,7 @@ host_times summary_times(int ranks, std::uint64_t buckets)
 /// Of a step in gather mode, judged by each rank.
 double gather_time(int ranks, std::uint64_t buckets)
 {
-    detail::step_judge judge(ranks, 1e-4);
+    detail::step_judge judge(ranks, {.false_alarms_per_run = 0});
     const std::uint64_t words = detail::message_layout{}.bytes(buckets) / 8;
     std::vector<std::uint64_t> all(words * static_cast<std::uint64_t>(ranks));
     const std::vector<detail::probed_call> calls(

@@ -44,7 +44,7 @@ using tools::writing_rank;
 struct options {
     std::vector<std::string> paths;
     report_files files;
-    tools::merge_settings settings;
+    probe_options settings{.lateness_floor_ns = 50'000}; ///< by which steps are judged
     std::string communicator; ///< key or name; empty: all
     bool follow = false;
     double timeout = 0; ///< seconds without a new line; 0: none
@@ -203,7 +203,7 @@ public:
 
 private:
     struct communicator {
-        communicator(std::uint64_t key, tools::text_pool& texts, const tools::merge_settings& settings,
+        communicator(std::uint64_t key, tools::text_pool& texts, const probe_options& settings,
             merged_communicator::listener to)
             : of(key, texts, settings, std::move(to))
         {
@@ -778,7 +778,13 @@ int main(int argc, char** argv)
         "SECONDS");
     line.number("--false-alarms", with.settings.false_alarms_per_step, 1e-12, 0.5,
         "probability that a healthy step has a statistical finding", "RATE");
-    line.number("--lateness-floor", with.settings.lateness_floor_ns, 0, 1e12, "nanoseconds by which a rank may come late",
+    line.number("--false-alarms-per-run", with.settings.false_alarms_per_run, 0, 0.5,
+        "probability that the evidence over a healthy run ever names a rank (0: none is gathered)", "RATE");
+    line.number("--tolerance", with.settings.tolerance, 0, 1e6,
+        "differences between ranks that are no evidence, in robust standard deviations over the ranks", "DEVIATIONS");
+    line.numbers("--groups", with.settings.groups, 0, 1'000'000,
+        "a number for each rank of the job: by the evidence, ranks with the same number should be alike");
+    line.number("--lateness-floor", with.settings.lateness_floor_ns, 1, 1e12, "nanoseconds by which a rank may come late",
         "NS");
     try {
         line.parse({argv + 1, argv + argc});

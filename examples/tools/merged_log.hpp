@@ -20,16 +20,12 @@
 #include <collprobe/report/words.hpp>
 #include <collprobe/scan/sketch.hpp>
 
+#include "log_files.hpp"
 #include "read_rank_log.hpp"
 #include "step_cuts.hpp"
 
 /// The lines of a communicator's ranks, put together and judged.
 namespace tools {
-
-struct merge_settings {
-    double false_alarms_per_step = 1e-4;
-    double lateness_floor_ns = 50'000;
-};
 
 /// The step of a call, in the order of the run: a run that goes back to a checkpoint repeats steps.
 struct step_place {
@@ -116,7 +112,7 @@ public:
     static constexpr double patience = 10; ///< seconds without a line, after which a rank does not hold up the others
     static constexpr double quiet = 2; ///< seconds without a line, after which a step that seems complete is
 
-    merged_communicator(std::uint64_t key, text_pool& texts, const merge_settings& settings, listener to)
+    merged_communicator(std::uint64_t key, text_pool& texts, const collprobe::probe_options& settings, listener to)
         : key_(key), texts_(&texts), settings_(settings), to_(std::move(to))
     {
     }
@@ -615,8 +611,17 @@ private:
         // Ranks that share the cores of a host are late by chance.
         const bool is_on_cpu = std::all_of(
             ranks_.begin(), ranks_.end(), [](const writing_rank& each) { return each.begin.device.empty(); });
-        judge_.emplace(size(), collprobe::merge_options{.false_alarms_per_step = settings_.false_alarms_per_step,
-            .lateness_floor_ns = is_on_cpu ? collprobe::detail::never_late : settings_.lateness_floor_ns});
+        collprobe::probe_options options = settings_;
+        if (is_on_cpu) options.lateness_floor_ns = collprobe::detail::never_late;
+        options.groups.clear();
+        for (int r = 0; r < size() && !settings_.groups.empty(); ++r) {
+            const int of_job = ranks_[static_cast<std::size_t>(r)].global_rank();
+            const auto rank = static_cast<std::size_t>(of_job >= 0 ? of_job : r);
+            if (rank >= settings_.groups.size())
+                throw bad_input("--groups has no entry for rank " + std::to_string(rank) + " of the job");
+            options.groups.push_back(settings_.groups[rank]);
+        }
+        judge_.emplace(size(), options);
         alarms_.emplace(size());
     }
 
@@ -760,7 +765,7 @@ private:
 
     std::uint64_t key_;
     text_pool* texts_;
-    merge_settings settings_;
+    collprobe::probe_options settings_; ///< by which steps are judged; its groups are by rank of the job
     listener to_;
     std::string name_;
     int naming_rank_ = -1; ///< the lowest that wrote

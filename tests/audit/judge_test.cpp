@@ -15,9 +15,9 @@ namespace {
 
 using entry = detail::audit_entry;
 
-entry right(std::uint64_t digest) { return {digest, {{.residual = 1, .bin = 0, .checked = true, .conserved = true}}}; }
-entry wrong(std::uint64_t digest) { return {digest, {{.residual = 99, .bin = 3, .checked = true, .conserved = false}}}; }
-entry unchecked(std::uint64_t digest) { return {digest, {{.residual = 0, .bin = 0, .checked = false, .conserved = true}}}; }
+entry right(std::uint64_t digest) { return {digest, {{.residual = 1, .bin = 0, .bins = 64, .checked = true, .conserved = true}}}; }
+entry wrong(std::uint64_t digest) { return {digest, {{.residual = 99, .bin = 3, .bins = 64, .checked = true, .conserved = false}}}; }
+entry unchecked(std::uint64_t digest) { return {digest, {{.residual = 0, .bin = 0, .bins = 64, .checked = false, .conserved = true}}}; }
 
 struct judgement {
     call_record call;
@@ -40,7 +40,7 @@ judgement judge(const std::vector<entry>& entries)
     step_record record = step_of(entries.size());
     detail::audit_judge judge(record.ranks);
     judge.begin(record);
-    judge.judge_results(entries, 64, call_index, record);
+    judge.judge_results(entries, call_index, record);
     judge.end(record);
     return of(record);
 }

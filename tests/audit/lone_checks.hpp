@@ -87,7 +87,7 @@ public:
     void after(std::type_identity_t<view<const T>> result, detail::conservation_result* out, stream_ref stream)
     {
         const auto scope = comm_.device_scope();
-        device::fill(stream, view<detail::conservation_result>(out, 1), {0, 0, false, true});
+        device::fill(stream, view<detail::conservation_result>(out, 1), {0, 0, 0, false, true});
         const auto target = check_.after(call_.on(stream), result.count());
         if constexpr (floating_element<T>) detail::enqueue_sketch<device, T>(stream, result, target);
         check_.end(call_, [&](std::uint64_t) { return out; });

@@ -4,13 +4,11 @@
 // What `merge_ranks` makes of blocks is what `probed` with an audit makes of the same buffers, bit for bit.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
+#include <limits>
 #include <string>
-#include <tuple>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include <collprobe/alarm/alarms.hpp>
@@ -20,6 +18,7 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/widen.hpp>
+#include <collprobe/fault/faulty.hpp>
 #include <collprobe/step/probed.hpp>
 
 #include "rank_blocks.hpp"
@@ -59,91 +58,41 @@ std::vector<T> gradient(int rank, std::uint64_t step, std::size_t call, std::uin
     return data;
 }
 
-enum class harm { none, nan, copied, stale, outlier, flipped, wrong_sum, wrong_part, overflow };
-
-/// A fault in one call of one step.
-struct planned {
-    harm what = harm::none;
-    int rank = 0;
-    std::uint64_t step = 0;
-    std::size_t call = 0;
-
-    bool hits(harm kind, int at, std::uint64_t in_step, std::size_t in_call) const
-    {
-        return what == kind && rank == at && step == in_step && call == in_call;
-    }
-};
-using plan = std::vector<planned>;
-
-bool hits(const plan& faults, harm kind, int rank, std::uint64_t step, std::size_t call)
-{
-    for (const planned& each : faults) {
-        if (each.hits(kind, rank, step, call)) return true;
-    }
-    return false;
-}
-
-/// Damages results behind the calls, on their stream.
-using damage_of_result = std::function<void(int rank, std::uint64_t serial, unsigned char* result, std::size_t size)>;
-
-template <communicator Comm>
-class damaging : public adaptor<damaging<Comm>, Comm> {
-    using base_type = adaptor<damaging, Comm>;
-
-public:
-    using typename base_type::stream_ref;
-    damaging(Comm comm, damage_of_result what) : base_type(std::move(comm)), what_(std::move(what)) {}
-
-    template <element T>
-    void make(const collective_call& call, stream_ref on)
-    {
-        base_type::template make<T>(call, on);
-        if (call.what != collective::all_to_all && call.what != collective::barrier) apply(call.received<T>(), on);
-    }
-
-private:
-    template <class T>
-    void apply(view<T> result, stream_ref on)
-    {
-        auto* const bytes = reinterpret_cast<unsigned char*>(result.data());
-        on.enqueue(
-            [what = what_, rank = this->rank(), serial = serial_++, bytes] { what(rank, serial, bytes, sizeof(T)); });
-    }
-    damage_of_result what_;
-    std::uint64_t serial_ = 0;
+/// A job on some ranks, whose steps are judged together, by `probed`, and apart.
+struct job {
+    int ranks = 1;
+    std::uint64_t steps = 1;
+    probe_options options = {};
+    audit_options audited = {};
+    std::vector<fault> faults = {}; ///< on the way
 };
 
-/// Steps of the same calls, judged by `probed`, and the blocks of their ranks.
-struct measured_steps {
+/// What each rank of a job has of a step.
+struct rank_step {
     std::vector<merged_call> calls;
-    std::vector<step_record> records; ///< of rank 0
-    std::vector<std::vector<block_words>> blocks; ///< by step: those of each call and rank
+    std::vector<block_words> blocks; ///< of the calls
+    step_observation observation;
 };
 
-/// Makes the calls of a job on one rank: with `probed`, and with a reader of its own.
+/// A rank of a job: makes its calls with `probed`, and reads the same buffers apart.
 template <class Comm>
 class caller {
 public:
-    caller(Comm& comm, measured_steps& out, const plan& faults) : comm_(comm), out_(out), faults_(faults) {}
-
-    void begin(std::uint64_t step)
+    caller(Comm& comm, const job& of, std::uint64_t step, rank_step& out)
+        : comm_(comm), job_(of), out_(out), step_(step)
     {
-        step_ = step;
-        call_ = 0;
     }
+
     template <element T>
     void make(collective what, reduction operation, std::uint64_t count, bool in_place, const char* name)
     {
         const auto n = static_cast<std::uint64_t>(comm_.size());
         const bool gathers = what == collective::all_gather;
-        merged_call call{.call = what,
-            .type = element_traits<T>::type,
-            .operation = operation,
-            .count = what == collective::reduce_scatter ? count * n : count,
-            .result_count = gathers ? count * n : count,
-            .bucket = call_,
-            .site = call_site::named(name)};
-        call.bins = testing::bins_of<T>(call);
+        const bool scatters = what == collective::reduce_scatter;
+        merged_call call{.call = what, .type = element_traits<T>::type, .operation = operation,
+            .count = scatters ? count * n : count, .result_count = gathers ? count * n : count, .bucket = no_index,
+            .has_shards = gathers, .site = call_site::named(name)};
+        call.bins = testing::bins_of<T>(call, job_.audited.conservation);
         std::vector<T> input = input_of<T>(call.count);
         std::vector<T> apart(in_place ? 0 : call.result_count);
         std::vector<T>& result = in_place ? input : apart;
@@ -152,244 +101,207 @@ public:
         testing::rank_reader<T> reader(call, sent, what == collective::all_reduce && !in_place);
         if (what == collective::all_reduce)
             comm_.all_reduce(view<const T>(input), view(result), operation, stream_, call.site);
-        if (what == collective::reduce_scatter)
-            comm_.reduce_scatter(view<const T>(input), view(result), operation, stream_, call.site);
+        if (scatters) comm_.reduce_scatter(view<const T>(input), view(result), operation, stream_, call.site);
         if (gathers) comm_.all_gather(view<const T>(input), view(result), stream_, call.site);
         if (what == collective::broadcast) comm_.broadcast(view<const T>(input), view(result), 0, stream_, call.site);
         stream_.synchronize(60'000);
-        const auto rank = static_cast<std::size_t>(comm_.rank());
-        const std::uint64_t first = what == collective::reduce_scatter ? rank * count : 0;
-        out_.blocks[step_][call_ * n + rank] = reader.with_result(view<const T>(result), first);
-        if (rank == 0 && step_ == 0) out_.calls.push_back(call);
-        ++call_;
+        const auto first = scatters ? static_cast<std::uint64_t>(comm_.rank()) * count : 0;
+        out_.blocks.push_back(reader.with_result(view<const T>(result), first));
+        out_.calls.push_back(call);
     }
+    /// The observation has weights of no sense, losses that are not there and norms that are wrong.
     void end()
     {
-        comm_.end_step(step_, stream_);
-        stream_.synchronize(60'000);
-        step_record record;
-        while (comm_.poll(record)) {
-            if (comm_.rank() == 0) out_.records.push_back(record);
+        const double ranks_loss = draw(1, 12) == 0 ? std::numeric_limits<double>::infinity()
+            : draw(1, 12) == 1                     ? detail::not_given()
+                                                   : 2 + 0.1 * normal(step_, static_cast<std::uint64_t>(comm_.rank()));
+        double weight = draw(2, 3) == 0 ? 1 : static_cast<double>(draw(3, 5));
+        if (draw(4, 20) == 0) weight = -1;
+        const float norm = 3;
+        step_observation& seen = out_.observation;
+        seen = {.loss = ranks_loss, .weight = weight, .loss_is_sum = draw(5, 2) == 0, .loss_scale = 2};
+        step_observation told = seen;
+        told.weight = &weight;
+        if (draw(6, 9) == 0) {
+            seen.gradient_norm = norm;
+            told.gradient_norm = &norm;
         }
+        comm_.end_step(step_, told, stream_);
+        stream_.synchronize(60'000);
     }
 
 private:
+    std::uint64_t draw(std::uint64_t salt, std::uint64_t below) const
+    {
+        return detail::mix64(detail::mix64(step_ * 64 + static_cast<std::uint64_t>(comm_.rank())) + salt) % below;
+    }
+    /// Rank 1 is unlike the others by its scale; and there are all faults that data have.
     template <element T>
     std::vector<T> input_of(std::uint64_t count)
     {
-        const auto hit = [this](harm kind) { return hits(faults_, kind, comm_.rank(), step_, call_); };
-        const int from = hit(harm::copied) ? (comm_.rank() + 1) % comm_.size() : comm_.rank();
-        std::vector<T> data = gradient<T>(from, hit(harm::stale) ? step_ - 1 : step_, call_, count);
+        const std::size_t call = out_.calls.size();
+        const std::uint64_t kind = step_ < 20 ? 99 : draw(100 + call, 60);
+        const int from = kind == 0 ? (comm_.rank() + 1) % comm_.size() : comm_.rank();
+        std::vector<T> data = gradient<T>(from, kind == 1 ? step_ - 1 : step_, call, count);
         if constexpr (floating_element<T>) {
-            if (hit(harm::nan)) data[7] = static_cast<T>(detail::not_a_number());
-            if (hit(harm::overflow)) data[9] = data[11] = static_cast<T>(0x1.8p127 * (sizeof(T) == 8 ? 0x1p896 : 1));
-            for (T& each : data) {
-                if (hit(harm::outlier)) each = static_cast<T>(20 * detail::widen(each));
-            }
+            if (kind == 2) data[7] = static_cast<T>(detail::not_a_number());
+            if (kind == 3) data[9] = data[11] = static_cast<T>(0x1.8p127 * (sizeof(T) == 8 ? 0x1p896 : 1));
+            const double factor = kind == 4 ? 20 : kind == 5 ? 0 : comm_.rank() == 1 ? 1.5 : 1;
+            for (T& each : data) each = static_cast<T>(factor * detail::widen(each));
         }
         return data;
     }
 
     Comm& comm_;
-    measured_steps& out_;
-    const plan& faults_;
+    const job& job_;
+    rank_step& out_;
     host::stream stream_;
-    std::uint64_t step_ = 0;
-    std::size_t call_ = 0;
+    std::uint64_t step_;
 };
 
-/// `make_calls(caller)` makes the calls of a step.
-template <class MakeCalls>
-measured_steps measure(int ranks, std::uint64_t steps, std::size_t calls, const plan& faults,
-    const probe_options& options, const MakeCalls& make_calls)
-{
-    measured_steps out;
-    out.blocks.resize(steps);
-    for (auto& each : out.blocks) each.resize(calls * static_cast<std::size_t>(ranks));
-    const damage_of_result damage = [&](int rank, std::uint64_t serial, unsigned char* result, std::size_t size) {
-        const auto hit = [&](harm kind) { return hits(faults, kind, rank, serial / calls, serial % calls); };
-        unsigned char& top = result[3 * size - 1]; // of the third element
-        if (hit(harm::flipped)) top ^= 0x10;
-        if (hit(harm::wrong_sum) || hit(harm::wrong_part)) top ^= 0x08;
-    };
-    testing::local_provider{ranks}.run([&](local::communicator& world) {
-        probed comm{damaging(world, damage), options, audit()};
-        caller on(comm, out, faults);
-        for (std::uint64_t step = 0; step < steps; ++step) {
-            on.begin(step);
-            make_calls(on);
-            on.end();
-        }
-    });
-    return out;
-}
-
-/// Puts the times that `probed` saw into the blocks.
-void write_times(measured_steps& of)
-{
-    for (std::size_t step = 0; step < of.records.size(); ++step) {
-        for (std::size_t c = 0; c < of.calls.size(); ++c) {
-            const std::vector<call_interval>& intervals = of.records[step].calls[c].intervals;
-            for (std::size_t r = 0; r < intervals.size(); ++r) {
-                auto* const bytes
-                    = reinterpret_cast<unsigned char*>(of.blocks[step][c * intervals.size() + r].data());
-                rank_call_layout::measurement(bytes).input_done = intervals[r].entered;
-                rank_call_layout::measurement(bytes).result_begun = intervals[r].left;
-            }
-        }
-    }
-}
-
-/// The blocks of a step as `merge_ranks` takes them.
-std::vector<rank_block> all_blocks(const std::vector<block_words>& blocks)
-{
-    std::vector<rank_block> all;
-    for (const block_words& each : blocks) all.push_back({testing::bytes_of(each), true, true, 1});
-    return all;
-}
-
-std::vector<step_record> merge(const measured_steps& of, int ranks, const merge_options& options)
-{
-    merge_ranks judge(ranks, options);
-    std::vector<step_record> merged;
-    step_record record;
-    for (std::size_t step = 0; step < of.blocks.size(); ++step) {
-        const std::vector<rank_block> blocks = all_blocks(of.blocks[step]);
-        judge.judge({.step = step, .first_call = step * of.calls.size(), .calls = of.calls, .blocks = blocks,
-                        .follows = true},
-            record);
-        merged.push_back(record);
-    }
-    return merged;
-}
-
-/// The first difference between two records; empty if there is none.
-std::string difference(const step_record& a, step_record b)
-{
-    for (std::size_t c = 0; c < a.calls.size() && c < b.calls.size(); ++c) {
-        const call_audit& of = a.calls[c].audit;
-        call_audit& to = b.calls[c].audit;
-        if (is_floating(a.calls[c].type)) continue; // blocks have no sketches of integers
-        std::tie(to.sum_checked, to.conserved, to.residual, to.residual_limit, to.bins)
-            = std::tie(of.sum_checked, of.conserved, of.residual, of.residual_limit, of.bins);
-    }
-    return testing::difference(a, b);
-}
-
-/// The calls of a step of the oracle, of all types: sums and averages, in place and not, parts, a broadcast, integers.
-constexpr std::size_t oracle_calls = 8;
+/// The calls of a step, of all kinds and types; from step 30 on one is missing, from step 40 on another.
 template <class Caller>
-void make_oracle_calls(Caller& on)
+void make_calls(Caller& on, std::uint64_t step)
 {
     on.template make<float>(collective::all_reduce, reduction::sum, 3000, false, "a");
     on.template make<bfloat16>(collective::all_reduce, reduction::average, 2048, true, "b");
     on.template make<float16>(collective::all_reduce, reduction::average, 1111, false, "c");
-    on.template make<double>(collective::all_reduce, reduction::sum, 900, true, "d");
+    if (step < 40) on.template make<double>(collective::all_reduce, reduction::sum, 900, true, "d");
+    on.template make<double>(collective::all_reduce, reduction::sum, 900, true, "like d");
     on.template make<float>(collective::reduce_scatter, reduction::sum, 700, false, "e");
     on.template make<bfloat16>(collective::reduce_scatter, reduction::average, 512, false, "f");
     on.template make<float>(collective::broadcast, reduction::sum, 500, true, "g");
     on.template make<std::int32_t>(collective::all_reduce, reduction::sum, 400, false, "h");
+    on.template make<float>(collective::all_gather, reduction::sum, 300, false, "i");
+    on.template make<std::int32_t>(collective::all_gather, reduction::sum, 200, false, "j");
+    if (step < 30) on.template make<std::int64_t>(collective::reduce_scatter, reduction::sum, 60, false, "k");
+    on.template make<float>(collective::all_reduce, reduction::max, 100, false, "l");
 }
 
-constexpr std::uint64_t quiet_steps = 34; // until ranks have a history
-constexpr std::uint64_t oracle_steps = quiet_steps + COLLPROBE_TEST_UNLESS_BRIEF(60, 24);
+struct judged_twice {
+    std::vector<step_record> together; ///< as rank 0 has it
+    std::vector<step_record> apart;
+};
 
-/// A fault or none in each of the last steps, of every kind, in calls and on ranks by chance.
-plan random_plan(int ranks, std::uint64_t seed)
+judged_twice judge_twice(const job& of)
 {
-    plan faults;
-    for (std::uint64_t step = quiet_steps; step < oracle_steps; ++step) {
-        const auto draw = [&](std::uint64_t salt, std::uint64_t below) {
-            return detail::mix64(seed + 1000 * step + salt) % below;
-        };
-        const auto kind = static_cast<harm>((step + seed) % 9);
-        const bool needs_part = kind == harm::wrong_part;
-        const bool needs_sum = kind == harm::wrong_sum;
-        // Of two ranks whose integers differ only their sketches, which blocks lack, tell which is wrong.
-        const std::uint64_t replicas = ranks == 2 ? 7 : 8;
-        const bool overflows = kind == harm::overflow;
-        const std::size_t call = overflows ? std::size_t{0} + draw(1, 2) * (3 + draw(3, 2))
-            : needs_part                    ? 4 + draw(1, 2)
-                                            : draw(1, needs_sum ? 4 : kind == harm::flipped ? replicas : 6);
-        const int rank = static_cast<int>(draw(2, static_cast<std::uint64_t>(ranks)));
-        for (int r = 0; r < ranks; ++r) {
-            if (r == rank || needs_sum || overflows) faults.push_back({kind, r, step, call});
+    judged_twice judged;
+    const auto n = static_cast<std::size_t>(of.ranks);
+    std::vector<std::vector<rank_step>> seen(of.steps, std::vector<rank_step>(n));
+    testing::local_provider{of.ranks}.run([&](local::communicator& world) {
+        probed comm{faulty{world, of.faults}, of.options, audit(of.audited)};
+        step_record record;
+        for (std::uint64_t step = 0; step < of.steps; ++step) {
+            caller on(comm, of, step, seen[step][static_cast<std::size_t>(comm.rank())]);
+            make_calls(on, step);
+            on.end();
+            while (comm.poll(record))
+                if (comm.rank() == 0) judged.together.push_back(record);
         }
+    });
+    REQUIRE(judged.together.size() == of.steps);
+
+    merge_ranks apart(of.ranks, of.options, of.audited);
+    step_record record;
+    std::uint64_t first_call = 0;
+    for (std::size_t step = 0; step < of.steps; ++step) {
+        const std::vector<merged_call>& calls = seen[step][0].calls;
+        std::vector<rank_block> blocks;
+        std::vector<step_observation> observations;
+        for (std::size_t c = 0; c < calls.size(); ++c) {
+            for (std::size_t r = 0; r < n; ++r) {
+                block_words& words = seen[step][r].blocks[c];
+                const std::vector<call_interval>& times = judged.together[step].calls[c].intervals;
+                if (!times.empty()) { // the clock's
+                    rank_measurement& to = rank_call_layout::measurement(reinterpret_cast<unsigned char*>(words.data()));
+                    to.input_done = times[r].entered;
+                    to.result_begun = times[r].left;
+                }
+                // An audit reads the shards of an all-gather, and the step then not its result.
+                blocks.push_back({testing::bytes_of(words), true, !calls[c].has_shards, 1});
+            }
+        }
+        for (const rank_step& each : seen[step]) observations.push_back(each.observation);
+        apart.judge({.step = step, .first_call = first_call, .calls = calls, .blocks = blocks,
+                        .observations = observations, .follows = true},
+            record);
+        first_call += calls.size();
+        judged.apart.push_back(record);
     }
-    return faults;
+    return judged;
 }
 
 std::uint64_t steps_with(const std::vector<step_record>& all, finding_kind what)
 {
     std::uint64_t steps = 0;
-    for (const step_record& record : all) {
-        bool any = false;
-        for (const finding& found : record.findings) any = any || found.what == what;
-        steps += any ? 1 : 0;
-    }
+    for (const step_record& record : all)
+        steps += std::any_of(record.findings.begin(), record.findings.end(),
+            [what](const finding& each) { return each.what == what; });
     return steps;
+}
+
+/// Each strikes in one of some calls, on a rank by chance.
+std::vector<fault> faults_on_the_way(double probability)
+{
+    std::vector<fault> all = {
+        {.kind = fault_kind::bit_flips, .phase = fault_phase::after, .mask = 16},
+        {.kind = fault_kind::scale, .phase = fault_phase::during, .magnitude = 3},
+        {.kind = fault_kind::zero_slice, .phase = fault_phase::after},
+        {.kind = fault_kind::bit_flips, .phase = fault_phase::during, .mask = 64},
+        {.kind = fault_kind::infinity, .phase = fault_phase::after},
+        {.kind = fault_kind::swap, .phase = fault_phase::after},
+    };
+    for (fault& each : all) {
+        each.rank = fault::random_rank;
+        each.call = 240;
+        each.period = 1;
+        each.probability = probability;
+        each.seed = static_cast<std::uint64_t>(&each - all.data()) + 1;
+    }
+    return all;
 }
 
 } // namespace
 
-TEST_CASE("merge_ranks makes of blocks the record that probed makes of messages")
+TEST_CASE("merge_ranks makes of blocks the record that probed makes of messages, with the same options")
 {
+    constexpr double floor = 50'000;
+    const probe_options ways[] = {
+        {.lateness_floor_ns = floor},
+        {.lateness_floor_ns = floor, .false_alarms_per_step = 0.02, .false_alarms_per_run = 0.1, .tolerance = 0.05},
+        {.times = false, .tolerance = 2},
+        {.lateness_floor_ns = 1e6, .false_alarms_per_run = 0},
+        {.results = false},
+        {.statistics = false},
+    };
+    std::vector<step_record> all;
+    std::uint64_t turn = 0;
     for (const int ranks : {1, 2, 3, 8}) {
-        CAPTURE(ranks);
-        const plan faults = ranks == 1 ? plan() : random_plan(ranks, static_cast<std::uint64_t>(ranks));
-        const probe_options options{.lateness_floor_ns = 50'000};
-        measured_steps measured
-            = measure(ranks, oracle_steps, oracle_calls, faults, options, [](auto& on) { make_oracle_calls(on); });
-        REQUIRE(measured.records.size() == oracle_steps);
-        write_times(measured);
-        const std::vector<step_record> merged = merge(measured, ranks, {});
-        for (std::size_t step = 0; step < merged.size(); ++step) {
-            CAPTURE(step);
-            CHECK(difference(measured.records[step], merged[step]) == "");
+        for (const probe_options& way : ways) {
+            job of{ranks, COLLPROBE_TEST_UNLESS_BRIEF(64, 48), way, {}, faults_on_the_way(0.01)};
+            if (++turn % 2 == 1) {
+                for (int r = 0; r < ranks; ++r) of.options.groups.push_back(r == 1 ? 7 : r % 2);
+                of.audited.conservation = {.sketch = {.bins = 128}, .order = rounding_order::tree};
+                of.audited.sums = turn % 4 == 1;
+            }
+            CAPTURE(ranks);
+            CAPTURE(turn);
+            judged_twice judged = judge_twice(of);
+            for (std::size_t step = 0; step < of.steps; ++step) {
+                CAPTURE(step);
+                CHECK(testing::difference(judged.together[step], judged.apart[step]) == "");
+            }
+            for (step_record& each : judged.apart) all.push_back(std::move(each));
         }
-        if (ranks == 1) continue;
-        for (const finding_kind each : {finding_kind::non_finite, finding_kind::duplicate, finding_kind::stale, finding_kind::result_differs,
-                 finding_kind::sum_differs, finding_kind::overflow}) {
-            CAPTURE(name(each));
-            CHECK(steps_with(merged, each) > 0);
-        }
-        if (ranks > 2) CHECK(steps_with(merged, finding_kind::gradient_norm) > 0);
+        ++turn;
     }
-}
-
-TEST_CASE("an all-gather is judged by the whole result: the rank that received other bits is the same")
-{
-    constexpr int ranks = 4;
-    const plan faults{{harm::flipped, 2, 1, 0}, {harm::stale, 3, 2, 0}, {harm::nan, 1, 3, 1}};
-    measured_steps measured = measure(ranks, 4, 2, faults, {.lateness_floor_ns = 50'000}, [](auto& on) {
-        on.template make<float>(collective::all_gather, reduction::sum, 600, false, "weights");
-        on.template make<bfloat16>(collective::all_gather, reduction::sum, 600, false, "more");
-    });
-    write_times(measured);
-    const std::vector<step_record> merged = merge(measured, ranks, {});
-    REQUIRE(merged.size() == measured.records.size());
-    for (std::size_t step = 0; step < merged.size(); ++step) {
-        CAPTURE(step);
-        const step_record& probed = measured.records[step];
-        REQUIRE(merged[step].findings.size() == probed.findings.size());
-        for (std::size_t i = 0; i < probed.findings.size(); ++i) {
-            CHECK(merged[step].findings[i].rank() == probed.findings[i].rank());
-            CHECK(merged[step].findings[i].call == probed.findings[i].call);
-        }
-        for (std::size_t c = 0; c < 2; ++c) {
-            CHECK(merged[step].calls[c].results_agree == probed.calls[c].results_agree);
-            CHECK(merged[step].calls[c].audit.culprits == probed.calls[c].audit.culprits);
-            CHECK(merged[step].calls[c].audit.where == probed.calls[c].audit.where);
-            CHECK(merged[step].calls[c].has_result_digest); // which an audit by shards does not take
-        }
+    for (const finding_kind each : {finding_kind::non_finite, finding_kind::duplicate, finding_kind::stale,
+             finding_kind::result_differs, finding_kind::sum_differs, finding_kind::shard_differs,
+             finding_kind::overflow, finding_kind::gradient_norm, finding_kind::unlike, finding_kind::norm_differs,
+             finding_kind::call_missing}) {
+        CAPTURE(name(each));
+        CHECK(steps_with(all, each) > 0);
     }
-    REQUIRE(merged[1].findings.size() == 1);
-    CHECK(merged[1].findings[0].what == finding_kind::result_differs);
-    CHECK(merged[1].findings[0].rank() == 2);
-    REQUIRE(merged[2].findings.size() == 1);
-    CHECK(merged[2].findings[0].what == finding_kind::stale);
-    REQUIRE(merged[3].findings.size() == 1);
-    CHECK(merged[3].findings[0].rank() == 1);
 }
 
 namespace {
@@ -397,7 +309,7 @@ namespace {
 /// Steps of all-reduces that are made here, one rank after the other, and judged.
 class own_steps {
 public:
-    own_steps(int ranks, const merge_options& options = {}) : judge(ranks, options), ranks_(ranks) {}
+    own_steps(int ranks, const probe_options& options = {}) : judge(ranks, options), ranks_(ranks) {}
 
     /// A sum of the ranks' inputs; each rank receives the sum of the inputs times its factor.
     template <element T>
@@ -493,6 +405,28 @@ bool names(const step_record& record, finding_kind what, int rank, int call)
 }
 
 } // namespace
+
+TEST_CASE("without digests of its shards an all-gather is judged by the whole result")
+{
+    constexpr int ranks = 4;
+    own_steps steps(ranks);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+        std::vector<std::vector<float>> shards = gradients<float>(ranks, step, 0, 600);
+        if (step == 2) shards[3] = gradients<float>(ranks, 1, 0, 600)[3];
+        std::vector<std::vector<float>> got(ranks);
+        for (std::vector<float>& whole : got)
+            for (const std::vector<float>& shard : shards) whole.insert(whole.end(), shard.begin(), shard.end());
+        if (step == 1) got[2][700] += 1;
+        steps.move(collective::all_gather, shards, got);
+        const step_record& record = steps.end();
+        CHECK(record.calls[0].has_result_digest); // which an audit by shards does not take
+        CHECK(record.calls[0].audit.checked);
+        CHECK(record.calls[0].audit.culprits == (step == 1 ? std::vector<int>{2} : std::vector<int>()));
+        REQUIRE(record.findings.size() == (step == 0 ? 0 : 1));
+        if (step == 1) CHECK(names(record, finding_kind::result_differs, 2, 0));
+        if (step == 2) CHECK(names(record, finding_kind::stale, 3, 0));
+    }
+}
 
 TEST_CASE("a pre-multiplied sum has the norms and directions of what is summed")
 {

@@ -39,13 +39,16 @@ std::uint64_t bins_of(const merged_call& call, const conservation_options& optio
 template <element T>
 class rank_reader {
 public:
-    rank_reader(const merged_call& call, view<const T> input, bool survives) : layout_{call.bins}
+    rank_reader(const merged_call& call, view<const T> input, bool survives)
+        : layout_{call.bins, call.has_shards ? call.result_count / call.count : 0}
     {
         words_.resize(static_cast<std::size_t>(layout_.bytes() / sizeof(std::uint64_t)));
         if (survives) input_ = input.data();
         if constexpr (floating_element<T>) {
             measurement().entry.input = compute_statistics(input);
             if (layout_.bins != 0) sketch_into(input, rank_call_layout::input_sketch(bytes()), 0);
+        } else if (layout_.shards != 0) {
+            measurement().entry.input.digest = digest(input);
         }
     }
 
@@ -57,6 +60,10 @@ public:
             if (layout_.bins != 0) sketch_into(result, layout_.result_sketch(bytes()), first);
         } else {
             measurement().entry.result.digest = digest(result);
+        }
+        for (std::uint64_t shard = 0; shard < layout_.shards; ++shard) {
+            const std::uint64_t count = result.count() / layout_.shards;
+            layout_.shard_digests(bytes())[shard] = digest(result.part(shard * count, count));
         }
         return words_;
     }

@@ -13,7 +13,7 @@
 // step), "dropped", "unended", "premul" (call 0 is a sum of products by 0.25; "premul=unknown": nobody knows by what),
 // "unlocked" (steps are numbers of calls), "rollback" (from step 45 back to step 42, once), "without=N" (no call 1 from
 // step N on). "fault=N": instead of step 40, "lasting": and from then on. "found": steps and places are those that call_period finds. Healthy: "evaluates" (5 steps of another call
-// behind each 15), "rebuilt" (the first step has call 1 in two parts).
+// behind each 15), "large" (the gradients of rank 2 are twice as large), "rebuilt" (the first step has call 1 in two parts).
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -212,8 +212,8 @@ private:
             = detail::mix64(with_.number("seed", 1) + 1000 * step + 10 * bucket_ + of.members.size());
         std::vector<T> data;
         for (std::uint64_t i = 0; i < count; ++i) {
-            data.push_back(static_cast<T>(
-                normal(seed + i) + normal(detail::mix64(seed + 7 + static_cast<std::uint64_t>(r)) + i)));
+            const double own = normal(detail::mix64(seed + 7 + static_cast<std::uint64_t>(r)) + i);
+            data.push_back(static_cast<T>((with_.has("large") && r == 2 ? 2 : 1) * (normal(seed + i) + own)));
         }
         return data;
     }

@@ -333,8 +333,8 @@ TEST_CASE("a step that fails on one rank makes all forget, so that their records
 TEST_CASE("what a rank saw before it forgot makes no difference afterwards, also if it never saw the largest step")
 {
     constexpr int ranks = 4;
-    detail::step_judge all(ranks, 1e-4, report_mode::gather, false, 0, exchangeability_options());
-    detail::step_judge lost(ranks, 1e-4, report_mode::gather, false, 0, exchangeability_options());
+    detail::step_judge all(ranks, {.tolerance = 0});
+    detail::step_judge lost(ranks, {.tolerance = 0});
     int found = 0;
     for (std::uint64_t step = 1; step <= 120; ++step) {
         const std::size_t count = step == 5 ? 200 : 1 + step % 3;

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -53,10 +52,11 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 /// Ranks whose work and collectives take the time that the test says. Each has a clock of its own.
 class job {
 public:
-    job(int ranks, double false_alarms_per_step, double floor_ns = 10000,
-        const std::optional<exchangeability_options>& evidence = {})
+    job(int ranks, double false_alarms_per_step, double floor_ns = 10000, double false_alarms_per_run = 0)
         : arrival(size(ranks)), ranks_(ranks), now_(size(ranks)), clock_(size(ranks)), random_(7),
-          judge_(ranks, false_alarms_per_step, report_mode::gather, true, floor_ns, evidence)
+          judge_(ranks,
+              {.lateness_floor_ns = floor_ns, .false_alarms_per_step = false_alarms_per_step,
+                  .false_alarms_per_run = false_alarms_per_run}, report_mode::gather, true)
     {
         for (double& clock : clock_) clock = tick * static_cast<double>(random_() % (std::uint64_t{1} << 50)); // days
     }
@@ -148,8 +148,8 @@ std::vector<finding> late_of(const step_record& record)
     return found;
 }
 
-/// As `probed` has it.
-const exchangeability_options usual_evidence{.tolerance = 0.25};
+constexpr double no_floor = 1e-9; ///< ns; 0 would be the default
+constexpr double usual_evidence = 0.01; ///< false alarms in a run, as `probed` has it
 
 } // namespace
 
@@ -331,7 +331,7 @@ TEST_CASE("all statistical checks of a step with times alarm no more often than 
 {
     const double rate = 1e-2;
     const int steps = COLLPROBE_TEST_UNLESS_SANITIZED(20'000, 3'000);
-    job ranks(8, rate, 0);
+    job ranks(8, rate, no_floor);
     int suspicious = 0;
     for (int step = 0; step < steps; ++step) {
         for (int b = 0; b < 2; ++b) {
@@ -348,7 +348,7 @@ TEST_CASE("all statistical checks of a step with times alarm no more often than 
 TEST_CASE("even ranks, even without a floor, are not unlike by their lateness")
 {
     const int steps = COLLPROBE_TEST_UNLESS_SANITIZED(10'000, 1'000);
-    job ranks(8, 1e-4, 0, usual_evidence);
+    job ranks(8, 1e-4, no_floor, usual_evidence);
     for (int step = 0; step < steps; ++step) {
         for (double& work : ranks.arrival) work = ticks(std::max(0.0, 5 * ms + 20000 * ranks.normal()));
         ranks.call();

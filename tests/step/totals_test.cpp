@@ -25,8 +25,8 @@ using namespace collprobe::detail;
 class ranks_of_a_job {
 public:
     ranks_of_a_job(int ranks, std::uint64_t seed)
-        : random_(seed), ranks_(ranks), in_gather(ranks, 1e-4, report_mode::gather, true, 1000, evidence()),
-          in_summary(ranks, 1e-4, report_mode::summary, true, 1000, evidence())
+        : random_(seed), ranks_(ranks), in_gather(ranks, options, report_mode::gather, true),
+          in_summary(ranks, options, report_mode::summary, true)
     {
     }
 
@@ -119,7 +119,7 @@ public:
     bool averages = false, parts = false;
 
 private:
-    static exchangeability_options evidence() { return {.tolerance = 0.25}; }
+    inline static const probe_options options{.lateness_floor_ns = 1000};
 
     /// Only what is said of the whole step: of calls a summary knows other things.
     static std::string text_of(const step_record& of)

@@ -41,7 +41,7 @@ live_view::live_view(const settings& options, const collprobe::run_record& run, 
     : options_(options),
       run_(run),
       ranks_(ranks),
-      merge_(ranks, {.false_alarms_per_step = options.false_alarms_per_step, .sums = options.audit}),
+      merge_(ranks, {.false_alarms_per_step = options.false_alarms_per_step}, {.sums = options.audit}),
       alarms_(ranks),
       sinks_(run, report::json_lines(path_of(options, run, true, ".live.jsonl")),
           report::prometheus(path_of(options, run, options.prometheus, ".prom"), {.all_ranks = true}))

@@ -98,7 +98,7 @@ public:
     detail::sketch_target after(Call& call, view<const T> result, entry* to) const
     {
         const bool by_shards = call.memory().shards.template after<T>(call, result);
-        if (!by_shards && is_replicated(call.what()) && !call.has_result_digest())
+        if (!by_shards && detail::is_replicated(call.what()) && !call.has_result_digest())
             call.reduce(detail::digest_reducer<T>(result), result.count(), &to->digest);
         return call.memory().sums.after(call, result.count());
     }
@@ -124,7 +124,7 @@ public:
                 judge_->judge_shards(of_ranks_, c, record);
                 continue;
             }
-            const bool known = entries.has_result_digest(c) && is_replicated(call.call);
+            const bool known = entries.has_result_digest(c) && detail::is_replicated(call.call);
             const bool has_sum = !is_partial || (call.call == collective::all_reduce && call.without_input == 0);
             const entry* holder = nullptr; // a rank without a result stands for none: it is given that of another rank
             int rank = 0;
@@ -137,7 +137,7 @@ public:
             for (entry& of : of_ranks_) {
                 if (call.result_count != 0 && holder != nullptr && of.digest == detail::digest_of_nothing) of = *holder;
             }
-            judge_->judge_results(of_ranks_, bins_of(call), c, record);
+            judge_->judge_results(of_ranks_, c, record);
             detail::settle_observed(call);
         }
         judge_->end(record);
@@ -166,7 +166,7 @@ public:
                 out.residual = detail::bit_cast<double>(keys.residual - 1);
                 out.residual_limit = 1;
                 out.sum_checked = !call.is_observed || out.residual <= 1; // it may be weighted on purpose
-                if (out.sum_checked) out.bins = bins_of(call);
+                if (out.sum_checked) out.bins = detail::bins_for(call.count, call.type, options_.conservation);
             }
             out.conserved = !out.sum_checked || (all_checked && out.residual <= 1);
             if (!call.results_agree) out.where = damage::unknown;
@@ -185,15 +185,6 @@ private:
     static bool is_by_shards(collective call, report_mode mode) noexcept
     {
         return call == collective::all_gather && mode == report_mode::gather;
-    }
-    static bool is_replicated(collective call) noexcept
-    {
-        return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
-    }
-    /// Bins of the checksum of a floating-point sum.
-    std::uint32_t bins_of(const call_record& call) const noexcept
-    {
-        return detail::bins_for(call.count, call.type, options_.conservation);
     }
 
     audit_options options_;

@@ -41,7 +41,8 @@ struct conservation_result {
     /// Largest distance, over the bins, between the sketches of result and inputs, in standard deviations of the
     /// rounding error. `beyond_measure` if a result is not finite although none of its sums could overflow.
     double residual;
-    std::uint64_t bin; ///< the bin of `residual`; it holds elements bin, bin + bins, bin + 2 bins, ... of the buffer
+    std::uint32_t bin; ///< the bin of `residual`; it holds elements bin, bin + bins, bin + 2 bins, ... of the buffer
+    std::uint32_t bins;
     bool checked; ///< false if no check is possible: not a sum or average, or numbers that are not finite
     bool conserved; ///< residual <= `conservation_limit`; true if not checked
 };
@@ -251,7 +252,8 @@ struct conservation_judge {
         const bool violated = residual > conservation_limit;
         // A violation counts even if other bins have no verdict.
         const bool checked = violated || all.unmeasured == 0;
-        return {checked ? residual : 0, checked ? all.bin : 0, checked, !violated};
+        return {checked ? residual : 0, checked ? static_cast<std::uint32_t>(all.bin) : 0,
+            static_cast<std::uint32_t>(bins), checked, !violated};
     }
 
     /// Whether the residual of a bin is surely less than another, which most are.

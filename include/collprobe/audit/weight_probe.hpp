@@ -16,6 +16,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/standard_normal.hpp>
 #include <collprobe/scan/sketch.hpp>
+#include <collprobe/step/checks/results.hpp>
 #include <collprobe/step/part.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -231,13 +232,6 @@ COLLPROBE_COLD_INLINE void collect_weights(const part_entries<weight_entry>& ent
     out.bounds.clear();
 }
 
-COLLPROBE_COLD_INLINE double unit_roundoff_of(element_type type) noexcept
-{
-    double roundoff = 0;
-    with_floating_type(type, [&]<class T>(T) { roundoff = power_of_two(-element_traits<T>::digits); });
-    return roundoff;
-}
-
 /// The weight that tells most of why a form was not expected, in units of the mean's.
 COLLPROBE_COLD_INLINE finding finding_of_weights(const call_weights& of)
 {
@@ -266,7 +260,7 @@ COLLPROBE_COLD_INLINE finding finding_of_weights(const call_weights& of)
 COLLPROBE_COLD_INLINE void weight_probe::judge_result(const part_entries<entry>& entries, int c,
     const detail::distinct_results& results, int which, call_weights& out, step_record& record)
 {
-    const double roundoff = detail::unit_roundoff_of(record.calls[static_cast<std::size_t>(c)].type);
+    const double roundoff = detail::rounding_errors_of(record.calls[static_cast<std::size_t>(c)].type).relative;
     detail::collect_weights(entries, c, results, which, roundoff, out);
     const auto tell = [&](finding named) {
         named.call = c;

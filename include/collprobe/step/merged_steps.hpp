@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/collective.hpp>
@@ -12,8 +13,12 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/step/detail/captured_steps.hpp>
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/message.hpp>
+#include <collprobe/step/detail/step_parts.hpp>
+#include <collprobe/step/observation.hpp>
+#include <collprobe/step/probe_options.hpp>
 #include <collprobe/step/rank_call.hpp>
 
 /// Steps whose ranks measured apart, without messages.
@@ -26,16 +31,18 @@ struct merged_call {
     reduction operation = reduction::sum; ///< `sum`, if the ranks multiply their inputs first: `rank_block::scale`
     std::uint64_t count = 0; ///< elements that each rank sends; of a broadcast those that it gets
     std::uint64_t result_count = 0; ///< elements that each rank gets
-    /// Index of the call in its step, seen or not. A call is compared with those of earlier steps that have the same
-    /// index and form.
+    /// Index of the call in its step, seen or not; or, of all calls of a step, `no_index`: then its site tells the call
+    /// from others, as in `probed`. It is compared with calls of earlier steps at the same index, or site, of one form.
     std::uint64_t bucket = 0;
     std::uint64_t bins = 0; ///< of the sketches in the ranks' blocks of this call; 0: there are none
+    bool has_shards = false; ///< the blocks of this all-gather have the digests of its shards
     call_site site = {}; ///< its name must stay valid as long as the record
 };
 
 /// What one rank measured of a call.
 struct rank_block {
-    /// `rank_call_layout{bins}` describes them; aligned for doubles. Null: the rank measured nothing.
+    /// `rank_call_layout` describes them; aligned for doubles. Null: the rank measured nothing. `entry.input` has
+    /// statistics of floating-point inputs; of other shards that are gathered only the digest counts.
     const unsigned char* bytes = nullptr;
     bool has_input = false; ///< the block has statistics of the input
     bool has_result = false; ///< the block has the result: of integers only its digest
@@ -50,115 +57,149 @@ struct merged_step {
     std::uint64_t unseen_calls = 0; ///< calls of this step alone that are not among `calls`; `no_index`: not known
     view<const merged_call> calls = {};
     view<const rank_block> blocks = {}; ///< that of rank r about call c is c * ranks + r
+    /// By rank, as in `probed::end_step`, of numbers in host memory; empty: no rank told any.
+    view<const step_observation> observations = {};
     bool repeats = true; ///< false: the calls are not those of earlier steps, so nothing is compared with these
     bool follows = false; ///< the last judged step was the one before: no call lies between them
 };
 
 namespace detail {
 
-/// The statistics of the input times `factor`.
-COLLPROBE_COLD_INLINE statistics statistics_of_product(statistics of, double factor) noexcept
-{
-    of.absolute_maximum *= absolute(factor);
-    of.sum *= factor;
-    of.sum_of_squares = of.sum_of_squares * factor * factor;
-    return of;
-}
-
-/// Makes of the ranks' blocks the messages that the ranks of `probed` exchange, and judges them as it does.
+/// Makes of the ranks' blocks the messages that the ranks of a `probed` with this part exchange in the mode `gather`,
+/// and judges them as it does. Options, errors and preconditions: as `merge_ranks`.
+template <class Part>
 class merged_steps {
 public:
-    merged_steps(int ranks, double false_alarms_per_step, double lateness_floor_ns)
-        : ranks_(ranks), layout_{.times = true},
-          judge_(ranks, false_alarms_per_step, report_mode::gather, true, lateness_floor_ns,
-              exchangeability_options{.tolerance = 0.25})
+    merged_steps(int ranks, const probe_options& options, Part part, call_site where)
+        : ranks_(checked(ranks, options, where)), has_results_(options.statistics && options.results),
+          layout_{.part_bytes = sizeof(typename Part::entry), .statistics = options.statistics,
+              .times = options.times && has_results_},
+          judge_(ranks, options, report_mode::gather, layout_.times), part_(1, std::move(part))
     {
     }
 
     int ranks() const noexcept { return ranks_; }
     const rank_block& block_of(const merged_step& step, std::size_t call, int rank) const noexcept
     {
-        return step.blocks[call * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)];
+        return step.blocks[call * at_rank(ranks_) + at_rank(rank)];
     }
-    /// Fills `out`, but for `settle_findings`. Precondition: there is a block for each call and rank.
-    COLLPROBE_COLD_INLINE void judge(const merged_step& step, step_record& out)
+    /// What the part has of a call on a rank.
+    typename Part::entry& entry(std::size_t call, int rank) noexcept
     {
+        return *reinterpret_cast<typename Part::entry*>(layout_.parts_of(message_of(rank), call));
+    }
+    /// Of the step that is judged.
+    const probed_call& call(std::size_t call) const noexcept { return calls_[call]; }
+    /// Whether all ranks' blocks have the result, or its shards.
+    bool is_measured(std::size_t call) const noexcept { return is_measured_[call]; }
+
+    /// `write_entries(c)`: writes the part's entries of a call that is measured.
+    COLLPROBE_COLD_INLINE void judge(const merged_step& step, step_record& out, call_site where,
+        function_ref<void(std::size_t)> write_entries)
+    {
+        const auto check = [&where](bool condition, const char* message) {
+            require(condition, "merge_ranks::judge", message, where);
+        };
+        const std::size_t told = step.observations.size();
+        check(step.blocks.size() == step.calls.size() * at_rank(ranks_), "a step has one block for each call and rank");
+        check(told == 0 || told == at_rank(ranks_), "a step has an observation of each rank, or none");
         if (!step.follows) judge_.forget_end();
         if (!step.repeats) judge_.forget_calls();
-        describe_calls(step);
+        const bool by_site = describe_calls(step);
         write_messages(step);
-        const gathered_step gathered(
-            reinterpret_cast<const unsigned char*>(messages_.data()), ranks_, step.calls.size(), layout_);
-        judge_.judge(gathered, calls_, {}, {}, out);
-        // The index of a call moves where one before it is missing.
-        if (step.repeats && step.unseen_calls != no_index)
-            judge_.judge_missing(calls_, false, true, step.unseen_calls, out);
+        for (std::size_t c = 0; c < calls_.size(); ++c)
+            if (is_measured_[c]) write_entries(c);
+        const gathered_step messages(bytes(), ranks_, calls_.size(), layout_);
+        judge_.judge(messages, calls_, {}, {}, out);
+        part_.judge(messages, ~std::uint64_t{0}, calls_, judge_.series(), out);
         out.unread_calls = step.unread_calls;
         out.first_call = step.first_call;
+        // The index of a call moves where one before it is missing.
+        judge_.finish(calls_, by_site, true, step.repeats ? step.unseen_calls : no_index, out);
     }
     void forget() { judge_.forget(); }
 
-    /// Of the step that was judged last. A call of integers has no result here, whose digest the blocks have.
-    view<const probed_call> calls() const noexcept { return calls_; }
-    /// Whether all ranks' blocks have the result.
-    bool has_results(std::size_t call) const noexcept { return has_results_[call]; }
-
 private:
-    COLLPROBE_COLD_INLINE void describe_calls(const merged_step& step)
+    COLLPROBE_COLD_INLINE static int checked(int ranks, const probe_options& options, call_site where)
+    {
+        const auto check = [&where](bool condition, const char* message) {
+            require(condition, "merge_ranks", message, where);
+        };
+        check(ranks >= 1, "a communicator has at least 1 rank");
+        check_judging(options, ranks, check);
+        return ranks;
+    }
+    unsigned char* bytes() noexcept { return reinterpret_cast<unsigned char*>(words_.data()); }
+    unsigned char* message_of(int rank) noexcept
+    {
+        return bytes() + static_cast<std::uint64_t>(rank) * layout_.bytes(calls_.size());
+    }
+
+    /// Returns whether the calls are known by their sites.
+    COLLPROBE_COLD_INLINE bool describe_calls(const merged_step& step)
     {
         calls_.clear();
-        has_results_.clear();
+        places_.clear();
+        is_measured_.clear();
+        bool by_site = true;
         for (std::size_t c = 0; c < step.calls.size(); ++c) {
             const merged_call& call = step.calls[c];
-            bool has_input = true;
-            bool has_result = true;
-            bool has_unknown_scale = false;
+            bool has_blocks = true, has_input = true, has_result = true, has_unknown_scale = false;
             for (int r = 0; r < ranks_; ++r) {
                 const rank_block& block = block_of(step, c, r);
-                has_input = has_input && block.bytes != nullptr && block.has_input;
-                has_result = has_result && block.bytes != nullptr && block.has_result;
+                has_blocks = has_blocks && block.bytes != nullptr;
+                has_input = has_input && block.has_input;
+                has_result = has_result && block.has_result;
                 has_unknown_scale = has_unknown_scale || !is_finite(block.scale);
             }
-            const bool has_statistics = is_floating(call.type);
+            const bool has_statistics = has_blocks && layout_.statistics && is_floating(call.type);
+            by_site = by_site && call.bucket == no_index;
+            places_.push_back(call.bucket == no_index ? place_of(call.site) : call.bucket);
+            is_measured_.push_back(has_blocks && (has_result || call.has_shards));
             calls_.push_back({.call = call.call, .type = call.type, .operation = call.operation, .count = call.count,
-                .has_input = has_input && has_statistics, .has_result = has_result && has_statistics,
+                .has_input = has_input && has_statistics, .has_result = has_result && has_statistics && has_results_,
                 .site = call.site, .result_count = call.result_count, .has_unknown_scale = has_unknown_scale,
-                .place = call.bucket});
-            has_results_.push_back(has_result);
+                .place = places_.back()});
         }
+        return by_site;
     }
     COLLPROBE_COLD_INLINE void write_messages(const merged_step& step)
     {
-        const std::uint64_t stride = layout_.bytes(step.calls.size());
-        messages_.resize(static_cast<std::size_t>(ranks_) * (stride / sizeof(std::uint64_t)));
-        auto* message = reinterpret_cast<unsigned char*>(messages_.data());
-        for (int r = 0; r < ranks_; ++r, message += stride) {
-            *reinterpret_cast<step_header*>(message) = {step.step, not_given(), 1, not_given()};
-            for (std::size_t c = 0; c < step.calls.size(); ++c) {
-                const rank_block& block = block_of(step, c, r);
-                layout_.place(message, c) = step.calls[c].bucket;
-                call_entry& entry = layout_.entry(message, c);
-                entry = {};
-                entry.result.dot = not_a_number();
-                if (layout_.times) layout_.times_of(message, c) = {};
-                if (block.bytes == nullptr || !is_floating(step.calls[c].type)) continue;
-                const rank_measurement& of = rank_call_layout::measurement(block.bytes);
-                const bool is_product = is_finite(block.scale) && to_bits(block.scale) != to_bits(1.0);
-                if (block.has_input) entry.input = of.entry.input;
-                if (block.has_input && is_product) entry.input = statistics_of_product(entry.input, block.scale);
-                if (block.has_result) entry.result = of.entry.result;
-                if (block.has_result && is_product) entry.result.dot *= block.scale;
-                if (layout_.times) layout_.times_of(message, c) = {of.input_done, of.result_begun};
-            }
+        words_.assign(at_rank(ranks_) * (layout_.bytes(calls_.size()) / sizeof(std::uint64_t)), 0);
+        for (int r = 0; r < ranks_; ++r) {
+            const step_observation seen
+                = step.observations.empty() ? step_observation() : step.observations[at_rank(r)];
+            const write_header write{
+                message_of(r), layout_, places_.data(), false, seen, {step.step, 1, 0, 0, nullptr}, nullptr};
+            for (std::uint64_t i = 0; i <= calls_.size(); ++i) write(i);
+            for (std::size_t c = 0; c < calls_.size(); ++c) write_call(block_of(step, c, r), c, r);
         }
+    }
+    void write_call(const rank_block& block, std::size_t c, int rank)
+    {
+        if (block.bytes == nullptr || !layout_.statistics || !is_floating(calls_[c].type)) return;
+        const rank_measurement& of = rank_call_layout::measurement(block.bytes);
+        call_entry& entry = layout_.entry(message_of(rank), c);
+        if (block.has_input) entry.input = of.entry.input;
+        if (block.has_result && has_results_) entry.result = of.entry.result;
+        if (is_finite(block.scale) && to_bits(block.scale) != to_bits(1.0)) { // the statistics of the product
+            entry.input.absolute_maximum *= absolute(block.scale);
+            entry.input.sum *= block.scale;
+            entry.input.sum_of_squares = entry.input.sum_of_squares * block.scale * block.scale;
+            entry.result.dot *= block.scale;
+        }
+        if (layout_.times) layout_.times_of(message_of(rank), c) = {of.input_done, of.result_begun};
     }
 
     int ranks_;
+    bool has_results_; ///< by the options
     message_layout layout_;
     step_judge judge_;
+    step_parts<Part> part_;
     std::vector<probed_call> calls_;
-    std::vector<bool> has_results_;
-    std::vector<std::uint64_t> messages_; ///< as `gathered_step` reads them
+    std::vector<std::uint64_t> places_; ///< of the calls
+    std::vector<bool> is_measured_;
+    std::vector<std::uint64_t> words_; ///< the messages
 };
 
 } // namespace detail

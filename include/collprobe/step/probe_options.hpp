@@ -10,6 +10,7 @@
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/math.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -82,6 +83,20 @@ inline constexpr int most_total_ranks = 16'384; ///< whose totals a summary has
 inline constexpr int rank_bits = 20; ///< in a key of a summary
 inline constexpr int most_summary_ranks = 1 << rank_bits;
 
+/// Refuses options by which steps are judged that are out of range: calls `require(condition, message)`.
+COLLPROBE_COLD_INLINE void check_judging(
+    const probe_options& options, int ranks, function_ref<void(bool, const char*)> require)
+{
+    require(is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
+    const double rate = options.false_alarms_per_run;
+    require(is_finite(rate) && rate >= 0 && rate < 1, "false_alarms_per_run must be 0, or lie between 0 and 1");
+    require(is_finite(options.tolerance) && options.tolerance >= 0, "tolerance must not be negative");
+    require(options.groups.empty() || options.groups.size() == static_cast<std::size_t>(ranks),
+        "groups must have an entry for each rank, or none");
+    const double floor = options.lateness_floor_ns;
+    require(is_finite(floor) && floor >= 0 && floor < 0x1p53, "lateness_floor_ns must be 0 to 2^53");
+}
+
 /// Options whose mode is settled, for a communicator that can do so. `has_summaries`: all parts have a summary.
 /// \throws error `invalid_argument` for an option out of range; `unsupported` for one that the communicator cannot do.
 COLLPROBE_COLD_INLINE probe_options checked(
@@ -120,14 +135,7 @@ COLLPROBE_COLD_INLINE probe_options checked(
         "order_sample needs the mode gather, statistics and results");
     need(is_pooled || options.statistics, "exact direction needs statistics");
     need(is_gathered || has_summaries, "the mode summary needs parts that have a summary");
-    need(is_rate(options.false_alarms_per_step), "false_alarms_per_step must lie between 0 and 1");
-    const double rate = options.false_alarms_per_run;
-    need(is_finite(rate) && rate >= 0 && rate < 1, "false_alarms_per_run must be 0, or lie between 0 and 1");
-    need(is_finite(options.tolerance) && options.tolerance >= 0, "tolerance must not be negative");
-    need(options.groups.empty() || options.groups.size() == static_cast<std::size_t>(ranks),
-        "groups must have an entry for each rank, or none");
-    const double floor = options.lateness_floor_ns;
-    need(is_finite(floor) && floor >= 0 && floor < 0x1p53, "lateness_floor_ns must be 0 to 2^53");
+    check_judging(options, ranks, [&](bool is_met, const char* message) { need(is_met, message); });
     need(is_gathered || ranks <= most_summary_ranks, "summary mode is made for at most 1,048,576 ranks");
     return options;
 }

@@ -129,7 +129,7 @@ public:
               {static_cast<std::uint64_t>(options_.order_sample), part_list::entry_bytes, options_.statistics,
                   options_.times && options_.statistics && options_.results},
               part_list::words, static_cast<std::uint64_t>(options_.expectations)},
-          judged_(options_, form_, options_.lateness_floor_ns > 0 ? options_.lateness_floor_ns : 50'000),
+          judged_(options_, form_),
           is_crowded_(!detail::can_capture<stream_ref> && !(options_.lateness_floor_ns > 0)
               && comm_.size() > sysconf(_SC_NPROCESSORS_ONLN))
     {

@@ -23,31 +23,29 @@ struct rank_measurement {
 
 static_assert(std::is_trivially_copyable_v<rank_measurement> && sizeof(rank_measurement) == 128);
 
-/// The places in a rank's block of a call: the measurement, then two count-sketches (scan/sketch.hpp), of the input
-/// and of the result (of a reduce-scatter: of the rank's part of the result). A sketch is `bins` sums and `bins`
-/// energies, as doubles.
+/// The places in a rank's block of a call: the measurement; then two count-sketches (scan/sketch.hpp), of the input
+/// and of the result (of a reduce-scatter: of the rank's part of the result), a sketch being `bins` sums and `bins`
+/// energies, as doubles; then, of an all-gather, the digest of each shard that the rank received.
 struct rank_call_layout {
     std::uint64_t bins = 0; ///< of a sketch; 0: there are none
+    std::uint64_t shards = 0; ///< of an all-gather: one of each rank; 0: there are none
 
     COLLPROBE_HD constexpr std::uint64_t sketch_numbers() const noexcept { return 2 * bins; }
     COLLPROBE_HD constexpr std::uint64_t bytes() const noexcept
     {
-        return sizeof(rank_measurement) + 2 * sketch_numbers() * sizeof(double);
+        return sizeof(rank_measurement) + 2 * sketch_numbers() * sizeof(double) + shards * sizeof(std::uint64_t);
     }
-    template <class Bytes>
-    static auto& measurement(Bytes* block) noexcept
-    {
-        using type = std::conditional_t<std::is_const_v<Bytes>, const rank_measurement, rank_measurement>;
-        return *reinterpret_cast<type*>(block);
-    }
+    static auto& measurement(auto* block) noexcept { return *detail::object_at<rank_measurement>(block); }
     /// Precondition: `bins` is not 0.
-    template <class Bytes>
-    static auto* input_sketch(Bytes* block) noexcept
+    static auto* input_sketch(auto* block) noexcept
     {
-        using type = std::conditional_t<std::is_const_v<Bytes>, const double, double>;
-        return reinterpret_cast<type*>(block + sizeof(rank_measurement));
+        return detail::object_at<double>(block + sizeof(rank_measurement));
     }
     auto* result_sketch(auto* block) const noexcept { return input_sketch(block) + sketch_numbers(); }
+    auto* shard_digests(auto* block) const noexcept
+    {
+        return detail::object_at<std::uint64_t>(block + bytes()) - shards;
+    }
 };
 
 } // namespace collprobe

@@ -119,9 +119,8 @@ public:
     }
     void end(step_record& record) { state_certainty(first_, record); }
 
-    /// A call that is not judged by shards. `bins`: of the checksum, of a floating-point sum; else any.
-    COLLPROBE_COLD_INLINE void judge_results(
-        view<const audit_entry> entries, std::uint32_t bins, int call_index, step_record& record)
+    /// A call that is not judged by shards.
+    COLLPROBE_COLD_INLINE void judge_results(view<const audit_entry> entries, int call_index, step_record& record)
     {
         call_record& call = record.calls[static_cast<std::size_t>(call_index)];
         call_audit& out = call.audit;
@@ -132,13 +131,14 @@ public:
             if (!entry.sum.checked) continue;
             out.sum_checked = true;
             out.residual_limit = conservation_limit;
+            out.bins = entry.sum.bins;
             if (entry.sum.conserved) ++conserved;
             if (entry.sum.residual > out.residual) out.residual = entry.sum.residual;
         }
         // An observed result may be weighted on purpose: `settle_observed` asks its weights.
         if (call.is_observed && conserved == 0) out.sum_checked = false;
         out.conserved = !out.sum_checked || conserved == n;
-        if (out.sum_checked) out.bins = bins;
+        if (!out.sum_checked) out.bins = 0;
 
         std::uint64_t right = 0;
         finding found{.call = call_index, .what = finding_kind::result_differs};

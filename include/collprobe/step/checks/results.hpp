@@ -87,6 +87,17 @@ COLLPROBE_COLD_INLINE void judge_lengths(
     if (excess > 1 && !call.is_observed) out.add(std::move(found));
 }
 
+/// What is known of a call without the ranks' messages.
+COLLPROBE_COLD_INLINE void describe_call(const probed_call& call, call_record& to) noexcept
+{
+    to.call = call.call;
+    to.type = call.type;
+    to.count = call.count;
+    to.result_count = call.result_count;
+    to.site = call.site;
+    to.is_observed = call.is_observed;
+}
+
 /// The largest number of the type in units of the largest magnitude that a sum or average can have.
 COLLPROBE_COLD_INLINE double headroom_of(const probed_call& call, const std::vector<statistics>& inputs) noexcept
 {
@@ -148,12 +159,7 @@ public:
     {
         const probed_call& call = step.calls[b];
         call_record& described = step.out.calls[b];
-        described.call = call.call;
-        described.type = call.type;
-        described.count = call.count;
-        described.result_count = call.result_count;
-        described.site = call.site;
-        described.is_observed = call.is_observed;
+        describe_call(call, described);
         describe_result(step, b, common);
         if (!call.has_input) return;
         described.inputs.reserve(at_rank(step.ranks()));

@@ -39,17 +39,18 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 template <class Unused = void>
 class basic_step_judge {
 public:
-    /// `times`: the messages have times. `evidence`: without it no evidence is gathered over the run.
-    basic_step_judge(int ranks, double false_alarms_per_step,
-        report_mode mode = report_mode::gather, bool times = false, double lateness_floor_ns = 0,
-        const std::optional<exchangeability_options>& evidence = {})
+    /// `times`: the messages have times. Precondition: `check_judging` accepts the options.
+    explicit basic_step_judge(int ranks, const probe_options& options = {}, report_mode mode = report_mode::gather,
+        bool times = false)
         : ranks_(ranks), tables_(mode == report_mode::gather || ranks <= most_total_ranks ? ranks : 1),
           marks_(tables_), places_(tables_), values_(tables_), results_(tables_), copies_(tables_), zeros_(tables_),
-          nonfinite_(tables_), arrivals_(times ? tables_ : 1, lateness_floor_ns), gradient_(tables_),
-          numbers_(tables_, false_alarms_per_step, times, lateness_floor_ns), weights_(at_rank(tables_)),
+          nonfinite_(tables_), arrivals_(times ? tables_ : 1, floor_of(options)), gradient_(tables_),
+          numbers_(tables_, options.false_alarms_per_step, times, floor_of(options)), weights_(at_rank(tables_)),
           of_call_(at_rank(tables_))
     {
-        if (evidence && tables_ == ranks_) evidence_.emplace(ranks, *evidence);
+        if (!(options.false_alarms_per_run > 0) || tables_ != ranks_) return;
+        evidence_.emplace(ranks, exchangeability_options{.false_alarms_per_run = options.false_alarms_per_run,
+            .tolerance = options.tolerance, .groups = options.groups});
     }
 
     /// \throws error `mismatch` unless all ranks report the same step; the culprits are those unlike most.
@@ -119,13 +120,16 @@ public:
     /// Whether all ranks made the calls of the step that was judged last at the same places.
     bool has_places() const noexcept { return has_places_; }
 
-    /// Puts calls that the step misses before the other findings. Of a judged step. Shapes: as `call_roster::judge`.
-    void judge_missing(
+    /// Completes the record of a judged step, behind all parts: puts calls that it misses before the other findings.
+    /// Shapes: as `call_roster::judge`, but if `unseen` is `no_index` nobody knows which calls it should have.
+    COLLPROBE_COLD_INLINE void finish(
         view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen, step_record& out)
     {
+        if (unseen != 0) out.forget_result_norm();
         const auto before = static_cast<std::ptrdiff_t>(out.findings.size());
-        roster_.judge(calls, has_places, with_integers, unseen, out);
+        if (unseen != no_index) roster_.judge(calls, has_places, with_integers, unseen, out);
         std::rotate(out.findings.begin(), out.findings.begin() + before, out.findings.end());
+        out.settle_findings();
     }
 
     /// Between two steps there were calls that this object knows nothing of: the time from one to the other is unknown.
@@ -220,6 +224,10 @@ public:
     }
 
 private:
+    static double floor_of(const probe_options& options) noexcept
+    {
+        return options.lateness_floor_ns > 0 ? options.lateness_floor_ns : 50'000;
+    }
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
     COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls)
     {

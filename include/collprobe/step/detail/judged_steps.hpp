@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include <collprobe/detail/function_ref.hpp>
@@ -18,10 +17,9 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// Makes records of the reports of steps, the same on every rank, and keeps them until they are read.
 class judged_steps {
 public:
-    judged_steps(const probe_options& options, const step_report::shape& form, double lateness_floor_ns)
+    judged_steps(const probe_options& options, const step_report::shape& form)
         : unread(static_cast<std::size_t>(options.unread_steps)),
-          judge(static_cast<int>(form.ranks), options.false_alarms_per_step, form.mode, form.layout.times,
-              lateness_floor_ns, evidence_options(options)),
+          judge(static_cast<int>(form.ranks), options, form.mode, form.layout.times),
           form_(form),
           meter_(static_cast<int>(form.ranks),
               sample_orders(static_cast<int>(form.ranks), form.layout.samples > 0 ? 8 : 0)) {}
@@ -71,10 +69,8 @@ public:
         }
         out.unprobed_calls = step.unprobed_calls;
         out.unread_calls = step.unread_calls;
-        if (step.unprobed_calls != 0) out.forget_result_norm();
         out.first_call = calls_before;
-        judge.judge_missing(calls, has_places, out.unread_calls == 0, out.unprobed_calls, out);
-        out.settle_findings();
+        judge.finish(calls, has_places, step.due > 1 || out.unread_calls == 0, out.unprobed_calls, out);
         unread.push();
     }
 
@@ -88,13 +84,6 @@ public:
     step_judge judge;
 
 private:
-    static std::optional<exchangeability_options> evidence_options(const probe_options& options)
-    {
-        if (!(options.false_alarms_per_run > 0)) return {};
-        return exchangeability_options{.false_alarms_per_run = options.false_alarms_per_run,
-            .tolerance = options.tolerance, .groups = options.groups};
-    }
-
     step_report::shape form_;
     order_meter meter_; ///< has no orders if nothing is sampled
 };

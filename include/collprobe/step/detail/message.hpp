@@ -57,6 +57,13 @@ struct told_value {
 static_assert(std::is_trivially_copyable_v<step_header> && std::is_trivially_copyable_v<call_entry>);
 static_assert(sizeof(step_header) % 8 == 0 && sizeof(call_entry) % 8 == 0);
 
+/// In memory that the caller may write, or not, what is there can be written, or not.
+template <class T, class Memory>
+COLLPROBE_HD auto* object_at(Memory* at) noexcept
+{
+    return reinterpret_cast<std::conditional_t<std::is_const_v<Memory>, const T, T>*>(at);
+}
+
 /// The places in a message: a header, then for each call its place in the program (`place_of`), a `call_entry`, the
 /// samples, the `call_times` and the entries of the parts; then the `told_value`s.
 struct message_layout {
@@ -72,16 +79,16 @@ struct message_layout {
     }
     COLLPROBE_HD auto& place(auto* message, std::uint64_t call_index) const noexcept
     {
-        return *as<std::uint64_t>(message + sizeof(step_header) + call_index * stride());
+        return *object_at<std::uint64_t>(message + sizeof(step_header) + call_index * stride());
     }
     COLLPROBE_HD auto& entry(auto* message, std::uint64_t call_index) const noexcept
     {
-        return *as<call_entry>(&place(message, call_index) + 1);
+        return *object_at<call_entry>(&place(message, call_index) + 1);
     }
     /// One word for each sampled element of the rank's input, and of its result.
     COLLPROBE_HD auto* input_sample(auto* message, std::uint64_t call_index) const noexcept
     {
-        return as<std::uint64_t>(&entry(message, call_index) + 1);
+        return object_at<std::uint64_t>(&entry(message, call_index) + 1);
     }
     COLLPROBE_HD auto* result_sample(auto* message, std::uint64_t call_index) const noexcept
     {
@@ -90,7 +97,7 @@ struct message_layout {
     /// Precondition: `times`.
     COLLPROBE_HD auto& times_of(auto* message, std::uint64_t call_index) const noexcept
     {
-        return *as<call_times>(parts_of(message, call_index) - sizeof(call_times));
+        return *object_at<call_times>(parts_of(message, call_index) - sizeof(call_times));
     }
     /// The entries of the parts about a call.
     COLLPROBE_HD auto* parts_of(auto* message, std::uint64_t call_index) const noexcept
@@ -100,15 +107,10 @@ struct message_layout {
     /// The values that the rank told in a step of so many calls.
     COLLPROBE_HD auto* values(auto* message, std::uint64_t call_count) const noexcept
     {
-        return as<told_value>(message + sizeof(step_header) + call_count * stride());
+        return object_at<told_value>(message + sizeof(step_header) + call_count * stride());
     }
 
 private:
-    template <class T, class From>
-    COLLPROBE_HD static auto* as(From* at) noexcept
-    {
-        return reinterpret_cast<std::conditional_t<std::is_const_v<From>, const T, T>*>(at);
-    }
     COLLPROBE_HD constexpr std::uint64_t stride() const noexcept
     {
         return sizeof(std::uint64_t) + (statistics ? sizeof(call_entry) : 0) + 2 * samples * sizeof(std::uint64_t)
@@ -164,6 +166,12 @@ struct series_place {
     std::uint32_t slot = 0; ///< small; of no other series that is known at the same time
 };
 
+/// Whether all ranks must receive the same bits.
+constexpr bool is_replicated(collective call) noexcept
+{
+    return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
+}
+
 /// The facts about a probed call that every rank has without a message.
 struct probed_call {
     collective call = collective::all_reduce;
@@ -215,11 +223,7 @@ struct probed_call {
     {
         return call == collective::all_gather || call == collective::all_to_all || call == collective::broadcast;
     }
-    /// Whether all ranks must receive the same bits.
-    bool is_replicated() const noexcept
-    {
-        return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
-    }
+    bool is_replicated() const noexcept { return detail::is_replicated(call); }
 };
 
 /// The gradients that a step sums, as one call; it has no input if there are none. Its results are sums: those of

@@ -373,12 +373,7 @@ void judge_summary(
         const row_keys& keys = step.keys_of(of_first_call + b);
         const double reference = step.reference[of_first_call + b];
         call_record& record = out.calls[b];
-        record.call = call.call;
-        record.type = call.type;
-        record.count = call.count;
-        record.result_count = call.result_count;
-        record.site = call.site;
-        record.is_observed = call.is_observed;
+        describe_call(call, record);
         if (call.tells_lateness() && keys.time.largest != 0) {
             ++timed_calls;
             record.lateness.present = ranks;
