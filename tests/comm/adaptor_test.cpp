@@ -170,6 +170,7 @@ TEST_CASE("a communicator wrapped twice conforms as it does bare")
         CHECK_NOTHROW(conformance::check_calls(twice_provider{{ranks}}, 50));
         CHECK_NOTHROW(conformance::check_barrier(twice_provider{{ranks}}));
     }
+    CHECK_NOTHROW(conformance::check_refusals(twice_provider{{3}}));
 }
 
 TEST_CASE("a derived adaptor replaces one call and keeps the others")

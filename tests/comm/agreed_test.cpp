@@ -83,6 +83,7 @@ TEST_CASE("an agreed communicator conforms")
         CHECK_NOTHROW(conformance::check_types(agreed_provider{{ranks}}, 67));
         CHECK_NOTHROW(conformance::check_calls(agreed_provider{{ranks}}, 50));
     }
+    CHECK_NOTHROW(conformance::check_refusals(agreed_provider{{3}}));
 }
 
 TEST_CASE("the ranks are told who calls something else, and nothing is written")

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include <collprobe/device/cuda/device.hpp>
-#include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "examples/support/device_ranks.hpp"
@@ -62,21 +61,6 @@ std::uint64_t host_waits()
         + stand_in::calls("cudaStreamQuery");
 }
 
-struct probed_provider {
-    using communicator = probed<comm_t>;
-    provider inner;
-
-    int size() const { return inner.size(); }
-    template <class Body>
-    void run(Body body) const
-    {
-        inner.run([&](comm_t& world) {
-            communicator comm(world, {.calls = 4'000});
-            body(comm);
-        });
-    }
-};
-
 } // namespace
 
 TEST_CASE("local over CUDA conforms for every element type, operation, count and placement")
@@ -94,6 +78,7 @@ TEST_CASE("splits, sequences of calls and stress conform over CUDA")
         CAPTURE(ranks);
         CHECK_NOTHROW(conformance::check_calls(provider{ranks}, 50));
     }
+    CHECK_NOTHROW(conformance::check_refusals(provider{3}));
 }
 
 TEST_CASE("reductions on CUDA's streams have the bits of the CPU's")
@@ -275,24 +260,23 @@ TEST_CASE("a call of CUDA that fails is the failure of its rank and leaves nobod
             }, 30);
             int failed = 0;
             int refused = 0;
+            std::vector<int> culprit; // as its peers say
             for (const auto& outcome : outcomes) {
                 const auto failure = outcome.failure();
                 if (!failure) continue;
                 ++failed;
                 refused += failure->code() == status::device_failure ? 1 : 0;
+                if (failure->code() != status::device_failure) {
+                    CHECK(failure->code() == status::peer_failure);
+                    CHECK((culprit.empty() || culprit == failure->culprits()));
+                    culprit = failure->culprits();
+                }
             }
             CHECK(failed == 3);
             CHECK(refused == 1);
+            REQUIRE(culprit.size() == 1);
+            CHECK(outcomes[static_cast<std::size_t>(culprit[0])].failure()->code() == status::device_failure);
         }
     }
     stand_in::reset();
-}
-
-TEST_CASE("a probed device communicator conforms and reports")
-{
-    for (const int ranks : {2, 3}) {
-        CAPTURE(ranks);
-        CHECK_NOTHROW(conformance::check_type<float>(probed_provider{{ranks}}, 131));
-        CHECK_NOTHROW(conformance::check_calls(probed_provider{{ranks}}, 20));
-    }
 }

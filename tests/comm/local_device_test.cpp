@@ -55,6 +55,7 @@ TEST_CASE("splits, sequences of calls, stress and barriers conform over a device
         CAPTURE(ranks);
         CHECK_NOTHROW(conformance::check_calls(provider{ranks}, ranks <= 8 ? 100 : 30));
         CHECK_NOTHROW(conformance::check_barrier(provider{ranks}));
+        if (ranks > 1) CHECK_NOTHROW(conformance::check_refusals(provider{ranks}));
     }
 }
 
@@ -218,90 +219,6 @@ TEST_CASE("work that fails on a rank's stream fails the streams of all ranks and
             }
         }
     }
-}
-
-namespace {
-
-/// The CPU as a device that refuses a launch where the calling thread asks it to.
-struct refusing_device : host::device {
-    static inline thread_local bool refuse = false;
-    template <class Body>
-    static void for_each(host::stream_ref on, std::uint64_t count, Body body)
-    {
-        if (refuse) throw error(status::device_failure, "no launch today", {.call = "for_each", .communicator = {}});
-        host::device::for_each(on, count, body);
-    }
-};
-
-/// One whose streams say that they are being captured, where the test says so.
-struct capturing_device : host::device {
-    struct stream_ref : host::stream_ref {
-        stream_ref(host::stream_ref on, bool is_capturing = false) : host::stream_ref(on), captured(is_capturing) {}
-        bool capturing(call_site) const { return captured; }
-        bool captured;
-    };
-};
-
-} // namespace
-
-TEST_CASE("a launch that the device refuses is the failure of its rank and leaves nobody waiting")
-{
-    for (const int n : {2, 3, 8}) {
-        const int culprit = n - 1;
-        using refusing = local::device_communicator<refusing_device>;
-        const auto outcomes = run_each(local::device_group<refusing_device>(n), [&](refusing& comm) {
-            rank_memory m(64);
-            const host::stream stream;
-            comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
-            refusing_device::refuse = comm.rank() == culprit;
-            try {
-                comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
-            } catch (...) {
-                refusing_device::refuse = false;
-                stream.synchronize(); // what was enqueued still comes to an end
-                throw;
-            }
-        }, 20);
-        for (int rank = 0; rank < n; ++rank) {
-            CAPTURE(rank);
-            const auto failure = outcomes[static_cast<std::size_t>(rank)].failure();
-            REQUIRE(failure);
-            CHECK(contains(failure->what(), "no launch today"));
-            if (rank == culprit) {
-                CHECK(failure->code() == status::device_failure);
-            } else {
-                CHECK(failure->code() == status::peer_failure);
-                CHECK(failure->culprits() == std::vector<int>{culprit});
-                CHECK(failure->rank() == rank);
-            }
-        }
-    }
-}
-
-TEST_CASE("a stream that is being captured is refused, and the rank may make the call on another")
-{
-    using capturing = local::device_communicator<capturing_device>;
-    std::optional<error> refused;
-    const auto outcomes = run_each(local::device_group<capturing_device>(3), [&](capturing& comm) {
-        rank_memory m(64);
-        const host::stream stream;
-        const auto call = [&](bool captured) {
-            comm.all_reduce(m.in(), m.out(), reduction::sum, {stream, captured});
-        };
-        if (comm.rank() == 1) {
-            refused = testing::error_of([&] { call(true); });
-            stream.synchronize();
-            if (!m.untouched()) throw std::runtime_error("something was written");
-        }
-        call(false);
-        stream.synchronize();
-    }, 20);
-    for (const auto& outcome : outcomes) CHECK_FALSE(outcome.thrown);
-    REQUIRE(refused);
-    CHECK(refused->code() == status::unsupported);
-    CHECK(refused->culprits() == std::vector<int>{1});
-    CHECK(contains(refused->what(), "is being captured"));
-    CHECK(contains(refused->what(), "local_device_test.cpp:"));
 }
 
 TEST_CASE("a device group has at most 64 ranks")

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+
 #include <collprobe/comm/local/communicator.hpp>
 
 #include "conformance/communicator_conformance.hpp"
@@ -38,6 +40,22 @@ TEST_CASE("splits, sequences of calls and stress conform")
         CAPTURE(ranks);
         CHECK_NOTHROW(conformance::check_calls(local_provider{ranks}, ranks <= 8 ? 200 : 40));
     }
+}
+
+TEST_CASE("a bad argument throws at the call, enqueues nothing, and can be corrected")
+{
+    for (const int ranks : {2, 3, 8}) CHECK_NOTHROW(conformance::check_refusals(local_provider{ranks}));
+    CHECK_NOTHROW(local_provider{2}.run([](local::communicator& comm) {
+        bool refused = false;
+        try {
+            if (comm.rank() == 1) comm.split(-2, 0);
+        } catch (const error& failure) {
+            refused = std::string(failure.what()).find("color -2 is below no_color") != std::string::npos
+                && failure.code() == status::invalid_argument;
+        }
+        conformance::require(refused == (comm.rank() == 1), "a split by color -2");
+        (void)comm.split(0, 0);
+    }));
 }
 
 TEST_CASE("a barrier orders the work of all ranks")

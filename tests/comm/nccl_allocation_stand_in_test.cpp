@@ -12,22 +12,13 @@
 
 #include <collprobe/comm/nccl/communicator.hpp>
 
-#include "support/checks.hpp"
-#include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
-#include "tests/support/stand_in/stand_in.hpp"
-#include "tests/support/stand_in/stand_in_nccl.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
 using stand_in::lent_memory;
 using stand_in::memory_origin;
-using testing::check_error;
-using testing::clean_stand_in;
-using testing::device_values;
-using testing::error_of;
-using testing::rank_outcome;
-using testing::run_each_nccl;
+using namespace collprobe::testing;
 
 namespace {
 
@@ -35,7 +26,7 @@ namespace {
 std::optional<error> sum_in_place(float* data, std::uint64_t count, const nccl::options& settings = {})
 {
     std::optional<error> refused;
-    run_each_nccl(1, settings, [&](testing::nccl_owner& comm) {
+    run_each_nccl(1, settings, [&](nccl_owner& comm) {
         const cuda::stream stream;
         refused = error_of([&] {
             comm.all_reduce(view<const float>(data, count), view<float>(data, count), reduction::sum, stream);
@@ -56,7 +47,7 @@ struct plain_memory {
 TEST_CASE("a count of bytes in the place of a count of elements is refused by argument, rank, call and sizes")
 {
     const clean_stand_in clean;
-    using call_t = std::function<void(testing::nccl_owner&, float*, const device_values<float>&, cuda::stream_ref)>;
+    using call_t = std::function<void(nccl_owner&, float*, const device_values<float>&, cuda::stream_ref)>;
     struct wrong_call {
         const char* name;
         const char* argument;
@@ -86,7 +77,7 @@ TEST_CASE("a count of bytes in the place of a count of elements is refused by ar
         CAPTURE(std::string(each.name));
         CAPTURE(std::string(each.argument));
         std::optional<error> refused;
-        const auto outcomes = run_each_nccl(2, {.name = "dp"}, [&](testing::nccl_owner& comm) {
+        const auto outcomes = run_each_nccl(2, {.name = "dp"}, [&](nccl_owner& comm) {
             const cuda::stream stream;
             const device_values<float> one(1, 2.0f);
             const device_values<float> large(16, 0.0f);
@@ -99,7 +90,7 @@ TEST_CASE("a count of bytes in the place of a count of elements is refused by ar
             comm.synchronize(stream);
             if (!one.all(4.0f)) throw std::runtime_error("wrong sum");
         });
-        for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
+        check_all(outcomes);
         check_error(refused, status::invalid_argument,
             {std::string(each.argument) + " reaches beyond its allocation: it has 4 elements, 16 bytes, and the rest of "
                                           "the allocation has 4 bytes",
@@ -216,11 +207,11 @@ TEST_CASE("a look-up a buffer, in a capture too")
 {
     const clean_stand_in clean;
     const auto looked_up = [] { return stand_in::calls("cuPointerGetAttributes"); };
-    run_each_nccl(1, {}, [&](testing::nccl_owner& comm) {
+    run_each_nccl(1, {}, [&](nccl_owner& comm) {
         const cuda::stream stream;
         const device_values<float> values(8, 1.0f);
         const std::uint64_t before = looked_up();
-        testing::captured_graph graph(stream);
+        captured_graph graph(stream);
         comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
         CHECK(error_of([&] {
             comm.all_reduce(view<const float>(values.data(), 9), view<float>(values.data(), 9), reduction::sum, stream);
@@ -247,7 +238,7 @@ TEST_CASE("an allocation that ends and comes again with another size is seen as 
 TEST_CASE("a caller that reads a buffer before the call hears of it before it reads")
 {
     const clean_stand_in clean;
-    run_each_nccl(1, {}, [](testing::nccl_owner& comm) {
+    run_each_nccl(1, {}, [](nccl_owner& comm) {
         const cuda::stream stream;
         const device_values<double> values(4, 1.0);
         const view<const double> too_long(values.data(), 5);

@@ -21,130 +21,20 @@
 #include "support/held_clock.hpp"
 #include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
-#include "tests/support/stand_in/stand_in.hpp"
-#include "tests/support/stand_in/stand_in_nccl.hpp"
 
 using namespace collprobe;
 using nccl::blocking_mode;
-using testing::check_error;
-using testing::clean_stand_in;
-using testing::contains;
-using testing::device_values;
-using testing::error_of;
-using testing::held_clock;
-using testing::rank_outcome;
-using testing::refusal;
-using testing::run_each_nccl;
+using namespace collprobe::testing;
 
 namespace {
-
-constexpr blocking_mode modes[] = {blocking_mode::blocking, blocking_mode::non_blocking};
-constexpr int deadline_s = 60;
 
 std::int64_t ms_since(std::chrono::steady_clock::time_point start)
 {
     return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
 }
 
-struct bad_call {
-    const char* call;
-    const char* message;
-    std::function<void(testing::nccl_owner&, cuda::stream_ref, device_values<float>&)> bad;
-};
-
-// The values are 64 floats of the communicator's device.
-const std::vector<bad_call>& bad_calls()
-{
-    using comm_t = testing::nccl_owner;
-    using on_t = cuda::stream_ref;
-    using mem_t = device_values<float>;
-    static const std::vector<bad_call> calls{
-        {"all_reduce", "send is null with count 4",
-            [](comm_t& c, on_t on, mem_t& m) {
-                c.all_reduce(view<const float>(nullptr, 4), m.out().part(0, 4), reduction::sum, on);
-            }},
-        {"all_reduce", "receive is null with count 4",
-            [](comm_t& c, on_t on, mem_t& m) {
-                c.all_reduce(m.in().part(0, 4), view<float>(nullptr, 4), reduction::sum, on);
-            }},
-        {"all_reduce", "receive is not aligned to 4 bytes",
-            [](comm_t& c, on_t on, mem_t& m) {
-                auto* const odd = reinterpret_cast<float*>(reinterpret_cast<char*>(m.data()) + 42);
-                c.all_reduce(m.in().part(0, 4), view<float>(odd, 4), reduction::sum, on);
-            }},
-        {"all_reduce", "send.count() is 4, receive.count() is 5",
-            [](comm_t& c, on_t on, mem_t& m) {
-                c.all_reduce(m.in().part(0, 4), m.out().part(10, 5), reduction::sum, on);
-            }},
-        {"all_reduce", "overlap",
-            [](comm_t& c, on_t on, mem_t& m) {
-                c.all_reduce(m.in().part(1, 8), m.out().part(0, 8), reduction::sum, on);
-            }},
-        {"all_reduce", "operation 9 is no reduction",
-            [](comm_t& c, on_t on, mem_t& m) { c.all_reduce(m.in(), m.out(), static_cast<reduction>(9), on); }},
-        {"all_reduce", "impossible count",
-            [](comm_t& c, on_t on, mem_t& m) {
-                c.all_reduce(view<const float>(m.data(), ~std::uint64_t{0} / 4),
-                    view<float>(m.data(), ~std::uint64_t{0} / 4), reduction::sum, on);
-            }},
-        {"all_reduce", "send is host memory that the device cannot read",
-            [](comm_t& c, on_t on, mem_t& m) {
-                static std::vector<float> pageable(4);
-                c.all_reduce(view<const float>(pageable), m.out().part(0, 4), reduction::sum, on);
-            }},
-        {"all_reduce", "receive is on device 7, the communicator on device",
-            [](comm_t& c, on_t on, mem_t& m) {
-                const cuda::device_guard elsewhere(7);
-                const device_values<float> theirs(4, 0.0f);
-                c.all_reduce(m.in().part(0, 4), theirs.out(), reduction::sum, on);
-            }},
-        {"all_reduce", "stream is on device 7, the communicator on device",
-            [](comm_t& c, on_t, mem_t& m) {
-                const cuda::device_guard elsewhere(7);
-                const cuda::stream theirs;
-                c.all_reduce(m.in(), m.out(), reduction::sum, theirs);
-            }},
-        {"reduce_scatter", "size() times as many to send",
-            [](comm_t& c, on_t on, mem_t& m) {
-                c.reduce_scatter(m.in().part(0, 7), m.out().part(10, 1), reduction::sum, on);
-            }},
-        {"reduce_scatter", "overlap",
-            [](comm_t& c, on_t on, mem_t& m) {
-                // The next rank's part of the send buffer.
-                const auto next = static_cast<std::uint64_t>((c.rank() + 1) % c.size());
-                c.reduce_scatter(m.in().part(0, 4u * static_cast<unsigned>(c.size())), m.out().part(4 * next, 4),
-                    reduction::sum, on);
-            }},
-        {"all_gather", "size() times as many to receive",
-            [](comm_t& c, on_t on, mem_t& m) { c.all_gather(m.in().part(0, 4), m.out().part(10, 4), on); }},
-        {"all_gather", "overlap",
-            [](comm_t& c, on_t on, mem_t& m) {
-                const auto next = static_cast<std::uint64_t>((c.rank() + 1) % c.size());
-                c.all_gather(
-                    m.in().part(4 * next, 4), m.out().part(0, 4u * static_cast<unsigned>(c.size())), on);
-            }},
-        {"all_to_all", "multiple of size()",
-            [](comm_t& c, on_t on, mem_t& m) {
-                const auto count = static_cast<std::uint64_t>(c.size() + 1);
-                c.all_to_all(m.in().part(0, count), m.out().part(20, count), on);
-            }},
-        {"all_to_all", "overlap",
-            [](comm_t& c, on_t on, mem_t& m) {
-                const auto count = static_cast<std::uint64_t>(c.size());
-                c.all_to_all(m.in().part(0, count), m.out().part(0, count), on);
-            }},
-        {"broadcast", "root -1 is not a rank",
-            [](comm_t& c, on_t on, mem_t& m) { c.broadcast(m.in(), m.out(), -1, on); }},
-        {"broadcast", "is not a rank",
-            [](comm_t& c, on_t on, mem_t& m) { c.broadcast(m.in(), m.out(), c.size(), on); }},
-        {"broadcast", "send is null",
-            [](comm_t& c, on_t on, mem_t& m) { c.broadcast(view<const float>(nullptr, 64), m.out(), c.rank(), on); }},
-    };
-    return calls;
-}
-
 /// What the ranks of a mismatch call.
-using call_t = std::function<void(testing::nccl_owner&, cuda::stream_ref, device_values<float>&)>;
+using call_t = std::function<void(nccl_owner&, cuda::stream_ref, device_values<float>&)>;
 
 const call_t sum_8 = [](auto& c, auto on, auto& m) {
     c.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::sum, on);
@@ -152,29 +42,43 @@ const call_t sum_8 = [](auto& c, auto on, auto& m) {
 
 } // namespace
 
-TEST_CASE("a bad argument is refused before anything is enqueued, and can be corrected")
+TEST_CASE("memory or a stream of another place is refused before anything is enqueued, and can be corrected")
 {
     const clean_stand_in clean;
-    for (const blocking_mode mode : modes) {
-        for (const bad_call& each : bad_calls()) {
-            CAPTURE(std::string(each.call));
-            CAPTURE(std::string(each.message));
+    std::vector<float> pageable(8, 1.0f);
+    const std::pair<const char*, call_t> calls[]{
+        {"send is host memory that the device cannot read",
+            [&](auto& comm, auto on, auto& m) { comm.all_reduce(pageable, m.out().part(0, 8), reduction::sum, on); }},
+        {"receive is on device 7, the communicator on device",
+            [](auto& comm, auto on, auto& m) {
+                const cuda::device_guard elsewhere(7);
+                const device_values<float> theirs(8, 0.0f);
+                comm.all_reduce(m.in().part(0, 8), theirs.out(), reduction::sum, on);
+            }},
+        {"stream is on device 7, the communicator on device",
+            [](auto& comm, auto, auto& m) {
+                const cuda::device_guard elsewhere(7);
+                const cuda::stream theirs;
+                sum_8(comm, theirs, m);
+            }},
+    };
+    for (const blocking_mode mode : nccl_modes) {
+        for (const auto& [message, bad] : calls) {
+            CAPTURE(std::string(message));
             std::optional<error> refusal;
-            const auto outcomes = run_each_nccl(3, {.name = "dp", .mode = mode}, [&](testing::nccl_owner& comm) {
+            check_all(run_each_nccl(3, {.name = "dp", .mode = mode}, [&, &bad = bad](nccl_owner& comm) {
                 const cuda::stream stream;
-                device_values<float> memory(64, 3.0f);
+                device_values<float> memory(8, 3.0f);
                 if (comm.rank() == 2) {
-                    refusal = error_of([&] { each.bad(comm, stream, memory); });
+                    refusal = error_of([&] { bad(comm, stream, memory); });
                     comm.synchronize(stream);
-                    if (!memory.all(3.0f)) throw std::runtime_error("something was written");
+                    require(memory.all(3.0f), "something was written");
                 }
-                comm.all_reduce(memory.in(), memory.out(), reduction::sum, stream);
+                sum_8(comm, stream, memory);
                 comm.synchronize(stream);
-                if (!memory.all(9.0f)) throw std::runtime_error("the right call did not work");
-            }, deadline_s);
-            for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
-            check_error(refusal, status::invalid_argument, {each.message, "rank 2 of 3 of communicator 'dp'"});
-            CHECK(std::string(refusal->call()) == each.call);
+                require(memory.all(9.0f), "the right call did not work");
+            }));
+            check_error(refusal, status::invalid_argument, {"all_reduce", message, "rank 2 of 3 of communicator 'dp'"});
             CHECK(refusal->culprits() == std::vector<int>{2});
         }
     }
@@ -184,14 +88,14 @@ TEST_CASE("memory of the process is taken where the device can read it")
 {
     const clean_stand_in clean;
     stand_in::set_reads_pageable(true);
-    const auto outcomes = run_each_nccl(2, {}, [](testing::nccl_owner& comm) {
+    const auto outcomes = run_each_nccl(2, {}, [](nccl_owner& comm) {
         const cuda::stream stream;
         std::vector<float> pageable(4, 1.0f);
         comm.all_reduce(view<const float>(pageable), view<float>(pageable), reduction::sum, stream);
         comm.synchronize(stream);
         if (pageable[3] != 2.0f) throw std::runtime_error("wrong sum");
-    }, deadline_s);
-    for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
+    });
+    check_all(outcomes);
 }
 
 TEST_CASE("streams on which the data would be wrong are refused")
@@ -199,12 +103,12 @@ TEST_CASE("streams on which the data would be wrong are refused")
     const clean_stand_in clean;
     const auto refusal = [](blocking_mode mode, cudaStream_t on) {
         std::optional<error> result;
-        run_each_nccl(1, {}, [&](testing::nccl_owner& owner) {
+        run_each_nccl(1, {}, [&](nccl_owner& owner) {
             nccl::communicator_ref comm(owner.native_handle(), {.mode = mode});
             device_values<float> values(4, 1.0f);
             result = error_of([&] { comm.all_reduce(values.in(), values.out(), reduction::sum, on); });
             cuda::stream_ref(on).synchronize();
-        }, deadline_s);
+        });
         return result;
     };
     check_error(refusal(blocking_mode::non_blocking, cudaStreamPerThread), status::unsupported,
@@ -225,10 +129,10 @@ TEST_CASE("NCCL_COMM_BLOCKING tells what a borrowed communicator is")
     const clean_stand_in clean;
     const auto per_thread_is_refused = [] {
         bool refused = false;
-        run_each_nccl(1, {}, [&](testing::nccl_owner& owner) {
+        run_each_nccl(1, {}, [&](nccl_owner& owner) {
             nccl::communicator_ref comm(owner.native_handle());
             refused = error_of([&] { comm.barrier(cudaStreamPerThread); }).has_value();
-        }, deadline_s);
+        });
         return refused;
     };
     CHECK(per_thread_is_refused());
@@ -242,12 +146,12 @@ TEST_CASE("NCCL_COMM_BLOCKING tells what a borrowed communicator is")
 TEST_CASE("a peer that is late gives a time-out, and the communicator goes on when it has come")
 {
     const clean_stand_in clean;
-    for (const blocking_mode mode : modes) {
+    for (const blocking_mode mode : nccl_modes) {
         const held_clock clock;
         std::latch waited(1);
         std::int64_t took_ms = 0;
         std::optional<error> late;
-        const auto outcomes = run_each_nccl(2, {.timeout_ms = 150, .mode = mode}, [&](testing::nccl_owner& comm) {
+        const auto outcomes = run_each_nccl(2, {.timeout_ms = 150, .mode = mode}, [&](nccl_owner& comm) {
             const cuda::stream stream;
             device_values<float> values(4, 1.0f);
             if (comm.rank() == 1) {
@@ -266,19 +170,19 @@ TEST_CASE("a peer that is late gives a time-out, and the communicator goes on wh
             }
             comm.synchronize(stream, 60'000);
             if (!values.all(2.0f)) throw std::runtime_error("wrong sum");
-        }, deadline_s);
+        });
         check_error(late, status::timeout, {"synchronize", "did not finish within 150 ms", "a peer is late, dead"});
         CHECK(took_ms == 150);
-        for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
+        check_all(outcomes);
     }
 }
 
 TEST_CASE("a peer that dies leaves nobody hanging")
 {
     const clean_stand_in clean;
-    for (const blocking_mode mode : modes) {
+    for (const blocking_mode mode : nccl_modes) {
         const held_clock clock;
-        const auto outcomes = run_each_nccl(4, {.timeout_ms = 150, .mode = mode}, [&](testing::nccl_owner& comm) {
+        const auto outcomes = run_each_nccl(4, {.timeout_ms = 150, .mode = mode}, [&](nccl_owner& comm) {
             const cuda::stream stream;
             device_values<float> values(4, 1.0f);
             if (comm.rank() == 3) clock.advance_ms(150, {0, 1, 2});
@@ -288,7 +192,7 @@ TEST_CASE("a peer that dies leaves nobody hanging")
             }
             clock.i_am(comm.rank());
             comm.synchronize(stream);
-        }, deadline_s);
+        });
         for (int rank = 0; rank < 3; ++rank) {
             check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {}, {"150 ms"});
         }
@@ -303,14 +207,14 @@ TEST_CASE("a call of a non-blocking communicator that is never enqueued times ou
     std::latch created(2);
     std::jthread time([&] { clock.advance_ms(100, {0, 1}); });
     const auto outcomes
-        = run_each_nccl(2, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](testing::nccl_owner& comm) {
+        = run_each_nccl(2, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](nccl_owner& comm) {
               created.arrive_and_wait();
               stand_in::nccl::set_launch_delay_ms(-1);
               const cuda::stream stream;
               device_values<float> values(4, 1.0f);
               clock.i_am(comm.rank());
               comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
-          }, deadline_s);
+          });
     for (int rank = 0; rank < 2; ++rank) {
         check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {},
             {"all_reduce", "ncclAllReduce is still in progress after 100 ms", "a peer is late or dead"});
@@ -320,16 +224,16 @@ TEST_CASE("a call of a non-blocking communicator that is never enqueued times ou
 TEST_CASE("an asynchronous error surfaces at the next call, in check and in a wait")
 {
     const clean_stand_in clean;
-    const std::vector<std::function<void(testing::nccl_owner&, cuda::stream_ref, device_values<float>&)>> ways{
+    const std::vector<std::function<void(nccl_owner&, cuda::stream_ref, device_values<float>&)>> ways{
         [](auto& comm, auto, auto&) { comm.check(); },
         [](auto& comm, auto on, auto&) { comm.barrier(on); },
         [](auto& comm, auto on, auto& values) { comm.all_reduce(values.in(), values.out(), reduction::sum, on); },
         [](auto& comm, auto on, auto&) { comm.synchronize(on); },
     };
-    for (const blocking_mode mode : modes) {
+    for (const blocking_mode mode : nccl_modes) {
         for (const auto& way : ways) {
             std::optional<error> later;
-            const auto outcomes = run_each_nccl(2, {.mode = mode}, [&](testing::nccl_owner& comm) {
+            const auto outcomes = run_each_nccl(2, {.mode = mode}, [&](nccl_owner& comm) {
                 const cuda::stream stream;
                 device_values<float> values(4, 1.0f);
                 if (comm.rank() == 1) return; // dead
@@ -340,17 +244,17 @@ TEST_CASE("an asynchronous error surfaces at the next call, in check and in a wa
                 comm.abort("the lender ends it");
                 stream.synchronize(); // the collective that could not end was ended
                 throw first.value();
-            }, deadline_s);
+            });
             check_error(outcomes[0], 0, status::peer_failure, {},
                 {"failed asynchronously: ncclRemoteError", "socket closed by peer"});
             check_error(later, status::peer_failure, {"check", "socket closed by peer"});
         }
     }
     // Anything else is the device's, or the system's.
-    const auto outcomes = run_each_nccl(1, {}, [](testing::nccl_owner& comm) {
+    const auto outcomes = run_each_nccl(1, {}, [](nccl_owner& comm) {
         stand_in::nccl::set_async_error(comm.native_handle(), ncclUnhandledCudaError, "an illegal memory access");
         comm.check();
-    }, deadline_s);
+    });
     check_error(outcomes[0], 0, status::device_failure, {}, {"ncclUnhandledCudaError", "illegal memory access"});
 }
 
@@ -360,7 +264,7 @@ TEST_CASE("what NCCL refuses is named; wrong use of a blocking communicator can 
     std::optional<error> misuse;
     std::optional<error> broken;
     std::optional<error> later;
-    run_each_nccl(1, {.name = "dp", .mode = blocking_mode::blocking}, [&](testing::nccl_owner& comm) {
+    run_each_nccl(1, {.name = "dp", .mode = blocking_mode::blocking}, [&](nccl_owner& comm) {
         const cuda::stream stream;
         device_values<float> values(4, 1.0f);
         const auto call = [&] { comm.all_reduce(values.in(), values.out(), reduction::sum, stream); };
@@ -371,7 +275,7 @@ TEST_CASE("what NCCL refuses is named; wrong use of a blocking communicator can 
         broken = error_of(call);
         later = error_of(call);
         stream.synchronize();
-    }, deadline_s);
+    });
     check_error(misuse, status::invalid_argument, {"all_reduce", "ncclAllReduce failed: ncclInvalidUsage", "'dp'"});
     CHECK_FALSE(contains(misuse->what(), "cannot be used any more"));
     check_error(broken, status::device_failure, {"ncclAllReduce failed: ncclSystemError"});
@@ -385,7 +289,7 @@ TEST_CASE("a non-blocking communicator that NCCL keeps failed after a refusal fa
         CAPTURE(in_group);
         std::optional<error> misuse;
         std::optional<error> later;
-        run_each_nccl(2, {.name = "dp", .mode = blocking_mode::non_blocking}, [&](testing::nccl_owner& comm) {
+        run_each_nccl(2, {.name = "dp", .mode = blocking_mode::non_blocking}, [&](nccl_owner& comm) {
             if (comm.rank() == 1) return;
             const cuda::stream stream;
             device_values<float> values(4, 1.0f);
@@ -403,7 +307,7 @@ TEST_CASE("a non-blocking communicator that NCCL keeps failed after a refusal fa
             }
             later = error_of(call);
             stream.synchronize();
-        }, deadline_s);
+        });
         if (in_group) check_error(misuse, status::invalid_argument, {"ncclGroupEnd failed: ncclInvalidUsage"});
         else check_error(misuse, status::invalid_argument, {"ncclAllReduce failed", "cannot be used any more"});
         check_error(later, status::device_failure, {"cannot be used any more"});
@@ -416,14 +320,14 @@ TEST_CASE("a mismatch hangs until the time-out")
     const clean_stand_in clean;
     const held_clock clock;
     std::jthread time([&] { clock.advance_ms(100, {0, 1}); });
-    const auto outcomes = run_each_nccl(2, {.timeout_ms = 100}, [&](testing::nccl_owner& comm) {
+    const auto outcomes = run_each_nccl(2, {.timeout_ms = 100}, [&](nccl_owner& comm) {
         const cuda::stream stream;
         device_values<float> values(8, 1.0f);
         const auto count = static_cast<std::uint64_t>(8 - comm.rank());
         comm.all_reduce(values.in().part(0, count), values.out().part(0, count), reduction::sum, stream);
         clock.i_am(comm.rank());
         comm.synchronize(stream);
-    }, deadline_s);
+    });
     for (int rank = 0; rank < 2; ++rank) {
         check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {}, {"made another call"});
     }
@@ -433,7 +337,7 @@ TEST_CASE("waiting for a stream that is being captured is refused, and the captu
 {
     const clean_stand_in clean;
     std::optional<error> refused;
-    run_each_nccl(1, {}, [&](testing::nccl_owner& comm) {
+    run_each_nccl(1, {}, [&](nccl_owner& comm) {
         const cuda::stream stream;
         device_values<float> values(8, 1.0f);
         cudaGraph_t graph = nullptr;
@@ -444,14 +348,14 @@ TEST_CASE("waiting for a stream that is being captured is refused, and the captu
         nccl::communicator_ref other(comm.native_handle());
         CHECK(cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess);
         cudaGraphDestroy(graph);
-    }, deadline_s);
+    });
     check_error(refused, status::invalid_argument, {"synchronize", "being captured"});
 }
 
 TEST_CASE("a thread that watches a communicator does not invalidate the capture of another")
 {
     const clean_stand_in clean;
-    const auto outcomes = run_each_nccl(2, {}, [&](testing::nccl_owner& comm) {
+    const auto outcomes = run_each_nccl(2, {}, [&](nccl_owner& comm) {
         const cuda::stream captured;
         const cuda::stream watched;
         device_values<float> values(8, 1.0f);
@@ -472,15 +376,15 @@ TEST_CASE("a thread that watches a communicator does not invalidate the capture 
         done.count_down();
         watcher.join();
         cudaGraphDestroy(graph);
-    }, deadline_s);
-    for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
+    });
+    check_all(outcomes);
 }
 
 TEST_CASE("fail ends a wait, from any thread, and says why; then the communicator may be aborted")
 {
     const clean_stand_in clean;
-    for (const blocking_mode mode : modes) {
-        const auto outcomes = run_each_nccl(2, {.name = "dp", .mode = mode}, [&](testing::nccl_owner& comm) {
+    for (const blocking_mode mode : nccl_modes) {
+        const auto outcomes = run_each_nccl(2, {.name = "dp", .mode = mode}, [&](nccl_owner& comm) {
             if (comm.rank() == 1) return; // never calls
             const cuda::stream stream;
             device_values<float> values(8, 1.0f);
@@ -494,7 +398,7 @@ TEST_CASE("fail ends a wait, from any thread, and says why; then the communicato
             comm.abort("a third one, too");
             stream.synchronize(); // what hung is gone, so that nothing behind it hangs
             throw ended.value();
-        }, deadline_s);
+        });
         check_error(outcomes[0], 0, status::peer_failure, {0}, {"synchronize", "rank 0 gave up: no progress", "'dp'"});
     }
 }
@@ -502,7 +406,7 @@ TEST_CASE("fail ends a wait, from any thread, and says why; then the communicato
 TEST_CASE("after fail and an abort every call throws the reason, and NCCL is not called")
 {
     const clean_stand_in clean;
-    run_each_nccl(1, {}, [](testing::nccl_owner& comm) {
+    run_each_nccl(1, {}, [](nccl_owner& comm) {
         const cuda::stream stream;
         device_values<float> values(8, 1.0f);
         nccl::communicator_ref lent = comm;
@@ -519,13 +423,13 @@ TEST_CASE("after fail and an abort every call throws the reason, and NCCL is not
         };
         for (const auto& call : calls) check_error(error_of(call), status::peer_failure, {"rank 0 gave up: enough"});
         CHECK(values.all(1.0f));
-    }, deadline_s);
+    });
 }
 
 TEST_CASE("misuse of a group is refused, and the group can still be ended")
 {
     const clean_stand_in clean;
-    run_each_nccl(1, {}, [](testing::nccl_owner&) {
+    run_each_nccl(1, {}, [](nccl_owner&) {
         {
             nccl::group outer;
             std::optional<nccl::group> inner;
@@ -541,23 +445,23 @@ TEST_CASE("misuse of a group is refused, and the group can still be ended")
             check_error(error_of([&] { outer.end(); }), status::invalid_argument, {"ended before"});
         }
         CHECK_FALSE(nccl::group::is_open());
-    }, deadline_s);
+    });
 }
 
 TEST_CASE("blocking and non-blocking communicators do not share a group")
 {
     const clean_stand_in clean;
     std::optional<error> refused;
-    const auto outcomes = run_each_nccl(2, {.mode = blocking_mode::blocking}, [&](testing::nccl_owner& comm) {
+    const auto outcomes = run_each_nccl(2, {.mode = blocking_mode::blocking}, [&](nccl_owner& comm) {
         const auto id = [&] {
             static ncclUniqueId shared;
-            if (comm.rank() == 0) shared = testing::new_nccl_id();
+            if (comm.rank() == 0) shared = new_nccl_id();
             const cuda::stream stream;
             comm.barrier(stream);
             comm.synchronize(stream);
             return shared;
         }();
-        auto other = testing::nccl_owner::create(
+        auto other = nccl_owner::create(
             id, comm.rank(), 2, comm.device_ordinal(), {.name = "other", .mode = blocking_mode::non_blocking});
         const cuda::stream stream;
         device_values<float> values(8, 1.0f);
@@ -568,8 +472,8 @@ TEST_CASE("blocking and non-blocking communicators do not share a group")
         together.end();
         comm.synchronize(stream);
         if (!values.all(2.0f)) throw std::runtime_error("the rest of the group");
-    }, deadline_s);
-    for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
+    });
+    check_all(outcomes);
     check_error(refused, status::unsupported, {"barrier", "blocking and non-blocking", "'other'"});
 }
 
@@ -579,7 +483,7 @@ TEST_CASE("an error at the end of a group reaches its caller, or the communicato
     std::optional<error> thrown;
     std::optional<error> later;
     const auto work = [&](bool explicitly, ncclResult_t code) {
-        run_each_nccl(1, {}, [&](testing::nccl_owner& comm) {
+        run_each_nccl(1, {}, [&](nccl_owner& comm) {
             const cuda::stream stream;
             device_values<float> values(8, 1.0f);
             thrown.reset();
@@ -592,7 +496,7 @@ TEST_CASE("an error at the end of a group reaches its caller, or the communicato
             CHECK_FALSE(nccl::group::is_open());
             later = error_of([&] { sum_8(comm, stream, values); });
             stream.synchronize();
-        }, deadline_s);
+        });
     };
     work(true, ncclInvalidUsage);
     check_error(thrown, status::invalid_argument, {"nccl::group", "ncclGroupEnd failed: ncclInvalidUsage"});
@@ -612,7 +516,7 @@ TEST_CASE("a group of a non-blocking communicator that is never enqueued times o
     std::latch created(2);
     std::jthread time([&] { clock.advance_ms(100, {0, 1}); });
     const auto outcomes
-        = run_each_nccl(2, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](testing::nccl_owner& comm) {
+        = run_each_nccl(2, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](nccl_owner& comm) {
               const cuda::stream stream;
               device_values<float> values(8, 1.0f);
               comm.barrier(stream);
@@ -623,7 +527,7 @@ TEST_CASE("a group of a non-blocking communicator that is never enqueued times o
               nccl::group together;
               sum_8(comm, stream, values);
               together.end();
-          }, deadline_s);
+          });
     for (int rank = 0; rank < 2; ++rank) {
         check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {},
             {"the group is still in progress after 100 ms"});
@@ -637,7 +541,7 @@ TEST_CASE("what cannot be a communicator is refused")
     check_error(error_of([&] { nccl::communicator_ref{none}; }), status::invalid_argument,
         {"nccl::communicator_ref", "the ncclComm_t is null"});
     std::barrier counting(2); // the other rank frees nothing while this one counts allocations
-    run_each_nccl(2, {}, [&](testing::nccl_owner& comm) {
+    run_each_nccl(2, {}, [&](nccl_owner& comm) {
         const auto made = [&](nccl::options settings = {}) {
             return error_of([&] { const nccl::communicator_ref borrowed(comm.native_handle(), settings); });
         };
@@ -654,7 +558,7 @@ TEST_CASE("what cannot be a communicator is refused")
             CHECK(stand_in::live_allocations() == live);
         }
         counting.arrive_and_wait();
-    }, deadline_s);
+    });
 }
 
 TEST_CASE("a communicator that is not initialised in time is a time-out")
@@ -664,7 +568,7 @@ TEST_CASE("a communicator that is not initialised in time is a time-out")
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclComm_t raw = nullptr;
-    CHECK(ncclCommInitRankConfig(&raw, 2, testing::new_nccl_id(), 0, &config) == ncclInProgress);
+    CHECK(ncclCommInitRankConfig(&raw, 2, new_nccl_id(), 0, &config) == ncclInProgress);
     const auto start = std::chrono::steady_clock::now();
     check_error(error_of([&] { nccl::communicator_ref(raw, {.timeout_ms = 100}); }), status::timeout,
         {"its initialisation is still in progress after 100 ms"});
@@ -677,7 +581,7 @@ TEST_CASE("the memory of barriers goes with the last copy, unless work may hang 
     const clean_stand_in clean;
     for (const bool fails : {false, true}) {
         std::barrier both_counted(2); // the end of a communicator frees memory of its own
-        run_each_nccl(2, {}, [&](testing::nccl_owner& comm) {
+        run_each_nccl(2, {}, [&](nccl_owner& comm) {
             const cuda::stream stream;
             const std::uint64_t before = stand_in::calls("cudaFree");
             {
@@ -690,6 +594,6 @@ TEST_CASE("the memory of barriers goes with the last copy, unless work may hang 
             if (comm.rank() == 0 && fails) CHECK(stand_in::calls("cudaFree") == before);
             if (!fails) CHECK(stand_in::calls("cudaFree") > before);
             both_counted.arrive_and_wait();
-        }, deadline_s);
+        });
     }
 }

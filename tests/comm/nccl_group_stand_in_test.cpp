@@ -3,39 +3,21 @@
 
 #include <doctest/doctest.h>
 
-#include <functional>
-#include <latch>
-#include <new>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include <collprobe/comm/nccl/communicator.hpp>
 
-#include "support/checks.hpp"
 #include "tests/support/fail_allocation.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
-#include "tests/support/stand_in/stand_in.hpp"
-#include "tests/support/stand_in/stand_in_nccl.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
 using nccl::blocking_mode;
-using testing::check_all;
-using testing::clean_stand_in;
-using testing::contains;
-using testing::device_values;
-using testing::error_of;
-using testing::rank_outcome;
-using testing::require;
-using testing::run_each_nccl;
+using namespace collprobe::testing;
 
 namespace {
-
-constexpr blocking_mode modes[] = {blocking_mode::blocking, blocking_mode::non_blocking};
-constexpr int deadline_s = 20;
 
 bool has(const std::optional<error>& failure, status code, const std::string& part)
 {
@@ -48,7 +30,7 @@ TEST_CASE("the stand-in notices who frees a communicator before its group ends")
 {
     for (const bool elsewhere : {false, true}) {
         const std::uint64_t before = stand_in::nccl::dead_handle_calls();
-        run_each_nccl(2, {.mode = blocking_mode::blocking}, [&](testing::nccl_owner& owner) {
+        run_each_nccl(2, {.mode = blocking_mode::blocking}, [&](nccl_owner& owner) {
             const cuda::stream stream;
             device_values<float> values(4, 1.0f);
             if (owner.rank() == 1) return;
@@ -59,7 +41,7 @@ TEST_CASE("the stand-in notices who frees a communicator before its group ends")
             else owner.abort("too early");
             ncclGroupEnd();
             stream.synchronize();
-        }, deadline_s);
+        });
         CHECK(stand_in::nccl::dead_handle_calls() == before + 1);
         CHECK(stand_in::nccl::live_communicators() == 0);
     }
@@ -69,8 +51,8 @@ TEST_CASE("the stand-in notices who frees a communicator before its group ends")
 TEST_CASE("a communicator that fails within a group takes no further call, and the group makes those that it has")
 {
     const clean_stand_in clean;
-    for (const blocking_mode mode : modes) {
-        check_all(run_each_nccl(2, {.name = "dp", .mode = mode}, [&](testing::nccl_owner& comm) {
+    for (const blocking_mode mode : nccl_modes) {
+        check_all(run_each_nccl(2, {.name = "dp", .mode = mode}, [&](nccl_owner& comm) {
             const cuda::stream stream;
             device_values<float> values(4, 1.0f);
             device_values<float> others(4, 1.0f);
@@ -97,7 +79,7 @@ TEST_CASE("a communicator that fails within a group takes no further call, and t
             healthy->all_reduce(others.in(), others.out(), reduction::sum, stream);
             healthy->synchronize(stream);
             require(others.all(4.0f), "the other one is usable");
-        }, deadline_s));
+        }));
     }
 }
 
@@ -107,7 +89,7 @@ TEST_CASE("a group that fails leaves the current device as it was")
     for (const bool explicitly : {true, false}) {
         stand_in::fail_next("ncclGroupEnd", ncclSystemError);
         stand_in::fail_next("ncclGroupEnd", ncclSystemError);
-        check_all(run_each_nccl(2, {.mode = blocking_mode::blocking}, [&](testing::nccl_owner& comm) {
+        check_all(run_each_nccl(2, {.mode = blocking_mode::blocking}, [&](nccl_owner& comm) {
             const cuda::stream stream;
             device_values<float> values(4, 1.0f);
             const cuda::device_guard elsewhere(5);
@@ -120,7 +102,7 @@ TEST_CASE("a group that fails leaves the current device as it was")
             }
             int device = -1;
             require(cudaGetDevice(&device) == cudaSuccess && device == 5, "the current device has changed");
-        }, deadline_s));
+        }));
     }
 }
 
@@ -130,7 +112,7 @@ TEST_CASE("whichever allocation fails, the destructor of a group that fails thro
     long failed = 0;
     for (bool reached = true; reached && failed < 100; ++failed) {
         const auto outcomes = run_each_nccl(1, {.name = "a name that does not fit into a string itself"},
-            [&](testing::nccl_owner& comm) {
+            [&](nccl_owner& comm) {
                 const cuda::stream stream;
                 device_values<float> values(4, 1.0f);
                 std::optional<nccl::group> together(std::in_place);
@@ -141,7 +123,7 @@ TEST_CASE("whichever allocation fails, the destructor of a group that fails thro
                 reached = std::exchange(failing_allocation, 0) == 0;
                 require(!nccl::group::is_open(), "the group has ended");
                 stream.synchronize();
-            }, deadline_s);
+            });
         check_all(outcomes);
     }
     CHECK(failed > 1);

@@ -7,33 +7,21 @@
 #include <cstdint>
 #include <latch>
 #include <optional>
-#include <stdexcept>
 #include <string>
-#include <vector>
 
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/step/probed.hpp>
 
-#include "support/checks.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
 using nccl::blocking_mode;
-using testing::check_all;
-using testing::clean_stand_in;
-using testing::contains;
-using testing::device_values;
-using testing::error_of;
-using testing::rank_outcome;
-using testing::require;
-using testing::run_each_nccl;
+using namespace collprobe::testing;
 
 namespace {
 
-constexpr blocking_mode modes[] = {blocking_mode::blocking, blocking_mode::non_blocking};
-constexpr int deadline_s = 20;
 constexpr int ranks = 2;
 
 using exact = reproducible<nccl::communicator_ref, contract<reproducibility::correctly_rounded>>;
@@ -58,10 +46,10 @@ template <class Adapted>
 void refuses_in_raw_groups()
 {
     const clean_stand_in clean;
-    for (const blocking_mode mode : modes) {
+    for (const blocking_mode mode : nccl_modes) {
         for (const int depth : {1, 2}) {
             std::latch refused(ranks);
-            check_all(run_each_nccl(ranks, {.mode = mode}, [&](testing::nccl_owner& world) {
+            check_all(run_each_nccl(ranks, {.mode = mode}, [&](nccl_owner& world) {
                 Adapted comm{nccl::communicator_ref(world)};
                 const cuda::stream stream;
                 const device_values<float> values(8, 1.0f);
@@ -79,7 +67,7 @@ void refuses_in_raw_groups()
                 world.synchronize(stream);
                 require(raw.all(2.0f), "the call of the program itself");
                 require(values.all(2.0f), "the call outside");
-            }, deadline_s));
+            }));
             stand_in::reset();
         }
     }
@@ -102,7 +90,7 @@ TEST_CASE("a probed call in a group of ncclGroupStart is refused, and the group 
 TEST_CASE("NCCL is asked at the calls whose number is a power of two, and warns of no more")
 {
     const clean_stand_in clean;
-    check_all(run_each_nccl(1, {}, [](testing::nccl_owner& world) {
+    check_all(run_each_nccl(1, {}, [](nccl_owner& world) {
         for (int call = 0; call < 1000; ++call) require(world.enqueues_at_once(), "no group is open");
         require(warnings() == 10, "1, 2, 4 ... 512");
         // One that comes late is seen late, and then at each call until it ends.
@@ -112,7 +100,7 @@ TEST_CASE("NCCL is asked at the calls whose number is a power of two, and warns 
         }
         ncclGroupEnd();
         require(world.enqueues_at_once() && warnings() == 11, "the group has ended");
-    }, deadline_s));
+    }));
 }
 
 TEST_CASE("NCCL's warning of the question is not taken for the cause of an error")
@@ -120,10 +108,10 @@ TEST_CASE("NCCL's warning of the question is not taken for the cause of an error
     const clean_stand_in clean;
     for (const char* const said :
         {"ncclSimInfo_t argument not initialized via NCCL_SIM_INFO_INITIALIZER", "socket closed"}) {
-        const auto outcomes = run_each_nccl(1, {}, [&](testing::nccl_owner& world) {
+        const auto outcomes = run_each_nccl(1, {}, [&](nccl_owner& world) {
             stand_in::nccl::set_async_error(world.native_handle(), ncclRemoteError, said);
             world.check();
-        }, deadline_s);
+        });
         const std::optional<error> failure = outcomes[0].failure();
         REQUIRE(failure);
         CHECK(contains(failure->what(), "socket closed") == (said == std::string("socket closed")));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/error.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
@@ -677,6 +678,81 @@ void check_stress(Comm& comm, stream_set<typename Comm::device>& streams, int ro
     }
     memory.download("stress");
     require(memory.result(cell)[0] == first, "many small collectives in a row: wrong result");
+}
+
+/// Calls that no communicator takes, each made by the last of two ranks or more: it hears what is wrong, and nothing is
+/// written; the peers wait for the right call.
+template <class Provider>
+void check_refusals(const Provider& provider)
+{
+    provider.run([&](auto& comm) {
+        stream_set<typename std::remove_reference_t<decltype(comm)>::device> streams;
+        arena<typename std::remove_reference_t<decltype(comm)>::device, float> memory(streams);
+        const auto n = static_cast<std::uint64_t>(comm.size());
+        const int own = comm.size() - 1;
+        const std::size_t sent = memory.add(9 * n, [](std::uint64_t) { return 1.0f; });
+        const std::size_t received = memory.add(9 * n);
+        memory.upload();
+        const auto on = streams.main();
+        const auto in = [&](std::uint64_t count) { return memory.in(sent).part(0, count); };
+        const auto out = [&](std::uint64_t count) { return memory.at(received).part(0, count); };
+        const auto own_in = [&](std::uint64_t count) { return view<const float>(out(count)); }; // what is received, too
+        const auto odd = [&](std::size_t region) {
+            return reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(memory.at(region).data()) + 1);
+        };
+        const auto refused = [&](const char* call, const char* message, auto make) {
+            if (comm.rank() != own) return;
+            const std::string what = std::string(call) + ": \"" + message + "\": ";
+            try {
+                make();
+            } catch (const error& failure) {
+                const std::string said = failure.what();
+                require(failure.code() == status::invalid_argument && said.find(message) != said.npos, what + said);
+                require(failure.call() == std::string(call) && failure.culprits() == std::vector<int>{own}, what + said);
+                require(std::string(failure.where().file) == __FILE__ && failure.where().line > 0, what + "its place");
+                return;
+            }
+            require(false, what + "it was taken");
+        };
+        const auto sum = [&](view<const float> from, view<float> to, reduction operation = reduction::sum) {
+            comm.all_reduce(from, to, operation, on);
+        };
+        constexpr std::uint64_t endless = ~std::uint64_t{0} / 4;
+        refused("all_reduce", "send is null with count 4", [&] { sum({nullptr, 4}, out(4)); });
+        refused("all_reduce", "receive is null with count 4", [&] { sum(in(4), {nullptr, 4}); });
+        refused("all_reduce", "send is not aligned to 4 bytes", [&] { sum({odd(sent), 4}, out(4)); });
+        refused("all_reduce", "receive is not aligned to 4 bytes", [&] { sum(in(4), {odd(received), 4}); });
+        refused("all_reduce", "send is not aligned to 8 bytes", [&] {
+            const auto wide = [&](std::size_t region) { // at an odd multiple of 4 bytes
+                float* const first = memory.at(region).data();
+                return reinterpret_cast<double*>(first + (reinterpret_cast<std::uintptr_t>(first) % 8 == 0 ? 1 : 0));
+            };
+            comm.all_reduce(view<const double>(wide(sent), 4), view<double>(wide(received), 4), reduction::sum, on);
+        });
+        refused("broadcast", "receive is not aligned to 4 bytes",
+            [&] { comm.broadcast(in(4), view<float>(odd(received), 4), 0, on); });
+        refused("all_reduce", "send.count() is 4, receive.count() is 5", [&] { sum(in(4), out(5)); });
+        refused("all_reduce", "overlap", [&] { sum(own_in(9).part(1, 8), out(8)); });
+        refused("all_reduce", "operation 9 is no reduction", [&] { sum(in(4), out(4), static_cast<reduction>(9)); });
+        refused("all_reduce", "impossible count", [&] { sum({in(1).data(), endless}, {out(1).data(), endless}); });
+        refused("reduce_scatter", "size() times as many to send",
+            [&] { comm.reduce_scatter(in(2 * n + 1), out(2), reduction::sum, on); });
+        // The first rank's part, which is not the last one's.
+        refused("reduce_scatter", "overlap: in place receive is send + ",
+            [&] { comm.reduce_scatter(own_in(4 * n), out(4), reduction::sum, on); });
+        refused("all_gather", "size() times as many to receive", [&] { comm.all_gather(in(4), out(4), on); });
+        refused("all_gather", "overlap: in place send is receive + ",
+            [&] { comm.all_gather(own_in(4), out(4 * n), on); });
+        refused("all_to_all", "multiple of size()", [&] { comm.all_to_all(in(n + 1), out(n + 1), on); });
+        refused("all_to_all", "overlap", [&] { comm.all_to_all(own_in(n), out(n), on); });
+        refused("broadcast", "root -1 is not a rank", [&] { comm.broadcast(in(4), out(4), -1, on); });
+        refused("broadcast", "is not a rank", [&] { comm.broadcast(in(4), out(4), comm.size(), on); });
+        refused("broadcast", "send is null", [&] { comm.broadcast(view<const float>(nullptr, 4), out(4), own, on); });
+        memory.download("calls that are refused");
+        sum(in(9 * n), memory.out(received));
+        memory.download("the right call behind them");
+        require(memory.result(received)[9 * n - 1] == static_cast<float>(n), "the right call behind refused ones");
+    });
 }
 
 template <element T, class Provider>

@@ -4,6 +4,7 @@
 // The guarded all-gather over NCCL and on CUDA streams: what it costs, captures, groups, raw handles.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -12,8 +13,8 @@
 #include <collprobe/guard/copy_then_all_gather.hpp>
 #include <collprobe/guard/nccl/copy_then_all_gather.hpp>
 
-#include "step/nccl_steps.hpp"
 #include "support/checks.hpp"
+#include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
@@ -23,13 +24,26 @@ namespace {
 
 constexpr std::size_t slot = 300;
 
+/// Floats of the current device, which `set` copies there in the order of a stream.
+struct device_vector : cuda::buffer<float> {
+    explicit device_vector(std::size_t count) : cuda::buffer<float>(count), pinned(count) {}
+    void set(const std::vector<float>& values, cuda::stream_ref on)
+    {
+        std::copy(values.begin(), values.end(), pinned.begin());
+        cuda::device::copy(on, view<const float>(pinned), view<float>(*this));
+    }
+    cuda::pinned_buffer<float> pinned;
+};
+
 std::vector<float> shard_of(int rank, int generation)
 {
     std::vector<float> values(slot);
-    for (std::size_t i = 0; i < slot; ++i) values[i] = static_cast<float>(1000 * rank + static_cast<int>(i)) + 0.25f * static_cast<float>(generation);
+    for (std::size_t i = 0; i < slot; ++i) {
+        values[i] = static_cast<float>(1000 * rank + static_cast<int>(i)) + 0.25f * static_cast<float>(generation);
+    }
     return values;
 }
-bool gathered(const device_vector<float>& full, int ranks, int generation)
+bool gathered(const device_vector& full, int ranks, int generation)
 {
     for (int rank = 0; rank < ranks; ++rank) {
         const std::vector<float> expected = shard_of(rank, generation);
@@ -61,9 +75,8 @@ struct counted {
 TEST_CASE("one producer and one consumer cost two events, streams that coincide none, and the host never waits")
 {
     // One rank, so that what NCCL's stand-in does by itself is not counted.
-    CHECK_NOTHROW(run_nccl(1, [](testing::nccl_owner& world) {
-        const cuda::device_guard here(world.device_ordinal());
-        device_vector<float> shard(slot), full(slot);
+    CHECK_NOTHROW(nccl_provider{1}.run([](nccl_owner& world) {
+        device_vector shard(slot), full(slot);
         const cuda::stream compute, on, other;
         shard.set(shard_of(0, 1), compute);
         const auto cost = [&](auto call) {
@@ -101,39 +114,10 @@ TEST_CASE("one producer and one consumer cost two events, streams that coincide 
     }));
 }
 
-TEST_CASE("the gather waits for a gated producer over NCCL, and reads poison without the guard")
-{
-    CHECK_NOTHROW(run_nccl(2, [](testing::nccl_owner& world) {
-        const cuda::device_guard here(world.device_ordinal());
-        device_vector<float> shard(slot), full(2 * slot), warm(2 * slot);
-        const cuda::stream compute, on, consumer;
-        shard.set(shard_of(world.rank(), 1), compute);
-        compute.synchronize(soon_ms);
-        for (const bool guarded_call : {false, true}) {
-            gate closed(compute);
-            shard.set(shard_of(world.rank(), guarded_call ? 3 : 2), compute);
-            if (guarded_call) {
-                copy_then_all_gather(shard, full, world, on, {compute}, {consumer});
-                require(!consumer.query(), "it did not wait");
-                closed.open();
-                consumer.synchronize(soon_ms);
-                require(gathered(full, 2, 3), "wrong data");
-            } else {
-                world.all_gather(view<const float>(shard), view<float>(full), on);
-                on.synchronize(soon_ms);
-                require(gathered(full, 2, 1), "the control did not read the old shard");
-                closed.open();
-            }
-            compute.synchronize(soon_ms);
-        }
-    }));
-}
-
 TEST_CASE("a destination that is longer than its allocation is refused before the copy")
 {
-    CHECK_NOTHROW(run_nccl(1, [](testing::nccl_owner& world) {
-        const cuda::device_guard here(world.device_ordinal());
-        device_vector<float> shard(slot), full(slot);
+    CHECK_NOTHROW(nccl_provider{1}.run([](nccl_owner& world) {
+        device_vector shard(slot), full(slot);
         const cuda::stream on;
         shard.set(shard_of(0, 1), on);
         full.set(shard_of(0, 2), on);
@@ -149,36 +133,10 @@ TEST_CASE("a destination that is longer than its allocation is refused before th
     }));
 }
 
-TEST_CASE("a batch is one group, and a call inside somebody's group is refused")
-{
-    CHECK_NOTHROW(run_nccl(2, [](testing::nccl_owner& world) {
-        const cuda::device_guard here(world.device_ordinal());
-        device_vector<float> a(slot), b(slot), full_a(2 * slot), full_b(2 * slot);
-        guarded<cuda::device, float> kept(slot);
-        const cuda::stream compute, on;
-        a.set(shard_of(world.rank(), 1), compute);
-        b.set(shard_of(world.rank(), 2), compute);
-        const gather_item<cuda::device, float> items[]
-            = {{a, view<float>(full_a), {.shard = &kept}}, {b, view<float>(full_b)}};
-        copy_then_all_gather(items, world, on, {compute}, {compute});
-        compute.synchronize(soon_ms);
-        require(gathered(full_a, 2, 1) && gathered(full_b, 2, 2), "wrong data");
-        {
-            nccl::group open;
-            const auto refused = error_of([&] { copy_then_all_gather(a, full_a, world, on, {compute}, {compute}); });
-            CHECK((refused && refused->code() == status::unsupported));
-        }
-        // The control: after the group it is taken.
-        copy_then_all_gather(a, full_b, world, on, {compute}, {compute}).synchronize(soon_ms);
-        require(gathered(full_b, 2, 1), "wrong data after the group");
-    }));
-}
-
 TEST_CASE("a captured gather is right at each replay, with fresh data, on buffers used before and after")
 {
-    CHECK_NOTHROW(run_nccl(2, [](testing::nccl_owner& world) {
-        const cuda::device_guard here(world.device_ordinal());
-        device_vector<float> master(slot), full(2 * slot);
+    CHECK_NOTHROW(nccl_provider{2}.run([](nccl_owner& world) {
+        device_vector master(slot), full(2 * slot);
         guarded<cuda::device, float> kept(slot), result{view<float>(full)};
         const cuda::stream compute, on;
         const auto gather = [&] {
@@ -235,22 +193,14 @@ TEST_CASE("an access outside an open capture does not make the capture forget it
     outside.synchronize(soon_ms);
 }
 
-TEST_CASE("half of a copy and gather is not captured: it is refused, and the capture stays valid")
+TEST_CASE("a captured gather does not wait for work outside: it is refused, and the capture stays valid")
 {
-    CHECK_NOTHROW(run_nccl(1, [](testing::nccl_owner& world) {
-        const cuda::device_guard here(world.device_ordinal());
-        device_vector<float> shard(slot), full(slot);
+    CHECK_NOTHROW(nccl_provider{1}.run([](nccl_owner& world) {
+        device_vector shard(slot), full(slot);
         const cuda::stream compute, on, outside;
         shard.set(shard_of(0, 1), compute);
         compute.synchronize(soon_ms);
         captured_graph graph(compute, cudaStreamCaptureModeThreadLocal);
-        for (const auto& producers :
-            {std::vector<cuda::stream_ref>{compute, outside}, std::vector<cuda::stream_ref>{outside, compute}}) {
-            CHECK(contains(refusal([&] { copy_then_all_gather(shard, full, world, on, producers, {compute}); }),
-                "half of it would be captured"));
-        }
-        CHECK(contains(refusal([&] { copy_then_all_gather(shard, full, world, compute, {outside}, {compute}); }),
-            "half of it would be captured"));
         // Work outside that still uses a guarded buffer cannot be waited for.
         guarded<cuda::device, float> busy(slot);
         {
@@ -271,9 +221,8 @@ TEST_CASE("half of a copy and gather is not captured: it is refused, and the cap
 
 TEST_CASE("a trainer's own handles are enough")
 {
-    CHECK_NOTHROW(run_nccl(2, [](testing::nccl_owner& world) {
-        const cuda::device_guard here(world.device_ordinal());
-        device_vector<float> shard(slot), full(2 * slot);
+    CHECK_NOTHROW(nccl_provider{2}.run([](nccl_owner& world) {
+        device_vector shard(slot), full(2 * slot);
         const cuda::stream compute, on;
         shard.set(shard_of(world.rank(), 4), compute);
         ncclComm_t comm = world.native_handle();

@@ -13,6 +13,7 @@
 
 #include <collprobe/comm/agreed.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
+#include <collprobe/reduce/reproducible.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "mpi/mpi_checks.hpp"
@@ -156,6 +157,7 @@ int main(int argc, char** argv)
         if (brief) conformance::check_type<std::uint32_t>(provider<mpi::communicator_ref>{world}, 331);
         else conformance::check_all_types(provider<mpi::communicator_ref>{world}, 1031);
         conformance::check_calls(provider<mpi::communicator_ref>{world}, brief ? 5 : 50);
+        if (world.size() > 1) conformance::check_refusals(provider<mpi::communicator_ref>{world});
         check_barrier(world);
         check_arithmetic(world);
         check_pieces();
@@ -168,6 +170,13 @@ int main(int argc, char** argv)
         agreed compared(whole);
         conformance::check_type<float16>(provider<agreed<mpi::communicator_ref>>{compared}, 331);
         conformance::check_calls(provider<agreed<mpi::communicator_ref>>{compared}, 10);
+
+        // Sums that are made of several calls, and by so little memory that large buffers go in pieces.
+        using sums = reproducible<mpi::communicator_ref, contract<reproducibility::correctly_rounded>>;
+        for (const reduction_algorithm algorithm : {reduction_algorithm::exchange, reduction_algorithm::one_shot}) {
+            sums exact(whole, {}, {.scratch_bytes = 1 << 12, .algorithm = algorithm});
+            conformance::check_type<float>(provider<sums>{exact}, 5003);
+        }
     } catch (const std::exception& failure) {
         std::fprintf(stderr, "%s\n", failure.what());
         MPI_Abort(MPI_COMM_WORLD, 1);

@@ -111,7 +111,6 @@ int main(int argc, char** argv)
     check_repair();
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         check_lengths<float>(mode);
-        check_lengths<double>(mode);
         check_lengths<bfloat16>(mode);
     }
 }

@@ -137,60 +137,6 @@ TEST_CASE("a host access, both sides of a collective and the members of a group 
     }
 }
 
-TEST_CASE("an access across two adjacent allocations is beyond the first")
-{
-    const memory m{};
-    stream_order checker;
-    checker.allocate(m.part(0, 16));
-    checker.allocate(m.part(16, 16));
-    CHECK(said_of(checker, m.part(0, 16)).empty());
-    CHECK(said_of(checker, m.part(16, 16)).empty());
-    CHECK(said_of(checker, m.part(15, 2)) == beyond);
-    CHECK(checker.hazards()[0].earlier.bytes.first == m.part(0, 1).first);
-    CHECK(said_of(checker, m.part(16, 17)) == beyond);
-    CHECK(checker.hazards()[0].earlier.bytes.first == m.part(16, 1).first);
-}
-
-TEST_CASE("an address that is used again has the bounds of its new allocation")
-{
-    const memory m{};
-    stream_order checker;
-    for (const bool watch : {true, false}) {
-        CAPTURE(watch);
-        checker.allocate(m.part(0, 32));
-        checker.release(m.part(0, 32), watch);
-        if (!watch) CHECK(said_of(checker, m.part(0, 64)).empty()); // of nobody
-        checker.allocate(m.part(0, 16));
-        REQUIRE_FALSE(said_of(checker, m.part(0, 17)).empty());
-        CHECK(kinds(checker)[0] == hazard_kind::beyond_allocation);
-        CHECK(said_of(checker, m.part(0, 16)).empty());
-        checker.release(m.part(0, 16), watch);
-        checker.allocate(m.part(0, 32));
-        CHECK(said_of(checker, m.part(0, 32)).empty());
-        CHECK(checker.allocated_bytes(m.at(0)) == 128);
-        checker.release(m.part(0, 32), watch);
-        CHECK(checker.allocated_bytes(m.at(0)) == 0);
-    }
-    // The release of the old one was not told.
-    checker.allocate(m.part(0, 8));
-    checker.allocate(m.part(4, 28));
-    CHECK(said_of(checker, m.part(4, 28)).empty());
-    CHECK(said_of(checker, m.part(0, 8)).empty());
-}
-
-TEST_CASE("a stream's allocation has its bounds from then on, and a stream's release ends them")
-{
-    const memory m{};
-    stream_order checker;
-    checker.allocate(m.part(0, 8), compute);
-    checker.launch(compute, {}, {m.part(0, 9)}, "fill");
-    CHECK(kinds(checker) == beyond);
-    checker.clear_reports();
-    checker.release(m.part(0, 8), compute);
-    checker.launch(compute, {}, {m.part(0, 9)}, "fill");
-    CHECK(kinds(checker) == list{hazard_kind::use_after_release});
-}
-
 TEST_CASE("parts that another allocator hands on have the bounds of what they are parts of")
 {
     const memory m{};
@@ -210,24 +156,6 @@ TEST_CASE("parts that another allocator hands on have the bounds of what they ar
         checker.allocate(m.part(0, 32));
         CHECK(said_of(checker, m.part(0, 32)).empty());
     }
-}
-
-TEST_CASE("the release of a part leaves the rest an allocation, unless others may use the part")
-{
-    const memory m{};
-    stream_order checker;
-    checker.allocate(m.part(0, 48));
-    checker.release(m.part(16, 16), true);
-    CHECK(said_of(checker, m.part(0, 16)).empty());
-    CHECK(said_of(checker, m.part(32, 16)).empty());
-    CHECK(said_of(checker, m.part(32, 17)) == beyond);
-    CHECK(checker.hazards()[0].earlier.bytes.first == m.part(32, 1).first);
-    CHECK(said_of(checker, m.part(0, 17)) == list{hazard_kind::beyond_allocation, hazard_kind::use_after_release});
-    CHECK(checker.allocated_bytes(m.at(0)) == 64);
-    checker.release(m.part(32, 16), false);
-    checker.release(m.part(8, 8), false);
-    CHECK(said_of(checker, m.part(0, 16)).empty());
-    CHECK(said_of(checker, m.part(33, 31)).empty());
 }
 
 TEST_CASE("in a capture an access is checked when it is captured, and not again as a part of the graph")

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,7 +11,6 @@
 #include <doctest/doctest.h>
 
 #include <collprobe/collprobe.hpp>
-#include <collprobe/guard.hpp>
 #include <collprobe/order/ordered.hpp>
 #include <collprobe/order/stream_order.hpp>
 #include <collprobe/reduce.hpp>
@@ -53,71 +51,6 @@ std::string messages(const stream_order& checker)
 }
 
 } // namespace
-
-TEST_CASE("a gather without an edge to its copy is reported on every rank, with both lines of this file")
-{
-    stream_order checker;
-    checker.install();
-    const bool ordered = [] {
-        bool value = false;
-        SUBCASE("no edge") { value = false; }
-        SUBCASE("an event") { value = true; }
-        return value;
-    }();
-    unsigned copy_line = 0;
-    unsigned gather_line = 0;
-    local::run(2, [&](local::communicator& comm) {
-        const host::buffer<float> master(count), shard(count), full(2 * count);
-        hidden_order hidden;
-        const host::stream copies, gathers;
-        host::event copied;
-        std::fill(master.begin(), master.end(), 1.0f);
-        if (comm.rank() == 0) copy_line = __LINE__ + 1;
-        host::device::copy<float>(copies, view<const float>(master), view<float>(shard));
-        hidden.behind(copies);
-        if (ordered) {
-            copied.record(copies);
-            gathers.wait(copied);
-        }
-        hidden.before(gathers);
-        if (comm.rank() == 0) gather_line = __LINE__ + 1;
-        comm.all_gather(view<const float>(shard), view<float>(full), gathers);
-        gathers.synchronize();
-        copies.synchronize();
-    });
-    CAPTURE(messages(checker));
-    if (ordered) {
-        CHECK(checker.hazard_count() == 0);
-        return;
-    }
-    REQUIRE(checker.hazards().size() == 1);
-    const stream_hazard found = checker.hazards()[0];
-    CHECK(found.count == 2);
-    CHECK(found.kind == hazard_kind::read_after_write);
-    CHECK(std::string(found.earlier.operation) == "copy");
-    CHECK(found.earlier.where.line == copy_line);
-    CHECK(std::string(found.earlier.where.file) == __FILE__);
-    CHECK(std::string(found.later.operation) == "all_gather");
-    CHECK(found.later.where.line == gather_line);
-    CHECK(found.later.bytes.bytes == count * sizeof(float));
-}
-
-TEST_CASE("the order within a communicator does not hide a missing edge")
-{
-    stream_order checker;
-    checker.install();
-    local::run(2, [&](local::communicator& comm) {
-        const host::buffer<float> master(count), shard(count), full(2 * count);
-        const host::stream copies, gathers;
-        host::device::copy<float>(copies, view<const float>(master), view<float>(shard));
-        comm.barrier(copies);
-        comm.all_gather(view<const float>(shard), view<float>(full), gathers);
-        gathers.synchronize();
-        copies.synchronize();
-    });
-    REQUIRE(checker.hazards().size() == 1);
-    CHECK(checker.hazards()[0].kind == hazard_kind::read_after_write);
-}
 
 TEST_CASE("a clean step is silent: probed, reproducible, guarded, over two devices of the host")
 {
@@ -168,25 +101,6 @@ TEST_CASE("a call that the library makes of several is told as one")
     REQUIRE(checker.hazards().size() == 1);
     CHECK(std::string(checker.hazards()[0].earlier.operation) == "fill");
     CHECK(std::string(checker.hazards()[0].later.operation) == "all_reduce");
-}
-
-TEST_CASE("a guarded gather needs no edge of the caller's, and checks itself")
-{
-    stream_order checker;
-    checker.install();
-    local::run(2, [&](local::communicator& comm) {
-        const host::buffer<float> master(count), full(2 * count), used(2 * count);
-        const host::stream compute, communication;
-        for (int repeat = 0; repeat < 3; ++repeat) {
-            host::device::fill(compute, view<float>(master), 1.0f);
-            copy_then_all_gather(view<const float>(master), view<float>(full), comm, communication, {compute}, {compute});
-            host::device::copy<float>(compute, view<const float>(full), view<float>(used));
-        }
-        compute.synchronize();
-        communication.synchronize();
-    });
-    CAPTURE(messages(checker));
-    CHECK(checker.hazard_count() == 0);
 }
 
 TEST_CASE("threads of ranks begin behind who runs them, and are over when that returns")

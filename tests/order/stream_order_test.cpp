@@ -38,20 +38,6 @@ std::vector<hazard_kind> kinds(const stream_order& checker)
 }
 using list = std::vector<hazard_kind>;
 
-void edge(stream_order& checker, const order_stream& from, const order_stream& to)
-{
-    order_point event;
-    checker.record(event, from);
-    checker.wait(to, event);
-}
-/// The calling thread waits for all streams of a space.
-void synchronize_space(stream_order& checker, stream_space space)
-{
-    order_point now;
-    checker.record_space(now, space);
-    checker.reached(now);
-}
-
 } // namespace
 
 TEST_CASE("a read on another stream without an edge is reported with both sides, the edge and the cure")
@@ -85,127 +71,72 @@ TEST_CASE("a read on another stream without an edge is reported with both sides,
     }
 }
 
-TEST_CASE("an event between the two, or a byte apart, is silent")
+TEST_CASE("the message of each other kind says what was done, and what is missing")
 {
     const memory m{};
     stream_order checker;
-    checker.launch(compute, {}, {m.part(0, 32)}, "copy");
-    checker.launch(gather, {m.part(32, 32)}, {}, "all_gather");
-    edge(checker, compute, gather);
-    checker.launch(gather, {m.part(0, 32)}, {m.full_bytes()}, "all_gather");
-    edge(checker, gather, compute);
-    checker.launch(compute, {m.full_bytes()}, {m.shard_bytes()}, "next");
-    CHECK(checker.hazard_count() == 0);
-}
-
-TEST_CASE("write after read and write after write are told apart")
-{
-    const memory m{};
-    stream_order checker;
-    checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-    checker.launch(compute, {}, {m.shard_bytes()}, "next copy");
-    CHECK(kinds(checker) == list{hazard_kind::write_after_read});
-    checker.launch(other, {}, {m.shard_bytes()}, "third");
-    CHECK(kinds(checker) == list{hazard_kind::write_after_read, hazard_kind::write_after_write});
-}
-
-TEST_CASE("two reads need no order, but a write needs it to both")
-{
-    const memory m{};
-    stream_order checker;
-    checker.launch(compute, {m.shard_bytes()}, {}, "first read");
-    checker.launch(gather, {m.shard_bytes()}, {}, "second read");
-    CHECK(checker.hazard_count() == 0);
-    edge(checker, compute, other);
-    checker.launch(other, {}, {m.shard_bytes()}, "write");
-    REQUIRE(kinds(checker) == list{hazard_kind::write_after_read});
-    CHECK(std::string(checker.hazards()[0].earlier.operation) == "second read");
-}
-
-TEST_CASE("an event stands for the work before its record, also a copy, and a new record leaves waits alone")
-{
-    const memory m{};
-    stream_order checker;
-    order_point event;
-    SUBCASE("a record before the copy is no edge for it")
+    const auto only = [&](hazard_kind kind, const std::string& part) {
+        REQUIRE(kinds(checker) == list{kind});
+        const stream_hazard found = checker.hazards()[0];
+        CAPTURE(found.message());
+        CHECK(found.message().find(part) != std::string::npos);
+        return found;
+    };
+    checker.launch(compute, {m.full_bytes()}, {m.shard_bytes()}, "copy");
+    SUBCASE("an event that was never recorded, by value")
     {
-        checker.record(event, compute);
-        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
-        checker.wait(gather, event);
-        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+        checker.wait(gather, order_point{}, {"a.cpp", "", 7});
+        CHECK(only(hazard_kind::unrecorded_event, "before wait [a.cpp:7]").later.number == gather.number);
     }
-    SUBCASE("work after the record is not waited for")
+    SUBCASE("and by handle")
     {
-        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
-        checker.record(event, compute);
-        checker.launch(compute, {}, {m.full_bytes()}, "unrelated");
-        checker.wait(gather, event);
-        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-        CHECK(checker.hazard_count() == 0);
-        checker.launch(gather, {m.full_bytes()}, {}, "too early");
-        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
-    }
-    SUBCASE("recorded anew elsewhere before the wait, the first point is lost")
-    {
-        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
-        checker.record(event, compute);
-        checker.record(event, other);
-        checker.wait(gather, event);
-        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
-    }
-    SUBCASE("recorded anew after the wait, the edge stays")
-    {
-        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
-        checker.record(event, compute);
-        checker.wait(gather, event);
-        checker.record(event, other);
-        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-        CHECK(checker.hazard_count() == 0);
-    }
-    SUBCASE("a copy keeps its point")
-    {
-        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
-        checker.record(event, compute);
-        const order_point kept = event;
-        checker.record(event, other);
-        checker.wait(gather, kept);
-        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-        CHECK(checker.hazard_count() == 0);
-    }
-}
-
-TEST_CASE("a wait for an event that was never recorded is reported, and is no edge")
-{
-    const memory m{};
-    stream_order checker;
-    int handle = 0;
-    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
-    SUBCASE("by value") { checker.wait(gather, order_point{}, {"a.cpp", "", 7}); }
-    SUBCASE("by handle")
-    {
+        int handle = 0;
         checker.event_created(&handle);
         checker.wait(gather, &handle, {"a.cpp", "", 7});
+        CHECK(only(hazard_kind::unrecorded_event, "before wait [a.cpp:7]").later.where.line == 7);
     }
-    REQUIRE(kinds(checker) == list{hazard_kind::unrecorded_event});
-    CHECK(checker.hazards()[0].later.where.line == 7);
-    CHECK(checker.hazards()[0].later.number == gather.number);
-    CHECK(checker.hazards()[0].message().find("before wait [a.cpp:7]") != std::string::npos);
-    checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-    CHECK(kinds(checker) == list{hazard_kind::unrecorded_event, hazard_kind::read_after_write});
-}
-
-TEST_CASE("a handle that becomes another event's forgets the record")
-{
-    stream_order checker;
-    int handle = 0;
-    checker.record(&handle, compute);
-    checker.wait(gather, &handle);
-    CHECK(checker.hazard_count() == 0);
-    checker.event_created(&handle);
-    checker.wait(gather, &handle);
-    CHECK(kinds(checker) == list{hazard_kind::unrecorded_event});
+    SUBCASE("the host")
+    {
+        checker.touch_host(m.shard_bytes(), memory_access::read);
+        CHECK(only(hazard_kind::read_after_write, "synchronise").later.on_host);
+    }
+    SUBCASE("a free, which may wait for the device")
+    {
+        checker.allocate(m.shard_bytes());
+        checker.launch(compute, {m.shard_bytes()}, {}, "read");
+        checker.free(m.shard, compute.space, "cudaFree");
+        only(hazard_kind::released_in_use, "free_synchronizes");
+    }
+    SUBCASE("a use behind the release")
+    {
+        checker.synchronize(compute);
+        checker.release(m.shard_bytes());
+        checker.launch(compute, {m.part(3, 1)}, {}, "late");
+        CHECK(std::string(only(hazard_kind::use_after_release, "late").later.operation) == "late");
+    }
+    SUBCASE("a write within a group")
+    {
+        checker.group_begin();
+        checker.collective(compute, {m.shard_bytes()}, {}, "gather 1");
+        checker.launch(compute, {}, {m.shard_bytes()}, "copy 2");
+        checker.group_end();
+        const stream_hazard found = only(hazard_kind::overwritten_in_group, "gather 1");
+        CHECK(std::string(found.earlier.operation) == "gather 1");
+        CHECK(std::string(found.later.operation) == "copy 2");
+    }
+    SUBCASE("half of a pair in a capture, and a graph")
+    {
+        order_stream captured = compute;
+        captured.capture = 4;
+        checker.capture_begin(4);
+        checker.launch(captured, {}, {m.full_bytes()}, "captured");
+        checker.launch(gather, {m.full_bytes()}, {}, "all_gather");
+        checker.capture_end(4);
+        checker.launch_graph(4, compute);
+        const stream_hazard found = only(hazard_kind::half_captured, "while the graph was captured");
+        CHECK(std::string(found.earlier.operation) == "all_gather");
+        CHECK(std::string(found.later.operation) == "graph launch");
+    }
 }
 
 TEST_CASE("of an event of which nothing was told, a wait is neither a hazard nor an order")
@@ -232,22 +163,6 @@ TEST_CASE("a host that waits for an event waits for what the event held at the c
     checker.reached(now);
     checker.touch_host(m.shard_bytes(), memory_access::read);
     CHECK(kinds(checker) == list{hazard_kind::read_after_write});
-}
-
-TEST_CASE("a stream is behind what its creator knows, if its beginning is told")
-{
-    const memory m{};
-    const bool told = [] {
-        bool value = false;
-        SUBCASE("told") { value = true; }
-        SUBCASE("not told") { value = false; }
-        return value;
-    }();
-    stream_order checker;
-    testing::calling_thread(checker, 1)->touch_host(m.shard_bytes(), memory_access::write);
-    if (told) testing::calling_thread(checker, 1)->stream_began(compute);
-    testing::calling_thread(checker, 2)->launch(compute, {m.shard_bytes()}, {}, "step");
-    CHECK(checker.hazard_count() == (told ? 0 : 1));
 }
 
 TEST_CASE("each pair of call sites is told once, as it is at the end of the call, also if the list is full")
@@ -316,25 +231,6 @@ TEST_CASE("a graph's handle stands for the last capture it was made of, and the 
     }
 }
 
-TEST_CASE("a free waits for the device only if that is an option")
-{
-    const memory m{};
-    const order_stream first{.number = 100, .space = {2}};
-    const order_stream second{.number = 101, .space = {3}};
-    bool waits = false;
-    SUBCASE("it does not") { waits = false; }
-    SUBCASE("it does") { waits = true; }
-    stream_order checker({.free_synchronizes = waits});
-    checker.allocate(m.shard_bytes());
-    checker.launch(first, {}, {m.shard_bytes()}, "copy");
-    checker.launch(second, {}, {m.full_bytes()}, "another device");
-    checker.free(m.shard, {2}, "cudaFree");
-    CHECK(checker.hazard_count() == (waits ? 0 : 1));
-    if (!waits) CHECK(checker.hazards()[0].message().find("free_synchronizes") != std::string::npos);
-    checker.touch_host(m.full_bytes(), memory_access::read);
-    CHECK(checker.hazard_count() == (waits ? 1 : 2));
-}
-
 TEST_CASE("ranges at the end of the addresses do not wrap around")
 {
     const memory m{};
@@ -348,228 +244,6 @@ TEST_CASE("ranges at the end of the addresses do not wrap around")
     CHECK(checker.hazards().size() == 2);
     checker.launch(gather, strided_range{last, 0, 16, 50'000'000'000}, {}, "nothing");
     CHECK(checker.hazards().size() == 2);
-}
-
-TEST_CASE("a host thread knows what it has synchronised with, and so does what it enqueues")
-{
-    const memory m{};
-    stream_order checker;
-    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
-    SUBCASE("without a synchronisation")
-    {
-        checker.touch_host(m.shard_bytes(), memory_access::read);
-        REQUIRE(kinds(checker) == list{hazard_kind::read_after_write});
-        CHECK(checker.hazards()[0].later.on_host);
-        CHECK(checker.hazards()[0].cure.find("synchronise") != std::string::npos);
-    }
-    SUBCASE("with the stream")
-    {
-        checker.synchronize(compute);
-        checker.touch_host(m.shard_bytes(), memory_access::write);
-        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-        CHECK(checker.hazard_count() == 0);
-    }
-    SUBCASE("with an event")
-    {
-        order_point event;
-        checker.record(event, compute);
-        checker.reached(event);
-        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-        CHECK(checker.hazard_count() == 0);
-    }
-    SUBCASE("with the device")
-    {
-        synchronize_space(checker, compute.space);
-        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-        CHECK(checker.hazard_count() == 0);
-    }
-    SUBCASE("with another device")
-    {
-        synchronize_space(checker, {compute.space.number + 1});
-        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
-    }
-    SUBCASE("another thread does not, unless it is told")
-    {
-        const auto second = [&] { return testing::calling_thread(checker, 1'000'000); };
-        checker.synchronize(compute);
-        SUBCASE("not told")
-        {
-            second()->launch(gather, {m.shard_bytes()}, {}, "all_gather");
-            CHECK(kinds(checker) == list{hazard_kind::read_after_write});
-        }
-        SUBCASE("a mutex that is told of")
-        {
-            int tag = 0;
-            checker.handoff_release(&tag);
-            second()->handoff_acquire(&tag);
-            second()->launch(gather, {m.shard_bytes()}, {}, "all_gather");
-            CHECK(checker.hazard_count() == 0);
-        }
-        SUBCASE("a thread that began later")
-        {
-            order_point begin;
-            checker.record_thread(begin);
-            second()->thread_began(begin);
-            second()->launch(gather, {m.shard_bytes()}, {}, "all_gather");
-            CHECK(checker.hazard_count() == 0);
-        }
-    }
-}
-
-TEST_CASE("collectives on several streams are not in order: only an event makes them so")
-{
-    const memory m{};
-    float dummy[4]{};
-    const memory_range some{dummy, sizeof dummy};
-    stream_order checker;
-    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
-    checker.collective(compute, {some}, {some}, "dummy");
-    SUBCASE("no event")
-    {
-        checker.collective(gather, {m.shard_bytes()}, {m.full_bytes()}, "all_gather");
-        REQUIRE(kinds(checker) == list{hazard_kind::read_after_write});
-        CHECK(std::string(checker.hazards()[0].earlier.operation) == "copy");
-    }
-    SUBCASE("an event")
-    {
-        edge(checker, compute, gather);
-        checker.collective(gather, {m.shard_bytes()}, {m.full_bytes()}, "all_gather");
-        CHECK(checker.hazard_count() == 0);
-    }
-}
-
-TEST_CASE("a group's collectives read when it ends: what has changed by then is reported")
-{
-    const memory m{};
-    float staging[8]{};
-    const memory_range stage{staging, sizeof staging};
-    const memory_range first{m.full, 32 * sizeof(float)};
-    const memory_range second{m.full + 32, 32 * sizeof(float)};
-    stream_order checker;
-    checker.group_begin();
-    checker.launch(gather, {}, {stage}, "copy 1");
-    checker.collective(gather, {stage}, {first}, "gather 1");
-    SUBCASE("one staging buffer for two")
-    {
-        checker.launch(gather, {}, {stage}, "copy 2");
-        checker.collective(gather, {stage}, {second}, "gather 2");
-        checker.group_end();
-        REQUIRE(kinds(checker) == list{hazard_kind::overwritten_in_group});
-        CHECK(std::string(checker.hazards()[0].earlier.operation) == "gather 1");
-        CHECK(std::string(checker.hazards()[0].later.operation) == "copy 2");
-    }
-    SUBCASE("a buffer each")
-    {
-        checker.launch(gather, {}, {m.shard_bytes()}, "copy 2");
-        checker.collective(gather, {m.shard_bytes()}, {second}, "gather 2");
-        checker.group_end();
-        CHECK(checker.hazard_count() == 0);
-    }
-    SUBCASE("a group each")
-    {
-        checker.group_end();
-        checker.group_begin();
-        checker.launch(gather, {}, {stage}, "copy 2");
-        checker.collective(gather, {stage}, {second}, "gather 2");
-        checker.group_end();
-        CHECK(checker.hazard_count() == 0);
-    }
-    SUBCASE("a communicator of one rank enqueues at once")
-    {
-        checker.launch(other, {}, {m.shard_bytes()}, "copy");
-        checker.collective(other, {m.shard_bytes()}, {second}, "gather", false);
-        checker.launch(other, {}, {m.shard_bytes()}, "copy");
-        checker.group_end();
-        CHECK(checker.hazard_count() == 0);
-    }
-}
-
-TEST_CASE("a group is one operation on all its streams, and nothing orders its members")
-{
-    const memory m{};
-    float result[2][8]{};
-    const memory_range results[2]{{result[0], sizeof result[0]}, {result[1], sizeof result[1]}};
-    stream_order checker;
-    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
-    checker.group_begin();
-    checker.collective(gather, {m.shard_bytes()}, {results[0]}, "first");
-    SUBCASE("all wait for the work on each stream, and all work behind for all")
-    {
-        checker.collective(compute, {m.shard_bytes()}, {results[1]}, "second");
-        checker.group_end();
-        checker.launch(compute, {results[0], results[1]}, {}, "use");
-        checker.launch(gather, {results[0], results[1]}, {}, "use");
-        CHECK(checker.hazard_count() == 0);
-    }
-    SUBCASE("the result of one is not ready for another")
-    {
-        checker.collective(compute, {results[0]}, {results[1]}, "second");
-        checker.group_end();
-        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
-    }
-    SUBCASE("an event recorded within the group does not stand for it")
-    {
-        order_point done;
-        checker.collective(compute, {m.shard_bytes()}, {results[1]}, "second");
-        checker.record(done, gather);
-        checker.group_end();
-        checker.wait(other, done);
-        checker.launch(other, {results[0]}, {}, "use");
-        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
-    }
-}
-
-TEST_CASE("a release must come behind every use, and no use behind it until the bytes are allocated")
-{
-    const memory m{};
-    stream_order checker;
-    checker.launch(gather, {m.shard_bytes()}, {m.full_bytes()}, "all_gather");
-    SUBCASE("by the host too early")
-    {
-        checker.release(m.shard_bytes());
-        CHECK(kinds(checker) == list{hazard_kind::released_in_use});
-    }
-    SUBCASE("by the host in time")
-    {
-        checker.synchronize(gather);
-        checker.release(m.shard_bytes());
-        CHECK(checker.hazard_count() == 0);
-        SUBCASE("used then")
-        {
-            checker.launch(compute, {m.part(3, 1)}, {}, "late");
-            REQUIRE(kinds(checker) == list{hazard_kind::use_after_release});
-            CHECK(std::string(checker.hazards()[0].later.operation) == "late");
-        }
-        SUBCASE("allocated and used")
-        {
-            checker.allocate(m.shard_bytes());
-            checker.launch(compute, {}, {m.shard_bytes()}, "new owner");
-            CHECK(checker.hazard_count() == 0);
-        }
-    }
-    SUBCASE("memory that others share is not watched")
-    {
-        checker.synchronize(gather);
-        checker.release(m.shard_bytes(), false);
-        checker.launch(compute, {}, {m.shard_bytes()}, "new owner");
-        CHECK(checker.hazard_count() == 0);
-    }
-    SUBCASE("in the order of a stream too early")
-    {
-        checker.release(m.shard_bytes(), compute);
-        CHECK(kinds(checker) == list{hazard_kind::released_in_use});
-    }
-    SUBCASE("in the order of a stream in time, and allocated on one")
-    {
-        edge(checker, gather, compute);
-        checker.release(m.shard_bytes(), compute);
-        checker.allocate(m.shard_bytes(), compute);
-        checker.launch(compute, {}, {m.shard_bytes()}, "new owner");
-        CHECK(checker.hazard_count() == 0);
-        checker.launch(other, {}, {m.shard_bytes()}, "not behind the allocation");
-        CHECK(kinds(checker) == list{hazard_kind::write_after_write});
-    }
 }
 
 TEST_CASE("memory that is allocated and released again and again has one entry among those that are watched")
@@ -587,225 +261,6 @@ TEST_CASE("memory that is allocated and released again and again has one entry a
     checker.release(m.part(16, 4));
     checker.launch(gather, {}, {m.part(8, 1)}, "late, too");
     CHECK(kinds(checker) == list{hazard_kind::use_after_release, hazard_kind::use_after_release});
-}
-
-TEST_CASE("the legacy default stream is ordered with blocking streams both ways, not with independent ones")
-{
-    const memory m{};
-    const order_stream legacy{.number = 100, .kind = stream_kind::legacy};
-    order_stream peer{.number = 101, .kind = stream_kind::blocking};
-    const bool blocking = [&] {
-        SUBCASE("blocking") {}
-        SUBCASE("independent") { peer.kind = stream_kind::independent; }
-        SUBCASE("of another device") { peer.space = {1}; }
-        return peer.kind == stream_kind::blocking && peer.space == stream_space{};
-    }();
-    stream_order checker;
-    checker.launch(peer, {}, {m.shard_bytes()}, "copy");
-    checker.launch(legacy, {m.shard_bytes()}, {m.full_bytes()}, "all_gather");
-    checker.launch(peer, {m.full_bytes()}, {}, "use");
-    CHECK(checker.hazards().size() == (blocking ? 0 : 2));
-}
-
-TEST_CASE("a host that asks a stream, or waits for it, tells the stream nothing")
-{
-    const memory m{};
-    stream_order checker;
-    const order_stream legacy{.number = 100, .kind = stream_kind::legacy};
-    const order_stream first{.number = 101, .kind = stream_kind::blocking};
-    const order_stream second{.number = 102, .kind = stream_kind::blocking};
-    order_point seen;
-    SUBCASE("a thread that has waited for the copy polls the stream that must wait, too")
-    {
-        testing::calling_thread(checker, 1)->launch(gather, {}, {m.shard_bytes()}, "copy");
-        testing::calling_thread(checker, 2)->synchronize(gather);
-        testing::calling_thread(checker, 2)->look(seen, compute);
-        SUBCASE("not ready") {}
-        SUBCASE("ready") { testing::calling_thread(checker, 2)->reached(seen); }
-        SUBCASE("synchronised") { testing::calling_thread(checker, 2)->synchronize(compute); }
-        testing::calling_thread(checker, 1)->launch(compute, {m.shard_bytes()}, {}, "step");
-        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
-    }
-    SUBCASE("what that thread enqueues is behind the copy")
-    {
-        testing::calling_thread(checker, 1)->launch(gather, {}, {m.shard_bytes()}, "copy");
-        testing::calling_thread(checker, 2)->synchronize(gather);
-        testing::calling_thread(checker, 2)->launch(compute, {}, {}, "anything");
-        testing::calling_thread(checker, 1)->launch(compute, {m.shard_bytes()}, {}, "step");
-        CHECK(checker.hazard_count() == 0);
-    }
-    SUBCASE("a query of the legacy stream between two blocking streams")
-    {
-        checker.launch(legacy, {}, {}, "earlier");
-        checker.launch(first, {}, {m.shard_bytes()}, "copy");
-        checker.look(seen, legacy);
-        checker.launch(second, {m.shard_bytes()}, {}, "step");
-        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
-    }
-    SUBCASE("but the host that waits for the legacy stream knows of all blocking ones, and the other way round")
-    {
-        checker.launch(first, {}, {m.shard_bytes()}, "copy");
-        checker.synchronize(legacy);
-        checker.touch_host(m.shard_bytes(), memory_access::read);
-        checker.launch(legacy, {}, {m.full_bytes()}, "copy");
-        checker.synchronize(second);
-        checker.touch_host(m.full_bytes(), memory_access::read);
-        CHECK(checker.hazard_count() == 0);
-    }
-}
-
-TEST_CASE("what an ended stream was behind stays known to its device, and to the legacy stream")
-{
-    const memory m{};
-    stream_order checker;
-    const order_stream on_first{.number = 100, .space = {2}};
-    const order_stream next{.number = 102, .space = {3}, .kind = stream_kind::independent};
-    order_stream ended{.number = 101, .space = {3}, .kind = stream_kind::blocking};
-    const order_stream legacy{.number = 103, .space = {3}, .kind = stream_kind::legacy};
-    bool is_blocking = true;
-    SUBCASE("blocking") {}
-    SUBCASE("independent")
-    {
-        is_blocking = false;
-        ended.kind = stream_kind::independent;
-    }
-    checker.launch(on_first, {}, {m.shard_bytes()}, "copy");
-    edge(checker, on_first, ended);
-    checker.stream_ended(ended);
-    checker.launch(next, {}, {}, "has the line of the one that ended");
-    SUBCASE("the device")
-    {
-        synchronize_space(checker, {3});
-        checker.touch_host(m.shard_bytes(), memory_access::read);
-        CHECK(checker.hazard_count() == 0);
-    }
-    SUBCASE("the legacy stream")
-    {
-        checker.launch(legacy, {m.shard_bytes()}, {}, "use");
-        CHECK(checker.hazard_count() == (is_blocking ? 0 : 1));
-    }
-    SUBCASE("another device does not know")
-    {
-        synchronize_space(checker, {4});
-        checker.touch_host(m.shard_bytes(), memory_access::read);
-        CHECK(checker.hazard_count() == 1);
-    }
-}
-
-TEST_CASE("a stream number that comes again is another stream")
-{
-    const memory m{};
-    stream_order checker;
-    checker.launch(compute, {}, {m.shard_bytes()}, "old");
-    const bool waited = [&] {
-        bool value = false;
-        SUBCASE("the old one was waited for") { value = true; }
-        SUBCASE("it was not") { value = false; }
-        return value;
-    }();
-    if (waited) checker.synchronize(compute);
-    checker.stream_ended(compute);
-    checker.launch(compute, {m.shard_bytes()}, {}, "new");
-    CHECK(checker.hazards().size() == (waited ? 0 : 1));
-}
-
-TEST_CASE("a capture is checked inside, and is one operation when launched")
-{
-    const memory m{};
-    stream_order checker;
-    order_stream captured_compute = compute;
-    order_stream captured_gather = gather;
-    captured_compute.capture = captured_gather.capture = 4;
-    SUBCASE("a missing edge within it")
-    {
-        checker.launch(captured_compute, {}, {m.shard_bytes()}, "copy");
-        checker.launch(captured_gather, {m.shard_bytes()}, {}, "all_gather");
-        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
-    }
-    SUBCASE("ordered within, and launched")
-    {
-        // What was enqueued before the capture is no part of it.
-        checker.launch(other, {}, {m.full_bytes()}, "before");
-        checker.launch(captured_compute, {}, {m.shard_bytes()}, "copy");
-        edge(checker, captured_compute, captured_gather);
-        checker.launch(captured_gather, {m.shard_bytes()}, {m.full_bytes()}, "all_gather");
-        checker.capture_end(4);
-        CHECK(checker.hazard_count() == 0);
-        SUBCASE("on a stream behind what it needs")
-        {
-            edge(checker, other, compute);
-            checker.launch_graph(4, compute);
-            checker.launch_graph(4, compute);
-            checker.launch(compute, {m.full_bytes()}, {}, "use");
-            CHECK(checker.hazard_count() == 0);
-        }
-        SUBCASE("not behind it")
-        {
-            checker.launch_graph(4, compute);
-            CHECK(kinds(checker) == list{hazard_kind::write_after_write});
-        }
-        SUBCASE("twice on two streams")
-        {
-            edge(checker, other, compute);
-            checker.launch_graph(4, compute);
-            checker.launch_graph(4, gather);
-            CHECK(checker.hazard_count() != 0);
-        }
-        SUBCASE("as one executable on two streams, which does not overlap itself, and as two")
-        {
-            const order_object first(std::uint64_t{100}), second(std::uint64_t{101});
-            checker.set_capture_of(first, 4);
-            checker.set_capture_of(second, 4);
-            edge(checker, other, compute);
-            checker.launch_graph(first, compute);
-            checker.launch_graph(first, gather);
-            CHECK(checker.hazard_count() == 0);
-            checker.launch_graph(second, compute);
-            CHECK(checker.hazard_count() != 0);
-        }
-    }
-    SUBCASE("an access while the capture is open, with no order before the launch, is half of a pair")
-    {
-        bool later = false;
-        SUBCASE("before the captured one") { later = false; }
-        SUBCASE("behind the captured one") { later = true; }
-        checker.capture_begin(4);
-        if (later) checker.launch(captured_compute, {}, {m.shard_bytes()}, "copy");
-        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-        if (!later) checker.launch(captured_compute, {}, {m.shard_bytes()}, "copy");
-        checker.capture_end(4);
-        CHECK(checker.hazard_count() == 0);
-        bool waits = false;
-        SUBCASE("with an event before the launch") { waits = true; }
-        SUBCASE("without") { waits = false; }
-        if (waits) edge(checker, gather, compute);
-        checker.launch_graph(4, compute);
-        if (waits) {
-            CHECK(checker.hazard_count() == 0);
-            return;
-        }
-        REQUIRE(kinds(checker) == list{hazard_kind::half_captured});
-        CHECK(std::string(checker.hazards()[0].earlier.operation) == "all_gather");
-        CHECK(checker.hazards()[0].message().find("while the graph was captured") != std::string::npos);
-    }
-    SUBCASE("an input of the graph that the host writes while the capture is open is written before the launch")
-    {
-        checker.launch(captured_compute, {m.shard_bytes()}, {}, "step");
-        checker.touch_host(m.shard_bytes(), memory_access::write);
-        checker.launch_graph(4, compute);
-        CHECK(checker.hazard_count() == 0);
-    }
-    SUBCASE("before the capture begins, or after it has ended, is a race like any other")
-    {
-        checker.launch(gather, {}, {m.shard_bytes()}, "copy");
-        checker.capture_begin(4);
-        checker.launch(captured_compute, {m.shard_bytes()}, {}, "step");
-        checker.capture_end(4);
-        checker.launch(other, {}, {m.full_bytes()}, "copy");
-        CHECK(checker.hazard_count() == 0);
-        checker.launch_graph(4, compute);
-        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
-    }
 }
 
 TEST_CASE("a pair of call sites is reported once and counted, and the list is bounded")

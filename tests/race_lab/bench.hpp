@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -128,6 +129,22 @@ public:
         closed.open();
         stream.synchronize(soon_ms, where);
         require(saw(generation), "it waited, and has other data", where);
+    }
+    /// The library's call waits for the gate, which is closed on one of the producers.
+    void gathers_behind(std::initializer_list<stream_ref> producers, typename Lab::gate& closed, call_site where) const
+    {
+        copy_then_all_gather(shard(), full(), comm, on, producers, {consumer}, {}, where);
+        waits(consumer, closed, 1, where);
+    }
+    /// Work of the producer that writes the shard anew is, if `guarded`, behind the gather that the gate holds up; else
+    /// the gather sends what that work has written.
+    void next_owner_is_behind(typename Lab::gate& closed, bool guarded, int generation) const
+    {
+        if (guarded) require(!producer.query(), "the next owner did not wait for the gather");
+        else producer.synchronize(soon_ms);
+        closed.open();
+        producer.synchronize(soon_ms);
+        completes(on, guarded ? 1 : generation);
     }
     void settle() const
     {

@@ -60,7 +60,6 @@ private:
 struct gpu_streams {
     using device = cuda::device;
     using gate = gpu_gate;
-    static constexpr bool takes_unrecorded_waits = true;
 
     /// Kernels are loaded and peers connected before a gate is closed, and all ranks have their buffers: an
     /// allocation may wait for the device.
@@ -80,16 +79,6 @@ struct gpu_streams {
     /// Not counted here: that a call returns while the gate is closed says it.
     static std::uint64_t host_waits(const auto&) { return 0; }
     static cuda::stream_ref default_stream(const auto&) { return cuda::stream_ref(cudaStreamLegacy); }
-
-    static void wait_for_unrecorded(cuda::stream_ref on, call_site where)
-    {
-        cudaEvent_t never = nullptr;
-        cuda::check(cudaEventCreateWithFlags(&never, cudaEventDisableTiming), "cudaEventCreateWithFlags", -1, where);
-        tell_wait(on, never, where);
-        const cudaError_t waited = cudaStreamWaitEvent(on.get(), never, 0);
-        (void)cudaEventDestroy(never);
-        cuda::check(waited, "cudaStreamWaitEvent", -1, where); // which succeeds
-    }
 };
 
 /// Two ranks of this process, on one GPU if there are no more.

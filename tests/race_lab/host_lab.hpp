@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <type_traits>
 
 #include <collprobe/comm/local/communicator.hpp>
@@ -21,7 +20,6 @@ struct basic_host_lab {
     using device = host::device;
     using communicator = Communicator;
     static constexpr int ranks = 2;
-    static constexpr bool takes_unrecorded_waits = false;
 
     class gate {
     public:
@@ -55,18 +53,6 @@ struct basic_host_lab {
     static host::stream_ref default_stream(const Bench& at)
     {
         return at.other;
-    }
-    /// A wait for an event that was never recorded. CUDA accepts it, and does not wait; here it is refused.
-    static void wait_for_unrecorded(host::stream_ref on, call_site where)
-    {
-        const host::event never;
-        try {
-            on.wait(never, where);
-        } catch (const error& refused) {
-            if (refused.code() == status::invalid_argument) return; // and the caller goes on
-            throw;
-        }
-        throw std::runtime_error("a wait for an event that was never recorded was taken");
     }
 };
 

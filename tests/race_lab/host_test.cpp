@@ -10,33 +10,15 @@
 
 #include "support/held_clock.hpp"
 #include "support/run_ranks.hpp"
-#include "tests/race_lab/double_modes.hpp"
 #include "tests/race_lab/host_lab.hpp"
-#include "tests/race_lab/memory_modes.hpp"
-#include "tests/race_lab/order_modes.hpp"
+#include "tests/race_lab/modes.hpp"
 
 using namespace collprobe;
 using namespace collprobe::race_lab;
 
-TEST_CASE("F01 a copy and a gather without an edge") { f01_copy_and_gather_without_an_edge<host_lab>(); }
-TEST_CASE("F02 a host synchronisation as the cure") { f02_host_synchronisation_as_the_cure<host_lab>(); }
-TEST_CASE("F03 an event recorded before the copy") { f03_event_recorded_before_the_copy<host_lab>(); }
-TEST_CASE("F04 a wait for an event never recorded") { f04_wait_for_an_event_never_recorded<host_lab>(); }
-TEST_CASE("F05 a wait for the wrong stream") { f05_wait_for_the_wrong_stream<host_lab>(); }
-TEST_CASE("F06 one of two producers is waited for") { f06_one_of_two_producers<host_lab>(); }
-TEST_CASE("F06 work behind the record is not waited for") { f06_work_behind_the_record<host_lab>(); }
-TEST_CASE("F07 a consumer reads before the gather") { f07_consumer_reads_before_the_gather<host_lab>(); }
-TEST_CASE("F08 the next copy overwrites under the gather") { f08_next_copy_under_the_gather<host_lab>(); }
-TEST_CASE("F09 two gathers into one destination") { f09_two_gathers_into_one_destination<host_lab>(); }
-TEST_CASE("F10 an event recorded anew before the wait") { f10_event_recorded_anew_before_the_wait<host_lab>(); }
-TEST_CASE("F10 an event recorded anew after the wait") { f10_event_recorded_anew_after_the_wait<host_lab>(); }
-TEST_CASE("F11 a shard freed under the gather") { f11_freed_under_the_gather<host_lab>(); }
-TEST_CASE("F13 a shard beside its slot") { f13_shard_beside_its_slot<host_lab>(); }
-TEST_CASE("F14 order by the communicator only") { f14_order_by_the_communicator_only<host_lab>(); }
-TEST_CASE("F20 a shard older than its master") { f20_shard_older_than_its_master<host_lab>(); }
-TEST_CASE("F21 short and empty last shards") { f21_short_and_empty_last_shards<host_lab>(); }
-TEST_CASE("F23 host threads without a handoff") { f23_host_threads_without_a_handoff<host_lab>(); }
-TEST_CASE("F26 unrelated work is waited for") { f26_unrelated_work_is_waited_for<host_lab>(); }
+#define ON_HOST(name, mode) \
+    TEST_CASE(name) { mode<host_lab>(); }
+COLLPROBE_RACE_LAB_MODES(ON_HOST, ON_HOST)
 
 TEST_CASE("F24 ranks that call in different orders")
 {

@@ -20,7 +20,6 @@ struct stand_in_lab {
     using device = cuda::device;
     using gate = testing::gate;
     static constexpr int ranks = 2;
-    static constexpr bool takes_unrecorded_waits = true;
 
     /// The stand-in's streams are the library's, and tell the checker of themselves until they are gone.
     struct drained {
@@ -44,16 +43,6 @@ struct stand_in_lab {
     }
     /// No order between it and the streams of the bench, which are non-blocking.
     static cuda::stream_ref default_stream(const auto&) { return cuda::stream_ref(cudaStreamLegacy); }
-
-    static void wait_for_unrecorded(cuda::stream_ref on, call_site where)
-    {
-        cudaEvent_t never = nullptr;
-        cuda::check(cudaEventCreateWithFlags(&never, cudaEventDisableTiming), "cudaEventCreateWithFlags", -1, where);
-        tell_wait(on, never, where);
-        const cudaError_t waited = cudaStreamWaitEvent(on.get(), never, 0);
-        (void)cudaEventDestroy(never);
-        cuda::check(waited, "cudaStreamWaitEvent", -1, where); // which succeeds
-    }
 };
 
 /// Ranks of NCCL's stand-in, with a device each. As NCCL's default is not, their communicators are non-blocking.

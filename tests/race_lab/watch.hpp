@@ -86,12 +86,4 @@ void pool_release(const StreamRef& on, view<T> bytes, call_site where)
     watch::checker().allocate(bytes, order_hooks::stream_of(on), where);
 }
 
-/// A wait, by a raw call, for an event that was made by a raw call.
-template <class StreamRef>
-void tell_wait(StreamRef on, const void* event, call_site where)
-{
-    watch::checker().event_created(event);
-    watch::checker().wait(order_hooks::stream_of(on), event, where);
-}
-
 } // namespace collprobe::race_lab

@@ -45,6 +45,13 @@ inline const order_case copies[] = {
             if (right) must(cudaDeviceSynchronize());
             host_reads(on.managed);
         }},
+    {"a synchronous copy to the host is done when it returns",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            if (right) must(cudaMemcpy(on.host.data(), on.data, size, cudaMemcpyDeviceToHost));
+            else must(cudaMemcpyAsync(on.host.data(), on.data, size, cudaMemcpyDeviceToHost));
+            host_reads(on.host.data());
+        }},
     {"a synchronous copy from pageable memory has read its source, but not written its destination",
         {hazard_kind::read_after_write},
         [](bench& on, bool right) {

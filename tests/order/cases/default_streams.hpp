@@ -21,6 +21,16 @@ inline const order_case default_streams[] = {
             writes(nullptr, on.data);
             reads(right ? on.blocking : on.first, on.data);
         }},
+    {"calls that name no stream are on the legacy default stream",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            must(cudaMemsetAsync(on.other, 0, size));
+            if (!right) must(cudaEventRecord(on.event));
+            must(cudaMemcpyAsync(on.data, on.other, size, cudaMemcpyDeviceToDevice));
+            if (right) must(cudaEventRecord(on.event));
+            must(cudaStreamWaitEvent(on.first, on.event, 0));
+            reads(on.first, on.data);
+        }},
     {"two blocking streams are not ordered without work of the legacy stream between",
         {hazard_kind::read_after_write},
         [](bench& on, bool right) {

@@ -89,6 +89,16 @@ inline const order_case host_threads[] = {
                 must(cudaStreamSynchronize(on.second));
             });
         }},
+    {"a stream begins behind what its creator knows",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            cudaStream_t made = nullptr;
+            if (right) host_writes(on.pinned);
+            must(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+            if (!right) host_writes(on.pinned);
+            on_a_thread(false, [&] { reads(made, on.pinned); });
+            must(cudaStreamDestroy(made));
+        }},
     {"a host function runs in the order of its stream",
         {hazard_kind::read_after_write},
         [](bench& on, bool right) {

@@ -20,6 +20,8 @@ namespace collprobe::testing {
 /// The 8 devices that ranks have here, unless a test sets another number before.
 [[maybe_unused]] inline const bool stand_in_has_8_devices = (stand_in::set_device_count(8), true);
 
+inline constexpr nccl::blocking_mode nccl_modes[] = {nccl::blocking_mode::blocking, nccl::blocking_mode::non_blocking};
+
 template <class Fn>
 std::vector<rank_outcome> run_each_nccl(int ranks, const nccl::options& settings, Fn fn, int deadline_s = 60)
 {

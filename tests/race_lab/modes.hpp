@@ -1,0 +1,502 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <latch>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/race_lab/bench.hpp"
+
+/// The failure modes that every lab tries, and their list at the end.
+namespace collprobe::race_lab {
+
+/// `call` must be refused as an invalid argument that says all of this.
+template <class Call>
+void require_refused(Call call, const std::vector<const char*>& words, call_site where = call_site::current())
+{
+    try {
+        call();
+    } catch (const error& refused) {
+        require(refused.code() == status::invalid_argument, refused.what(), where);
+        for (const char* each : words) {
+            require(std::string(refused.what()).find(each) != std::string::npos, refused.what(), where);
+        }
+        return;
+    }
+    require(false, "it was taken", where);
+}
+
+/// The copy is on one stream, the gather on another, and nothing between.
+template <class Lab>
+void f01_copy_and_gather_without_an_edge()
+{
+    const call_site copy = call_site::current();
+    const call_site gather = call_site::current();
+    provoke<Lab>({{hazard_kind::read_after_write, copy, gather}}, [=](const bench<Lab>& at, bool guarded_call) {
+        typename Lab::gate closed(at.producer);
+        at.write(at.producer, 1, at.shard(), copy);
+        if (guarded_call) {
+            at.gathers_behind({at.producer}, closed, gather);
+        } else {
+            at.gather(at.shard(), at.full(), at.on, gather);
+            at.completes(at.on, poison);
+        }
+    });
+}
+
+/// Not a race but its usual cure: the host waits for the producer, and enqueues nothing meanwhile.
+template <class Lab>
+void f02_host_synchronisation_as_the_cure()
+{
+    provoke<Lab>({}, [](const bench<Lab>& at, bool guarded_call) {
+        typename Lab::gate closed(at.producer);
+        at.write(at.producer, 1, at.shard());
+        const std::uint64_t before = Lab::host_waits(at);
+        if (guarded_call) {
+            // It returns, with the gate closed.
+            copy_then_all_gather(at.shard(), at.full(), at.comm, at.on, {at.producer}, {at.consumer});
+            require(Lab::host_waits(at) == before, "the host waited");
+            at.waits(at.consumer, closed, 1);
+            return;
+        }
+        bool returned = true;
+        try {
+            at.producer.synchronize(20);
+        } catch (const error& late) {
+            require(late.code() == status::timeout, "another error");
+            returned = false;
+        }
+        require(!returned, "a synchronisation that waits for nothing is no control");
+        closed.open();
+        at.producer.synchronize(soon_ms);
+        at.gather(at.shard(), at.full(), at.on);
+        at.completes(at.on, 1);
+    }, 1);
+}
+
+/// The guard is given another stream than the one that copies.
+template <class Lab>
+void f05_wait_for_the_wrong_stream()
+{
+    const call_site copy = call_site::current();
+    const call_site gather = call_site::current();
+    provoke<Lab>({{hazard_kind::read_after_write, copy, gather}}, [=](const bench<Lab>& at, bool guarded_call) {
+        guarded<typename Lab::device, word> shard(at.shard());
+        typename Lab::gate closed(at.producer);
+        if (guarded_call) {
+            // Who copied is known where the buffer knows it, whatever the call is told.
+            shard.write(at.producer, [&](view<word> to) { at.write(at.producer, 1, to, copy); });
+            copy_then_all_gather(
+                shard, at.full(), at.comm, at.on, {Lab::default_stream(at)}, {at.consumer}, {}, gather);
+            at.waits(at.consumer, closed, 1);
+        } else {
+            at.write(at.producer, 1, at.shard(), copy);
+            copy_then_all_gather(
+                at.shard(), at.full(), at.comm, at.on, {Lab::default_stream(at)}, {at.consumer}, {}, gather);
+            at.completes(at.consumer, poison);
+        }
+    });
+}
+
+/// Two streams fill a shard, and one is waited for.
+template <class Lab>
+void f06_one_of_two_producers()
+{
+    constexpr std::uint64_t half = slot / 2;
+    const call_site copy = call_site::current();
+    const call_site gather = call_site::current();
+    provoke<Lab>({{hazard_kind::read_after_write, copy, gather}}, [=](const bench<Lab>& at, bool guarded_call) {
+        using device = typename Lab::device;
+        typename Lab::gate closed(at.other);
+        device::copy(at.producer, at.master(1).part(0, half), at.shard().part(0, half));
+        device::copy(at.other, at.master(1).part(half, half), at.shard().part(half, half), copy);
+        if (guarded_call) {
+            at.gathers_behind({at.producer, at.other}, closed, gather);
+        } else {
+            copy_then_all_gather(at.shard(), at.full(), at.comm, at.on, {at.producer}, {at.consumer}, {}, gather);
+            at.read(at.consumer);
+            at.consumer.synchronize(soon_ms);
+            require(at.seen_at(half - 1) == pattern(1, 0, half - 1), "the waited half is not there");
+            require(at.seen_at(half) == pattern(poison, 0, half), "the control did not read poison");
+        }
+    });
+}
+
+/// The reader of the result does not wait for the gather.
+template <class Lab>
+void f07_consumer_reads_before_the_gather()
+{
+    const call_site gather = call_site::current();
+    const call_site read = call_site::current();
+    provoke<Lab>({{hazard_kind::read_after_write, gather, read}}, [=](const bench<Lab>& at, bool guarded_call) {
+        at.write(at.on, 1, at.shard());
+        typename Lab::gate closed(at.on);
+        if (guarded_call) {
+            copy_then_all_gather(at.shard(), at.full(), at.comm, at.on, {}, {at.consumer}, {}, gather);
+            at.waits(at.consumer, closed, 1, read);
+        } else {
+            at.gather(at.shard(), at.full(), at.on, gather);
+            at.completes(at.consumer, poison, read);
+        }
+    });
+}
+
+/// Another collective on the producer's stream, in front of the gather: the communicator's own order hides that the
+/// edge is missing. The data are right, and nobody has promised it.
+template <class Lab>
+void f14_order_by_the_communicator_only()
+{
+    const call_site copy = call_site::current();
+    const call_site gather = call_site::current();
+    provoke<Lab>({{hazard_kind::read_after_write, copy, gather}}, [=](const bench<Lab>& at, bool guarded_call) {
+        typename Lab::gate closed(at.producer);
+        at.write(at.producer, 1, at.shard(), copy);
+        at.gather(at.second(), at.spare(), at.producer);
+        if (guarded_call) {
+            at.gathers_behind({at.producer}, closed, gather);
+        } else {
+            at.gather(at.shard(), at.full(), at.on, gather);
+            at.waits(at.on, closed, 1);
+        }
+    });
+}
+
+/// Two host threads: one copies, the other gathers, and does not know that the first is late.
+template <class Lab>
+void f23_host_threads_without_a_handoff()
+{
+    const call_site copy = call_site::current();
+    const call_site gather = call_site::current();
+    provoke<Lab>({{hazard_kind::write_after_read, gather, copy}}, [=](const bench<Lab>& at, bool guarded_call) {
+        std::latch may_copy(1), copied(1);
+        typename Lab::gate closed(at.producer);
+        const handoff begun;
+        const handoff done;
+        begun.release();
+        std::thread copying([&] {
+            Lab::enter_device(at);
+            may_copy.wait();
+            begun.acquire();
+            at.write(at.producer, 1, at.shard(), copy);
+            done.release();
+            copied.count_down();
+        });
+        struct joined {
+            std::latch& late;
+            std::thread& of;
+            bool let = false;
+            void run()
+            {
+                if (!let) late.count_down();
+                let = true;
+            }
+            ~joined()
+            {
+                run();
+                of.join();
+            }
+        } thread{may_copy, copying};
+        if (guarded_call) {
+            thread.run();
+            copied.wait();
+            done.acquire();
+        }
+        copy_then_all_gather(at.shard(), at.full(), at.comm, at.on, {at.producer}, {at.consumer}, {}, gather);
+        if (guarded_call) {
+            at.waits(at.consumer, closed, 1);
+        } else {
+            // What the call was given to wait for did not contain the copy.
+            closed.open();
+            at.completes(at.consumer, poison);
+            thread.run();
+            copied.wait();
+        }
+    });
+}
+
+/// Too much order: what the producer got behind the copy is waited for as well, and nothing overlaps.
+template <class Lab>
+void f26_unrelated_work_is_waited_for()
+{
+    provoke<Lab>({}, [](const bench<Lab>& at, bool guarded_call) {
+        at.write(at.producer, 1, at.shard());
+        if (guarded_call) {
+            copy_then_all_gather(at.shard(), at.full(), at.comm, at.on, {at.producer}, {at.consumer});
+            typename Lab::gate closed(at.producer);
+            at.write(at.producer, 2, at.second());
+            at.completes(at.consumer, 1);
+            require(!at.producer.query(), "the gate was not closed");
+        } else {
+            typename Lab::gate closed(at.producer);
+            at.write(at.producer, 2, at.second());
+            typename bench<Lab>::device::event late;
+            late.record(at.producer);
+            at.on.wait(late);
+            at.gather(at.shard(), at.full(), at.on);
+            at.waits(at.on, closed, 1);
+        }
+    });
+}
+
+/// The next copy overwrites the shard that the gather still has to read.
+template <class Lab>
+void f08_next_copy_under_the_gather()
+{
+    const call_site gather = call_site::current();
+    const call_site copy = call_site::current();
+    provoke<Lab>({{hazard_kind::write_after_read, gather, copy}}, [=](const bench<Lab>& at, bool guarded_call) {
+        guarded<typename Lab::device, word> shard(at.shard());
+        at.write(at.on, 1, at.shard());
+        at.on.synchronize(soon_ms);
+        typename Lab::gate closed(at.on);
+        if (guarded_call) {
+            copy_then_all_gather(shard, at.full(), at.comm, at.on, {}, {}, {}, gather);
+            shard.write(at.producer, [&](view<word> to) { at.write(at.producer, 2, to, copy); });
+        } else {
+            at.gather(at.shard(), at.full(), at.on, gather);
+            at.write(at.producer, 2, at.shard(), copy);
+        }
+        at.next_owner_is_behind(closed, guarded_call, 2);
+    });
+}
+
+/// Two gathers into one destination, on two communicators: the older comes last.
+template <class Lab>
+void f09_two_gathers_into_one_destination()
+{
+    const call_site older = call_site::current();
+    const call_site newer = call_site::current();
+    provoke<Lab>({{hazard_kind::write_after_write, older, newer}}, [=](const bench<Lab>& at, bool guarded_call) {
+        auto another = at.comm.split(0, at.rank());
+        Lab::warm_up(at, *another); // reads `second` on `on`: so before the write on `other`
+        at.write(at.on, 1, at.shard());
+        at.write(at.other, 2, at.second());
+        guarded<typename Lab::device, word> full(at.full());
+        typename Lab::gate closed(at.on);
+        if (guarded_call) {
+            copy_then_all_gather(at.shard(), full, at.comm, at.on, {}, {}, {}, older);
+            copy_then_all_gather(at.second(), full, *another, at.other, {}, {at.consumer}, {}, newer);
+            at.waits(at.consumer, closed, 2);
+        } else {
+            at.gather(at.shard(), at.full(), at.on, older);
+            another->template all_gather<word>(view<const word>(at.second()), at.full(), at.other, newer);
+            at.completes(at.other, 2); // so far
+            closed.open();
+            at.on.synchronize(soon_ms);
+            at.completes(at.on, 1);
+        }
+        at.settle(); // before `another` goes
+    });
+}
+
+/// The shard is freed while the gather still has to read it, and its memory is somebody else's.
+template <class Lab>
+void f11_freed_under_the_gather()
+{
+    const call_site gather = call_site::current();
+    const call_site release = call_site::current();
+    provoke<Lab>({{hazard_kind::released_in_use, gather, release}}, [=](const bench<Lab>& at, bool guarded_call) {
+        guarded<typename Lab::device, word> shard(at.shard());
+        at.write(at.on, 1, at.shard());
+        at.on.synchronize(soon_ms);
+        typename Lab::gate closed(at.on);
+        if (guarded_call) {
+            copy_then_all_gather(shard, at.full(), at.comm, at.on, {}, {}, {}, gather);
+            shard.order_release(at.producer);
+        } else {
+            at.gather(at.shard(), at.full(), at.on, gather);
+        }
+        // A pool that gives a block to the next who asks, on the stream where it was freed.
+        pool_release(at.producer, at.shard(), release);
+        at.write(at.producer, 3, at.shard());
+        at.next_owner_is_behind(closed, guarded_call, 3);
+    });
+}
+
+/// The shard is not in this rank's slot, or a few bytes beside it.
+template <class Lab>
+void f13_shard_beside_its_slot()
+{
+    provoke<Lab>({}, [](const bench<Lab>& at, bool guarded_call) {
+        const int next = (at.rank() + 1) % at.comm.size();
+        const view<word> mine = at.slot_of(guarded_call ? at.rank() : next);
+        at.write(at.producer, 1, mine);
+        if (guarded_call) {
+            auto done = copy_then_all_gather(mine, at.full(), at.comm, at.on, {at.producer}, {at.consumer});
+            require(done.path() == gather_path::in_place, "not in place");
+            at.completes(at.consumer, 1);
+        } else {
+            // In place by the rules: nobody sees that the slot is another rank's.
+            at.producer.synchronize(soon_ms);
+            at.gather(at.slot_of(at.rank()), at.full(), at.on);
+            at.completes(at.on, poison);
+        }
+    });
+    for (const bool by_bytes : {false, true}) {
+        CHECK_NOTHROW(Lab::run(Lab::ranks, [&](typename Lab::communicator& comm) {
+            const bench<Lab> at(comm);
+            const int next = (at.rank() + 1) % comm.size();
+            // Backwards from the last slot, or it would end outside.
+            const auto shift = 16 / sizeof(word);
+            const std::uint64_t first = static_cast<std::uint64_t>(at.rank()) * slot;
+            const view<word> beside = by_bytes ? at.full().part(first == 0 ? shift : first - shift, slot)
+                                               : at.slot_of(next);
+            require_refused([&] { copy_then_all_gather(beside, at.full(), comm, at.on, {}, {}); },
+                {"source [0x", "overlaps destination [0x", "does not begin at this rank's slot [0x"});
+        }));
+    }
+}
+
+/// No race: the shard is older than the parameter it was made of.
+template <class Lab>
+void f20_shard_older_than_its_master()
+{
+    provoke<Lab>({}, [](const bench<Lab>& at, bool guarded_call) {
+        using buffer = guarded<typename Lab::device, word>;
+        buffer master(at.second()), shard(at.shard());
+        const auto update = [&](int generation) {
+            master.write(at.producer, [&](view<word> to) { at.write(at.producer, generation, to); });
+        };
+        const auto make_shard = [&] {
+            master.read(at.producer, [&](view<const word> from) {
+                shard.write(at.producer, [&](view<word> to) { Lab::device::copy(at.producer, from, to); });
+            });
+            shard.set_generation(master.generation());
+        };
+        update(1);
+        make_shard();
+        update(2);
+        if (guarded_call) make_shard(); // else forgotten
+        if (guarded_call) {
+            copy_then_all_gather(shard, at.full(), at.comm, at.on, {}, {at.consumer},
+                {.at_least = master.generation()});
+            at.completes(at.consumer, 2);
+        } else {
+            at.producer.synchronize(soon_ms);
+            at.gather(at.shard(), at.full(), at.on);
+            at.completes(at.on, 1);
+        }
+    });
+    CHECK_NOTHROW(Lab::run(Lab::ranks, [](typename Lab::communicator& comm) {
+        const bench<Lab> at(comm);
+        guarded<typename Lab::device, word> shard(at.shard());
+        require_refused([&] { copy_then_all_gather(shard, at.full(), comm, at.on, {}, {}, {.at_least = 2}); },
+            {"the source is stale: it holds generation 1, and 2 is asked for"});
+    }));
+}
+
+/// The last rank's shard is short, or empty, and what follows it is whatever was there.
+template <class Lab>
+void f21_short_and_empty_last_shards()
+{
+    for (const std::uint64_t last : {slot - 5, std::uint64_t{0}}) {
+        provoke<Lab>({}, [=](const bench<Lab>& at, bool guarded_call) {
+            const int end = at.comm.size() - 1;
+            const std::uint64_t count = at.rank() == end ? last : slot;
+            typename Lab::gate closed(at.producer);
+            if (count != 0) {
+                Lab::device::copy(at.producer, at.master(1).part(0, count), at.shard().part(0, count));
+            }
+            if (guarded_call) {
+                copy_then_all_gather(
+                    at.shard().part(0, count), at.full(), at.comm, at.on, {at.producer}, {at.consumer});
+                at.read(at.consumer);
+                require(!at.consumer.query(), "it did not wait for the gate");
+                closed.open();
+                at.consumer.synchronize(soon_ms);
+            } else {
+                closed.open();
+                at.producer.synchronize(soon_ms);
+                at.gather(at.shard(), at.full(), at.on);
+                at.read(at.on);
+                at.on.synchronize(soon_ms);
+            }
+            const std::uint64_t begin = static_cast<std::uint64_t>(end) * slot;
+            for (std::uint64_t i = 0; i < slot; ++i) {
+                const word padding = guarded_call ? 0 : pattern(poison, end, i);
+                require(at.seen_at(begin + i) == (i < last ? pattern(1, end, i) : padding), "wrong element or padding");
+            }
+        });
+    }
+}
+
+// Whether what stands in for a communicator can be wrong as the communicator can: one that is not ordered by its
+// streams lets every race of the laboratory end well.
+
+/// Whether a gather reads when its stream comes to it, and writes then: neither when it is called.
+template <class Lab>
+bool runs_in_its_stream(const bench<Lab>& at)
+{
+    typename Lab::gate closed(at.on);
+    at.gather(at.shard(), at.full(), at.on);
+    at.read(at.consumer);
+    at.consumer.synchronize(soon_ms);
+    const bool wrote_early = !at.saw(poison);
+    at.write(at.producer, 1, at.shard());
+    at.producer.synchronize(soon_ms);
+    closed.open();
+    at.read(at.on);
+    at.on.synchronize(soon_ms);
+    return !wrote_early && at.saw(1);
+}
+
+/// A double as it must not be: the gather is done by the caller, at the call.
+template <class Lab>
+struct eager : collectives<eager<Lab>, typename Lab::device> {
+    using device = typename Lab::device;
+    int rank() const noexcept { return 0; }
+    int size() const noexcept { return 1; }
+    template <class T>
+    void make(const collective_call& call, typename device::stream_ref)
+    {
+        const typename device::stream at_once;
+        device::copy(at_once, call.sent<T>(), call.received<T>(), call.where);
+        at_once.synchronize(soon_ms);
+    }
+};
+
+template <class Lab>
+struct eager_lab : Lab {
+    using communicator = eager<Lab>;
+};
+
+template <class Lab>
+void f28_double_runs_in_its_stream()
+{
+    CHECK_NOTHROW(Lab::run(Lab::ranks, [](typename Lab::communicator& comm) {
+        const bench<Lab> at(comm);
+        require(runs_in_its_stream(at), "the double does not keep the order of its stream");
+    }));
+}
+/// The control: this is seen.
+template <class Lab>
+void f28_eager_double_is_seen()
+{
+    CHECK_NOTHROW(Lab::run(1, [](typename Lab::communicator&) {
+        eager<Lab> comm;
+        const bench<eager_lab<Lab>> at(comm);
+        require(!runs_in_its_stream(at), "an eager double passes");
+    }));
+}
+
+/// `ONE(name, function)` for each of them; `PAIR` for those that take two ranks.
+#define COLLPROBE_RACE_LAB_MODES(ONE, PAIR)                                                                            \
+    ONE("F01 a copy and a gather without an edge", f01_copy_and_gather_without_an_edge)                                \
+    ONE("F02 a host synchronisation as the cure", f02_host_synchronisation_as_the_cure)                                \
+    ONE("F05 a wait for the wrong stream", f05_wait_for_the_wrong_stream)                                              \
+    ONE("F06 one of two producers is waited for", f06_one_of_two_producers)                                            \
+    ONE("F07 a consumer reads before the gather", f07_consumer_reads_before_the_gather)                                \
+    ONE("F08 the next copy overwrites under the gather", f08_next_copy_under_the_gather)                               \
+    ONE("F09 two gathers into one destination", f09_two_gathers_into_one_destination)                                  \
+    ONE("F11 a shard freed under the gather", f11_freed_under_the_gather)                                              \
+    PAIR("F13 a shard beside its slot", f13_shard_beside_its_slot)                                                     \
+    PAIR("F14 order by the communicator only", f14_order_by_the_communicator_only)                                     \
+    ONE("F20 a shard older than its master", f20_shard_older_than_its_master)                                          \
+    PAIR("F21 short and empty last shards", f21_short_and_empty_last_shards)                                           \
+    ONE("F23 host threads without a handoff", f23_host_threads_without_a_handoff)                                      \
+    ONE("F26 unrelated work is waited for", f26_unrelated_work_is_waited_for)
+
+} // namespace collprobe::race_lab
