@@ -47,10 +47,10 @@ T median(std::vector<T> values)
 }
 
 template <class T>
-std::vector<T> gradient_like(std::size_t count)
+std::vector<T> gradient_like(std::size_t count, std::uint64_t seed = 1)
 {
     std::vector<T> result(count);
-    const fill_like_gradient<T> fill{result.data(), 1};
+    const fill_like_gradient<T> fill{result.data(), seed};
     for (std::size_t i = 0; i < count; ++i) fill(i);
     return result;
 }
