@@ -5,7 +5,7 @@
 /// numbers of a step (at the probe's rate), its alarms, its evidence over the run, and each published rule. Prints
 /// markdown tables: see bench/results/alarms.md.
 ///
-///     alarm_detection [--runs N] [--seed N] [--ranks N] [--noise-scale X]
+///     alarm_detection [--runs N] [--ranks N]
 ///
 /// A run has 2000 steps; the fault begins at step 1000. A rank's gradient is g_r = G + e_r: 512 elements in 4 buckets, |G|
 /// falls from 5 to 1 within a thousand steps and turns slowly; e_r has the standard deviations i^(-1/2), so that norms scatter
@@ -13,10 +13,10 @@
 /// updates. Everything that the alarms see goes through the library's own judge of messages.
 
 #include <algorithm>
+#include <cinttypes>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -24,6 +24,8 @@
 #include <collprobe/step/detail/judge.hpp>
 
 #include "baseline_rules.hpp"
+#include "cpu_timing.hpp"
+#include "program.hpp"
 #include "random.hpp"
 
 namespace {
@@ -203,9 +205,8 @@ private:
     detail::step_judge judge_;
 };
 
-constexpr const char* rules[] = {"numbers in a step", "alarms", "evidence", "Megatron", "fairseq", "llm.c, z > 5", "Ascend", "Altenbernd", "Altenbernd, abs",
-    "ByteRobust"};
-constexpr std::size_t rule_count = sizeof rules / sizeof rules[0];
+constexpr std::size_t own_rules = 3; // before the published ones
+constexpr std::size_t rule_count = own_rules + baseline::published_rules::count;
 
 struct tally {
     int detected = 0;
@@ -220,40 +221,24 @@ void run_once(int ranks, double noise_scale, const fault& with, std::uint64_t se
     const std::size_t bad = seed % static_cast<std::size_t>(ranks);
     training run(ranks, noise_scale, seed);
     alarms own(ranks);
-    baseline::megatron megatron(ranks);
-    baseline::fairseq fairseq;
-    baseline::llm_c llm_c(5);
-    baseline::ascend ascend(ranks, 5000);
-    baseline::altenbernd altenbernd(ranks, 200);
-    baseline::altenbernd altenbernd_abs(ranks, 200, 0.05, true);
-    baseline::byterobust byterobust;
+    baseline::published_rules published(ranks, 5, 5000, 200);
     bool seen[rule_count] = {};
     for (std::uint64_t t = 0; t < steps; ++t) {
         run.step(t, with, bad);
-        baseline::rule_input input;
-        input.ranks = ranks;
-        input.buckets = buckets;
-        input.local_norms = run.local_norms;
-        input.reduced_norms = run.reduced_norms;
-        input.update_sizes = run.update_sizes;
-        input.loss = run.loss;
-        baseline::rule_verdict verdicts[rule_count] = {{}, {}, {}, megatron.judge(input), fairseq.judge(input), llm_c.judge(input),
-            ascend.judge(input), altenbernd.judge(input), altenbernd_abs.judge(input), byterobust.judge(input)};
+        baseline::rule_verdict verdicts[rule_count];
+        const auto of_others = published.judge({ranks, static_cast<int>(buckets), run.local_norms, run.reduced_norms, run.update_sizes, run.loss});
+        std::copy(of_others.begin(), of_others.end(), verdicts + own_rules);
         // All that a step says together: right if it names the one rank and no other.
-        const auto add_name = [](baseline::rule_verdict& said, int rank) {
-            if (said.named == 0 || rank != said.rank) ++said.named;
-            said.rank = rank;
-        };
-        for (const finding& found : run.record.findings) {
-            if (!is_of_number(found.what)) continue;
-            verdicts[0].alarmed = true;
-            for (const int rank : found.ranks) add_name(verdicts[0], rank);
-        }
-        for (const auto& raised : own.judge(run.record)) {
-            baseline::rule_verdict& said = verdicts[raised.what == finding_kind::unlike ? 2 : 1];
+        const auto take = [](baseline::rule_verdict& said, const finding& found) {
             said.alarmed = true;
-            for (const int rank : raised.ranks) add_name(said, rank);
-        }
+            for (const int rank : found.ranks) {
+                if (said.named == 0 || rank != said.rank) ++said.named;
+                said.rank = rank;
+            }
+        };
+        for (const finding& found : run.record.findings)
+            if (is_of_number(found.what)) take(verdicts[0], found);
+        for (const finding& raised : own.judge(run.record)) take(verdicts[raised.what == finding_kind::unlike ? 2 : 1], raised);
         for (std::size_t k = 0; k < rule_count; ++k) {
             if (!verdicts[k].alarmed || t < settled) continue;
             if (t < onset || with.kind == fault_kind::none) {
@@ -268,48 +253,42 @@ void run_once(int ranks, double noise_scale, const fault& with, std::uint64_t se
     }
 }
 
+void print_table(double noise_scale, int ranks, int runs)
+{
+    constexpr std::uint64_t seed = 20260602;
+    const auto tallies = [&](const fault& with, std::uint64_t first) {
+        std::vector<tally> of(rule_count);
+        for (int r = 0; r < runs; ++r) run_once(ranks, noise_scale, with, first + static_cast<std::uint64_t>(r), of);
+        return of;
+    };
+    std::printf("\nNoise scale %g, %d ranks, %d runs:\n\n| fault | numbers in a step | alarms | evidence |", noise_scale, ranks, runs);
+    for (const std::string rule : baseline::published_rules::names) std::printf(" %s |", rule == "llm.c" ? "llm.c, z > 5" : rule.c_str());
+    std::printf("\n|---|");
+    for (std::size_t k = 0; k < rule_count; ++k) std::printf("---|");
+    std::printf("\n| no fault: false alarms in 1000 steps |");
+    for (const tally& each : tallies({"", fault_kind::none, 0, 1, 1}, seed))
+        std::printf(" %.3g |", 1000.0 * static_cast<double>(each.false_alarms) / static_cast<double>((steps - settled) * static_cast<std::uint64_t>(runs)));
+    for (const fault& each : faults) {
+        std::printf("\n| %s |", each.name);
+        for (const tally& rule : tallies(each, seed + 1000)) {
+            if (rule.detected == 0) std::printf(" - |");
+            else std::printf(" %d %%, %d %%, %" PRIu64 " |", 100 * rule.detected / runs, 100 * rule.named / runs, bench::median(rule.delays));
+        }
+        std::fflush(stdout);
+    }
+    std::printf("\n");
+}
+
 } // namespace
 
 int main(int argc, char** argv)
 {
+    support::command_line line("Which rule sees a disturbed rank", "0, 2 if the command line is wrong.");
     int runs = 40;
     int ranks = 8;
-    std::uint64_t seed = 20260602;
-    std::vector<double> noise_scales{2, 0.02, 2e-10};
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const std::string option = argv[i];
-        if (option == "--runs") runs = std::max(1, std::atoi(argv[i + 1]));
-        else if (option == "--ranks") ranks = std::max(2, std::atoi(argv[i + 1]));
-        else if (option == "--noise-scale") noise_scales = {std::atof(argv[i + 1])};
-        else if (option == "--seed") seed = std::strtoull(argv[i + 1], nullptr, 10);
-    }
-    for (const double noise_scale : noise_scales) {
-        std::printf("\nNoise scale %g, %d ranks, %d runs:\n\n| fault |", noise_scale, ranks, runs);
-        for (const char* rule : rules) std::printf(" %s |", rule);
-        std::printf("\n|---|");
-        for (std::size_t k = 0; k < rule_count; ++k) std::printf("---|");
-        std::vector<tally> clean(rule_count);
-        constexpr fault none = {"", fault_kind::none, 0, 1, 1};
-        for (int r = 0; r < runs; ++r) run_once(ranks, noise_scale, none, seed + static_cast<std::uint64_t>(r), clean);
-        std::printf("\n| no fault: false alarms in 1000 steps |");
-        for (const tally& each : clean)
-            std::printf(" %.3g |", 1000.0 * static_cast<double>(each.false_alarms) / static_cast<double>((steps - settled) * static_cast<std::uint64_t>(runs)));
-        for (const fault& each : faults) {
-            std::vector<tally> found(rule_count);
-            for (int r = 0; r < runs; ++r) run_once(ranks, noise_scale, each, seed + 1000 + static_cast<std::uint64_t>(r), found);
-            std::printf("\n| %s |", each.name);
-            for (tally& rule : found) {
-                if (rule.detected == 0) {
-                    std::printf(" - |");
-                    continue;
-                }
-                std::sort(rule.delays.begin(), rule.delays.end());
-                std::printf(" %d %%, %d %%, %llu |", 100 * rule.detected / runs, 100 * rule.named / runs,
-                    static_cast<unsigned long long>(rule.delays[rule.delays.size() / 2]));
-            }
-            std::fflush(stdout);
-        }
-        std::printf("\n");
-    }
-    return 0;
+    line.number("--runs", runs, 1, 1000, "of each fault");
+    line.number("--ranks", ranks, 2, 1000, "");
+    return bench::run_program("alarm_detection", line, argc, argv, [&] {
+        for (const double noise_scale : {2.0, 0.02, 2e-10}) print_table(noise_scale, ranks, runs);
+    });
 }

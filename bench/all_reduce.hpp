@@ -9,7 +9,6 @@
 // them (several for small buffers). `ms` is the median of the rounds; `ratio` the median of each round's own ratio
 // to what is in the first column, since neighbours in time share what else the machine does.
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,17 +24,9 @@
 #include <collprobe/quant/quantised.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
-#include "gradient_like.hpp"
+#include "cpu_timing.hpp"
 
 namespace collprobe::bench {
-
-inline double median_of(std::vector<double> values)
-{
-    if (values.empty()) return 0;
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-}
 
 /// What is compared with the communicator's own all-reduce.
 enum class method {
@@ -50,21 +41,12 @@ enum class method {
 
 constexpr const char* name(method which)
 {
-    switch (which) {
-    case method::size_invariant: return "size_invariant";
-    case method::float32: return "float32";
-    case method::correctly_rounded: return "correctly_rounded";
-    case method::fixed_point: return "fixed_point";
-    case method::upcast: return "upcast";
-    case method::int8: return "int8";
-    case method::int4: return "int4";
-    }
-    return "unknown";
+    constexpr const char* names[] = {"size_invariant", "float32", "correctly_rounded", "fixed_point", "upcast", "int8", "int4"};
+    return names[static_cast<int>(which)];
 }
 
 struct all_reduce_settings {
     std::uint64_t scratch_bytes = reproducible_options{}.scratch_bytes;
-    reduction_algorithm algorithm = reduction_algorithm::automatic; ///< of the methods but fixed_point
     double seconds = 1; ///< of each line
     int rounds = 5; ///< of each line, at least
     int calls = 100; ///< between two barriers, at most
@@ -77,10 +59,8 @@ struct timed_call {
     std::vector<double> times = {};
     std::vector<double> ratios = {}; ///< to the first
 
-    double seconds() const { return median_of(times); }
-    double ratio() const { return median_of(ratios); }
-    /// What the machine can do when nobody disturbs it.
-    double best() const { return times.empty() ? 0 : *std::min_element(times.begin(), times.end()); }
+    double seconds() const { return median(times); }
+    double ratio() const { return median(ratios); }
 };
 
 /// to[i] = from[i] for 1024 bytes of `from`, or of a warp's share: a body for `for_each` over blocks of `width`.
@@ -101,7 +81,6 @@ struct convert {
 template <floating_element T, communicator Comm>
 class all_reduce_bench {
     using device = typename Comm::device;
-    using clock = std::chrono::steady_clock;
 
 public:
     all_reduce_bench(const Comm& comm, std::uint64_t most_bytes, const all_reduce_settings& settings)
@@ -127,11 +106,9 @@ public:
     {
         using enum reproducibility;
         switch (which) {
-        case method::size_invariant: return add_contract(which, contract<size_invariant>{}, settings_.algorithm);
-        case method::float32:
-            return add_contract(which, contract<size_invariant, accumulation::float32>{}, settings_.algorithm);
-        case method::correctly_rounded:
-            return add_contract(which, contract<correctly_rounded>{}, settings_.algorithm);
+        case method::size_invariant: return add_contract(which, contract<size_invariant>{});
+        case method::float32: return add_contract(which, contract<size_invariant, accumulation::float32>{});
+        case method::correctly_rounded: return add_contract(which, contract<correctly_rounded>{});
         case method::fixed_point:
             return add_contract(which, contract<order_invariant>{}, reduction_algorithm::fixed_point);
         case method::upcast:
@@ -174,23 +151,27 @@ public:
 
 private:
     template <class Contract>
-    void add_contract(method which, Contract asked, reduction_algorithm how)
+    void add_contract(method which, Contract asked, reduction_algorithm how = reduction_algorithm::automatic)
     {
         using reducer = reproducible<Comm, Contract>;
         if constexpr (reducer::template contract_holds_for<T>) {
-            const auto comm = std::make_shared<reducer>(
-                comm_, asked, reproducible_options{.scratch_bytes = settings_.scratch_bytes, .algorithm = how});
-            add(name(which), [this, comm] { comm->all_reduce(send(), receive(), reduction::sum, stream_); });
+            add_reduction(which, std::make_shared<reducer>(
+                comm_, asked, reproducible_options{.scratch_bytes = settings_.scratch_bytes, .algorithm = how}));
         }
     }
 
     void add_codes(method which, code_format format)
     {
         if constexpr (sizeof(T) <= 4) {
-            const auto comm = std::make_shared<quantised<Comm>>(
-                comm_, quantisation{.format = format}, quantised_options{.least_bytes = 1});
-            add(name(which), [this, comm] { comm->all_reduce(send(), receive(), reduction::sum, stream_); });
+            add_reduction(which,
+                std::make_shared<quantised<Comm>>(comm_, quantisation{.format = format}, quantised_options{.least_bytes = 1}));
         }
+    }
+
+    template <class Own>
+    void add_reduction(method which, std::shared_ptr<Own> comm)
+    {
+        add(name(which), [this, comm] { comm->all_reduce(send(), receive(), reduction::sum, stream_); });
     }
 
     void reduce_upcast()
@@ -210,10 +191,10 @@ private:
     {
         comm_.barrier(stream_);
         stream_.synchronize();
-        const auto start = clock::now();
-        for (int i = 0; i < repeats; ++i) what.enqueue();
-        stream_.synchronize();
-        const double own = std::chrono::duration<double>(clock::now() - start).count() / repeats;
+        const double own = seconds([&] {
+            for (int i = 0; i < repeats; ++i) what.enqueue();
+            stream_.synchronize();
+        }, &real_seconds) / repeats;
         device::fill(stream_, view<double>(own_), own);
         comm_.all_reduce(view<const double>(own_.data(), 1), view<double>(own_), reduction::max, stream_);
         device::copy(stream_, view<const double>(own_.data(), 1), view<double>(slowest_));

@@ -2,24 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include <collprobe/core/element.hpp>
-#include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
 
 /// The alarms that others have published, as published, with their flaws: to compare with, not to use.
 ///
-/// Each is a class with `rule_verdict judge(const rule_input&)`, called once a step. What a rule does in every process
-/// by itself is done here for all ranks at once. Preconditions, not checked: the views have the sizes below, the same in
-/// each step. O(ranks x buckets) a step, no allocation after construction. Deterministic. Copies are independent: to ask what a
-/// rule would say of a step without its learning from it, ask a copy.
+/// Each is a class with `rule_verdict judge(const rule_input&)`, called once a step; `published_rules` has them all. What a
+/// rule does in every process by itself is done here for all ranks at once. Preconditions, not checked: the views have the
+/// sizes below, the same in each step. O(ranks x buckets) a step, no allocation after construction. Copies are independent:
+/// to ask what a rule would say of a step without its learning from it, ask a copy.
 namespace baseline {
 
-using collprobe::advice;
 using collprobe::is_finite;
 using collprobe::view;
 namespace detail = collprobe::detail;
@@ -51,18 +50,11 @@ struct rule_verdict {
     bool alarmed = false;
     int rank = -1; ///< the lowest rank that it names; -1 for a rule that names none
     int named = 0; ///< how many it names
-    advice action = advice::none; ///< what the rule does then
 
-    void name(int which, advice what) noexcept
+    void name(int which) noexcept
     {
         alarmed = true;
-        action = what;
         if (named++ == 0) rank = which;
-    }
-    void alarm_of_all(advice what) noexcept
-    {
-        alarmed = true;
-        action = what;
     }
 };
 
@@ -75,8 +67,8 @@ struct rule_verdict {
 /// above 1.8e19, which is not imitated.)
 class megatron {
 public:
-    explicit megatron(int ranks, double factor = 10, int samples = 100)
-        : factor_(factor), samples_(samples), seen_(static_cast<std::size_t>(ranks)), largest_(static_cast<std::size_t>(ranks))
+    explicit megatron(int ranks, int samples = 100)
+        : samples_(samples), seen_(static_cast<std::size_t>(ranks)), largest_(static_cast<std::size_t>(ranks))
     {
     }
     rule_verdict judge(const rule_input& step) noexcept
@@ -92,17 +84,16 @@ public:
                 } else if (seen_[at] < samples_) {
                     ++seen_[at];
                     if (norm > largest_[at]) largest_[at] = norm;
-                } else if (norm >= largest_[at] * factor_) {
+                } else if (norm >= largest_[at] * 10) {
                     bad = true;
                 }
             }
-            if (bad) verdict.name(r, advice::recheck);
+            if (bad) verdict.name(r);
         }
         return verdict;
     }
 
 private:
-    double factor_;
     int samples_;
     std::vector<int> seen_;
     std::vector<double> largest_;
@@ -115,10 +106,8 @@ private:
 /// passes; compares with rank 0, so names nobody; wrong inputs and wrong sums are alike on all ranks.
 class fairseq {
 public:
-    explicit fairseq(double tolerance = 1e-6) : tolerance_(tolerance) {}
-    rule_verdict judge(const rule_input& step) noexcept
+    rule_verdict judge(const rule_input& step) const noexcept
     {
-        rule_verdict verdict;
         const double first = step.reduced_norms[0];
         bool finite = true;
         double largest = 0;
@@ -127,12 +116,8 @@ public:
             finite = finite && is_finite(norm);
             if (finite && detail::absolute(norm - first) > largest) largest = detail::absolute(norm - first);
         }
-        if (!finite || !(largest / (first + 1e-6) < tolerance_)) verdict.alarm_of_all(advice::recheck);
-        return verdict;
+        return {!finite || !(largest / (first + 1e-6) < 1e-6)};
     }
-
-private:
-    double tolerance_;
 };
 
 /// llm.c, llmc/outlier_detector.h: z-scores of the mean loss and of the reduced norm over the last 128 steps; the update is
@@ -147,12 +132,9 @@ public:
     explicit llm_c(double threshold) : threshold_(threshold) {}
     rule_verdict judge(const rule_input& step) noexcept
     {
-        rule_verdict verdict;
         const double loss = loss_.update(step.loss);
         const double norm = norm_.update(step.reduced_norms[0]);
-        if ((is_finite(loss) && loss > threshold_) || (is_finite(norm) && norm > threshold_))
-            verdict.alarm_of_all(advice::skip);
-        return verdict;
+        return {(is_finite(loss) && loss > threshold_) || (is_finite(norm) && norm > threshold_)};
     }
 
     /// The z-scores by themselves.
@@ -205,10 +187,7 @@ private:
 /// is never learned; what a strike means depends on how long a step takes.
 class ascend {
 public:
-    ascend(int ranks, std::uint64_t window, double absolute = 1e6, double relative = 100, double beta = 0.99)
-        : window_(window), absolute_(absolute), relative_(relative), beta_(beta), states_(static_cast<std::size_t>(ranks))
-    {
-    }
+    ascend(int ranks, std::uint64_t window) : window_(window), states_(static_cast<std::size_t>(ranks)) {}
     rule_verdict judge(const rule_input& step) noexcept
     {
         rule_verdict verdict;
@@ -216,16 +195,16 @@ public:
         for (int r = 0; r < step.ranks; ++r) {
             state& own = states_[static_cast<std::size_t>(r)];
             const double norm = step.local_norm(r);
-            const bool too_large = !is_finite(norm) || norm > absolute_;
-            if (too_large || (own.weight > 0 && norm > relative_ * own.mean / own.weight)) {
+            const bool too_large = !is_finite(norm) || norm > 1e6;
+            if (too_large || (own.weight > 0 && norm > 100 * own.mean / own.weight)) {
                 const std::uint64_t third = own.strikes[own.next]; // of three, this one included
                 own.strikes[own.next] = now_;
                 own.next = own.next == 0 ? 1 : 0;
-                if (third != 0 && now_ - third < window_) verdict.name(r, advice::recheck);
+                if (third != 0 && now_ - third < window_) verdict.name(r);
                 continue;
             }
-            own.mean = beta_ * own.mean + (1 - beta_) * norm;
-            own.weight = beta_ * own.weight + (1 - beta_);
+            own.mean = beta * own.mean + (1 - beta) * norm;
+            own.weight = beta * own.weight + (1 - beta);
         }
         return verdict;
     }
@@ -238,10 +217,8 @@ private:
         int next = 0; // the older one
     };
 
+    static constexpr double beta = 0.99;
     std::uint64_t window_;
-    double absolute_;
-    double relative_;
-    double beta_;
     std::uint64_t now_ = 0;
     std::vector<state> states_;
 };
@@ -256,8 +233,8 @@ private:
 /// seen where the norm does not rise. mu is frozen after the warm-up.
 class altenbernd {
 public:
-    altenbernd(int ranks, int warm_up, double alpha = 0.05, bool absolute_jumps = false)
-        : warm_up_(warm_up), alpha_(alpha), absolute_jumps_(absolute_jumps), states_(static_cast<std::size_t>(ranks))
+    altenbernd(int ranks, int warm_up, bool absolute_jumps = false)
+        : warm_up_(warm_up), absolute_jumps_(absolute_jumps), states_(static_cast<std::size_t>(ranks))
     {
     }
     rule_verdict judge(const rule_input& step) noexcept
@@ -268,7 +245,7 @@ public:
             const double size = step.update_sizes[static_cast<std::size_t>(r)];
             const double norm = step.local_norm(r);
             if (!is_finite(norm) || !is_finite(size)) {
-                verdict.name(r, advice::recheck);
+                verdict.name(r);
                 continue;
             }
             double jump = size - own.size;
@@ -277,7 +254,7 @@ public:
             if (own.steps > 0) {
                 if (own.steps <= warm_up_) own.jumps += jump;
                 const double mean = own.jumps / (own.steps < warm_up_ ? own.steps : warm_up_);
-                if (rise > 0 && jump > mean / (alpha_ * detail::square_root(rise))) verdict.name(r, advice::recheck);
+                if (rise > 0 && jump > mean / (0.05 * detail::square_root(rise))) verdict.name(r);
             }
             own.size = size;
             own.norm = norm;
@@ -295,7 +272,6 @@ private:
     };
 
     int warm_up_;
-    double alpha_;
     bool absolute_jumps_;
     std::vector<state> states_;
 };
@@ -304,26 +280,47 @@ private:
 /// before. Names nobody, and cannot see less than a fivefold jump; what stays high is seen once.
 class byterobust {
 public:
-    explicit byterobust(double factor = 5) : factor_(factor) {}
     rule_verdict judge(const rule_input& step) noexcept
     {
-        rule_verdict verdict;
         const double norm = step.reduced_norms[0];
-        if (!is_finite(step.loss) || !is_finite(norm)) {
-            verdict.alarm_of_all(advice::recheck);
-            return verdict;
-        }
-        if (steps_++ > 0 && (step.loss >= factor_ * loss_ || norm >= factor_ * norm_)) verdict.alarm_of_all(advice::recheck);
+        if (!is_finite(step.loss) || !is_finite(norm)) return {true};
+        const bool jumps = steps_++ > 0 && (step.loss >= 5 * loss_ || norm >= 5 * norm_);
         loss_ = step.loss;
         norm_ = norm;
-        return verdict;
+        return {jumps};
     }
 
 private:
-    double factor_;
     double loss_ = 0;
     double norm_ = 0;
     std::uint64_t steps_ = 0;
+};
+
+/// All of them. `threshold`, `window`, `warm_up`: llm.c's, Ascend's and Altenbernd's, which nobody has published.
+class published_rules {
+public:
+    static constexpr std::size_t count = 7;
+    static constexpr const char* names[count]
+        = {"Megatron", "fairseq", "llm.c", "Ascend", "Altenbernd", "Altenbernd, abs", "ByteRobust"};
+
+    published_rules(int ranks, double threshold, std::uint64_t window, int warm_up)
+        : megatron_(ranks), llm_c_(threshold), ascend_(ranks, window), altenbernd_(ranks, warm_up), absolute_(ranks, warm_up, true)
+    {
+    }
+    /// In the order of their names.
+    std::array<rule_verdict, count> judge(const rule_input& step)
+    {
+        return {megatron_.judge(step), fairseq_.judge(step), llm_c_.judge(step), ascend_.judge(step), altenbernd_.judge(step),
+            absolute_.judge(step), byterobust_.judge(step)};
+    }
+
+private:
+    megatron megatron_;
+    fairseq fairseq_;
+    llm_c llm_c_;
+    ascend ascend_;
+    altenbernd altenbernd_, absolute_;
+    byterobust byterobust_;
 };
 
 } // namespace baseline

@@ -37,6 +37,7 @@
 #include <collprobe/fault/faulty.hpp>
 
 #include "baseline_rules.hpp"
+#include "cpu_timing.hpp"
 #include "kinds.hpp"
 
 using namespace collprobe;
@@ -99,32 +100,57 @@ std::vector<scenario> scenarios(int ranks, bool is_half_precision)
     return all;
 }
 
-constexpr int rule_count = 7;
-constexpr const char* rule_names[rule_count]
-    = {"Megatron", "fairseq", "llm.c", "Ascend", "Altenbernd", "Altenbernd, abs", "ByteRobust"};
+using baseline::published_rules;
 
-struct counts {
-    int injected = 0;
+bool is_exact(finding_kind what) { return what == finding_kind::non_finite || what == finding_kind::duplicate || what == finding_kind::stale; }
+bool is_evidence(finding_kind what) { return what == finding_kind::unlike; }
+
+/// What was said of steps, in so many of them.
+struct said_counts {
+    int steps = 0;
     int exact = 0; ///< non-finite, duplicate or stale inputs
-    int differs = 0;
-    int sum = 0;
-    int numbers = 0; ///< findings
+    int differs = 0, sum = 0, numbers = 0, evidence = 0; ///< findings
     int alarmed = 0;
-    int named = 0; ///< the right rank, and no other
-    int right = 0, unknown = 0, wrong = 0; ///< what alarms say of where it was
-    int rules[rule_count] = {};
+    int rules[published_rules::count] = {};
+
+    void add(const step_record& record, view<const finding> raised, const std::array<baseline::rule_verdict, published_rules::count>& of_rules)
+    {
+        const auto any = [&](auto is) { return std::any_of(record.findings.begin(), record.findings.end(), [&](const finding& found) { return is(found.what); }); };
+        ++steps;
+        exact += any(is_exact);
+        differs += any([](finding_kind what) { return what == finding_kind::result_differs; });
+        sum += any([](finding_kind what) { return what == finding_kind::sum_differs; });
+        numbers += any(is_of_number);
+        evidence += any(is_evidence);
+        alarmed += raised.empty() ? 0 : 1;
+        for (std::size_t k = 0; k < of_rules.size(); ++k) rules[k] += of_rules[k].alarmed;
+    }
 };
 
-/// What was said of clean steps.
-struct false_counts {
-    std::uint64_t steps = 0, exact = 0, differs = 0, sum = 0, numbers = 0, evidence = 0, alarms = 0;
-    std::uint64_t rules[rule_count] = {};
+/// What alarms say of where a fault was.
+struct place_counts {
+    int injected = 0, alarmed = 0, right = 0, unknown = 0, wrong = 0;
+
+    void operator+=(const place_counts& other)
+    {
+        injected += other.injected;
+        alarmed += other.alarmed;
+        right += other.right;
+        unknown += other.unknown;
+        wrong += other.wrong;
+    }
+};
+
+struct scenario_counts {
+    said_counts said;
+    place_counts place;
+    int named = 0; ///< the right rank, and no other
 };
 
 struct run_counts {
-    std::vector<counts> of_scenario;
-    false_counts before; ///< before all faults
-    false_counts between; ///< faults
+    std::vector<scenario_counts> of_scenario;
+    said_counts before; ///< before all faults
+    said_counts between; ///< faults
 };
 
 /// What is injected in a step, if anything.
@@ -244,87 +270,26 @@ private:
     std::vector<float> moment_[buckets], square_[buckets];
 };
 
-/// What rules say of a step, in the order of their names.
-struct verdicts {
-    bool alarmed[rule_count];
-};
+/// Of data that two ranks hold the bits do not tell whose they are: both are named. Returns the other, or -1.
+int twin_of(const fault& what, int rank, int ranks) { return what.kind == fault_kind::duplicate_shard ? (rank + 1) % ranks : -1; }
 
-/// The rules that others have published.
-class published_rules {
-public:
-    explicit published_rules(int ranks)
-        : megatron_(ranks), llm_c_(6), ascend_(ranks, 10'000), altenbernd_(ranks, 100), altenbernd_abs_(ranks, 100, 0.05, true)
-    {
-    }
-    verdicts judge(const baseline::rule_input& step)
-    {
-        return {{megatron_.judge(step).alarmed, fairseq_.judge(step).alarmed, llm_c_.judge(step).alarmed,
-            ascend_.judge(step).alarmed, altenbernd_.judge(step).alarmed, altenbernd_abs_.judge(step).alarmed,
-            byterobust_.judge(step).alarmed}};
-    }
-
-private:
-    baseline::megatron megatron_;
-    baseline::fairseq fairseq_;
-    baseline::llm_c llm_c_;
-    baseline::ascend ascend_;
-    baseline::altenbernd altenbernd_, altenbernd_abs_;
-    baseline::byterobust byterobust_;
-};
-
-bool any(const std::vector<finding>& findings, bool (*is)(finding_kind))
+/// What the alarms said of a step in which `of` was injected on `rank`.
+void count(const scenario& of, int rank, int ranks, view<const finding> raised, scenario_counts& to)
 {
-    for (const finding& found : findings) {
-        if (is(found.what)) return true;
-    }
-    return false;
-}
-bool is_exact(finding_kind what) { return what == finding_kind::non_finite || what == finding_kind::duplicate || what == finding_kind::stale; }
-bool is_difference(finding_kind what) { return what == finding_kind::result_differs; }
-bool is_sum(finding_kind what) { return what == finding_kind::sum_differs; }
-bool is_evidence(finding_kind what) { return what == finding_kind::unlike; }
-
-/// What the checks said of a step in which `of` was injected on `rank`.
-void count(const scenario& of, int rank, int ranks, const step_record& record,
-    view<const finding> raised, const verdicts& rules, counts& to)
-{
-    ++to.injected;
-    to.exact += any(record.findings, is_exact) ? 1 : 0;
-    to.differs += any(record.findings, is_difference) ? 1 : 0;
-    to.sum += any(record.findings, is_sum) ? 1 : 0;
-    to.numbers += any(record.findings, is_of_number) ? 1 : 0;
-    for (int k = 0; k < rule_count; ++k) to.rules[k] += rules.alarmed[k] ? 1 : 0;
+    ++to.place.injected;
     if (raised.empty()) return;
-    ++to.alarmed;
+    ++to.place.alarmed;
     bool names_it = false, names_another = false, says_truth = false, says_other = false;
-    // Of data that two ranks hold the bits do not tell whose they are: both are named.
-    const int twin = of.what.kind == fault_kind::duplicate_shard ? (rank + 1) % ranks : -1;
     for (const finding& one : raised) {
         for (const int named : one.ranks) {
             names_it = names_it || named == rank;
-            names_another = names_another || (named != rank && named != twin);
+            names_another = names_another || (named != rank && named != twin_of(of.what, rank, ranks));
         }
         says_truth = says_truth || one.where == of.truth;
         says_other = says_other || (one.where != of.truth && one.where != damage::unknown);
     }
     to.named += names_it && !names_another ? 1 : 0;
-    to.wrong += says_other ? 1 : 0;
-    to.right += says_truth && !says_other ? 1 : 0;
-    to.unknown += !says_truth && !says_other ? 1 : 0;
-}
-
-/// What the checks said of a step in which there was nothing.
-void count_clean(const step_record& record, view<const finding> raised, const verdicts& rules,
-    false_counts& to)
-{
-    ++to.steps;
-    to.exact += any(record.findings, is_exact) ? 1 : 0;
-    to.differs += any(record.findings, is_difference) ? 1 : 0;
-    to.sum += any(record.findings, is_sum) ? 1 : 0;
-    to.numbers += any(record.findings, is_of_number) ? 1 : 0;
-    to.evidence += any(record.findings, is_evidence) ? 1 : 0;
-    to.alarms += raised.empty() ? 0 : 1;
-    for (int k = 0; k < rule_count; ++k) to.rules[k] += rules.alarmed[k] ? 1 : 0;
+    ++(says_other ? to.place.wrong : says_truth ? to.place.right : to.place.unknown);
 }
 
 template <class T>
@@ -365,7 +330,7 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
     local::run(ranks, [&](local::communicator& world) {
         rank_of_run<T> own(world, seed, before, beneath, seen);
         alarms watch(ranks);
-        published_rules rules(ranks);
+        published_rules rules(ranks, 6, 10'000, 100);
         step_record record;
         std::vector<double> norms(static_cast<std::size_t>(ranks) * buckets);
         for (std::uint64_t step = 0; step < steps; ++step) {
@@ -384,14 +349,15 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
             const baseline::rule_input shown_to_rules{
                 ranks, static_cast<int>(buckets), norms, seen.reduced, seen.updates, record.loss.mean};
             published_rules copy = rules;
-            const verdicts said = (has_fault ? copy : rules).judge(shown_to_rules);
+            const auto said = (has_fault ? copy : rules).judge(shown_to_rules);
             alarms watch_copy = watch;
             const view<const finding> raised = (has_fault ? watch_copy : watch).judge(record);
             if (has_fault) {
-                count(list[plan[step].scenario], plan[step].rank, ranks, record, raised, said,
-                    result.of_scenario[plan[step].scenario]);
+                scenario_counts& to = result.of_scenario[plan[step].scenario];
+                to.said.add(record, raised, said);
+                count(list[plan[step].scenario], plan[step].rank, ranks, raised, to);
             } else if (step >= warm_up) {
-                count_clean(record, raised, said, step < first ? result.before : result.between);
+                (step < first ? result.before : result.between).add(record, raised, said);
             }
         }
     });
@@ -433,8 +399,8 @@ lasting_outcome run_lasting(int ranks, fault one, std::uint64_t onset, std::uint
                 if (is_of_number(found.what)) note(result.numbers);
             for (const finding& raised : all) {
                 note(is_evidence(raised.what) ? result.evidence : is_of_number(raised.what) ? result.alarms : result.exact);
-                const int twin = one.kind == fault_kind::duplicate_shard ? (one.rank + 1) % ranks : -1;
-                for (const int named : raised.ranks) result.is_right = result.is_right && (named == one.rank || named == twin);
+                for (const int named : raised.ranks)
+                    result.is_right = result.is_right && (named == one.rank || named == twin_of(one, one.rank, ranks));
             }
         }
     });
@@ -461,10 +427,9 @@ void print_lasting(int ranks, int trials, std::uint64_t onset, std::uint64_t see
             wrong += of.is_right ? 0 : 1;
         }
         std::printf("| %s |", each.label);
-        for (std::vector<long>& of : delays) {
-            std::sort(of.begin(), of.end());
+        for (const std::vector<long>& of : delays) {
             if (of.empty()) std::printf(" - |");
-            else std::printf(" %ld (%zu) |", of[of.size() / 2], of.size());
+            else std::printf(" %ld (%zu) |", bench::median(of), of.size());
         }
         std::printf(" %d |\n", wrong);
         std::fflush(stdout);
@@ -555,17 +520,14 @@ void print_kinds(std::uint64_t clean_steps)
 }
 
 /// Over all configurations: of two ranks, and of more.
-struct class_counts {
-    int injected = 0, alarmed = 0, right = 0, unknown = 0, wrong = 0;
-};
-class_counts of_class[2][6];
+place_counts of_class[2][6];
 
 void print_classes()
 {
     std::printf("\n### All together\n\n| ranks | truth | injected | alarm | right | unknown | wrong |\n|---|---|--:|--:|--:|--:|--:|\n");
     for (int more = 0; more < 2; ++more) {
         for (const damage truth : {damage::input, damage::duplicated_data, damage::reduce, damage::broadcast}) {
-            const class_counts& of = of_class[more][static_cast<int>(truth)];
+            const place_counts& of = of_class[more][static_cast<int>(truth)];
             if (of.injected == 0) continue;
             std::printf("| %s | %s | %d | %d |", more == 0 ? "2" : "more", name(truth), of.injected, of.alarmed);
             for (const int part : {of.right, of.unknown, of.wrong}) {
@@ -576,12 +538,11 @@ void print_classes()
     }
 }
 
-void print_false(const char* when, const false_counts& of)
+void print_false(const char* when, const said_counts& of)
 {
-    std::printf("\nFalse, in %" PRIu64 " clean steps %s: exact %" PRIu64 ", differs %" PRIu64 ", sum %" PRIu64
-                ", numbers %" PRIu64 ", evidence %" PRIu64 ", alarms %" PRIu64,
-        of.steps, when, of.exact, of.differs, of.sum, of.numbers, of.evidence, of.alarms);
-    for (int k = 0; k < rule_count; ++k) std::printf(", %s %" PRIu64, rule_names[k], of.rules[k]);
+    std::printf("\nFalse, in %d clean steps %s: exact %d, differs %d, sum %d, numbers %d, evidence %d, alarms %d", of.steps, when, of.exact,
+        of.differs, of.sum, of.numbers, of.evidence, of.alarmed);
+    for (std::size_t k = 0; k < published_rules::count; ++k) std::printf(", %s %d", published_rules::names[k], of.rules[k]);
     std::printf(".\n");
 }
 
@@ -592,28 +553,23 @@ void print_table(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t
     const std::vector<scenario> list = scenarios(ranks, sizeof(T) == 2);
     std::printf("\n### %d ranks, %s\n\n", ranks, element_traits<T>::name);
     std::printf("| fault | truth | exact | differs | sum | numbers | alarm | named | right | unknown | wrong |");
-    for (const char* rule : rule_names) std::printf(" %s |", rule);
+    for (const char* rule : published_rules::names) std::printf(" %s |", rule);
     std::printf("\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
     for (std::size_t s = 0; s < list.size(); ++s) {
-        const counts& of = found.of_scenario[s];
+        const auto& [said, place, named] = found.of_scenario[s];
         const auto share = [&](int part, int whole) {
             if (whole == 0) std::printf(" |");
             else std::printf(" %.0f |", 100.0 * part / whole);
         };
         std::printf("| %s | %s |", list[s].label, name(list[s].truth));
-        for (const int part : {of.exact, of.differs, of.sum, of.numbers, of.alarmed}) share(part, of.injected);
+        for (const int part : {said.exact, said.differs, said.sum, said.numbers, said.alarmed}) share(part, said.steps);
         // Who did it cannot be told of a reduction: it was wrong for all.
         if (list[s].truth == damage::reduce) std::printf(" |");
-        else share(of.named, of.alarmed);
-        for (const int part : {of.right, of.unknown, of.wrong}) share(part, of.alarmed);
-        for (const int part : of.rules) share(part, of.injected);
+        else share(named, place.alarmed);
+        for (const int part : {place.right, place.unknown, place.wrong}) share(part, place.alarmed);
+        for (const int part : said.rules) share(part, said.steps);
         std::printf("\n");
-        class_counts& all = of_class[ranks > 2 ? 1 : 0][static_cast<int>(list[s].truth)];
-        all.injected += of.injected;
-        all.alarmed += of.alarmed;
-        all.right += of.right;
-        all.unknown += of.unknown;
-        all.wrong += of.wrong;
+        of_class[ranks > 2 ? 1 : 0][static_cast<int>(list[s].truth)] += place;
     }
     print_false("before all faults", found.before);
     print_false("between faults", found.between);

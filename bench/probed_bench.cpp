@@ -1,101 +1,90 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What probing adds to a step. Ranks are threads of this process, so with more ranks than processors
-// the times are of all ranks' work together, and the ratio to the bare step is what counts.
+// What probing adds to a step, with and without an audit. Ranks are threads of this process, so with more ranks than
+// processors the times are of all ranks' work together, and the ratio to the same calls without a probe, which run in
+// turn, is what counts. An all-reduce between threads is a few reads of memory: over a network the same checks are a
+// smaller share.
 #include <benchmark/benchmark.h>
 
-#include <chrono>
 #include <cstdint>
-#include <random>
+#include <tuple>
 #include <vector>
 
+#include <collprobe/audit/audit.hpp>
+#include <collprobe/audit/weight_probe.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/step/probed.hpp>
+
+#include "cpu_timing.hpp"
+#include "made_up_messages.hpp"
 
 using namespace collprobe;
 
 namespace {
 
-using clock_type = std::chrono::steady_clock;
+constexpr int steps = 5; ///< of a measurement
 
-double seconds_since(clock_type::time_point start)
+/// Seconds of rank 0 for steps of so many all-reduces: bare, then as each of `probes(world)` has them, in turn.
+template <class T, class Probes>
+std::vector<double> time_steps(int ranks, std::size_t calls, std::size_t count, Probes probes)
 {
-    return std::chrono::duration<double>(clock_type::now() - start).count();
-}
-
-std::vector<float> random_values(int rank, std::size_t count)
-{
-    std::mt19937_64 random(static_cast<std::uint64_t>(rank) + 1);
-    std::normal_distribution<float> normal;
-    std::vector<float> values(count);
-    for (float& x : values) x = normal(random);
-    return values;
-}
-
-/// Seconds of rank 0 for the bare and the probed form of the same steps, taken in turn.
-struct pair_of_times {
-    double bare = 0;
-    double probed = 0;
-};
-
-pair_of_times time_steps(int ranks, std::size_t buckets, std::size_t count, int steps, const probe_options& options)
-{
-    pair_of_times total;
+    std::vector<double> total;
     local::run(ranks, [&](local::communicator& world) {
         host::stream stream;
-        probed<local::communicator> comm(world, options);
-        std::vector<std::vector<float>> send, receive;
-        for (std::size_t b = 0; b < buckets; ++b) {
-            send.push_back(random_values(world.rank() + static_cast<int>(b) * 1000, count));
-            receive.emplace_back(count);
-        }
+        auto probed_by = probes(world);
+        std::vector<std::vector<T>> send, receive(calls, std::vector<T>(count));
+        for (std::size_t c = 0; c < calls; ++c) send.push_back(bench::gradient_like<T>(count, (static_cast<std::uint64_t>(world.rank()) << 40) + (c << 32)));
         step_record record;
-        const auto step = [&](auto& over) {
-            for (std::size_t b = 0; b < buckets; ++b) {
-                over.all_reduce(view<const float>(send[b]), view<float>(receive[b]), reduction::sum, stream);
-            }
-        };
-        for (int i = -2; i < steps; ++i) {
-            world.barrier(stream);
-            stream.synchronize();
-            auto start = clock_type::now();
-            step(world);
-            stream.synchronize();
-            const double bare = seconds_since(start);
-
-            world.barrier(stream);
-            stream.synchronize();
-            start = clock_type::now();
-            step(comm);
-            comm.end_step(static_cast<std::uint64_t>(i + 2), {.loss = 1}, stream);
-            stream.synchronize();
-            while (!comm.poll(record)) {
-            }
-            const double with_probe = seconds_since(start);
-            if (i < 0 || world.rank() != 0) continue; // the first two warm the buffers
-            total.bare += bare;
-            total.probed += with_probe;
+        for (int step = -2; step < steps; ++step) {
+            std::vector<double> times;
+            const auto time = [&](auto& comm) {
+                world.barrier(stream);
+                stream.synchronize();
+                times.push_back(bench::seconds([&] {
+                    for (std::size_t c = 0; c < calls; ++c)
+                        comm.all_reduce(view<const T>(send[c]), view<T>(receive[c]), reduction::average, stream);
+                    constexpr bool is_probed = requires { comm.poll(record); };
+                    if constexpr (is_probed) comm.end_step(static_cast<std::uint64_t>(step + 2), {.loss = 1}, stream);
+                    stream.synchronize();
+                    if constexpr (is_probed) while (!comm.poll(record)) {}
+                }, &bench::real_seconds));
+            };
+            time(world);
+            std::apply([&](auto&... each) { (time(each), ...); }, probed_by);
+            if (step < 0 || world.rank() != 0) continue; // the first two warm the buffers
+            total.resize(times.size());
+            for (std::size_t i = 0; i < times.size(); ++i) total[i] += times[i];
         }
     });
     return total;
 }
 
-/// A probed all-reduce with its step report against the bare all-reduce.
+/// The last form's time, less the bare one's `bare_share` times, and the ratios of all to the bare one.
+template <class T, class Probes>
+void measure(benchmark::State& state, std::size_t calls, std::size_t count, std::vector<const char*> ratios, Probes probes,
+    double bare_share = 0)
+{
+    std::vector<double> sums(1 + ratios.size());
+    for (auto _ : state) {
+        const std::vector<double> times = time_steps<T>(static_cast<int>(state.range(0)), calls, count, probes);
+        state.SetIterationTime((times[ratios.size()] - bare_share * times[0]) / steps);
+        for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += times[i];
+    }
+    for (std::size_t i = 0; i < ratios.size(); ++i) state.counters[ratios[i]] = sums[1 + i] / sums[0];
+    state.counters["bare_us"] = sums[0] / steps / static_cast<double>(state.iterations()) * 1e6;
+}
+
+auto probe_with(const probe_options& options)
+{
+    return [options](local::communicator& world) { return std::tuple(probed<local::communicator>(world, options)); };
+}
+
+/// A probed all-reduce with its step report.
 void probed_all_reduce(benchmark::State& state)
 {
-    const int ranks = static_cast<int>(state.range(0));
     const auto count = static_cast<std::size_t>(state.range(1));
-    const auto mode = static_cast<direction_mode>(state.range(2));
-    pair_of_times sum;
-    for (auto _ : state) {
-        const pair_of_times times = time_steps(ranks, 1, count, 5, {.direction = mode});
-        state.SetIterationTime(times.probed / 5);
-        sum.bare += times.bare;
-        sum.probed += times.probed;
-    }
-    state.counters["ratio_to_bare"] = sum.probed / sum.bare;
-    state.counters["bare_us"] = sum.bare / 5 / static_cast<double>(state.iterations()) * 1e6;
+    measure<float>(state, 1, count, {"ratio_to_bare"}, probe_with({.direction = static_cast<direction_mode>(state.range(2))}));
 }
 BENCHMARK(probed_all_reduce)
     ->ArgNames({"ranks", "count", "exact"})
@@ -106,21 +95,32 @@ BENCHMARK(probed_all_reduce)
 /// A step report of four small buckets: almost nothing but the report itself.
 void step_report(benchmark::State& state)
 {
-    const int ranks = static_cast<int>(state.range(0));
-    const auto mode = static_cast<report_mode>(state.range(1));
-    pair_of_times sum;
-    for (auto _ : state) {
-        const pair_of_times times = time_steps(ranks, 4, 64, 5, {.mode = mode});
-        state.SetIterationTime((times.probed - times.bare) / 5);
-        sum.bare += times.bare;
-        sum.probed += times.probed;
-    }
-    state.counters["ratio_to_bare"] = sum.probed / sum.bare;
-    state.counters["bare_us"] = sum.bare / 5 / static_cast<double>(state.iterations()) * 1e6;
+    measure<float>(state, 4, 64, {"ratio_to_bare"}, probe_with({.mode = static_cast<report_mode>(state.range(1))}), 1);
 }
 BENCHMARK(step_report)
     ->ArgNames({"ranks", "summary"})
     ->ArgsProduct({{8, 64, 256}, {0, 1}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
+/// Eight all-reduces with a `weight_probe` alone that looks at each step, with an audit alone, and with statistics and audit.
+template <class T>
+void audited_all_reduce(benchmark::State& state)
+{
+    const auto count = static_cast<std::size_t>(state.range(1));
+    measure<T>(state, 8, count, {"weighed_of_bare", "audited_of_bare", "full_of_bare"}, [](local::communicator& world) {
+        return std::tuple(probed(local::communicator(world), {.statistics = false}, weight_probe({.every = 1})),
+            probed(local::communicator(world), {.statistics = false}, audit()), probed(local::communicator(world), {}, audit()));
+    });
+}
+BENCHMARK(audited_all_reduce<float>)
+    ->ArgNames({"ranks", "count"})
+    ->ArgsProduct({{2, 8}, {1 << 12, 1 << 16, 1 << 20}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(audited_all_reduce<bfloat16>)
+    ->ArgNames({"ranks", "count"})
+    ->ArgsProduct({{8}, {1 << 12, 1 << 16, 1 << 20}})
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
@@ -129,31 +129,14 @@ void judge_step(benchmark::State& state)
 {
     const int ranks = static_cast<int>(state.range(0));
     const auto buckets = static_cast<std::size_t>(state.range(1));
-    const detail::message_layout layout{.times = state.range(2) != 0};
-    std::vector<unsigned char> bytes(static_cast<std::size_t>(ranks) * layout.bytes(buckets));
-    std::vector<detail::probed_call> calls(buckets, {.count = 4096, .has_input = true, .has_result = true});
-    std::mt19937_64 random(1);
-    std::normal_distribution<double> normal;
-    for (int r = 0; r < ranks; ++r) {
-        unsigned char* const message = bytes.data() + static_cast<std::size_t>(r) * layout.bytes(buckets);
-        *reinterpret_cast<detail::step_header*>(message) = {1, 2 + 0.1 * normal(random), 1, detail::not_given(), 0};
-        for (std::size_t b = 0; b < buckets; ++b) {
-            detail::call_entry& entry = layout.entry(message, b);
-            entry = {};
-            entry.input.count = 4096;
-            entry.input.digest = random();
-            entry.input.sum_of_squares = 4096 + 64 * normal(random);
-            entry.result = {.digest = 7, .sum_of_squares = 4096.0 * ranks, .dot = 4096, .nonfinite = 0};
-            if (layout.times) {
-                const auto start = static_cast<clock_stamp>(b * 10000);
-                layout.times_of(message, b) = {start, start + 1000 + static_cast<clock_stamp>(random() % 100)};
-            }
-        }
-    }
-    detail::step_judge judge(ranks, {.false_alarms_per_run = 0}, report_mode::gather, layout.times);
+    const bool times = state.range(2) != 0;
+    bench::made_up_messages made(ranks, buckets, times);
+    const detail::gathered_step gathered = made.next();
+    const auto calls = made.calls();
+    detail::step_judge judge(ranks, {.false_alarms_per_run = 0}, report_mode::gather, times);
     step_record record;
     for (auto _ : state) {
-        judge.judge(detail::gathered_step(bytes.data(), ranks, buckets, layout), calls, {}, {}, record);
+        judge.judge(gathered, calls, {}, {}, record);
         benchmark::DoNotOptimize(record);
     }
     state.counters["ns_per_record"]

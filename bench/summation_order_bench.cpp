@@ -10,7 +10,9 @@
 //   relative_error     the length of the vector of errors over that of the correctly rounded sums
 //   largest_ulp        the largest error, in numbers of the type
 //
-// and `sum_rows`, which adds in linear order alone.
+// and `sum_rows`, which adds in linear order alone. `owners_sum`: as the owner of a slice adds rows of 16 MiB together in a
+// reproducible reduction, against a plain read of them in turn; processor time, medians: GBps, of_read.
+#include <collprobe/device/host/device.hpp>
 #include <collprobe/sum/sum_rows.hpp>
 
 #include <benchmark/benchmark.h>
@@ -21,6 +23,8 @@
 #include "../examples/studies/summation_order/measures.hpp"
 #include "../examples/studies/summation_order/orders.hpp"
 #include "../examples/studies/summation_order/random_terms.hpp"
+#include "bare_read.hpp"
+#include "cpu_timing.hpp"
 
 using namespace summation;
 
@@ -85,6 +89,42 @@ void add_rows_linearly(benchmark::State& state)
     set_counters<T>(state);
 }
 
+template <class T, accumulation in>
+void owners_sum(benchmark::State& state)
+{
+    const auto terms = static_cast<std::uint64_t>(state.range(0));
+    const std::vector<T> rows = bench::gradient_like<T>((std::uint64_t{16} << 20) / sizeof(T));
+    const std::uint64_t count = rows.size() / terms, bytes = rows.size() * sizeof(T);
+    std::vector<T> result(count);
+    constexpr int width = static_cast<int>(host::device::body_bytes / sizeof(T));
+    const sum_rows<in, T, width> body{{rows.data(), 1, count, count}, terms, result.data(), count, 1};
+    std::vector<double> times, ratios;
+    for (auto _ : state) {
+        const double read = bench::seconds([&] {
+            benchmark::DoNotOptimize(bench::bare_read(reinterpret_cast<const unsigned char*>(rows.data()), bytes));
+        });
+        times.push_back(bench::seconds([&] {
+            for (std::uint64_t block = 0; block < body.blocks(); ++block) body(block);
+        }));
+        ratios.push_back(read / times.back());
+    }
+    state.counters["GBps"] = static_cast<double>(bytes) / bench::median(times) * 1e-9;
+    state.counters["of_read"] = bench::median(ratios);
+}
+
+template <class T>
+void add_owners_sums()
+{
+    const auto add = [](const char* in, auto* run) {
+        benchmark::RegisterBenchmark((std::string("owners_sum/") + element_traits<T>::name + '/' + in).c_str(), run)
+            ->ArgName("terms")->Arg(2)->Arg(4)->Arg(8)->Arg(64);
+    };
+    add("native", owners_sum<T, accumulation::native>);
+    add("float32", owners_sum<T, accumulation::float32>);
+    add("float64", owners_sum<T, accumulation::float64>);
+    add("exact", owners_sum<T, accumulation::exact>);
+}
+
 template <class T>
 void add_benchmarks(const std::vector<method>& methods)
 {
@@ -105,6 +145,8 @@ const int added = [] {
     add_benchmarks<double>({{ring, accumulation::native}, {ring, accumulation::exact}});
     benchmark::RegisterBenchmark("sum_rows/bfloat16/float32", add_rows_linearly<bfloat16, accumulation::float32>);
     benchmark::RegisterBenchmark("sum_rows/float/native", add_rows_linearly<float, accumulation::native>);
+    add_owners_sums<float>();
+    add_owners_sums<bfloat16>();
     return 0;
 }();
 

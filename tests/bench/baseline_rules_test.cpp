@@ -46,7 +46,6 @@ TEST_CASE("megatron alarms from ten times the largest of the first hundred sampl
     CHECK(found.alarmed);
     CHECK(found.rank == 0);
     CHECK(found.named == 1);
-    CHECK(found.action == advice::recheck);
     CHECK(rule.judge(local(2, {1, 1e10})).rank == 1);
     CHECK(rule.judge(local(2, {1e3, 1e12})).named == 2);
     CHECK_FALSE(rule.judge(local(2, {29, 2})).alarmed); // nothing was learned since
@@ -112,7 +111,6 @@ TEST_CASE("llm.c skips at a high loss or norm and not at a low one, and a NaN en
     for (int i = 0; i < 300; ++i) other.judge(reduced({noise(i)}, noise(i + 2)));
     const rule_verdict found = other.judge(reduced({1}, 2));
     CHECK(found.alarmed);
-    CHECK(found.action == advice::skip);
     CHECK(found.rank == -1);
     CHECK(other.judge(reduced({100}, 1)).alarmed);
     CHECK_FALSE(other.judge(reduced({1}, detail::not_a_number())).alarmed);
@@ -158,7 +156,7 @@ TEST_CASE("altenbernd compares the jump of the update with the mean jump over al
     };
     // Sizes 1.0, 1.1 ... 2.0: mean jump 0.1 over ten. Then a rise of the norm by 4 asks for 0.1 / (0.05 * 2) = 1.
     const auto warmed = [&](bool absolute) {
-        baseline::altenbernd rule(1, 10, 0.05, absolute);
+        baseline::altenbernd rule(1, 10, absolute);
         for (int i = 0; i <= 10; ++i) CHECK_FALSE(rule.judge(step({1 + 0.1 * i}, {1})).alarmed);
         return rule;
     };
@@ -166,7 +164,6 @@ TEST_CASE("altenbernd compares the jump of the update with the mean jump over al
     const rule_verdict found = warmed(false).judge(step({3.01}, {5}));
     CHECK(found.alarmed);
     CHECK(found.rank == 0);
-    CHECK(found.action == advice::recheck);
     CHECK_FALSE(warmed(false).judge(step({1000}, {1})).alarmed); // no rise of the norm, nothing seen
     CHECK_FALSE(warmed(false).judge(step({0}, {5})).alarmed);
     CHECK(warmed(true).judge(step({0}, {5})).alarmed); // a jump down, taken by its size
@@ -196,7 +193,7 @@ TEST_CASE("what a copy of a rule is asked is not learned by the rule")
     const auto is_ten_the_limit = [](baseline::megatron rule) {
         return rule.judge(local(1, {10})).alarmed && !rule.judge(local(1, {9.9})).alarmed;
     };
-    baseline::megatron norms(1, 10, 2);
+    baseline::megatron norms(1, 2);
     norms.judge(local(1, {1}));
     baseline::megatron hit = norms;
     hit.judge(local(1, {1e30})); // the last sample
