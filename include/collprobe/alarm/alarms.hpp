@@ -15,95 +15,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-namespace detail {
-
-/// The alarms of one step. Reuses its memory.
-class alarm_list {
-public:
-    void clear() noexcept { used_ = 0; }
-
-    /// Adds a finding for one of its ranks, or with -1 for no known rank. Equal findings about several ranks become one
-    /// alarm, those of a number also over calls: with the strongest evidence and the largest rate. `lasts`: reason to
-    /// take the rank out.
-    void add(const finding& next, int rank, bool lasts)
-    {
-        const std::size_t at = find(next, lasts);
-        const bool is_new = at == used_;
-        if (is_new) {
-            ++used_;
-            if (raised_.size() < used_) raised_.resize(used_);
-            lasting_.resize(raised_.size());
-            lasting_[at] = lasts;
-            raised_[at].ranks.clear();
-        }
-        finding& into = raised_[at];
-        const double rate = is_new ? 0 : into.false_alarms_per_step;
-        const int other = is_new || into.other_rank == next.other_rank ? next.other_rank : -1; // of all ranks, or none
-        if (is_new || next.strength() > into.strength()) {
-            ranks_.swap(into.ranks);
-            into = next;
-            into.ranks.swap(ranks_);
-        }
-        into.other_rank = other;
-        into.false_alarms_per_step = rate > next.false_alarms_per_step ? rate : next.false_alarms_per_step;
-        if (rank >= 0) into.add(rank);
-    }
-
-    /// Completes the alarms by what depends on all findings: too many named ranks, and the source to restore from.
-    view<const finding> settle(int ranks)
-    {
-        for (std::size_t i = 0; i < used_; ++i) {
-            finding& each = raised_[i];
-            const bool are_many = static_cast<int>(each.ranks.size()) > blame_limit(ranks);
-            if (is_of_number(each.what) && (are_many || ranks == 2)) {
-                each.ranks.clear();
-                if (each.where != damage::none) each.where = damage::unknown;
-            } else if (lasting_[i] && !are_many) {
-                each.action = advice::quarantine;
-            }
-            if (each.action != advice::resync) continue;
-            if (each.is_named()) each.source = source_for(each, ranks);
-            if (each.source < 0 && each.what != finding_kind::value_differs && each.what != finding_kind::non_finite)
-                each.action = advice::skip;
-        }
-        return {raised_.data(), used_};
-    }
-
-private:
-    std::size_t find(const finding& next, bool lasts) const noexcept
-    {
-        for (std::size_t i = 0; i < used_; ++i) {
-            const finding& each = raised_[i];
-            if (each.what == next.what && each.where == next.where && each.action == next.action && lasting_[i] == lasts
-                && each.is_named() == next.is_named() && (is_of_number(next.what) || is_same_place(each, next)))
-                return i;
-        }
-        return used_;
-    }
-
-    /// The lowest rank that no alarm names, but for its numbers; if there is none, the lowest that this one does not.
-    int source_for(const finding& wanted, int ranks) const noexcept
-    {
-        int second = -1;
-        for (int rank = 0; rank < ranks; ++rank) {
-            if (wanted.names(rank)) continue;
-            bool is_clean = true;
-            for (std::size_t i = 0; i < used_; ++i)
-                is_clean = is_clean && (is_of_number(raised_[i].what) || !raised_[i].names(rank));
-            if (is_clean) return rank;
-            if (second < 0) second = rank;
-        }
-        return second;
-    }
-
-    std::vector<finding> raised_; // the first `used_` belong to this step
-    std::vector<bool> lasting_; // of each alarm
-    std::vector<int> ranks_; // of an alarm that gets other evidence
-    std::size_t used_ = 0;
-};
-
-} // namespace detail
-
 /// The rules for alarms. Equal on all ranks.
 struct alarm_options {
     /// A number of a step (loss, norm, largest magnitude, direction, arrival) that is unlike those of the other ranks
@@ -152,7 +63,7 @@ public:
         for (const finding& found : record.findings)
             for (const int rank : found.ranks)
                 if (rank < 0 || rank >= ranks_) refuse("there is no rank " + std::to_string(rank));
-        raised_.clear();
+        used_ = 0;
         unseen_calls_ = record.unprobed_calls + record.unread_calls;
         if (record.forgot) reset(); // a rank may have lost the record of an earlier step
         for (std::size_t r = 0; r < exact_.size() && record.step != step_; ++r) exact_[r] <<= 1, rare_[r] <<= 1;
@@ -162,10 +73,11 @@ public:
             const bool is_rare = found.false_alarms_per_step <= options_.false_alarms_per_step;
             if (is_of_number(found.what) && !is_rare) continue;
             if (found.what == finding_kind::cosine && sum_is_wrong) continue;
-            if (!found.is_named()) raised_.add(found, -1, false);
-            for (const int rank : found.ranks) raised_.add(found, rank, lasts(found, rank, record));
+            if (!found.is_named()) add(found, -1, false);
+            for (const int rank : found.ranks) add(found, rank, lasts(found, rank, record));
         }
-        return raised_.settle(ranks_);
+        settle();
+        return {raised_.data(), used_};
     }
 
     /// Calls of the last step that no check has looked at: no alarm can come from them.
@@ -176,7 +88,7 @@ public:
     {
         exact_.assign(exact_.size(), 0);
         rare_.assign(rare_.size(), 0);
-        raised_.clear();
+        used_ = 0;
     }
 
 private:
@@ -202,13 +114,88 @@ private:
         return record.evidence_by_rank[rank].unlike && record.evidence_by_rank[rank].metric != finding_kind::late;
     }
 
+    /// Adds a finding for one of its ranks, or with -1 for no known rank. Equal findings about several ranks become one
+    /// alarm, those of a number also over calls: with the strongest evidence and the largest rate.
+    /// `is_lasting`: reason to take the rank out.
+    void add(const finding& next, int rank, bool is_lasting)
+    {
+        const std::size_t at = find(next, is_lasting);
+        const bool is_new = at == used_;
+        if (is_new) {
+            ++used_;
+            if (raised_.size() < used_) raised_.resize(used_);
+            lasting_.resize(raised_.size());
+            lasting_[at] = is_lasting;
+            raised_[at].ranks.clear();
+        }
+        finding& into = raised_[at];
+        const double rate = is_new ? 0 : into.false_alarms_per_step;
+        const int other = is_new || into.other_rank == next.other_rank ? next.other_rank : -1; // of all ranks, or none
+        if (is_new || next.strength() > into.strength()) {
+            kept_ranks_.swap(into.ranks);
+            into = next;
+            into.ranks.swap(kept_ranks_);
+        }
+        into.other_rank = other;
+        into.false_alarms_per_step = rate > next.false_alarms_per_step ? rate : next.false_alarms_per_step;
+        if (rank >= 0) into.add(rank);
+    }
+
+    /// Completes the alarms by what depends on all findings: too many named ranks, and the source to restore from.
+    void settle()
+    {
+        for (std::size_t i = 0; i < used_; ++i) {
+            finding& each = raised_[i];
+            const bool are_many = static_cast<int>(each.ranks.size()) > detail::blame_limit(ranks_);
+            if (is_of_number(each.what) && (are_many || ranks_ == 2)) {
+                each.ranks.clear();
+                if (each.where != damage::none) each.where = damage::unknown;
+            } else if (lasting_[i] && !are_many) {
+                each.action = advice::quarantine;
+            }
+            if (each.action != advice::resync) continue;
+            if (each.is_named()) each.source = source_for(each);
+            if (each.source < 0 && each.what != finding_kind::value_differs && each.what != finding_kind::non_finite)
+                each.action = advice::skip;
+        }
+    }
+    std::size_t find(const finding& next, bool is_lasting) const noexcept
+    {
+        for (std::size_t i = 0; i < used_; ++i) {
+            const finding& each = raised_[i];
+            if (each.what == next.what && each.where == next.where && each.action == next.action
+                && lasting_[i] == is_lasting && each.is_named() == next.is_named()
+                && (is_of_number(next.what) || detail::is_same_place(each, next)))
+                return i;
+        }
+        return used_;
+    }
+
+    /// The lowest rank that no alarm names, but for its numbers; if there is none, the lowest that this one does not.
+    int source_for(const finding& wanted) const noexcept
+    {
+        int second = -1;
+        for (int rank = 0; rank < ranks_; ++rank) {
+            if (wanted.names(rank)) continue;
+            bool is_clean = true;
+            for (std::size_t i = 0; i < used_; ++i)
+                is_clean = is_clean && (is_of_number(raised_[i].what) || !raised_[i].names(rank));
+            if (is_clean) return rank;
+            if (second < 0) second = rank;
+        }
+        return second;
+    }
+
     static constexpr std::uint32_t last_20_steps = (1u << 20) - 1;
     int ranks_;
     alarm_options options_;
     std::vector<std::uint32_t> exact_, rare_; // by rank: bit i is a step with such a finding, i judged steps ago
     std::uint64_t step_ = ~std::uint64_t{0};
     std::uint64_t unseen_calls_ = 0;
-    detail::alarm_list raised_;
+    std::vector<finding> raised_; // of a step the first `used_`
+    std::vector<bool> lasting_; // of each alarm
+    std::vector<int> kept_ranks_; // of an alarm that gets other evidence
+    std::size_t used_ = 0;
 };
 
 } // namespace collprobe

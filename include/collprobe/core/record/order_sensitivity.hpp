@@ -25,7 +25,6 @@ namespace detail {
 /// Both samples as one.
 inline order_sensitivity merged(const order_sensitivity& a, const order_sensitivity& b) noexcept
 {
-    const auto larger = [](auto x, auto y) { return x > y ? x : y; };
     order_sensitivity all{a.elements + b.elements, a.nonfinite + b.nonfinite, larger(a.orders, b.orders),
         a.changed + b.changed, larger(a.max_ulp_spread, b.max_ulp_spread), 0,
         larger(a.max_ulp_error, b.max_ulp_error)};
