@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,12 +54,6 @@ public:
     void require(bool condition, const char* message) const
     {
         if (!condition) fail(status::invalid_argument, message);
-    }
-    void require_range(const char* option, int value, int least, int most = std::numeric_limits<int>::max()) const
-    {
-        if (value >= least && value <= most) return;
-        fail(status::invalid_argument, std::string(option) + " is " + std::to_string(value) + ", but must be at "
-                + (value < least ? "least " + std::to_string(least) : "most " + std::to_string(most)));
     }
     template <class T>
     void require_readable(view<T> buffer, const char* argument) const

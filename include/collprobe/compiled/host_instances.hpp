@@ -61,6 +61,8 @@ COLLPROBE_SCANS_OF(double)
 COLLPROBE_INSTANCE void detail::measure_orders(
     order_meter&, const detail::gathered_step&, view<const detail::probed_call>, step_record&) noexcept;
 
+COLLPROBE_INSTANCE class detail::basic_call_roster<>;
+COLLPROBE_INSTANCE class detail::basic_call_series<>;
 COLLPROBE_INSTANCE class detail::basic_step_judge<>;
 COLLPROBE_INSTANCE void detail::judge_summary(detail::step_judge&, const detail::summary_parts&,
     const detail::gathered_step*, int, view<const detail::probed_call>, view<const detail::expected_value>,

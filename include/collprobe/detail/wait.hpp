@@ -7,13 +7,10 @@
 #include <cstdint>
 #include <ctime>
 
-#include <sched.h>
-
-#if defined(__linux__)
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
 
 #include <collprobe/core/config.hpp>
 
@@ -73,7 +70,6 @@ inline void back_off(unsigned round) noexcept
 /// never waited for. A race detector would miss the very races that this library's host streams exist to show.
 inline void wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t seen, deadline until) noexcept
 {
-#if defined(__linux__)
     timespec relative{};
     if (!until.is_never()) {
         const std::int64_t left = until.remaining_ns();
@@ -81,21 +77,12 @@ inline void wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t see
         relative.tv_nsec = static_cast<long>(left % 1'000'000'000);
     }
     syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, until.is_never() ? nullptr : &relative, nullptr, 0);
-#else
-    if (word.load(std::memory_order_relaxed) != seen || until.passed()) return;
-    const timespec nap{0, 50'000};
-    nanosleep(&nap, nullptr);
-#endif
 }
 
 /// Wakes every thread in `wait_while(word, ...)`.
 inline void wake_all(const std::atomic<std::uint32_t>& word) noexcept
 {
-#if defined(__linux__)
     syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-#else
-    (void)word;
-#endif
 }
 
 } // namespace collprobe::detail

@@ -87,11 +87,6 @@ struct sample_set {
         ++count;
         digest += detail::mix64(id + 0x9e3779b97f4a7c15u);
     }
-    void add(const sample_set& other) noexcept
-    {
-        count += other.count;
-        digest += other.digest;
-    }
     /// The ids 0 to `count` - 1, each once. Cost: about 1 ns an id.
     static sample_set first(std::uint64_t count) noexcept
     {
@@ -99,7 +94,6 @@ struct sample_set {
         for (std::uint64_t id = 0; id < count; ++id) all.add(id);
         return all;
     }
-    bool operator==(const sample_set&) const = default;
 };
 
 /// The handle of a step recorded in a graph, for `probed::replay`. Copy it freely; it owns nothing.

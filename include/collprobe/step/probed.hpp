@@ -447,7 +447,6 @@ private:
     using block = detail::step_block<device>;
     using slot = detail::step_in_flight<device>;
     using begun_call = detail::begun_call<device>;
-    enum class result_comes : std::uint8_t { now, behind_group, by_caller };
 
     void require_immediate(const caller& who)
     {
@@ -527,7 +526,7 @@ private:
             .result_count = count / (what == collective::reduce_scatter ? ranks : 1)
                 * (what == collective::all_gather ? ranks : 1)};
         call.is_observed = true;
-        return open_.observe(begin<T>(call, input, {}, stream, who, [] {}, result_comes::by_caller), call);
+        return open_.observe(begin<T>(call, input, {}, stream, who, [] {}, false), call);
     }
     template <element T>
     void end_observed(std::uint64_t number, view<const T> result, stream_ref stream, call_site where)
@@ -594,13 +593,14 @@ private:
             comm_.check_buffer(input, "send", call.call, stream, where);
             comm_.check_buffer(result, "receive", call.call, stream, where);
             const auto scope = comm_.device_scope();
-            begin<T>(call, input, result, stream, who, make, in_group ? result_comes::behind_group : result_comes::now);
+            begin<T>(call, input, result, stream, who, make, in_group);
         }
     }
-    /// Adds a call to the open step: reads the input, runs `make`, and reads the result, unless nothing looks at it.
+    /// Adds a call to the open step: reads the input, runs `make`, and reads the result unless it comes later. Nothing
+    /// but `make` if nothing looks at the call.
     template <element T>
     begun_call begin(detail::probed_call& call, view<const T> input, view<const T> result, stream_ref stream,
-        const caller& who, detail::function_ref<void()> make, result_comes comes)
+        const caller& who, detail::function_ref<void()> make, bool in_group)
     {
         if (std::uint64_t* const left_out = find_room(call, stream, who)) {
             make();
@@ -623,8 +623,8 @@ private:
             read_input<T>(at, call, input);
             make();
             open_->add(call);
-            if (comes == result_comes::now) read_result<T>(at, call);
-            else if (comes == result_comes::behind_group) open_.keep_for_group(at);
+            if (in_group) open_.keep_for_group(at);
+            else if (!call.is_observed) read_result<T>(at, call);
         });
         return at;
     }

@@ -20,14 +20,57 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// Bounded: it knows 8 kinds of steps, of each four times the calls of its largest step and 32; and 256 steps by the
 /// hash of their calls, which miss nothing when they come again.
 /// Cost: O(calls) if the step is as the last one; else of two sorts, and O(kinds * calls).
-class call_roster {
+/// A template for the reason of `basic_step_judge`.
+template <class = void>
+class basic_call_roster {
 public:
     /// Appends to `out` what the step misses. `with_integers`: all calls of integers are among `calls`; without it none
     /// of them counts. `unseen`: calls of the step that may be missing in `calls` alone.
     void judge(view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen,
-        step_record& out);
+        step_record& out)
+    {
+        if (calls.empty()) return;
+        ++step_;
+        const bool is_same_view = with_integers == with_integers_ && unseen == last_unseen_;
+        calls_ = calls;
+        has_places_ = has_places;
+        with_integers_ = with_integers;
+        last_unseen_ = unseen;
+        if (order_.see(calls, has_places) && is_same_view) {
+            if (last_ == nullptr) return;
+            ++last_->steps;
+            last_->used = step_;
+            return;
+        }
+        last_ = nullptr;
+        sorted_.clear();
+        std::uint64_t hash = with_integers_ ? 1 : 0;
+        order_.for_each_sorted([&, this](std::uint32_t call, std::uint64_t identity, std::uint64_t order) {
+            if (!with_integers_ && !is_floating(calls[call].type)) return;
+            sorted_.push_back({identity, order, call});
+            hash = mix64(hash + identity);
+        });
+        if (sorted_.empty()) return;
+        kind* of = find_kind();
+        const bool is_known = std::find(known_.begin(), known_.end(), hash) != known_.end();
+        if (of != nullptr) {
+            find_lost(*of, out.step);
+            if (!is_known && !lost_.empty() && unseen > of->unseen) return;
+            if (!is_known) tell(*of, out);
+            learn(*of, !is_known && (!left_out_.empty() || !added_.empty()));
+        } else {
+            of = begin_kind();
+        }
+        of->unseen = std::max(of->unseen, unseen);
+        of->used = step_;
+        last_ = of;
+        if (is_known) return;
+        constexpr std::size_t most_known = 256;
+        if (known_.size() < most_known) known_.push_back(hash);
+        else known_[next_known_++ % most_known] = hash;
+    }
     /// Knows no step any more.
-    COLLPROBE_COLD_INLINE void clear() { *this = {}; }
+    void clear() { *this = {}; }
 
 private:
     static constexpr std::uint32_t none = ~std::uint32_t{0};
@@ -89,7 +132,7 @@ private:
             {.call = call.call, .type = call.type, .count = call.count, .site = call.site}, call.operation, at.call};
     }
     /// Which members the step has.
-    COLLPROBE_COLD_INLINE void match(kind& of) noexcept
+    void match(kind& of) noexcept
     {
         std::uint32_t s = 0;
         for (sorted_call& each : sorted_) each.is_known = false;
@@ -102,7 +145,7 @@ private:
     }
 
     /// The kind that shares most with the step, matched; null: none.
-    COLLPROBE_COLD_INLINE kind* find_kind()
+    kind* find_kind()
     {
         struct total {
             double elements = 0;
@@ -138,7 +181,7 @@ private:
     /// Of calls that are at the same place and of the same form but for the count, members that are gone become
     /// calls that are new: `pairs_`. What is over is `left_out_` and `added_`; and `lost_`: members that are gone and
     /// that no new calls of their form make good.
-    COLLPROBE_COLD_INLINE void find_lost(kind& of, std::uint64_t step)
+    void find_lost(kind& of, std::uint64_t step)
     {
         differences_.clear();
         for (std::uint32_t m = 0; m < of.members.size(); ++m) {
@@ -177,7 +220,7 @@ private:
         name_lost(of);
     }
     /// From `first` on. Returns the first difference at another place.
-    COLLPROBE_COLD_INLINE std::size_t find_lost_at_place(
+    std::size_t find_lost_at_place(
         const kind& of, std::uint64_t step, std::size_t first, std::uint64_t& lacking, std::uint64_t& more)
     {
         const auto steps_of = [&](const difference& gone) { return of.steps - of.members[gone.at].begun; };
@@ -221,7 +264,7 @@ private:
         return end;
     }
     /// Of calls that only their order tells apart, the one that is lost stands where the sequences part.
-    COLLPROBE_COLD_INLINE void name_lost(const kind& of)
+    void name_lost(const kind& of)
     {
         constexpr std::size_t most = 64;
         if (lost_.empty() || lost_.size() > most) return;
@@ -252,7 +295,7 @@ private:
             if (next < end) at = next + 1;
         }
     }
-    COLLPROBE_COLD_INLINE void learn(kind& of, bool is_news)
+    void learn(kind& of, bool is_news)
     {
         for (member& each : of.members) {
             if (each.here == none) continue;
@@ -283,7 +326,7 @@ private:
         for (const sorted_call& each : sorted_) of.members.push_back(member_of(each, 0));
         of.steps = 1;
     }
-    COLLPROBE_COLD_INLINE kind* begin_kind()
+    kind* begin_kind()
     {
         constexpr std::size_t most_kinds = 8;
         if (kinds_.size() < most_kinds) kinds_.emplace_back();
@@ -298,7 +341,7 @@ private:
         of.largest = sorted_.size();
         return &of;
     }
-    COLLPROBE_COLD_INLINE void tell(const kind& has, step_record& out) const
+    void tell(const kind& has, step_record& out) const
     {
         // A kind whose steps still change has its calls left out by habit.
         const bool is_settled = has.steps - has.last_news >= 3 && has.steps >= 8 * has.news * has.news;
@@ -348,48 +391,6 @@ private:
     std::uint64_t last_unseen_ = 0;
 };
 
-COLLPROBE_COLD_INLINE void call_roster::judge(
-    view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen, step_record& out)
-{
-    if (calls.empty()) return;
-    ++step_;
-    const bool is_same_view = with_integers == with_integers_ && unseen == last_unseen_;
-    calls_ = calls;
-    has_places_ = has_places;
-    with_integers_ = with_integers;
-    last_unseen_ = unseen;
-    if (order_.see(calls, has_places) && is_same_view) {
-        if (last_ == nullptr) return;
-        ++last_->steps;
-        last_->used = step_;
-        return;
-    }
-    last_ = nullptr;
-    sorted_.clear();
-    std::uint64_t hash = with_integers_ ? 1 : 0;
-    order_.for_each_sorted([&, this](std::uint32_t call, std::uint64_t identity, std::uint64_t order) {
-        if (!with_integers_ && !is_floating(calls[call].type)) return;
-        sorted_.push_back({identity, order, call});
-        hash = mix64(hash + identity);
-    });
-    if (sorted_.empty()) return;
-    kind* of = find_kind();
-    const bool is_known = std::find(known_.begin(), known_.end(), hash) != known_.end();
-    if (of != nullptr) {
-        find_lost(*of, out.step);
-        if (!is_known && !lost_.empty() && unseen > of->unseen) return;
-        if (!is_known) tell(*of, out);
-        learn(*of, !is_known && (!left_out_.empty() || !added_.empty()));
-    } else {
-        of = begin_kind();
-    }
-    of->unseen = std::max(of->unseen, unseen);
-    of->used = step_;
-    last_ = of;
-    if (is_known) return;
-    constexpr std::size_t most_known = 256;
-    if (known_.size() < most_known) known_.push_back(hash);
-    else known_[next_known_++ % most_known] = hash;
-}
+using call_roster = basic_call_roster<>;
 
 } // namespace collprobe::detail

@@ -19,12 +19,14 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// its line), its kind, type, operation and count, and its order among the calls of its step for which all that is the
 /// same. So a step that has more calls than another, or fewer, moves nothing.
 /// Bounded: it knows four times the calls of the largest step, and 32. Series not seen for longest go first.
-class call_series {
+/// A template for the reason of `basic_step_judge`.
+template <class = void>
+class basic_call_series {
 public:
     /// Gives each call its series. `has_places`: the ranks agree on the places in the program; if they do not, these
     /// tell nothing. Cost: O(calls) if the step is as the last one, else O(known * log(known)). Valid until the next
     /// call.
-    COLLPROBE_COLD_INLINE view<const series_place> find(view<const probed_call> calls, bool has_places)
+    view<const series_place> find(view<const probed_call> calls, bool has_places)
     {
         ++step_;
         if (!order_.see(calls, has_places)) {
@@ -58,7 +60,7 @@ public:
     std::size_t slots() const noexcept { return used_.size(); }
 
     /// By slot: the number of its series; 0 if none has it.
-    COLLPROBE_COLD_INLINE std::vector<std::uint64_t> numbers() const
+    std::vector<std::uint64_t> numbers() const
     {
         std::vector<std::uint64_t> by_slot(slots());
         for (const known& each : known_) by_slot[each.at.slot] = each.at.number;
@@ -66,7 +68,7 @@ public:
     }
 
     /// Knows no call of earlier steps any more.
-    COLLPROBE_COLD_INLINE void clear()
+    void clear()
     {
         known_.clear();
         order_.clear();
@@ -76,7 +78,7 @@ public:
     }
 
     /// As new, but for the numbers of series that begin.
-    COLLPROBE_COLD_INLINE void reset()
+    void reset()
     {
         const std::uint64_t begun = begun_;
         *this = {};
@@ -88,7 +90,7 @@ public:
 
     /// 8-byte words, of which `restore` makes such series again: in the same slots, with new numbers, each less its
     /// old one by as much as the others. `first` is subtracted from the numbers.
-    COLLPROBE_COLD_INLINE void save(std::vector<std::uint64_t>& words, std::uint64_t first) const
+    void save(std::vector<std::uint64_t>& words, std::uint64_t first) const
     {
         words.push_back(known_.size());
         for (const known& each : known_) {
@@ -98,7 +100,7 @@ public:
     }
 
     /// False for words that `save` cannot have written; then nothing changes.
-    COLLPROBE_COLD_INLINE bool restore(view<const std::uint64_t> words)
+    bool restore(view<const std::uint64_t> words)
     {
         if (words.size() % 4 != 1 || words[0] != words.size() / 4) return false;
         std::vector<known> read;
@@ -137,7 +139,7 @@ private:
         }
     };
 
-    COLLPROBE_COLD_INLINE void make_room(std::size_t more)
+    void make_room(std::size_t more)
     {
         const std::size_t most = 4 * largest_ + 32;
         if (known_.size() + more > most) {
@@ -171,5 +173,7 @@ private:
     std::uint64_t step_ = 0;
     std::uint64_t begun_ = 0;
 };
+
+using call_series = basic_call_series<>;
 
 } // namespace collprobe::detail

@@ -48,15 +48,10 @@ struct pair_dots {
         return dot(contributions + pair.row * length + first, contributions + pair.column * length + first, count,
             lane, lanes);
     }
-    COLLPROBE_HD void store(std::uint64_t item, double sum) const noexcept { sums[place(item)] += sum; }
-
-private:
-    /// Without parts the sums are the matrix itself.
-    COLLPROBE_HD std::uint64_t place(std::uint64_t item) const noexcept
+    COLLPROBE_HD void store(std::uint64_t item, double sum) const noexcept
     {
-        if (parts != 1) return item;
-        const pair_of_ranks pair = pair_of_ranks::at(item, n);
-        return pair.row * n + pair.column;
+        const pair_of_ranks pair = pair_of_ranks::at(item / parts, n);
+        sums[parts == 1 ? pair.row * n + pair.column : item] += sum; // without parts they are the matrix itself
     }
 };
 
