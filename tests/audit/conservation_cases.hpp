@@ -183,7 +183,8 @@ struct judged_reduction {
         sketch<T>(output, view<double>(result), options);
         const std::uint64_t rows = detail::sketch_source<T>{output, 0, options.bins, options.seed}.rows();
         judge = {input.data(), result.data(), options.bins,
-            detail::conservation_bound::of<T>(operation, order, static_cast<int>(inputs.size()), rows)};
+            detail::conservation_bound::of<T>(operation, order, static_cast<int>(inputs.size()), rows,
+                detail::terms_of(order, static_cast<int>(inputs.size())))};
     }
 
     detail::conservation_result verdict() const { return judge.finish(detail::reduce_blocks(judge, judge.bins)); }

@@ -378,7 +378,7 @@ TEST_CASE("the judge of all bins, which passes over most, finds what the judge o
             input[empty] = result[empty] = input[bins + empty] = result[bins + empty] = 0;
         }
         const detail::conservation_judge judge{input.data(), result.data(), bins,
-            detail::conservation_bound::of<float>(operation, order, ranks, 16)};
+            detail::conservation_bound::of<float>(operation, order, ranks, 16, detail::terms_of(order, ranks))};
         auto all = judge.identity();
         judge.run(all, 0, bins);
         auto each = judge.identity();

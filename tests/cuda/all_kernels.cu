@@ -154,7 +154,8 @@ int main()
     of_a_gradient<bfloat16>(stream.get(), nullptr, gram, result, scratch);
     of_a_gradient<double>(stream.get(), nullptr, gram, result, scratch);
     gpu::reduce(stream.get(), detail::conservation_judge{gram, gram, 64,
-            detail::conservation_bound::of<float>(reduction::sum, rounding_order::linear, 2, 1)},
+            detail::conservation_bound::of<float>(reduction::sum, rounding_order::linear, 2, 1,
+                detail::terms_of_linear(2))},
         64, reinterpret_cast<detail::conservation_result*>(result), scratch);
     gpu::for_each(stream.get(), 1, detail::add_parts{gram, 1, 1, gram});
     gpu::for_each(stream.get(), 1, detail::publish_report{}); // of captured steps

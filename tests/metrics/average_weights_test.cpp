@@ -163,7 +163,8 @@ call_weights weights_of(const std::vector<std::vector<T>>& inputs, const std::ve
     std::vector<double> of_result(2 * bins);
     sketch<T>(view<const T>(result), view<double>(of_result), options);
     auto rounding = detail::conservation_bound::of<T>(
-        reduction::average, rounding_order::linear, ranks, (result.size() + bins - 1) / bins);
+        reduction::average, rounding_order::linear, ranks, (result.size() + bins - 1) / bins,
+        detail::terms_of_linear(ranks));
     rounding.scale = 1;
     std::vector<double> scratch(detail::weight_system::numbers(bins, ranks));
     detail::weight_system system{{gathered.data(), 2 * bins}, of_result.data(), bins, ranks, rounding, 0,

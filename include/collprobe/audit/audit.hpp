@@ -36,8 +36,7 @@ namespace detail {
 struct audit_keys {
     std::uint64_t digest;
     std::uint64_t digest_complement;
-    /// The bits of the largest residual / limit, plus 1; 0 if no rank could check the sum. For numbers >= 0 bits order
-    /// as values.
+    /// The bits of the largest residual, plus 1; 0 if no rank could check the sum. For numbers >= 0 bits order as values.
     std::uint64_t residual;
     std::uint64_t unchecked; ///< 1 if any rank could not check the sum
 };
@@ -111,28 +110,26 @@ public:
 
     COLLPROBE_COLD_INLINE void judge(const part_entries<entry>& entries, step_record& record)
     {
-        if (!judge_) judge_.emplace(entries.ranks());
-        of_ranks_.resize(static_cast<std::size_t>(entries.ranks()));
-        judge_->begin(record);
+        begin(entries.ranks(), record);
         for (int c = 0; c < entries.calls(); ++c) {
             call_record& call = record.calls[static_cast<std::size_t>(c)];
             if (!detail::is_audited(call)) continue;
             const bool is_partial = call.is_on_some_ranks();
-            for (int r = 0; r < entries.ranks(); ++r) of_ranks_[static_cast<std::size_t>(r)] = entries(c, r);
-            // A gather with a digest was one of codes.
-            if (is_by_shards(call.call, record.mode) && of_ranks_[0].digest == 0 && !is_partial) {
-                judge_->judge_shards(of_ranks_, c, record);
-                continue;
-            }
             const bool known = entries.has_result_digest(c) && detail::is_replicated(call.call);
             const bool has_sum = !is_partial || (call.call == collective::all_reduce && call.without_input == 0);
+            // A gather with a digest was one of codes.
+            const bool by_shards = is_by_shards(call.call, record.mode) && entries(c, 0).digest == 0 && !is_partial;
             const entry* holder = nullptr; // a rank without a result stands for none: it is given that of another rank
-            int rank = 0;
-            for (entry& of : of_ranks_) {
-                if (known) of.digest = entries.result_digest(c, rank);
+            for (int r = 0; r < entries.ranks(); ++r) {
+                entry& of = of_ranks_[static_cast<std::size_t>(r)] = entries(c, r);
+                if (by_shards) continue;
+                if (known) of.digest = entries.result_digest(c, r);
                 if (!has_sum) of.sum = {};
                 if (holder == nullptr && of.digest != detail::digest_of_nothing) holder = &of;
-                ++rank;
+            }
+            if (by_shards) {
+                judge_->judge_shards(of_ranks_, c, record);
+                continue;
             }
             for (entry& of : of_ranks_) {
                 if (call.result_count != 0 && holder != nullptr && of.digest == detail::digest_of_nothing) of = *holder;
@@ -145,43 +142,38 @@ public:
 
     COLLPROBE_HD static summary summarize(const entry& of) noexcept
     {
-        const std::uint64_t residual = to_bits(of.sum.residual / detail::conservation_limit) + 1;
-        return {of.digest, ~of.digest, of.sum.checked ? residual : 0, of.sum.checked ? 0u : 1u};
+        return {of.digest, ~of.digest, of.sum.checked ? to_bits(of.sum.residual) + 1 : 0, of.sum.checked ? 0u : 1u};
     }
-    COLLPROBE_COLD_INLINE void judge_summary(const part_summaries<summary>& summaries, step_record& record) const
+    /// Judges the largest and the smallest of what the ranks say as if they were two ranks.
+    COLLPROBE_COLD_INLINE void judge_summary(const part_summaries<summary>& summaries, step_record& record)
     {
-        const std::size_t first = record.findings.size();
-        for (std::size_t c = 0; c < record.calls.size(); ++c) {
-            call_record& call = record.calls[c];
+        begin(2, record);
+        for (int c = 0; c < static_cast<int>(record.calls.size()); ++c) {
+            const call_record& call = record.calls[static_cast<std::size_t>(c)];
             if (!detail::is_audited(call)) continue;
-            const int index = static_cast<int>(c);
-            const summary& keys = summaries[index];
-            const bool agreed_before = call.results_agree;
-            // A rank that could not check its sum while others could received a value that is not finite.
-            const bool all_checked = keys.unchecked == 0;
-            call_audit& out = call.audit;
-            out.checked = true;
-            out.majority = call.results_agree = agreed_before && keys.digest == ~keys.digest_complement;
+            const summary& keys = summaries[c];
+            entry& one = of_ranks_[0] = {keys.digest, {}};
+            entry& other = of_ranks_[1] = {~keys.digest_complement, {}};
+            if (!call.results_agree && one.digest == other.digest) ++other.digest; // the step has the digests
             if (keys.residual != 0) {
-                out.residual = detail::bit_cast<double>(keys.residual - 1);
-                out.residual_limit = 1;
-                out.sum_checked = !call.is_observed || out.residual <= 1; // it may be weighted on purpose
-                if (out.sum_checked) out.bins = detail::bins_for(call.count, call.type, options_.conservation);
+                const auto residual = detail::bit_cast<double>(keys.residual - 1);
+                one.sum = {residual, 0, detail::bins_for(call.count, call.type, options_.conservation), true,
+                    residual <= detail::conservation_limit};
+                // A rank that could not check its sum while others could received a value that is not finite.
+                if (keys.unchecked == 0) other.sum = one.sum;
             }
-            out.conserved = !out.sum_checked || (all_checked && out.residual <= 1);
-            if (!call.results_agree) out.where = damage::unknown;
-            else if (!out.conserved) out.where = all_checked ? damage::reduce : damage::unknown;
-            if (!call.results_agree && agreed_before)
-                record.add({.call = index, .what = finding_kind::result_differs, .statistic = 2});
-            if (!out.conserved)
-                record.add(
-                    {.call = index, .what = finding_kind::sum_differs, .statistic = out.residual, .threshold = 1});
-            detail::complete_verdict(call);
+            judge_->judge_results(of_ranks_, c, record);
         }
-        detail::state_certainty(first, record);
+        judge_->end(record);
     }
 
 private:
+    COLLPROBE_COLD_INLINE void begin(int ranks, step_record& record)
+    {
+        if (!judge_) judge_.emplace(ranks);
+        of_ranks_.resize(static_cast<std::size_t>(ranks));
+        judge_->begin(record);
+    }
     static bool is_by_shards(collective call, report_mode mode) noexcept
     {
         return call == collective::all_gather && mode == report_mode::gather;

@@ -114,13 +114,7 @@ struct conservation_bound {
     /// If the energy of the inputs times the number of ranks is below this, no sum can be infinite.
     double no_overflow = 0;
 
-    /// `rows`: elements in a bin.
-    template <floating_element T>
-    static conservation_bound of(reduction operation, rounding_order order, int ranks, std::uint64_t rows)
-    {
-        return of<T>(operation, order, ranks, rows, terms_of(order, ranks));
-    }
-    /// As above, with the rounded terms of the order given: to count those of a tree takes memory and n steps.
+    /// `rows`: elements in a bin. `in_type`: `terms_of` the order; to count those of a tree takes memory and n steps.
     template <floating_element T>
     static conservation_bound of(reduction operation, rounding_order order, int ranks, std::uint64_t rows,
         const rounded_terms& in_type)

@@ -62,10 +62,6 @@ public:
     void forget() { steps_.forget(); }
 
 private:
-    const unsigned char* block_of(const merged_step& step, std::size_t call, int rank) const noexcept
-    {
-        return steps_.block_of(step, call, rank).bytes;
-    }
     /// Writes what the audit's checks find of a call that all ranks measured.
     COLLPROBE_COLD_INLINE void audit_call(const merged_step& step, std::size_t c)
     {
@@ -73,13 +69,14 @@ private:
         const rank_call_layout layout{call.bins, static_cast<std::uint64_t>(ranks())};
         owners_.clear();
         for (int r = 0; r < ranks(); ++r) {
-            const detail::call_entry& entry = rank_call_layout::measurement(block_of(step, c, r)).entry;
+            const detail::call_entry& entry = rank_call_layout::measurement(steps_.block_of(step, c, r).bytes).entry;
             owners_.push_back(entry.input.digest);
             if (steps_.call(c).is_replicated() && !call.has_shards) steps_.entry(c, r).digest = entry.result.digest;
         }
         for (int r = 0; call.has_shards && r < ranks(); ++r) {
-            const detail::compare_shards compare{owners_.data(), 1, layout.shard_digests(block_of(step, c, r)),
-                layout.shards, &steps_.entry(c, r).shards};
+            const std::uint64_t* const received = layout.shard_digests(steps_.block_of(step, c, r).bytes);
+            const detail::compare_shards compare{
+                owners_.data(), 1, received, layout.shards, &steps_.entry(c, r).shards};
             compare.store(0, compare.part(0, 0, 1));
         }
         if (options_.sums && call.bins != 0 && steps_.call(c).is_sum())
@@ -120,7 +117,7 @@ template <floating_element T>
     detail::conservation_judge judge{sum_of_inputs_.data(), sum_of_results_.data(), call.bins,
         detail::conservation_bound::of<T>(call.operation, options_.conservation.order, ranks(), rows, terms_)};
     for (int r = 0; r < ranks(); ++r) {
-        if (!is_part) judge.result = layout.result_sketch(block_of(step, c, r));
+        if (!is_part) judge.result = layout.result_sketch(steps_.block_of(step, c, r).bytes);
         steps_.entry(c, r).sum = is_part && r > 0 ? steps_.entry(c, 0).sum // the verdict is about all parts together
                                                   : judge.finish(detail::reduce_blocks(judge, call.bins));
     }

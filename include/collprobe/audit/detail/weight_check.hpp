@@ -428,8 +428,8 @@ public:
     sketch_target before(const Call& call, double scale)
     {
         const std::uint64_t bins = weight_bins(most_bins_, ranks_, call.count());
-        auto rounding = conservation_bound::of<T>(
-            reduction::average, rounding_order::linear, ranks_, (call.count() + bins - 1) / bins);
+        auto rounding = conservation_bound::of<T>(reduction::average, rounding_order::linear, ranks_,
+            (call.count() + bins - 1) / bins, terms_of_linear(ranks_));
         rounding.scale = 1; // the terms are weighted before their energies are added
         const bool may_differ = call.is_observed() && call.what() != collective::reduce_scatter;
         return this->open(call, {rounding, scale, may_differ}, bins, call.is_observed());

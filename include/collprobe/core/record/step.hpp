@@ -84,9 +84,9 @@ struct call_audit {
     /// sum, but not if finite inputs have a result with NaN or infinity.
     bool conserved = true;
     /// The largest distance, over the ranks, of a checksum of the result from that of the inputs, and the limit of
-    /// that distance. Units: standard deviations of the rounding error; in a
-    /// `summary` units of the limit. 0 if the sum was not checked. Of an observed result that is not the plain sum or
-    /// mean (`is_other_sum`) they tell so: it is checked by its weights where `weight_probe` finds them, else not.
+    /// that distance. Units: standard deviations of the rounding error. 0 if the sum was not checked. Of an observed
+    /// result that is not the plain sum or mean (`is_other_sum`) they tell so: it is checked by its weights where
+    /// `weight_probe` finds them, else not.
     double residual = 0;
     double residual_limit = 0;
     std::uint32_t bins = 0; ///< of the checksum of a floating-point sum: the fewer, the less damage it sees
