@@ -62,22 +62,7 @@ void check_barrier(mpi::communicator_ref& world)
     int unit = 0;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &notes);
     new (notes + own) std::atomic<int>(-1);
-    bool behind = true;
-    {
-        conformance::stream_set<host::device> streams;
-        for (int round = 0; round < 20; ++round) {
-            const host::stream_ref stream = streams.fork(world.rank(), static_cast<std::size_t>(round));
-            stream.enqueue([note = notes + own, round] { note->store(round); });
-            world.barrier(stream);
-            stream.enqueue([notes, &behind, round, n = world.size()] {
-                for (int rank = 0; rank < n; ++rank) behind = behind && notes[rank].load() == round;
-            });
-            world.barrier(stream);
-            streams.join();
-        }
-        streams.synchronize();
-    }
-    CHECK(behind);
+    conformance::check_barrier_of(world, notes, 20);
     MPI_Win_free(&window);
 }
 
