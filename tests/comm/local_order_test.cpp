@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <type_traits>
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
@@ -28,39 +29,14 @@ template <class T>
 T hop(reduction operation, T a, T b)
 {
     if constexpr (floating_element<T>) {
-        const auto x = static_cast<double>(a);
-        const auto y = static_cast<double>(b);
-        switch (operation) {
-        case reduction::sum:
-        case reduction::average:
-            if constexpr (sizeof(T) == 8) {
-                volatile double sum = x;
-                sum = sum + y;
-                return T(sum);
-            } else if constexpr (sizeof(T) == 4) {
-                volatile float sum = static_cast<float>(x);
-                sum = sum + static_cast<float>(y);
-                return T(sum);
-            } else {
-                volatile double sum = x;
-                sum = sum + y;
-                return T(static_cast<double>(sum));
-            }
-        case reduction::product: {
-            if constexpr (sizeof(T) == 4) {
-                volatile float product = static_cast<float>(x);
-                product = product * static_cast<float>(y);
-                return T(product);
-            } else {
-                volatile double product = x;
-                product = product * y;
-                return T(static_cast<double>(product));
-            }
-        }
-        case reduction::min: return x < y ? a : b;
-        case reduction::max: return x > y ? a : b;
-        }
-        return a;
+        using wide = std::conditional_t<sizeof(T) == 4, float, double>;
+        const auto x = static_cast<wide>(a);
+        const auto y = static_cast<wide>(b);
+        if (operation == reduction::min) return x < y ? a : b;
+        if (operation == reduction::max) return x > y ? a : b;
+        volatile wide result = x;
+        result = operation == reduction::product ? result * y : result + y;
+        return T(static_cast<wide>(result));
     } else {
         __extension__ typedef __int128 wide;
         __extension__ typedef unsigned __int128 unsigned_wide;

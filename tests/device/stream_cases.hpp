@@ -36,6 +36,7 @@ void captures_what_was_before()
     consumer.synchronize(soon_ms);
     CHECK_FALSE(producer.query());
     go.count_down();
+    producer.synchronize(soon_ms); // a stream of CUDA does not wait when it goes
 }
 
 template <class Platform>
@@ -117,6 +118,7 @@ void does_not_order_without_a_wait()
     CHECK(own.query());
     CHECK_FALSE(blocked.query());
     at_the_end.count_down();
+    blocked.synchronize(soon_ms);
 }
 
 template <class Platform>
