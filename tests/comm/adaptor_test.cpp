@@ -14,6 +14,7 @@
 #include <collprobe/comm/local/communicator.hpp>
 
 #include "conformance/communicator_conformance.hpp"
+#include "support/errors.hpp"
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
 
@@ -243,12 +244,7 @@ TEST_CASE("a collective that a communicator does not have is refused by it and b
     std::vector<float> values(3);
     comm.barrier(stream);
     CHECK(comm.innermost().last == collective::barrier);
-    std::optional<error> thrown;
-    try {
-        comm.all_reduce(view(values), reduction::sum, stream);
-    } catch (const error& known) {
-        thrown = known;
-    }
+    const auto thrown = testing::error_of([&] { comm.all_reduce(view(values), reduction::sum, stream); });
     REQUIRE(thrown);
     CHECK(thrown->code() == status::unsupported);
     CHECK(std::string(thrown->what()).find("all_reduce: unsupported: the communicator does not have this collective "

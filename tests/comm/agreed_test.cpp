@@ -19,16 +19,12 @@
 #include "conformance/communicator_conformance.hpp"
 #include "support/checks.hpp"
 #include "support/count_allocations.hpp"
-#include "support/held_clock.hpp"
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
+#include "support/unequal_calls.hpp"
 
 using namespace collprobe;
-using testing::check_error;
-using testing::error_of;
-using testing::rank_memory;
-using testing::rank_outcome;
-using testing::run_each;
+using namespace collprobe::testing;
 
 namespace {
 
@@ -63,7 +59,7 @@ std::vector<rank_outcome> after_a_right_call(int ranks, Call call, agreed_option
 
 /// Provides the conformance suite with such ranks.
 struct agreed_provider {
-    testing::local_provider base;
+    local_provider base;
     int size() const { return base.size(); }
     template <class Fn>
     void run(Fn fn) const
@@ -88,42 +84,8 @@ TEST_CASE("an agreed communicator conforms")
 
 TEST_CASE("the ranks are told who calls something else, and nothing is written")
 {
-    struct mismatch {
-        const char* majority;
-        const char* minority;
-        call_t good;
-        call_t bad;
-    };
-    const std::vector<mismatch> cases{
-        {"all_reduce of float, count 8, sum", "count 7", sum_8, sum_7},
-        {"all_reduce of float, count 8, sum", "max", sum_8,
-            [](auto& c, auto on, auto& m) {
-                c.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::max, on);
-            }},
-        {"all_reduce of float, count 8, sum", "int32", sum_8,
-            [](auto& c, auto on, auto& m) {
-                auto* const data = reinterpret_cast<std::int32_t*>(m.receive.data());
-                c.all_reduce(view<std::int32_t>(data, 8), reduction::sum, on);
-            }},
-        {"all_reduce of float, count 8, sum", "barrier", sum_8, [](auto& c, auto on, auto&) { c.barrier(on); }},
-        {"all_gather of float, count 4", "all_to_all of float, count 4",
-            [](auto& c, auto on, auto& m) {
-                c.all_gather(m.in().part(0, 4), m.out().part(0, 4 * static_cast<unsigned>(c.size())), on);
-            },
-            [](auto& c, auto on, auto& m) {
-                const std::uint64_t all = 4 * static_cast<unsigned>(c.size());
-                c.all_to_all(m.in().part(0, all), m.out().part(0, all), on);
-            }},
-        {"broadcast of float, count 8, root 0", "root 1",
-            [](auto& c, auto on, auto& m) { c.broadcast(m.in().part(0, 8), m.out().part(0, 8), 0, on); },
-            [](auto& c, auto on, auto& m) { c.broadcast(m.in().part(0, 8), m.out().part(0, 8), 1, on); }},
-        {"barrier", "all_reduce of float, count 0, sum", [](auto& c, auto on, auto&) { c.barrier(on); },
-            [](auto& c, auto on, auto& m) {
-                c.all_reduce(m.in().part(0, 0), m.out().part(0, 0), reduction::sum, on);
-            }},
-    };
     for (const int n : {2, 3, 5}) {
-        for (const mismatch& each : cases) {
+        for (const auto& each : unequal_calls<local_agreed>()) {
             const int odd_one = n / 2;
             const auto outcomes = after_a_right_call(n, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
                 (comm.rank() == odd_one ? each.bad : each.good)(comm, on, m);
@@ -137,16 +99,6 @@ TEST_CASE("the ranks are told who calls something else, and nothing is written")
             }
         }
     }
-}
-
-TEST_CASE("the message compresses ranks and lists the differences")
-{
-    const auto outcomes = after_a_right_call(4, [](local_agreed& comm, host::stream_ref on, rank_memory& m) {
-        (comm.rank() == 2 ? sum_7 : sum_8)(comm, on, m);
-    });
-    check_error(outcomes[3], 3, status::mismatch, {2},
-        {"all_reduce: mismatch: the ranks disagree in call 1 of the communicator: "
-         "ranks 0-1, 3: all_reduce of float, count 8, sum; rank 2: count 7 (reported by rank 3 of 4"});
 }
 
 TEST_CASE("names are compared, lines only where they are asked for")
@@ -177,7 +129,7 @@ TEST_CASE("names are compared, lines only where they are asked for")
         if (comm.rank() == 1) call(comm, on, m, call_site::current());
         else call(comm, on, m, call_site::current());
     };
-    CHECK_NOTHROW(testing::check_all(after_a_right_call(3, from_two_lines)));
+    CHECK_NOTHROW(check_all(after_a_right_call(3, from_two_lines)));
     const auto lines = after_a_right_call(3, from_two_lines, {.lines = true});
     check_error(lines[2], 2, status::mismatch, {1}, {"sum, agreed_test.cpp:", "; rank 1: agreed_test.cpp:"});
     // Folders do not count, the files' names do.
@@ -186,7 +138,7 @@ TEST_CASE("names are compared, lines only where they are asked for")
             call(comm, on, m, {comm.rank() != 1 ? "/here/a.cpp" : other_file ? "/there/b.cpp" : "/there/a.cpp", "", 7});
         }, {.lines = true});
         CHECK(files[0].failure().has_value() == other_file);
-        if (other_file) CHECK(testing::contains(files[0].failure()->what(), "a.cpp:7; rank 1: b.cpp:7"));
+        if (other_file) CHECK(contains(files[0].failure()->what(), "a.cpp:7; rank 1: b.cpp:7"));
     }
 }
 
@@ -265,8 +217,8 @@ TEST_CASE("around other adaptors the caller's calls are compared, not their part
         });
     };
     // Padded to pieces of the same size: without the comparison the wrong sum is not noticed.
-    testing::check_all(run(false, 11));
-    testing::check_all(run(true, 10));
+    check_all(run(false, 11));
+    check_all(run(true, 10));
     for (const rank_outcome& outcome : run(true, 11)) {
         check_error(outcome, status::mismatch, {1}, {"all_reduce of float, count 10, sum; rank 1: count 11"});
     }
@@ -298,7 +250,7 @@ TEST_CASE("12,000 right calls are made in silence, and after the first nothing i
     constexpr int calls = 12'000;
     std::latch before_warm(3), warm(3), done(3);
     long allocated = 0;
-    testing::check_all(run_each(local::group(3, {.timeout_ms = 60'000}), [&](local::communicator& world) {
+    check_all(run_each(local::group(3, {.timeout_ms = 60'000}), [&](local::communicator& world) {
         local_agreed comm(world, {.lines = true});
         std::vector<double> values(6, 1.0), all(18);
         const host::stream stream;

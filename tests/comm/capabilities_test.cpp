@@ -23,7 +23,11 @@
 #include <collprobe/replica/agreement.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "support/errors.hpp"
+
 using namespace collprobe;
+using testing::contains;
+using testing::error_of;
 
 namespace {
 
@@ -41,19 +45,6 @@ struct one_rank : collectives<Self, host::device> {
 };
 struct smallest : one_rank<smallest> {};
 static_assert(communicator<smallest>);
-
-/// What `use` throws, if it throws an error.
-template <class Use>
-std::optional<error> thrown_by(Use use)
-{
-    try {
-        use();
-    } catch (const error& known) {
-        return known;
-    }
-    return std::nullopt;
-}
-bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 const std::vector<fault> one_fault = {{.kind = fault_kind::bit_flips, .phase = fault_phase::after, .rank = 0, .call = 0}};
 
@@ -161,7 +152,7 @@ TEST_CASE("capabilities - a name is in every message")
     std::vector<float> receive(4);
     const host::stream stream;
     const auto refused = [&](auto& comm) {
-        const auto thrown = thrown_by(
+        const auto thrown = error_of(
             [&] { comm.all_reduce(view<const float>(null, 4), view(receive), reduction::sum, stream); });
         REQUIRE(thrown);
         CHECK(contains(thrown->what(), "send is null with count 4 (reported by rank 0 of 1 of communicator 'the world')"));
@@ -172,7 +163,7 @@ TEST_CASE("capabilities - a name is in every message")
     refused(audited);
     reproducible exact{named()};
     refused(exact);
-    const auto thrown = thrown_by([] { faulty faults{named(), {{.kind = fault_kind::bit_flips, .stride = 0}}}; });
+    const auto thrown = error_of([] { faulty faults{named(), {{.kind = fault_kind::bit_flips, .stride = 0}}}; });
     CHECK((thrown && thrown->communicator() == "the world"));
 }
 
@@ -230,7 +221,7 @@ TEST_CASE("capabilities - a failure ends a wait")
     comm.expect_equal("weights", view<const float>(weights), stream);
     comm.end_step(0, stream);
     step_record record;
-    const auto thrown = thrown_by([&] { comm.wait(record); });
+    const auto thrown = error_of([&] { comm.wait(record); });
     open.store(true);
     CHECK((thrown && thrown->code() == status::peer_failure));
     stream.synchronize(20'000);
@@ -279,7 +270,7 @@ TEST_CASE("capabilities - what cannot be put right fails")
     std::string log;
     world_of_four world;
     world.log = &log;
-    const auto thrown = thrown_by([&] { node_groups<world_of_four>(world, 2); });
+    const auto thrown = error_of([&] { node_groups<world_of_four>(world, 2); });
     CHECK((thrown && thrown->code() == status::mismatch));
     CHECK(log == "ranks_per_node is 2 here, and another on some ranks;ranks_per_node is 2 here, and another on some ranks;");
 }
@@ -291,7 +282,7 @@ TEST_CASE("capabilities - inside a group what would come before the call is refu
     };
     std::vector<float> send(8, 3.0f), receive(8, 0.0f);
     const auto refused = [](auto use) {
-        const auto thrown = thrown_by(use);
+        const auto thrown = error_of(use);
         CHECK((thrown && thrown->code() == status::unsupported));
         CHECK((thrown && contains(thrown->what(), detail::inside_a_group)));
     };
@@ -326,7 +317,7 @@ TEST_CASE("capabilities - a buffer that the call would refuse is not read")
     const view<const float> elsewhere(reinterpret_cast<const float*>(std::uintptr_t{4096}), 8);
     std::vector<float> receive(8);
     const auto refused = [&](auto& comm) {
-        const auto thrown = thrown_by([&] { comm.all_reduce(elsewhere, view(receive), reduction::sum, stream); });
+        const auto thrown = error_of([&] { comm.all_reduce(elsewhere, view(receive), reduction::sum, stream); });
         CHECK((thrown && contains(thrown->what(), "send is elsewhere")));
         stream.synchronize(20'000);
     };

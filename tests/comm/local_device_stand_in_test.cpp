@@ -4,7 +4,6 @@
 // Ranks on CUDA devices that are none: the calls of CUDA are made, the kernels are loops of the host.
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <cstdint>
 #include <latch>
 #include <optional>
@@ -22,8 +21,7 @@
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
-using testing::contains;
-using testing::run_each;
+using namespace collprobe::testing;
 
 namespace {
 
@@ -53,13 +51,6 @@ struct rank_buffers {
         return true;
     }
 };
-
-std::uint64_t host_waits()
-{
-    return stand_in::calls("cudaStreamSynchronize") + stand_in::calls("cudaEventSynchronize")
-        + stand_in::calls("cudaDeviceSynchronize") + stand_in::calls("cudaEventQuery")
-        + stand_in::calls("cudaStreamQuery");
-}
 
 } // namespace
 
@@ -133,49 +124,6 @@ TEST_CASE("ranks share the device of the thread that starts them, and ranks on t
         REQUIRE(failure);
         CHECK(contains(failure->what(), "ranks share one device here"));
     }
-}
-
-TEST_CASE("a call makes no host wait and, after the first, no event")
-{
-    constexpr int n = 3;
-    std::latch warm(n);
-    std::latch counted(n);
-    std::latch called(n);
-    std::latch read(n);
-    std::uint64_t waits = 0;
-    std::uint64_t events = 0;
-    provider{n}.run([&](comm_t& comm) {
-        const cuda::stream stream;
-        const cuda::stream other;
-        rank_buffers m(stream);
-        stream.synchronize();
-        const auto call_all = [&] {
-            comm.all_reduce(m.in(), m.out(), reduction::average, stream);
-            comm.broadcast(m.in(), m.out(), 1, other);
-            comm.reduce_scatter(m.in().part(0, 63), m.out().part(0, 21), reduction::max, other);
-            comm.barrier(stream);
-        };
-        call_all();
-        stream.synchronize();
-        other.synchronize();
-        warm.arrive_and_wait();
-        if (comm.rank() == 0) {
-            waits = host_waits();
-            events = stand_in::calls("cudaEventCreateWithFlags");
-        }
-        counted.arrive_and_wait();
-        for (int round = 0; round < 20; ++round) call_all();
-        called.arrive_and_wait();
-        if (comm.rank() == 0) {
-            waits = host_waits() - waits;
-            events = stand_in::calls("cudaEventCreateWithFlags") - events;
-        }
-        read.arrive_and_wait();
-        stream.synchronize();
-        other.synchronize();
-    });
-    CHECK(waits == 0);
-    CHECK(events == 0);
 }
 
 TEST_CASE("a capturing stream is refused as unsupported, and its capture stays valid")

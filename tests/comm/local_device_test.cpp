@@ -28,10 +28,7 @@
 
 using namespace collprobe;
 using local::reduction_order;
-using testing::contains;
-using testing::rank_memory;
-using testing::rank_outcome;
-using testing::run_each;
+using namespace collprobe::testing;
 
 namespace {
 
@@ -227,30 +224,6 @@ TEST_CASE("a device group has at most 64 ranks")
     CHECK_THROWS_WITH_AS(local::run_on<host::device>(0, {}, [](comm_t&) {}),
         doctest::Contains("ranks is 0, not between 1 and 64"), error);
     CHECK(group_t(64).size() == 64);
-}
-
-TEST_CASE("run_on wakes the ranks that wait for one that is gone and rethrows the first cause")
-{
-    const testing::watchdog guard("run_on", 20);
-    for (const int n : {2, 3, 8}) {
-        std::atomic<int> told{0};
-        CHECK_THROWS_WITH_AS(local::run_on<host::device>(n, {},
-                                 [&](comm_t& comm) {
-                                     auto part = comm.split(0, -comm.rank());
-                                     rank_memory m(16);
-                                     const host::stream stream;
-                                     if (comm.rank() == n - 1) throw std::out_of_range("no such shard");
-                                     try {
-                                         part->all_reduce(m.in(), m.out(), reduction::sum, stream);
-                                     } catch (const error& failure) {
-                                         // The last rank is the first of the part.
-                                         if (failure.culprits() == std::vector<int>{0} && m.untouched()) ++told;
-                                         throw;
-                                     }
-                                 }),
-            "no such shard", std::out_of_range);
-        CHECK(told == n - 1);
-    }
 }
 
 TEST_CASE("probed over a device communicator gives every rank the same report")

@@ -21,14 +21,10 @@
 #include "support/held_clock.hpp"
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
+#include "support/unequal_calls.hpp"
 
 using namespace collprobe;
-using testing::check_error;
-using testing::contains;
-using testing::held_clock;
-using testing::rank_memory;
-using testing::rank_outcome;
-using testing::run_each;
+using namespace collprobe::testing;
 
 // Ranks on the CPU, and ranks on a device that is the CPU: the errors are the same.
 #define GROUPS local::group, local::device_group<host::device>
@@ -36,7 +32,6 @@ using testing::run_each;
 namespace {
 
 constexpr int sizes[] = {2, 3, 8};
-constexpr int deadline_s = 60;
 
 std::vector<int> all_ranks(int n)
 {
@@ -72,7 +67,7 @@ std::vector<rank_outcome> fail_in(const local::detail::basic_group<Communicator>
         }
         intact[rank] = memory.untouched() ? 1 : 0;
         if (thrown) std::rethrow_exception(thrown);
-    }, deadline_s);
+    });
     for (std::size_t rank = 0; rank < intact.size(); ++rank) {
         CAPTURE(rank);
         CHECK(intact[rank] == 1);
@@ -122,41 +117,8 @@ TEST_CASE("buffers that overlap are told the pointer that they have in place")
 TEST_CASE_TEMPLATE("unequal calls are listed by groups of ranks and nothing is written", Group, GROUPS)
 {
     using comm_t = typename Group::communicator_type;
-    using call_t = std::function<void(comm_t&, host::stream_ref, rank_memory&)>;
-    struct mismatch {
-        const char* majority;
-        const char* minority;
-        call_t good;
-        call_t bad;
-    };
-    const call_t sum8 = [](auto& c, auto on, auto& m) {
-        c.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::sum, on);
-    };
-    const std::vector<mismatch> cases{
-        {"all_reduce of float, count 8, sum", "count 7", sum8,
-            [](auto& c, auto on, auto& m) {
-                c.all_reduce(m.in().part(0, 7), m.out().part(0, 7), reduction::sum, on);
-            }},
-        {"all_reduce of float, count 8, sum", "max", sum8,
-            [](auto& c, auto on, auto& m) {
-                c.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::max, on);
-            }},
-        {"all_reduce of float, count 8, sum", "int32, count 16, min", sum8,
-            [](auto& c, auto on, auto& m) {
-                c.all_reduce(view<const std::int32_t>(reinterpret_cast<const std::int32_t*>(m.send.data()), 16),
-                    view<std::int32_t>(reinterpret_cast<std::int32_t*>(m.receive.data()), 16), reduction::min, on);
-            }},
-        {"all_reduce of float, count 8, sum", "barrier", sum8, [](auto& c, auto on, auto&) { c.barrier(on); }},
-        {"broadcast of float, count 8, root 0", "root 1",
-            [](auto& c, auto on, auto& m) { c.broadcast(m.in().part(0, 8), m.out().part(0, 8), 0, on); },
-            [](auto& c, auto on, auto& m) { c.broadcast(m.in().part(0, 8), m.out().part(0, 8), 1, on); }},
-        {"barrier", "all_reduce of float, count 0, sum", [](auto& c, auto on, auto&) { c.barrier(on); },
-            [](auto& c, auto on, auto& m) {
-                c.all_reduce(m.in().part(0, 0), m.out().part(0, 0), reduction::sum, on);
-            }},
-    };
     for (const int n : sizes) {
-        for (const mismatch& each : cases) {
+        for (const auto& each : testing::unequal_calls<comm_t>()) {
             const int odd_one = n / 2;
             const Group ranks(n, {.name = "dp"});
             const auto outcomes = fail_in(ranks, [&](comm_t& comm, host::stream_ref on, rank_memory& m) {
@@ -238,7 +200,7 @@ TEST_CASE_TEMPLATE("several missing ranks are all named", Group, GROUPS)
         comm.barrier(stream); // on a device the call itself fails
         ++returned;
         stream.synchronize();
-    }, deadline_s);
+    });
     CHECK(returned == (std::is_same_v<Group, local::group> ? 5 : 0));
     check_error(outcomes[5], 5, status::timeout, {2, 6, 7}, {"ranks 2, 6-7 did not arrive at barrier"});
 }
@@ -309,7 +271,7 @@ TEST_CASE("a call that never gets its turn behind an earlier one on another stre
             throw;
         }
         release();
-    }, deadline_s);
+    });
     for (int rank = 0; rank < 2; ++rank) {
         const auto failure = outcomes[static_cast<std::size_t>(rank)].failure();
         REQUIRE(failure);
@@ -317,25 +279,6 @@ TEST_CASE("a call that never gets its turn behind an earlier one on another stre
         CHECK(contains(failure->what(), "an earlier call of the same rank, on another stream"));
         CHECK(failure->culprits().size() == 1);
     }
-}
-
-TEST_CASE_TEMPLATE("collectives of one communicator keep call order over streams", Group, GROUPS)
-{
-    using comm_t = typename Group::communicator_type;
-    const Group ranks(3);
-    const auto outcomes = run_each(ranks, [&](comm_t& comm) {
-        std::vector<std::int32_t> value(100, comm.rank() + 1);
-        const host::stream late;
-        const host::stream early;
-        late.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
-        comm.all_reduce(view<const std::int32_t>(value), view<std::int32_t>(value), reduction::sum, late);
-        comm.all_reduce(view<const std::int32_t>(value), view<std::int32_t>(value), reduction::max, early);
-        comm.all_reduce(view<const std::int32_t>(value), view<std::int32_t>(value), reduction::sum, early);
-        early.synchronize();
-        late.synchronize();
-        if (value[99] != 18) throw std::runtime_error("out of order");
-    }, deadline_s);
-    for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
 }
 
 TEST_CASE_TEMPLATE("split times out naming the ranks that did not call", Group, GROUPS)
@@ -362,7 +305,7 @@ TEST_CASE_TEMPLATE("split times out naming the ranks that did not call", Group, 
                 throw;
             }
             done.count_down();
-        }, deadline_s);
+        });
         for (int rank = 0; rank < n; ++rank) {
             check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {0},
                 {"rank 0 did not arrive at split (call 0 of split)", "100 ms"});
@@ -400,30 +343,20 @@ TEST_CASE_TEMPLATE("a part fails alone and so does its parent", Group, GROUPS)
         if (comm.rank() < 2) return;
         part->barrier(stream);
         stream.synchronize();
-    }, deadline_s);
-    for (const rank_outcome& outcome : outcomes) {
-        if (outcome.thrown) CHECK_NOTHROW(std::rethrow_exception(outcome.thrown));
-    }
+    });
+    testing::check_all(outcomes);
 }
 
 TEST_CASE("a group refuses what it cannot be")
 {
-    const auto code_of = [](auto&& body) {
-        try {
-            body();
-        } catch (const error& failure) {
-            return std::string(name(failure.code())) + ": " + failure.what();
-        }
-        return std::string("nothing");
-    };
-    CHECK(contains(code_of([] { local::group(0); }), "ranks is 0, not between 1 and 256"));
-    CHECK(contains(code_of([] { local::group(-3); }), "invalid argument"));
-    CHECK(contains(code_of([] { local::group(257); }), "ranks is 257"));
-    CHECK(contains(code_of([] { local::group(2, {.timeout_ms = 0}); }), "timeout_ms is 0"));
-    CHECK(contains(code_of([] { local::group(2, {.order = static_cast<local::reduction_order>(9)}); }), "order"));
-    CHECK(contains(code_of([] { (void)local::group(2).communicator(2); }), "rank 2 is not between 0 and 1"));
-    CHECK(contains(code_of([] { (void)local::group(2).communicator(-1); }), "rank -1"));
-    CHECK(contains(code_of([] { local::run(0, [](local::communicator&) {}); }), "ranks is 0"));
+    CHECK(contains(testing::refusal([] { local::group(0); }), "ranks is 0, not between 1 and 256"));
+    CHECK(contains(testing::refusal([] { local::group(-3); }), "ranks is -3"));
+    CHECK(contains(testing::refusal([] { local::group(257); }), "ranks is 257"));
+    CHECK(contains(testing::refusal([] { local::group(2, {.timeout_ms = 0}); }), "timeout_ms is 0"));
+    CHECK(contains(testing::refusal([] { local::group(2, {.order = static_cast<local::reduction_order>(9)}); }), "order"));
+    CHECK(contains(testing::refusal([] { (void)local::group(2).communicator(2); }), "rank 2 is not between 0 and 1"));
+    CHECK(contains(testing::refusal([] { (void)local::group(2).communicator(-1); }), "rank -1"));
+    CHECK(contains(testing::refusal([] { local::run(0, [](local::communicator&) {}); }), "ranks is 0"));
     CHECK(local::group(256).size() == 256);
 }
 

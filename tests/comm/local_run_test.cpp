@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <collprobe/comm/local/run.hpp>
@@ -16,13 +17,19 @@
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
-using testing::contains;
-using testing::rank_memory;
+using namespace collprobe::testing;
 
 namespace {
 
 constexpr int sizes[] = {2, 3, 8};
 constexpr int deadline_s = 60;
+
+template <class Comm, class Fn>
+void run_ranks(int n, Fn fn)
+{
+    if constexpr (std::is_same_v<Comm, local::communicator>) local::run(n, fn);
+    else local::run_on<host::device>(n, {}, fn);
+}
 
 } // namespace
 
@@ -37,14 +44,15 @@ TEST_CASE("run calls the function once for every rank")
     }
 }
 
-TEST_CASE("run rethrows the first cause and not a consequence")
+TEST_CASE_TEMPLATE("run rethrows the first cause and not a consequence", Comm, local::communicator,
+    local::device_communicator<host::device>)
 {
     for (const int n : sizes) {
         for (int culprit = 0; culprit < n; culprit += n - 1) {
             const testing::watchdog guard("run", deadline_s);
             std::atomic<int> consequences{0};
             try {
-                local::run(n, [&](local::communicator& comm) {
+                run_ranks<Comm>(n, [&](Comm& comm) {
                     rank_memory m(16);
                     const host::stream stream;
                     if (comm.rank() == culprit) throw std::out_of_range("no such shard");

@@ -177,47 +177,31 @@ TEST_CASE("a peer that is late gives a time-out, and the communicator goes on wh
     }
 }
 
-TEST_CASE("a peer that dies leaves nobody hanging")
+TEST_CASE("a peer that dies, or makes another call, leaves nobody hanging")
 {
-    const clean_stand_in clean;
     for (const blocking_mode mode : nccl_modes) {
-        const held_clock clock;
-        const auto outcomes = run_each_nccl(4, {.timeout_ms = 150, .mode = mode}, [&](nccl_owner& comm) {
-            const cuda::stream stream;
-            device_values<float> values(4, 1.0f);
-            if (comm.rank() == 3) clock.advance_ms(150, {0, 1, 2});
-            if (comm.rank() == 3) throw std::runtime_error("the loss is not a number");
-            for (int call = 0; call < 3; ++call) {
-                comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+        for (const bool dies : {true, false}) {
+            const clean_stand_in clean;
+            const held_clock clock;
+            std::jthread time([&] { clock.advance_ms(150, dies ? std::vector{0, 1, 2} : std::vector{0, 1, 2, 3}); });
+            const auto outcomes = run_each_nccl(4, {.timeout_ms = 150, .mode = mode}, [&](nccl_owner& comm) {
+                const cuda::stream stream;
+                device_values<float> values(8, 1.0f);
+                const bool is_other = comm.rank() == 3;
+                if (is_other && dies) throw std::runtime_error("the loss is not a number");
+                const std::uint64_t count = is_other ? 7 : 8;
+                for (int call = 0; call < 3; ++call) {
+                    comm.all_reduce(values.in().part(0, count), values.out().part(0, count), reduction::sum, stream);
+                }
+                clock.i_am(comm.rank());
+                comm.synchronize(stream);
+            });
+            for (int rank = 0; rank < (dies ? 3 : 4); ++rank) {
+                check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {},
+                    {"150 ms", "made another call"});
             }
-            clock.i_am(comm.rank());
-            comm.synchronize(stream);
-        });
-        for (int rank = 0; rank < 3; ++rank) {
-            check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {}, {"150 ms"});
+            if (dies) CHECK_THROWS_WITH(std::rethrow_exception(outcomes[3].thrown), "the loss is not a number");
         }
-        CHECK_THROWS_WITH(std::rethrow_exception(outcomes[3].thrown), "the loss is not a number");
-    }
-}
-
-TEST_CASE("a call of a non-blocking communicator that is never enqueued times out")
-{
-    const clean_stand_in clean;
-    const held_clock clock;
-    std::latch created(2);
-    std::jthread time([&] { clock.advance_ms(100, {0, 1}); });
-    const auto outcomes
-        = run_each_nccl(2, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](nccl_owner& comm) {
-              created.arrive_and_wait();
-              stand_in::nccl::set_launch_delay_ms(-1);
-              const cuda::stream stream;
-              device_values<float> values(4, 1.0f);
-              clock.i_am(comm.rank());
-              comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
-          });
-    for (int rank = 0; rank < 2; ++rank) {
-        check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {},
-            {"all_reduce", "ncclAllReduce is still in progress after 100 ms", "a peer is late or dead"});
     }
 }
 
@@ -312,24 +296,6 @@ TEST_CASE("a non-blocking communicator that NCCL keeps failed after a refusal fa
         else check_error(misuse, status::invalid_argument, {"ncclAllReduce failed", "cannot be used any more"});
         check_error(later, status::device_failure, {"cannot be used any more"});
         CHECK_FALSE(contains(later->what(), "asynchronously"));
-    }
-}
-
-TEST_CASE("a mismatch hangs until the time-out")
-{
-    const clean_stand_in clean;
-    const held_clock clock;
-    std::jthread time([&] { clock.advance_ms(100, {0, 1}); });
-    const auto outcomes = run_each_nccl(2, {.timeout_ms = 100}, [&](nccl_owner& comm) {
-        const cuda::stream stream;
-        device_values<float> values(8, 1.0f);
-        const auto count = static_cast<std::uint64_t>(8 - comm.rank());
-        comm.all_reduce(values.in().part(0, count), values.out().part(0, count), reduction::sum, stream);
-        clock.i_am(comm.rank());
-        comm.synchronize(stream);
-    });
-    for (int rank = 0; rank < 2; ++rank) {
-        check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {}, {"made another call"});
     }
 }
 
@@ -509,28 +475,32 @@ TEST_CASE("an error at the end of a group reaches its caller, or the communicato
     check_error(later, status::invalid_argument, {"all_reduce", "ncclGroupEnd gave ncclInvalidUsage"});
 }
 
-TEST_CASE("a group of a non-blocking communicator that is never enqueued times out")
+TEST_CASE("a call, or a group, of a non-blocking communicator that is never enqueued times out")
 {
-    const clean_stand_in clean;
-    const held_clock clock;
-    std::latch created(2);
-    std::jthread time([&] { clock.advance_ms(100, {0, 1}); });
-    const auto outcomes
-        = run_each_nccl(2, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](nccl_owner& comm) {
-              const cuda::stream stream;
-              device_values<float> values(8, 1.0f);
-              comm.barrier(stream);
-              comm.synchronize(stream);
-              created.arrive_and_wait();
-              clock.i_am(comm.rank());
-              stand_in::nccl::set_launch_delay_ms(-1);
-              nccl::group together;
-              sum_8(comm, stream, values);
-              together.end();
-          });
-    for (int rank = 0; rank < 2; ++rank) {
-        check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {},
-            {"the group is still in progress after 100 ms"});
+    for (const bool grouped : {false, true}) {
+        const clean_stand_in clean;
+        const held_clock clock;
+        std::latch created(2);
+        std::jthread time([&] { clock.advance_ms(100, {0, 1}); });
+        const auto outcomes = run_each_nccl(
+            2, {.timeout_ms = 100, .mode = blocking_mode::non_blocking}, [&](nccl_owner& comm) {
+                const cuda::stream stream;
+                device_values<float> values(8, 1.0f);
+                comm.barrier(stream);
+                comm.synchronize(stream);
+                created.arrive_and_wait();
+                clock.i_am(comm.rank());
+                stand_in::nccl::set_launch_delay_ms(-1);
+                if (!grouped) return sum_8(comm, stream, values);
+                nccl::group together;
+                sum_8(comm, stream, values);
+                together.end();
+            });
+        for (int rank = 0; rank < 2; ++rank) {
+            check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {},
+                {"a peer is late or dead", grouped ? "the group is still in progress after 100 ms"
+                         : "ncclAllReduce is still in progress after 100 ms"});
+        }
     }
 }
 

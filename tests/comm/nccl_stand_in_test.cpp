@@ -110,25 +110,10 @@ TEST_CASE("a probed NCCL communicator conforms")
 
 TEST_CASE("a barrier orders the work of all ranks")
 {
+    const auto enqueue = [](cuda::stream_ref on, auto task) { cuda::check(stand_in::enqueue(on.get(), task), "task"); };
     for (const nccl::blocking_mode mode : nccl_modes) {
         for (const int ranks : {1, 2, 3, 8}) {
-            CAPTURE(ranks);
-            std::vector<int> notes(static_cast<std::size_t>(ranks), -1);
-            CHECK_NOTHROW(nccl_provider{ranks, {.mode = mode}}.run([&](nccl_owner& comm) {
-                cuda::stream stream;
-                bool behind = true;
-                for (int round = 0; round < 10; ++round) {
-                    const auto own = static_cast<std::size_t>(comm.rank());
-                    stand_in::enqueue(stream.get(), [&notes, own, round] { notes[own] = round; });
-                    comm.barrier(stream);
-                    stand_in::enqueue(stream.get(), [&notes, &behind, round] {
-                        for (const int note : notes) behind = behind && note == round;
-                    });
-                    comm.barrier(stream);
-                }
-                comm.synchronize(stream);
-                require(behind, "work behind a barrier ran before the work in front of it");
-            }));
+            CHECK_NOTHROW(conformance::check_barrier(nccl_provider{ranks, {.mode = mode}}, 10, enqueue));
         }
     }
 }
@@ -146,22 +131,6 @@ TEST_CASE("a communicator tells what it is")
             cudaGetDevice(&device);
             require(device == comm.rank(), "device_scope");
         }
-    });
-}
-
-TEST_CASE("a trainer's own types are taken as they are")
-{
-    nccl_provider{2}.run([](nccl_owner& owner) {
-        // The calls of a C-style trainer: a raw communicator, a raw stream, raw pointers.
-        const ncclComm_t raw = owner.native_handle();
-        const cuda::stream stream;
-        const cudaStream_t raw_stream = stream.get();
-        device_values<__nv_bfloat16> gradient(10, __float2bfloat16(static_cast<float>(owner.rank() + 1)));
-        nccl::communicator_ref comm(raw);
-        const view values(gradient.data(), 10);
-        comm.all_reduce(values, values, reduction::average, raw_stream);
-        comm.synchronize(raw_stream);
-        require(static_cast<float>(values[9]) == 1.5f, "average of bfloat16");
     });
 }
 

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -16,15 +15,6 @@
 
 using namespace collprobe;
 using namespace collprobe::testing;
-
-namespace {
-
-bool says(const std::optional<error>& failure, const std::string& text)
-{
-    return failure && std::string(failure->what()).find(text) != std::string::npos;
-}
-
-} // namespace
 
 TEST_CASE("each rank meets its node, and those of its place in the others")
 {
@@ -61,7 +51,7 @@ TEST_CASE("a world that is not so many whole nodes is refused on all ranks, with
         const auto outcomes = run_each(
             local::group(3), [&](local::communicator& world) { node_groups nodes(world, ranks_per_node); });
         for (const rank_outcome& outcome : outcomes) {
-            CHECK(says(outcome.failure(),
+            CHECK(mentions(outcome.failure(),
                 "ranks_per_node is " + std::to_string(ranks_per_node) + ", which does not divide size(), 3"));
         }
     }
@@ -82,7 +72,7 @@ TEST_CASE("ranks that give different nodes are told, and who did not see it does
         nodes.within_node().barrier(on);
         on.synchronize(soon_ms);
     });
-    CHECK(says(outcomes[0].failure(), "ranks_per_node is 2 here, and another on some ranks"));
+    CHECK(mentions(outcomes[0].failure(), "ranks_per_node is 2 here, and another on some ranks"));
     for (int rank = 1; rank < 4; ++rank) {
         const auto failure = outcomes[static_cast<std::size_t>(rank)].failure();
         REQUIRE(failure);
@@ -113,7 +103,7 @@ TEST_CASE("two communicators that exist do as well, and those of ranks that are 
         node_groups nodes(world, *within, *across);
     });
     for (const int rank : {1, 2, 3, 4}) {
-        CHECK(says(outcomes[static_cast<std::size_t>(rank)].failure(), "neighbours share a node"));
+        CHECK(mentions(outcomes[static_cast<std::size_t>(rank)].failure(), "neighbours share a node"));
     }
-    CHECK(says(outcomes[1].failure(), "the rank is 0 of 3 within its node and 1 of 2 across the nodes"));
+    CHECK(mentions(outcomes[1].failure(), "the rank is 0 of 3 within its node and 1 of 2 across the nodes"));
 }

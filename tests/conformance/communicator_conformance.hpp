@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -508,28 +509,34 @@ void check_movement(Comm& comm, stream_set<typename Comm::device>& streams, std:
     }
 }
 
-/// Work behind a barrier sees the work that every rank had before it. Needs ranks that share memory
-/// and streams that run callables.
-template <class Provider>
-void check_barrier(const Provider& provider, int rounds = 20)
+inline constexpr auto enqueue_task = [](const auto& on, auto task) { on.enqueue(task); };
+
+/// Work behind a barrier sees the work that every rank had before it: each notes the round in `notes`, which all see.
+template <class Comm, class Note, class Enqueue = decltype(enqueue_task)>
+void check_barrier_of(Comm& comm, Note* notes, int rounds, Enqueue enqueue = enqueue_task)
+{
+    stream_set<typename Comm::device> streams;
+    bool behind = true;
+    for (int round = 0; round < rounds; ++round) {
+        auto stream = streams.fork(comm.rank(), static_cast<std::size_t>(round));
+        enqueue(stream, [own = notes + comm.rank(), round] { *own = round; });
+        comm.barrier(stream);
+        enqueue(stream, [notes, &behind, round, n = comm.size()] {
+            for (int rank = 0; rank < n; ++rank) behind = behind && notes[rank] == round;
+        });
+        comm.barrier(stream);
+        streams.join();
+    }
+    streams.synchronize();
+    require(behind, "work behind a barrier ran before the work in front of it");
+}
+
+/// The same of ranks that share memory; `enqueue` gives their streams callables.
+template <class Provider, class Enqueue = decltype(enqueue_task)>
+void check_barrier(const Provider& provider, int rounds = 20, Enqueue enqueue = enqueue_task)
 {
     std::vector<int> notes(static_cast<std::size_t>(provider.size()), -1);
-    provider.run([&](auto& comm) {
-        stream_set<typename std::remove_reference_t<decltype(comm)>::device> streams;
-        bool behind = true;
-        for (int round = 0; round < rounds; ++round) {
-            auto stream = streams.fork(comm.rank(), static_cast<std::size_t>(round));
-            stream.enqueue([&notes, rank = comm.rank(), round] { notes[static_cast<std::size_t>(rank)] = round; });
-            comm.barrier(stream);
-            stream.enqueue([&notes, &behind, round] {
-                for (const int note : notes) behind = behind && note == round;
-            });
-            comm.barrier(stream);
-            streams.join();
-        }
-        streams.synchronize();
-        require(behind, "work behind a barrier ran before the work in front of it");
-    });
+    provider.run([&](auto& comm) { check_barrier_of(comm, notes.data(), rounds, enqueue); });
 }
 
 /// split: who is in which part and in which order; parts work, alone and together with the parent.
@@ -680,6 +687,22 @@ void check_stress(Comm& comm, stream_set<typename Comm::device>& streams, int ro
     require(memory.result(cell)[0] == first, "many small collectives in a row: wrong result");
 }
 
+inline void require_refusal(int rank, const std::string& call, const std::string& message,
+    const std::function<void()>& make)
+{
+    std::string said = "it was taken";
+    try {
+        make();
+    } catch (const error& failure) {
+        said = failure.what();
+        const bool right = failure.code() == status::invalid_argument && said.find(message) != said.npos
+            && failure.call() == call && failure.culprits() == std::vector<int>{rank}
+            && std::string(failure.where().file) == __FILE__ && failure.where().line > 0;
+        if (right) return;
+    }
+    require(false, call + ", \"" + message + "\": " + said);
+}
+
 /// Calls that no communicator takes, each made by the last of two ranks or more: it hears what is wrong, and nothing is
 /// written; the peers wait for the right call.
 template <class Provider>
@@ -700,19 +723,8 @@ void check_refusals(const Provider& provider)
         const auto odd = [&](std::size_t region) {
             return reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(memory.at(region).data()) + 1);
         };
-        const auto refused = [&](const char* call, const char* message, auto make) {
-            if (comm.rank() != own) return;
-            const std::string what = std::string(call) + ": \"" + message + "\": ";
-            try {
-                make();
-            } catch (const error& failure) {
-                const std::string said = failure.what();
-                require(failure.code() == status::invalid_argument && said.find(message) != said.npos, what + said);
-                require(failure.call() == std::string(call) && failure.culprits() == std::vector<int>{own}, what + said);
-                require(std::string(failure.where().file) == __FILE__ && failure.where().line > 0, what + "its place");
-                return;
-            }
-            require(false, what + "it was taken");
+        const auto refused = [&](const char* call, const char* message, const std::function<void()>& make) {
+            if (comm.rank() == own) require_refusal(own, call, message, make);
         };
         const auto sum = [&](view<const float> from, view<float> to, reduction operation = reduction::sum) {
             comm.all_reduce(from, to, operation, on);

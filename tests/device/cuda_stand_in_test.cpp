@@ -21,6 +21,7 @@
 
 #include <collprobe/device/cuda/device.hpp>
 
+#include "device/stream_cases.hpp"
 #include "tests/support/count_allocations.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
@@ -48,32 +49,18 @@ concept host_readable = requires(const Memory& own) {
     own.begin();
 };
 
-/// Sums positions times values, block by block.
-struct weighted_sum {
-    using partial = std::uint64_t;
-    static constexpr std::uint64_t block = 8;
-    view<const std::uint32_t> values;
-
-    static partial identity() { return 0; }
-    void run(partial& sum, std::uint64_t first, std::uint64_t count) const
-    {
-        for (std::uint64_t i = first; i < first + count; ++i) sum += (i + 1) * values[i];
-    }
-    static void merge(partial& left, const partial& right) { left += right; }
-    std::uint64_t finish(const partial& sum) const { return sum + 1; }
+struct cuda_streams {
+    using device = cuda::device;
+    using stream = cuda::stream;
+    using event = cuda::event;
+    static void enqueue(const stream& on, auto task) { cuda::check(stand_in::enqueue(on.get(), task), "enqueue"); }
 };
 
-/// Makes CUDA create an event: takes events of the pool until there was none.
-void create_event(int device)
-{
-    std::vector<detail::ref<cuda::detail::event_node>> taken;
-    const std::uint64_t before = stand_in::calls("cudaEventCreateWithFlags");
-    while (stand_in::calls("cudaEventCreateWithFlags") == before) {
-        taken.push_back(cuda::detail::event_pool::take(device, call_site::current()));
-    }
-}
-
 } // namespace
+
+#define ON_CUDA(name, function) \
+    TEST_CASE(name) { function<cuda_streams>(); }
+COLLPROBE_STREAM_CASES(ON_CUDA)
 
 TEST_CASE("a stream_ref takes any stream that a trainer has, and no literal")
 {
@@ -141,18 +128,6 @@ TEST_CASE("work and events of the default streams")
     }
 }
 
-TEST_CASE("a stream moves and leaves nothing behind")
-{
-    cuda::stream a;
-    const cudaStream_t handle = a.get();
-    cuda::stream b(std::move(a));
-    CHECK(b.get() == handle);
-    cuda::stream c;
-    c = std::move(b);
-    CHECK(c.get() == handle);
-    c.synchronize(soon_ms);
-}
-
 TEST_CASE("a stream that was moved from is refused everywhere, and nothing reaches the default stream")
 {
     stand_in::reset();
@@ -201,71 +176,6 @@ TEST_CASE("a stream's destructor does not wait, and its work still runs")
     }
     left.synchronize(soon_ms);
     CHECK(ran);
-}
-
-TEST_CASE("events carry values between streams in both directions")
-{
-    int value = 0;
-    int seen = -1;
-    const cuda::stream producer;
-    const cuda::stream consumer;
-    cuda::event ready;
-    cuda::event read;
-    for (int round = 1; round <= 200; ++round) {
-        (void)stand_in::enqueue(producer.get(), [&, round] { value = round; });
-        ready.record(producer);
-        consumer.wait(ready);
-        (void)stand_in::enqueue(consumer.get(), [&] { seen = value; });
-        read.record(consumer);
-        producer.wait(read);
-    }
-    consumer.synchronize(soon_ms);
-    CHECK(seen == 200);
-}
-
-TEST_CASE("an event that was never recorded is an error that names the call")
-{
-    const cuda::stream stream;
-    const cuda::event never;
-    CHECK_FALSE(never.recorded());
-    CHECK(never.get() == nullptr);
-    const std::vector<std::pair<const char*, std::function<void()>>> uses{
-        {"wait", [&] { stream.wait(never); }},
-        {"query", [&] { (void)never.query(); }},
-        {"synchronize", [&] { never.synchronize(); }},
-        {"synchronize", [&] { never.synchronize(100); }},
-    };
-    const std::uint64_t waits = stand_in::calls("cudaStreamWaitEvent");
-    for (const auto& [call, use] : uses) {
-        const auto failure = error_of(use);
-        REQUIRE(failure);
-        CHECK(failure->code() == status::invalid_argument);
-        CHECK(std::string(failure->call()) == call);
-        CHECK(contains(failure->what(), "the event was never recorded"));
-        CHECK(contains(failure->what(), "cuda_stand_in_test.cpp"));
-    }
-    CHECK(stand_in::calls("cudaStreamWaitEvent") == waits);
-}
-
-TEST_CASE("a copy of an event keeps its point when the original is recorded anew")
-{
-    const cuda::stream held;
-    const cuda::stream free;
-    gate closed(held);
-    cuda::event original;
-    original.record(held);
-    const cuda::event copy = original;
-    CHECK(copy.get() == original.get());
-    original.record(free);
-    CHECK(copy.get() != original.get());
-    original.synchronize(soon_ms);
-    CHECK_FALSE(copy.query());
-    const cuda::stream waits;
-    waits.wait(copy);
-    CHECK(error_of([&] { waits.synchronize(20); }));
-    closed.open();
-    waits.synchronize(soon_ms);
-    CHECK(copy.query());
 }
 
 TEST_CASE("an event of which no copies exist is recorded again in place")
@@ -552,32 +462,6 @@ TEST_CASE("every call that fails is named, with device and stream, and leaves no
     stream.synchronize(soon_ms);
 }
 
-TEST_CASE("fill refuses a destination that is not aligned, and launches nothing")
-{
-    stand_in::reset();
-    const cuda::stream stream;
-    cuda::pinned_buffer<double> values(4);
-    auto* const shifted = reinterpret_cast<double*>(reinterpret_cast<unsigned char*>(values.data()) + 4);
-    CHECK(contains(refusal([&] { device::fill(stream, view(shifted, 2), 1.0); }), "aligned"));
-    CHECK(stand_in::calls("cudaLaunchKernel") == 0);
-    device::fill(stream, view(values), 1.0);
-    stream.synchronize(soon_ms);
-    CHECK(values[3] == 1.0);
-}
-
-TEST_CASE("messages name the line of the caller")
-{
-    const cuda::stream stream;
-    stand_in::fail_next("cudaMemcpyAsync", cudaErrorInvalidValue);
-    std::array<int, 4> a{};
-    std::array<int, 4> b{};
-    const unsigned line = __LINE__ + 1;
-    const auto failure = error_of([&] { device::copy(stream, view<const int>(a), view<int>(b)); });
-    REQUIRE(failure);
-    CHECK(failure->where().line == line);
-    CHECK(contains(failure->where().file, "cuda_stand_in_test.cpp"));
-}
-
 TEST_CASE("a record that fails leaves the earlier one")
 {
     const cuda::stream held;
@@ -838,43 +722,6 @@ TEST_CASE("a workspace has aligned room and a ticket that is zero")
     CHECK(moved.partials() == memory);
     const cuda::device_guard guard(1);
     CHECK(device::workspace().device() == 1);
-}
-
-TEST_CASE("copy copies exactly its range, in stream order")
-{
-    cuda::pinned_buffer<std::int32_t> source(64);
-    cuda::pinned_buffer<std::int32_t> destination(66);
-    for (std::int32_t i = 0; i < 64; ++i) source[static_cast<std::uint64_t>(i)] = i;
-    for (std::int32_t& value : destination) value = -1;
-    const cuda::stream stream;
-    device::copy(stream, view<const std::int32_t>(source), view(destination).part(1, 64));
-    device::copy(stream, view<const std::int32_t>(source).part(0, 0), view<std::int32_t>(nullptr, 0));
-    stream.synchronize(soon_ms);
-    CHECK(destination[0] == -1);
-    CHECK(destination[1] == 0);
-    CHECK(destination[64] == 63);
-    CHECK(destination[65] == -1);
-}
-
-TEST_CASE("copy and fill refuse bad arguments by name and enqueue nothing")
-{
-    stand_in::reset();
-    cuda::pinned_buffer<int> memory(10);
-    const view<int> all(memory);
-    const cuda::stream stream;
-    CHECK(contains(
-        refusal([&] { device::copy(stream, view<const int>(all), all.part(0, 9)); }), "differ in count"));
-    CHECK(contains(refusal([&] { device::copy(stream, view<const int>(nullptr, 10), all); }), "null"));
-    CHECK(contains(
-        refusal([&] { device::copy(stream, view<const int>(all), view<int>(nullptr, 10)); }), "null"));
-    CHECK(contains(
-        refusal([&] { device::copy(stream, view<const int>(all.part(0, 5)), all.part(4, 5)); }), "overlap"));
-    CHECK(contains(refusal([&] { device::fill(stream, view<int>(nullptr, 1), 2); }), "null"));
-    device::fill(stream, view<int>(nullptr, 0), 2);
-    CHECK(stand_in::calls("cudaMemcpyAsync") == 0);
-    CHECK(stand_in::calls("cudaLaunchKernel") == 0);
-    device::copy(stream, view<const int>(all.part(0, 5)), all.part(5, 5)); // neighbours do not overlap
-    stream.synchronize(soon_ms);
 }
 
 TEST_CASE("for_each and reduce give what the host device gives")

@@ -29,9 +29,9 @@
 #include <unistd.h>
 
 #include <collprobe/core/element.hpp>
-#include <collprobe/device/host/stream.hpp>
+#include <collprobe/device/host/device.hpp>
 
-#include "support/checks.hpp"
+#include "device/stream_cases.hpp"
 #include "support/count_allocations.hpp"
 
 using namespace collprobe;
@@ -42,7 +42,18 @@ namespace {
 
 void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
+struct host_streams {
+    using device = host::device;
+    using stream = host::stream;
+    using event = host::event;
+    static void enqueue(const stream& on, auto task) { on.enqueue(task); }
+};
+
 } // namespace
+
+#define ON_HOST(name, function) \
+    TEST_CASE(name) { testing::function<host_streams>(); }
+COLLPROBE_STREAM_CASES(ON_HOST)
 
 TEST_CASE("tasks run in the order enqueued on another thread")
 {
@@ -73,107 +84,6 @@ TEST_CASE("enqueue returns while an earlier task blocks")
     CHECK(stream.query());
 }
 
-TEST_CASE("an event captures the work before its record and no later work")
-{
-    std::latch go(1);
-    std::atomic<int> before{0};
-    const host::stream producer;
-    const host::stream consumer;
-    host::event recorded;
-    producer.enqueue([&] { ++before; });
-    recorded.record(producer);
-    producer.enqueue([&] { go.wait(); });
-    recorded.synchronize(soon_ms); // does not wait for the blocked task behind the record
-    CHECK(before == 1);
-    CHECK(recorded.query());
-    consumer.wait(recorded);
-    consumer.synchronize(soon_ms);
-    go.count_down();
-}
-
-TEST_CASE("recording again does not change what an earlier wait waits for")
-{
-    std::latch first(1);
-    std::latch second(1);
-    std::atomic<bool> ran{false};
-    const host::stream producer;
-    const host::stream consumer;
-    host::event reused;
-    producer.enqueue([&] { first.wait(); });
-    reused.record(producer);
-    consumer.wait(reused);
-    consumer.enqueue([&] { ran = true; });
-    producer.enqueue([&] { second.wait(); });
-    reused.record(producer);
-    CHECK_FALSE(reused.query());
-    first.count_down();
-    consumer.synchronize(soon_ms);
-    CHECK(ran);
-    CHECK_FALSE(reused.query());
-    second.count_down();
-    reused.synchronize(soon_ms);
-    CHECK(reused.query());
-}
-
-TEST_CASE("a wait orders the work of two streams")
-{
-    // Plain memory: ThreadSanitizer checks the order, too.
-    int value = 0;
-    int seen = -1;
-    const host::stream producer;
-    const host::stream consumer;
-    host::event ready;
-    host::event read;
-    for (int round = 1; round <= 200; ++round) {
-        producer.enqueue([&, round] { value = round; });
-        ready.record(producer);
-        consumer.wait(ready);
-        consumer.enqueue([&] { seen = value; });
-        read.record(consumer);
-        producer.wait(read); // the back edge: the next value must not overwrite what is being read
-    }
-    consumer.synchronize(soon_ms);
-    CHECK(seen == 200);
-}
-
-TEST_CASE("without a wait two streams are not ordered")
-{
-    std::latch never_until_the_end(1);
-    std::atomic<bool> ran{false};
-    const host::stream blocked;
-    const host::stream free;
-    blocked.enqueue([&] { never_until_the_end.wait(); });
-    free.enqueue([&] { ran = true; });
-    free.synchronize(soon_ms);
-    CHECK(ran);
-    never_until_the_end.count_down();
-}
-
-TEST_CASE("waiting on an event of the own stream is no work")
-{
-    const host::stream stream;
-    host::event own;
-    stream.enqueue([] {});
-    own.record(stream);
-    stream.wait(own);
-    stream.synchronize(soon_ms);
-    CHECK(own.query());
-}
-
-TEST_CASE("an event that was never recorded is an error that says so")
-{
-    const host::stream stream;
-    const host::event never;
-    CHECK_FALSE(never.recorded());
-    for (const auto& failure : {error_of([&] { stream.wait(never); }), error_of([&] { never.synchronize(); }),
-             error_of([&] { (void)never.query(); })}) {
-        REQUIRE(failure);
-        CHECK(failure->code() == status::invalid_argument);
-        CHECK(std::string(failure->what()).find("the event was never recorded") != std::string::npos);
-        CHECK(std::string(failure->what()).find("host_stream_test.cpp") != std::string::npos);
-    }
-}
-
 TEST_CASE("a stream has an id that no later stream has")
 {
     std::set<std::uint64_t> ids;
@@ -199,26 +109,6 @@ TEST_CASE("an event outlives its stream")
     other.wait(left);
     other.synchronize(soon_ms);
     CHECK(ran);
-}
-
-TEST_CASE("a stream may wait for an event whose stream goes first")
-{
-    int value = 0;
-    int seen = 0;
-    const host::stream consumer;
-    {
-        const host::stream producer;
-        host::event ready;
-        producer.enqueue([&] {
-            sleep_ms(20);
-            value = 5;
-        });
-        ready.record(producer);
-        consumer.wait(ready);
-        consumer.enqueue([&] { seen = value; });
-    }
-    consumer.synchronize(soon_ms);
-    CHECK(seen == 5);
 }
 
 TEST_CASE("an exception surfaces at synchronize once, and later tasks are cancelled")
@@ -437,20 +327,6 @@ TEST_CASE("many producers feed one stream and each keeps its order")
     }
     CHECK(ordered);
     for (const int count : last) CHECK(count == each);
-}
-
-TEST_CASE("a million tasks")
-{
-    std::uint64_t sum = 0;
-    constexpr std::uint64_t tasks = 1'100'000;
-    {
-        const host::stream stream;
-        for (std::uint64_t i = 1; i <= tasks; ++i) {
-            stream.enqueue([&sum, i] { sum += i; });
-            if (i % 10'000 == 0) stream.synchronize(soon_ms); // bounds the queue's memory
-        }
-    }
-    CHECK(sum == tasks * (tasks + 1) / 2);
 }
 
 TEST_CASE("captures of any size and alignment arrive whole and are destroyed once")

@@ -13,30 +13,16 @@
 
 #include <collprobe/device/host/device.hpp>
 
-#include "support/checks.hpp"
+#include "device/stream_cases.hpp"
 
 using namespace collprobe;
 using testing::contains;
 using testing::refusal;
 using testing::soon_ms;
+using testing::weighted_sum;
 using host::device;
 
 namespace {
-
-/// Sums positions times values, block by block.
-struct weighted_sum {
-    using partial = std::uint64_t;
-    static constexpr std::uint64_t block = 8;
-    view<const std::uint32_t> values;
-
-    static partial identity() { return 0; }
-    void run(partial& sum, std::uint64_t first, std::uint64_t count) const
-    {
-        for (std::uint64_t i = first; i < first + count; ++i) sum += (i + 1) * values[i];
-    }
-    static void merge(partial& left, const partial& right) { left += right; }
-    std::uint64_t finish(const partial& sum) const { return sum + 1; }
-};
 
 /// Takes 20 ms for a block.
 struct slow {
@@ -75,58 +61,6 @@ TEST_CASE("buffers own aligned memory and move")
     };
     CHECK(reinterpret_cast<std::uintptr_t>(host::buffer<wide>(3).data()) % 128 == 0);
     CHECK(view<const double>(empty).count() == 100);
-}
-
-TEST_CASE("copy copies exactly its range, in stream order")
-{
-    std::vector<std::int32_t> source(64);
-    std::vector<std::int32_t> destination(66, -1);
-    for (std::int32_t i = 0; i < 64; ++i) source[static_cast<std::size_t>(i)] = i;
-    {
-        const host::stream stream;
-        stream.enqueue([&] { source[5] = 500; });
-        device::copy<std::int32_t>(
-            stream, view<const std::int32_t>(source), view<std::int32_t>(destination.data() + 1, 64));
-        stream.enqueue([&] { source[6] = 600; });
-        stream.synchronize(soon_ms);
-    }
-    CHECK(destination[0] == -1);
-    CHECK(destination[65] == -1);
-    CHECK(destination[6] == 500);
-    CHECK(destination[7] == 6);
-}
-
-TEST_CASE("copy refuses unequal counts, null and overlap, and enqueues nothing")
-{
-    std::vector<float> memory(20, 1.0f);
-    const host::stream stream;
-    const auto copy = [&](const float* from, std::uint64_t from_count, float* to, std::uint64_t to_count) {
-        return refusal([&] {
-            device::copy<float>(stream, view<const float>(from, from_count), view<float>(to, to_count));
-        });
-    };
-    CHECK(contains(copy(memory.data(), 4, memory.data() + 8, 5), "differ in count"));
-    CHECK(contains(copy(nullptr, 4, memory.data(), 4), "null"));
-    CHECK(contains(copy(memory.data(), 4, nullptr, 4), "null"));
-    CHECK(contains(copy(memory.data(), 8, memory.data() + 7, 8), "overlap"));
-    CHECK(contains(copy(memory.data(), 8, memory.data(), 8), "overlap"));
-    CHECK(contains(copy(memory.data(), 8, memory.data() + 7, 8), "host_test.cpp"));
-    CHECK(copy(memory.data(), 8, memory.data() + 8, 8) == "accepted");
-    CHECK(copy(nullptr, 0, nullptr, 0) == "accepted");
-    stream.synchronize(soon_ms);
-}
-
-TEST_CASE("fill sets every element of its range")
-{
-    std::vector<std::uint8_t> memory(10, 0);
-    const host::stream stream;
-    device::fill(stream, view<std::uint8_t>(memory.data() + 2, 5), 9);
-    stream.synchronize(soon_ms);
-    CHECK(memory == std::vector<std::uint8_t>{0, 0, 9, 9, 9, 9, 9, 0, 0, 0});
-    CHECK(contains(refusal([&] { device::fill(stream, view<float>(nullptr, 2), 1.0f); }), "null"));
-    CHECK(refusal([&] { device::fill(stream, view<float>(), 1.0f); }) == "accepted");
-    auto* const odd = reinterpret_cast<float*>(memory.data() + (reinterpret_cast<std::uintptr_t>(memory.data()) % 2 == 0));
-    CHECK(contains(refusal([&] { device::fill(stream, view<float>(odd, 2), 1.0f); }), "destination is not aligned"));
 }
 
 TEST_CASE("for_each visits every index once")

@@ -250,6 +250,7 @@ TEST_CASE("overlaps and sizes that cannot be are refused with what is wrong")
     const auto overlapping = refused(2, all.part(1, 8), all);
     CHECK(mentions(overlapping, "source [0x"));
     CHECK(mentions(overlapping, "overlaps destination [0x"));
+    CHECK(mentions(overlapping, "does not begin at this rank's slot [0x"));
     CHECK(mentions(refused(2, all.part(8, 8), all), "overlaps")); // the slot of the other rank
     CHECK(mentions(refused(3, view<const float>(other), all), "no multiple"));
     CHECK(mentions(refused(2, all.part(0, 9), all), "slot of the destination has 8"));

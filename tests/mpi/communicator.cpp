@@ -62,22 +62,7 @@ void check_barrier(mpi::communicator_ref& world)
     int unit = 0;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &notes);
     new (notes + own) std::atomic<int>(-1);
-    bool behind = true;
-    {
-        conformance::stream_set<host::device> streams;
-        for (int round = 0; round < 20; ++round) {
-            const host::stream_ref stream = streams.fork(world.rank(), static_cast<std::size_t>(round));
-            stream.enqueue([note = notes + own, round] { note->store(round); });
-            world.barrier(stream);
-            stream.enqueue([notes, &behind, round, n = world.size()] {
-                for (int rank = 0; rank < n; ++rank) behind = behind && notes[rank].load() == round;
-            });
-            world.barrier(stream);
-            streams.join();
-        }
-        streams.synchronize();
-    }
-    CHECK(behind);
+    conformance::check_barrier_of(world, notes, 20);
     MPI_Win_free(&window);
 }
 
@@ -137,6 +122,23 @@ void check_independence(mpi::communicator_ref& world)
     CHECK(sums[0][0] == 1 && sums[1][0] == 1);
 }
 
+/// Sums that are made of several calls, by so little memory that large buffers go in pieces.
+void check_reproducible(mpi::communicator_ref& world)
+{
+    using sums = reproducible<mpi::communicator_ref, contract<reproducibility::correctly_rounded>>;
+    for (const reduction_algorithm algorithm : {reduction_algorithm::exchange, reduction_algorithm::one_shot}) {
+        sums exact(world, {}, {.scratch_bytes = 1 << 12, .algorithm = algorithm});
+        const host::stream stream;
+        std::vector<float> values(5003);
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 100 + 1);
+        exact.all_reduce(values, view(values), reduction::sum, stream);
+        exact.synchronize(stream);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            CHECK(values[i] == static_cast<float>(static_cast<std::size_t>(world.size()) * (i % 100 + 1)));
+        }
+    }
+}
+
 } // namespace
 
 int main(int argc, char** argv)
@@ -171,12 +173,7 @@ int main(int argc, char** argv)
         conformance::check_type<float16>(provider<agreed<mpi::communicator_ref>>{compared}, 331);
         conformance::check_calls(provider<agreed<mpi::communicator_ref>>{compared}, 10);
 
-        // Sums that are made of several calls, and by so little memory that large buffers go in pieces.
-        using sums = reproducible<mpi::communicator_ref, contract<reproducibility::correctly_rounded>>;
-        for (const reduction_algorithm algorithm : {reduction_algorithm::exchange, reduction_algorithm::one_shot}) {
-            sums exact(whole, {}, {.scratch_bytes = 1 << 12, .algorithm = algorithm});
-            conformance::check_type<float>(provider<sums>{exact}, 5003);
-        }
+        check_reproducible(whole);
     } catch (const std::exception& failure) {
         std::fprintf(stderr, "%s\n", failure.what());
         MPI_Abort(MPI_COMM_WORLD, 1);

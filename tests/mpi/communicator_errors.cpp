@@ -15,10 +15,11 @@
 #include <collprobe/comm/mpi/communicator.hpp>
 
 #include "mpi/mpi_checks.hpp"
+#include "support/rank_memory.hpp"
 
 using namespace collprobe;
 using testing::says;
-using testing::thrown_by;
+using testing::error_of;
 
 namespace {
 
@@ -29,13 +30,10 @@ void sleep_ms(long ms)
 }
 
 /// Memory of a rank that no failed collective may write.
-struct memory {
-    std::vector<float> send = std::vector<float>(64, 1.0f);
-    std::vector<float> receive = std::vector<float>(64, -1.0f);
-
-    view<const float> in(std::uint64_t count = 64) const { return {send.data(), count}; }
-    view<float> out(std::uint64_t count = 64) { return {receive.data(), count}; }
-    bool untouched() const { return send == std::vector<float>(64, 1.0f) && receive == std::vector<float>(64, -1.0f); }
+struct memory : testing::rank_memory {
+    memory() : rank_memory(64) {}
+    view<const float> in(std::uint64_t count = 64) const { return rank_memory::in().part(0, count); }
+    view<float> out(std::uint64_t count = 64) { return rank_memory::out().part(0, count); }
 };
 
 mpi::communicator_ref make(std::int64_t timeout_ms)
@@ -45,8 +43,8 @@ mpi::communicator_ref make(std::int64_t timeout_ms)
 
 void check_construction()
 {
-    CHECK(says(thrown_by([] { mpi::communicator_ref(MPI_COMM_NULL); }), status::invalid_argument, "MPI_COMM_NULL"));
-    CHECK(says(thrown_by([] { mpi::communicator_ref(MPI_COMM_WORLD, {.timeout_ms = 0}); }), status::invalid_argument,
+    CHECK(says(error_of([] { mpi::communicator_ref(MPI_COMM_NULL); }), status::invalid_argument, "MPI_COMM_NULL"));
+    CHECK(says(error_of([] { mpi::communicator_ref(MPI_COMM_WORLD, {.timeout_ms = 0}); }), status::invalid_argument,
         "timeout_ms is 0"));
 }
 
@@ -66,7 +64,7 @@ void check_large_counts()
     const view<float> far_part_out(far_out.data(), part);
     const std::string too_many = std::to_string(part * parts) + " elements: MPI takes at most 2147483647 in a call";
     const auto beyond = [&](const std::string& what, auto call) {
-        CHECK(says(thrown_by(call), status::unsupported, what + " has " + too_many));
+        CHECK(says(error_of(call), status::unsupported, what + " has " + too_many));
     };
     beyond("receive", [&] { comm.all_gather(far_part, far_out, on); });
     beyond("send", [&] { comm.all_to_all(far_in, far_out, on); });
@@ -75,7 +73,7 @@ void check_large_counts()
     CHECK(own.untouched());
     comm.all_reduce(own.in(), own.out(), reduction::sum, on);
     on.synchronize();
-    CHECK(own.receive[0] == static_cast<float>(n));
+    CHECK(own.receive[0] == static_cast<float>(3 * n));
     comm.check();
 }
 
@@ -89,8 +87,8 @@ void check_failed_rank()
     on.synchronize(20'000);
     comm.fail("no progress");
     const std::string told = "rank " + std::to_string(comm.rank()) + " gave up: no progress";
-    CHECK(says(thrown_by([&] { comm.all_reduce(own.in(), own.out(), reduction::sum, on); }), status::peer_failure, told));
-    CHECK(says(thrown_by([&] { comm.check(); }), status::peer_failure, told));
+    CHECK(says(error_of([&] { comm.all_reduce(own.in(), own.out(), reduction::sum, on); }), status::peer_failure, told));
+    CHECK(says(error_of([&] { comm.check(); }), status::peer_failure, told));
     CHECK(own.untouched());
 }
 
@@ -106,7 +104,7 @@ void check_failed_stream()
         CHECK(false);
     } catch (const std::runtime_error&) {
     }
-    CHECK(says(thrown_by([&] { comm.check(); }), status::peer_failure,
+    CHECK(says(error_of([&] { comm.check(); }), status::peer_failure,
         "could not take part in barrier, because earlier work on its stream failed: the kernel failed"));
 }
 
@@ -122,13 +120,13 @@ void check_agreed_calls()
     const host::stream on;
     compared.all_reduce(right.in(), right.out(), reduction::sum, on);
     const std::uint64_t count = comm.rank() == last ? 7 : 8;
-    const auto thrown = thrown_by([&] { compared.all_reduce(own.in(count), own.out(count), reduction::sum, on); });
+    const auto thrown = error_of([&] { compared.all_reduce(own.in(count), own.out(count), reduction::sum, on); });
     CHECK(says(thrown, status::mismatch, "the ranks disagree in call 1 of the communicator: "));
     CHECK(says(thrown, status::mismatch, "rank " + std::to_string(last) + ": count 7"));
     CHECK(thrown->culprits() == culprits);
     on.synchronize(20'000);
-    CHECK(own.untouched() && right.receive[63] == static_cast<float>(n));
-    CHECK(says(thrown_by([&] { compared.barrier(on); }), status::mismatch, "call 1"));
+    CHECK(own.untouched() && right.receive[63] == static_cast<float>(3 * n));
+    CHECK(says(error_of([&] { compared.barrier(on); }), status::mismatch, "call 1"));
     // It is not the failure of what it wraps.
     comm.barrier(on);
     on.synchronize(20'000);
@@ -145,7 +143,7 @@ void check_late_rank()
     compared.barrier(on);
     on.synchronize();
     if (late) sleep_ms(1500);
-    const auto thrown = thrown_by([&] {
+    const auto thrown = error_of([&] {
         if (late) compared.barrier(on);
         else compared.all_reduce(own.in(), own.out(), reduction::sum, on);
     });
@@ -153,7 +151,7 @@ void check_late_rank()
     else {
         CHECK(says(thrown, status::timeout,
             "not all ranks came to call 1 of the communicator within 400 ms (all_reduce of float, count 64, sum)"));
-        CHECK(says(thrown_by([&] { compared.barrier(on); }), status::timeout, "call 1"));
+        CHECK(says(error_of([&] { compared.barrier(on); }), status::timeout, "call 1"));
     }
     CHECK(own.untouched());
     // The comparison is over when this is: MPI must not end while a thread is in it.
@@ -170,10 +168,10 @@ void check_error_of_mpi()
     // The root sends more than the last rank expects.
     const bool last = comm.rank() == comm.size() - 1;
     comm.broadcast(own.in(), own.out(last ? 3 : 64), 0, on);
-    const auto thrown = thrown_by([&] { on.synchronize(20'000); });
+    const auto thrown = error_of([&] { on.synchronize(20'000); });
     if (last) {
         CHECK(says(thrown, status::mismatch, "MPI_Bcast failed: "));
-        CHECK(thrown_by([&] { comm.barrier(on); }));
+        CHECK(error_of([&] { comm.barrier(on); }));
     }
 }
 
@@ -193,7 +191,7 @@ void check_thread_level(int& argc, char**& argv)
     int provided = -1;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     if (provided < MPI_THREAD_MULTIPLE) { // an MPI may give more than it is asked for
-        CHECK(says(thrown_by([] { mpi::communicator_ref(MPI_COMM_WORLD); }), status::unsupported,
+        CHECK(says(error_of([] { mpi::communicator_ref(MPI_COMM_WORLD); }), status::unsupported,
             "MPI was initialized for calls from one thread at a time"));
     }
     MPI_Finalize();
@@ -205,7 +203,7 @@ int main(int argc, char** argv)
 {
     testing::end_after(100);
     const std::string mode = argc > 1 ? argv[1] : "";
-    CHECK(says(thrown_by([] { mpi::communicator_ref(MPI_COMM_WORLD); }), status::invalid_argument,
+    CHECK(says(error_of([] { mpi::communicator_ref(MPI_COMM_WORLD); }), status::invalid_argument,
         "MPI is not initialized: call MPI_Init_thread first"));
     if (mode == "funneled") {
         check_thread_level(argc, argv);
@@ -225,6 +223,6 @@ int main(int argc, char** argv)
         check_error_of_mpi();
     }
     if (mode != "throws") {
-        CHECK(says(thrown_by([] { mpi::communicator_ref(MPI_COMM_WORLD); }), status::invalid_argument, "finalized"));
+        CHECK(says(error_of([] { mpi::communicator_ref(MPI_COMM_WORLD); }), status::invalid_argument, "finalized"));
     }
 }

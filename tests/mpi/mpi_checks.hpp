@@ -13,6 +13,7 @@
 #include <collprobe/core/error.hpp>
 
 #include "../../examples/support/mpi_session.hpp"
+#include "support/errors.hpp"
 
 /// For programs that mpirun starts with several ranks. Plain checks, since each rank is a process: the
 /// first that fails ends the job, with its line.
@@ -40,21 +41,9 @@ inline MPI_Comm made_of(MPI_Comm ranks = MPI_COMM_WORLD, int color = 0, int key 
 /// Ends the process after that many seconds, and mpirun then the job.
 inline void end_after(unsigned seconds) { alarm(seconds); }
 
-template <class Fn>
-std::optional<error> thrown_by(Fn fn)
-{
-    try {
-        fn();
-    } catch (const error& failure) {
-        return failure;
-    }
-    return std::nullopt;
-}
-
 inline bool says(const std::optional<error>& failure, status code, const std::string& part)
 {
-    const bool good
-        = failure && failure->code() == code && std::string(failure->what()).find(part) != std::string::npos;
+    const bool good = failure && failure->code() == code && contains(failure->what(), part);
     if (!good) std::fprintf(stderr, "%s\n", failure ? failure->what() : "nothing was thrown");
     return good;
 }

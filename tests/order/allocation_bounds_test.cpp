@@ -12,8 +12,10 @@
 #include <collprobe/order/stream_order.hpp>
 
 #include "order/byte_owners.hpp"
+#include "order/reports.hpp"
 
 using namespace collprobe;
+using namespace collprobe::testing;
 
 namespace {
 
@@ -27,13 +29,6 @@ struct memory {
     const float* at(std::size_t index) const { return values + index; }
 };
 
-std::vector<hazard_kind> kinds(const stream_order& checker)
-{
-    std::vector<hazard_kind> result;
-    for (const stream_hazard& each : checker.hazards()) result.push_back(each.kind);
-    return result;
-}
-using list = std::vector<hazard_kind>;
 const list beyond{hazard_kind::beyond_allocation};
 
 /// What an access of one stream says, whatever was accessed before.
@@ -179,21 +174,6 @@ TEST_CASE("in a capture an access is checked when it is captured, and not again 
     checker.capture_end(2);
     checker.launch_graph(2, compute);
     CHECK(checker.hazard_count() == 1);
-}
-
-TEST_CASE("who asks hears of it before the work is enqueued")
-{
-    const memory m{};
-    stream_order checker({.on_hazard = stream_order::raise});
-    checker.allocate(m.part(0, 8));
-    checker.launch(compute, {m.part(0, 8)}, {}, "right");
-    std::string text;
-    try {
-        checker.launch(compute, {m.part(0, 9)}, {}, "wrong");
-    } catch (const error& thrown) {
-        text = thrown.what();
-    }
-    CHECK(text.find("the last 4 of these bytes") != std::string::npos);
 }
 
 TEST_CASE("random allocations, releases and accesses agree with a list of all bytes")

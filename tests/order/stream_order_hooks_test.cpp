@@ -10,16 +10,19 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/collprobe.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/order/ordered.hpp>
 #include <collprobe/order/stream_order.hpp>
-#include <collprobe/reduce.hpp>
+#include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "examples/support/device_ranks.hpp"
+#include "order/reports.hpp"
 
 // What the library itself tells the checker, on host streams. Compiled with COLLPROBE_STREAM_ORDER=1.
 
 using namespace collprobe;
+using namespace collprobe::testing;
 
 namespace {
 
@@ -43,25 +46,15 @@ private:
     std::atomic<bool> done_{false};
 };
 
-std::string messages(const stream_order& checker)
-{
-    std::string text;
-    for (const stream_hazard& each : checker.hazards()) text += each.message() + "\n";
-    return text;
-}
-
 } // namespace
 
-TEST_CASE("a clean step is silent: probed, reproducible, guarded, over two devices of the host")
+TEST_CASE("a clean step is silent: probed and reproducible, or over two devices of the host")
 {
     stream_order checker;
     checker.install();
-    const auto step = [](auto& world) {
-        using communicator = std::remove_reference_t<decltype(world)>;
+    const auto step = [](auto& comm) {
         const host::buffer<float> gradient(1000), sum(1000), full(2000), copy(1000);
         const host::stream compute, communication;
-        reproducible exact(world);
-        probed<reproducible<communicator>> comm(std::move(exact));
         host::event ready, done;
         for (int repeat = 0; repeat < 3; ++repeat) {
             host::device::fill(compute, view<float>(gradient), 1.0f);
@@ -75,7 +68,14 @@ TEST_CASE("a clean step is silent: probed, reproducible, guarded, over two devic
         }
         compute.synchronize();
     };
-    SUBCASE("ranks of the host") { local::run(2, step); }
+    SUBCASE("ranks of the host")
+    {
+        local::run(2, [&](local::communicator& world) {
+            reproducible exact(world);
+            probed<reproducible<local::communicator>> comm(std::move(exact));
+            step(comm);
+        });
+    }
     SUBCASE("ranks of a device") { local::run_on<host::device>(2, local::options{}, step); }
     CAPTURE(messages(checker));
     CHECK(checker.hazard_count() == 0);

@@ -719,7 +719,7 @@ private:
     bool default_streams_ = false;
 };
 
-#if defined(COLLPROBE_TEST_BRIEF)
+#if defined(COLLPROBE_TEST_BRIEF) || defined(COLLPROBE_TEST_SANITIZED)
 constexpr std::uint64_t schedules = 20'000;
 #else
 constexpr std::uint64_t schedules = 150'000;

@@ -10,6 +10,7 @@
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/order/nccl/ordered.hpp>
 
+#include "order/reports.hpp"
 #include "support/checks.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
@@ -18,30 +19,12 @@
 // Compiled with COLLPROBE_STREAM_ORDER=1, as is the stand-in.
 
 using namespace collprobe;
-using testing::check_all;
-using testing::clean_stand_in;
-using testing::require;
-using testing::run_each_nccl;
+using namespace collprobe::testing;
 
 namespace {
 
 constexpr std::size_t count = 64;
 constexpr std::size_t size = count * sizeof(float);
-
-std::vector<hazard_kind> kinds(const stream_order& checker)
-{
-    std::vector<hazard_kind> result;
-    for (const stream_hazard& each : checker.hazards()) result.push_back(each.kind);
-    return result;
-}
-using list = std::vector<hazard_kind>;
-
-std::string messages(const stream_order& checker)
-{
-    std::string text;
-    for (const stream_hazard& each : checker.hazards()) text += each.message() + "\n";
-    return text;
-}
 
 } // namespace
 

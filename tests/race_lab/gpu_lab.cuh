@@ -76,8 +76,6 @@ struct gpu_streams {
     {
         cuda::check(cudaSetDevice(at.producer.device()), "cudaSetDevice");
     }
-    /// Not counted here: that a call returns while the gate is closed says it.
-    static std::uint64_t host_waits(const auto&) { return 0; }
     static cuda::stream_ref default_stream(const auto&) { return cuda::stream_ref(cudaStreamLegacy); }
 };
 

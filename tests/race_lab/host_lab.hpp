@@ -40,14 +40,6 @@ struct basic_host_lab {
     static void warm_up(const auto&...) {}
     static void enter_device(const auto&) {}
 
-    /// How often the host has waited for one of these streams.
-    template <class Bench>
-    static std::uint64_t host_waits(const Bench& at)
-    {
-        std::uint64_t sum = 0;
-        for (const auto* each : {&at.producer, &at.on, &at.consumer, &at.other}) sum += each->synchronizations();
-        return sum;
-    }
     /// What is not the producer's stream, and is easily taken for it.
     template <class Bench>
     static host::stream_ref default_stream(const Bench& at)

@@ -99,7 +99,5 @@ TEST_CASE("F25 a peer that dies between its copy and the gather")
 
 TEST_CASE("F28 the doubles run in their streams")
 {
-    f28_double_runs_in_its_stream<host_lab>();
     f28_double_runs_in_its_stream<basic_host_lab<local::device_communicator<host::device>>>();
-    f28_eager_double_is_seen<host_lab>();
 }

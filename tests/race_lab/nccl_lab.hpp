@@ -35,12 +35,6 @@ struct stand_in_lab {
         cuda::check(cudaSetDevice(at.producer.device()), "cudaSetDevice");
     }
 
-    /// How often the host has waited for whatever.
-    static std::uint64_t host_waits(const auto&)
-    {
-        return stand_in::calls("cudaStreamSynchronize") + stand_in::calls("cudaEventSynchronize")
-            + stand_in::calls("cudaDeviceSynchronize") + stand_in::calls("cudaEventQuery");
-    }
     /// No order between it and the streams of the bench, which are non-blocking.
     static cuda::stream_ref default_stream(const auto&) { return cuda::stream_ref(cudaStreamLegacy); }
 };

@@ -210,33 +210,6 @@ TEST_CASE("what CUDA refuses to launch")
     CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle);
 }
 
-TEST_CASE("the PTX of the newest architecture is taken")
-{
-    CHECK(stand_in::detail::find_ptx(reinterpret_cast<const unsigned char*>(
-              fat_binary({{80, ".version old"}, {90, ".version new"}, {70, ".version older"}}).data()))
-        == ".version new");
-}
-
-TEST_CASE("without readable PTX the reason is told")
-{
-    const auto find = [](const std::string& binary) {
-        return stand_in::detail::find_ptx(reinterpret_cast<const unsigned char*>(binary.data()));
-    };
-    CHECK_THROWS_WITH(
-        find(fat_binary({{90, "\x28\xB5\x2F\xFD"}})), "the PTX is compressed: nvcc needs --no-compress");
-    CHECK_THROWS_WITH(find(fat_binary({{90, "machine code", 2}})),
-        "there is no PTX: nvcc needs -gencode arch=compute_90,code=compute_90");
-    CHECK_THROWS_WITH(find(std::string(64, 'x')), "this is no fat binary of nvcc");
-
-    const mended_stand_in at_exit;
-    const kernel_program program(fat_binary({{90, "machine code", 2}}));
-    program.add_kernel(&fill_address, "fill");
-    const runtime_stream stream;
-    CHECK(launch_fill(nullptr, 0, 7, stream.handle) == cudaErrorNoKernelImageForDevice);
-    cudaFuncAttributes attributes{};
-    CHECK(cudaFuncGetAttributes(&attributes, &fill_address) == cudaErrorNoKernelImageForDevice);
-}
-
 TEST_CASE("programs may have kernels of the same name")
 {
     static const char other_address = 0;
@@ -306,33 +279,4 @@ TEST_CASE("a program that is gone has no kernels")
     CHECK(launch_fill(all.data, 1, 9, stream.handle) == cudaErrorInvalidDeviceFunction);
     CHECK(stream.synchronize());
     CHECK(all.are(7));
-}
-
-TEST_CASE("what the device has")
-{
-    const filling_program program;
-    cudaDeviceProp properties{};
-    CHECK(cudaGetDeviceProperties(&properties, 1) == cudaSuccess);
-    int multiprocessors = 0;
-    CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0) == cudaSuccess);
-    CHECK(multiprocessors == properties.multiProcessorCount);
-    std::size_t before = 0, after = 0, total = 0;
-    CHECK(cudaMemGetInfo(&before, &total) == cudaSuccess);
-    CHECK(total == properties.totalGlobalMem);
-    {
-        const runtime_bytes bytes;
-        CHECK(cudaMemGetInfo(&after, &total) == cudaSuccess);
-        CHECK(before - after == runtime_bytes::size);
-    }
-    int blocks = 0;
-    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, &fill_address, 256, 0) == cudaSuccess);
-    CHECK(blocks == 2);
-    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, &fill_address, 256, 49153) == cudaSuccess);
-    CHECK(blocks == 0);
-    CHECK(cudaFuncSetAttribute(&fill_address, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024) == cudaSuccess);
-    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, &fill_address, 256, 200 * 1024) == cudaSuccess);
-    CHECK(blocks == 1);
-    cudaFuncAttributes attributes{};
-    CHECK(cudaFuncGetAttributes(&attributes, &fill_address) == cudaSuccess);
-    CHECK(attributes.maxThreadsPerBlock == 1024);
 }

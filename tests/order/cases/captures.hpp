@@ -8,8 +8,7 @@
 namespace collprobe::order_cases {
 
 inline const order_case captures[] = {
-    {"within a capture, events order as they do outside",
-        {hazard_kind::read_after_write},
+    {"within a capture, events order as they do outside", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             cudaGraph_t graph = nullptr;
             must(cudaStreamBeginCapture(on.first, cudaStreamCaptureModeThreadLocal));
@@ -51,8 +50,7 @@ inline const order_case captures[] = {
             must(cudaGraphExecDestroy(step));
             must(cudaGraphDestroy(graph));
         }},
-    {"the output of a graph is used behind its launch",
-        {hazard_kind::read_after_write},
+    {"the output of a graph is used behind its launch", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             cudaGraph_t graph = nullptr;
             cudaGraphExec_t step = nullptr;
@@ -66,8 +64,7 @@ inline const order_case captures[] = {
             must(cudaGraphExecDestroy(step));
             must(cudaGraphDestroy(graph));
         }},
-    {"one executable graph does not overlap itself, two of one graph do",
-        {hazard_kind::write_after_write},
+    {"one executable graph does not overlap itself, two of one graph do", {hazard_kind::write_after_write},
         [](bench& on, bool right) {
             cudaGraph_t graph = nullptr;
             cudaGraphExec_t step = nullptr;

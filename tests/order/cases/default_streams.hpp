@@ -8,21 +8,18 @@
 namespace collprobe::order_cases {
 
 inline const order_case default_streams[] = {
-    {"the legacy default stream is ordered with blocking streams only",
-        {hazard_kind::read_after_write},
+    {"the legacy default stream is ordered with blocking streams only", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             const cudaStream_t stream = right ? on.blocking : on.first;
             writes(stream, on.data);
             reads(cudaStreamLegacy, on.data);
         }},
-    {"blocking streams are behind the legacy default stream",
-        {hazard_kind::read_after_write},
+    {"blocking streams are behind the legacy default stream", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(nullptr, on.data);
             reads(right ? on.blocking : on.first, on.data);
         }},
-    {"calls that name no stream are on the legacy default stream",
-        {hazard_kind::read_after_write},
+    {"calls that name no stream are on the legacy default stream", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             must(cudaMemsetAsync(on.other, 0, size));
             if (!right) must(cudaEventRecord(on.event));
@@ -38,8 +35,7 @@ inline const order_case default_streams[] = {
             if (right) writes(cudaStreamLegacy, on.other);
             reads(on.another_blocking, on.data);
         }},
-    {"a query of the legacy stream is no work between two blocking streams",
-        {hazard_kind::read_after_write},
+    {"a query of the legacy stream is no work between two blocking streams", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             reads(cudaStreamLegacy, on.other);
             writes(on.blocking, on.data);
@@ -63,8 +59,7 @@ inline const order_case default_streams[] = {
             must(cudaStreamSynchronize(on.another_blocking));
             host_reads(on.managed);
         }},
-    {"the default stream of a thread is another one on each thread",
-        {hazard_kind::read_after_write},
+    {"the default stream of a thread is another one on each thread", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(cudaStreamPerThread, on.data);
             on_a_thread(true, [&] {
@@ -72,8 +67,7 @@ inline const order_case default_streams[] = {
                 reads(cudaStreamPerThread, on.data);
             });
         }},
-    {"the legacy streams of two devices are not ordered",
-        {hazard_kind::read_after_write},
+    {"the legacy streams of two devices are not ordered", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(cudaStreamLegacy, on.data);
             must(cudaEventRecord(on.event, cudaStreamLegacy));

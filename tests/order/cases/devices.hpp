@@ -8,8 +8,7 @@
 namespace collprobe::order_cases {
 
 inline const order_case devices[] = {
-    {"an event orders streams of two devices",
-        {hazard_kind::read_after_write},
+    {"an event orders streams of two devices", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.data);
             must(cudaEventRecord(on.event, on.first));
@@ -38,8 +37,7 @@ inline const order_case devices[] = {
             must(cudaSetDevice(0));
             host_reads(on.managed);
         }},
-    {"the legacy stream is behind blocking streams that have ended",
-        {hazard_kind::read_after_write},
+    {"the legacy stream is behind blocking streams that have ended", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             cudaStream_t& ended = right ? on.blocking : on.first;
             writes(ended, on.data);

@@ -8,29 +8,25 @@
 namespace collprobe::order_cases {
 
 inline const order_case events[] = {
-    {"a kernel reads what another stream writes",
-        {hazard_kind::read_after_write},
+    {"a kernel reads what another stream writes", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.data);
             if (right) edge(on, on.first, on.second);
             reads(on.second, on.data);
         }},
-    {"a kernel overwrites what another stream reads",
-        {hazard_kind::write_after_read},
+    {"a kernel overwrites what another stream reads", {hazard_kind::write_after_read},
         [](bench& on, bool right) {
             reads(on.first, on.data);
             if (right) edge(on, on.first, on.second);
             writes(on.second, on.data);
         }},
-    {"two streams write",
-        {hazard_kind::write_after_write},
+    {"two streams write", {hazard_kind::write_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.data);
             if (right) edge(on, on.first, on.second);
             writes(on.second, on.data);
         }},
-    {"an event marks what was enqueued before its record",
-        {hazard_kind::read_after_write},
+    {"an event marks what was enqueued before its record", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             if (!right) must(cudaEventRecord(on.event, on.first));
             writes(on.first, on.data);
@@ -38,8 +34,7 @@ inline const order_case events[] = {
             must(cudaStreamWaitEvent(on.second, on.event, 0));
             reads(on.second, on.data);
         }},
-    {"a wait takes the last record before it",
-        {hazard_kind::read_after_write},
+    {"a wait takes the last record before it", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             must(cudaEventRecord(on.event, on.first));
             if (!right) must(cudaStreamWaitEvent(on.second, on.event, 0));
@@ -48,8 +43,7 @@ inline const order_case events[] = {
             if (right) must(cudaStreamWaitEvent(on.second, on.event, 0));
             reads(on.second, on.data);
         }},
-    {"an event that is recorded anew elsewhere forgets the first stream",
-        {hazard_kind::read_after_write},
+    {"an event that is recorded anew elsewhere forgets the first stream", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.data);
             must(cudaEventRecord(on.event, on.first));
@@ -78,8 +72,7 @@ inline const order_case events[] = {
             must(cudaStreamWaitEvent(on.second, on.event, 0));
             reads(on.second, on.data);
         }},
-    {"each of two producers must be waited for",
-        {hazard_kind::read_after_write},
+    {"each of two producers must be waited for", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.data, size / 2);
             writes(on.third, on.data + count / 2, size / 2);
@@ -87,8 +80,7 @@ inline const order_case events[] = {
             if (right) edge(on, on.third, on.second);
             reads(on.second, on.data);
         }},
-    {"each of two consumers must wait",
-        {hazard_kind::read_after_write},
+    {"each of two consumers must wait", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.data);
             must(cudaEventRecord(on.event, on.first));
@@ -97,16 +89,14 @@ inline const order_case events[] = {
             if (right) must(cudaStreamWaitEvent(on.third, on.event, 0));
             reads(on.third, on.data);
         }},
-    {"order passes from stream to stream",
-        {hazard_kind::read_after_write},
+    {"order passes from stream to stream", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.data);
             edge(on, on.first, on.third);
             edge(on, right ? on.third : on.blocking, on.second);
             reads(on.second, on.data);
         }},
-    {"the next step overwrites a buffer that the last one still reads",
-        {hazard_kind::write_after_read},
+    {"the next step overwrites a buffer that the last one still reads", {hazard_kind::write_after_read},
         [](bench& on, bool right) {
             for (int step = 0; step < 2; ++step) {
                 writes(on.first, on.data);
@@ -115,8 +105,7 @@ inline const order_case events[] = {
                 if (right) edge(on, on.second, on.first);
             }
         }},
-    {"a stream that is made anew with an old handle is another one",
-        {hazard_kind::read_after_write},
+    {"a stream that is made anew with an old handle is another one", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.data);
             if (right) must(cudaEventRecord(on.event, on.first));

@@ -8,45 +8,39 @@
 namespace collprobe::order_cases {
 
 inline const order_case host_threads[] = {
-    {"the host reads what a copy has brought",
-        {hazard_kind::read_after_write},
+    {"the host reads what a copy has brought", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             must(cudaMemcpyAsync(on.pinned, on.data, size, cudaMemcpyDeviceToHost, on.first));
             if (right) must(cudaStreamSynchronize(on.first));
             host_reads(on.pinned);
         }},
-    {"the host fills the next batch into a buffer that is still copied",
-        {hazard_kind::write_after_read},
+    {"the host fills the next batch into a buffer that is still copied", {hazard_kind::write_after_read},
         [](bench& on, bool right) {
             must(cudaMemcpyAsync(on.data, on.pinned, size, cudaMemcpyHostToDevice, on.first));
             must(cudaEventRecord(on.event, on.first));
             if (right) must(cudaEventSynchronize(on.event));
             host_writes(on.pinned);
         }},
-    {"an event whose query succeeds was reached",
-        {hazard_kind::read_after_write},
+    {"an event whose query succeeds was reached", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.managed);
             must(cudaEventRecord(on.event, on.first));
             while (right && cudaEventQuery(on.event) != cudaSuccess) std::this_thread::yield();
             host_reads(on.managed);
         }},
-    {"a stream whose query succeeds is done",
-        {hazard_kind::read_after_write},
+    {"a stream whose query succeeds is done", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.managed);
             while (right && cudaStreamQuery(on.first) != cudaSuccess) std::this_thread::yield();
             host_reads(on.managed);
         }},
-    {"a synchronisation with another stream tells nothing of this one",
-        {hazard_kind::read_after_write},
+    {"a synchronisation with another stream tells nothing of this one", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.managed);
             must(cudaStreamSynchronize(right ? on.first : on.second));
             host_reads(on.managed);
         }},
-    {"a device synchronisation tells of all streams of the device",
-        {hazard_kind::read_after_write},
+    {"a device synchronisation tells of all streams of the device", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.managed);
             if (!right) must(cudaSetDevice(1));
@@ -54,8 +48,7 @@ inline const order_case host_threads[] = {
             must(cudaSetDevice(0));
             host_reads(on.managed);
         }},
-    {"work is behind what its thread has waited for",
-        {hazard_kind::read_after_write},
+    {"work is behind what its thread has waited for", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.data);
             if (right) must(cudaStreamSynchronize(on.first));
@@ -80,8 +73,7 @@ inline const order_case host_threads[] = {
             on_a_thread(right, [&] { must(cudaStreamSynchronize(on.first)); });
             host_reads(on.managed);
         }},
-    {"a thread enqueues behind what it was handed only",
-        {hazard_kind::write_after_read},
+    {"a thread enqueues behind what it was handed only", {hazard_kind::write_after_read},
         [](bench& on, bool right) {
             host_reads(on.pinned);
             on_a_thread(right, [&] {
@@ -89,8 +81,7 @@ inline const order_case host_threads[] = {
                 must(cudaStreamSynchronize(on.second));
             });
         }},
-    {"a stream begins behind what its creator knows",
-        {hazard_kind::read_after_write},
+    {"a stream begins behind what its creator knows", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             cudaStream_t made = nullptr;
             if (right) host_writes(on.pinned);
@@ -99,16 +90,15 @@ inline const order_case host_threads[] = {
             on_a_thread(false, [&] { reads(made, on.pinned); });
             must(cudaStreamDestroy(made));
         }},
-    {"a host function runs in the order of its stream",
-        {hazard_kind::read_after_write},
+    {"a host function runs in the order of its stream", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             const auto nothing = [](void*) {};
-            must(collprobe::ordered::launch_host_func(on.first, nothing, nullptr, {}, {{on.host.data(), size}}));
+            must(collprobe::ordered::launch_host_func(
+                on.first, nothing, nullptr, {}, {{on.host.data(), size}}));
             if (right) must(cudaStreamSynchronize(on.first));
             host_reads(on.host.data());
         }},
-    {"a host function reads what another stream copies",
-        {hazard_kind::read_after_write},
+    {"a host function reads what another stream copies", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             const auto nothing = [](void*) {};
             must(cudaMemcpyAsync(on.pinned, on.data, size, cudaMemcpyDeviceToHost, on.first));

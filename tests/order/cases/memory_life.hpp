@@ -8,16 +8,14 @@
 namespace collprobe::order_cases {
 
 inline const order_case memory_life[] = {
-    {"memory is freed when the work with it is done",
-        {hazard_kind::released_in_use},
+    {"memory is freed when the work with it is done", {hazard_kind::released_in_use},
         [](bench& on, bool right) {
             reads(on.first, on.data);
             if (right) must(cudaStreamSynchronize(on.first));
             must(cudaFree(on.data));
             on.data = nullptr;
         }},
-    {"pinned memory is freed when the copy is done",
-        {hazard_kind::released_in_use},
+    {"pinned memory is freed when the copy is done", {hazard_kind::released_in_use},
         [](bench& on, bool right) {
             must(cudaMemcpyAsync(on.other, on.data, size, cudaMemcpyDeviceToDevice, on.first));
             reads(on.first, on.pinned);
@@ -25,8 +23,7 @@ inline const order_case memory_life[] = {
             must(cudaFreeHost(on.pinned));
             on.pinned = nullptr;
         }},
-    {"memory that was freed is not used",
-        {hazard_kind::use_after_release},
+    {"memory that was freed is not used", {hazard_kind::use_after_release},
         [](bench& on, bool right) {
             if (right) reads(on.first, on.data);
             must(cudaDeviceSynchronize());
@@ -41,7 +38,8 @@ inline const order_case memory_life[] = {
             if (right) must(cudaFree(on.data));
             on.data = nullptr;
             host_reads(on.managed);
-        }, true},
+        },
+        true},
     {"with the option, a free waits for the device of the memory, whatever device is current",
         {hazard_kind::read_after_write},
         [](bench& on, bool right) {
@@ -63,9 +61,9 @@ inline const order_case memory_life[] = {
             must(cudaFreeHost(on.pinned));
             if (!right) reads(on.first, on.pinned);
             on.pinned = nullptr;
-        }, true},
-    {"memory of a pool is used behind its allocation",
-        {hazard_kind::read_after_write},
+        },
+        true},
+    {"memory of a pool is used behind its allocation", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             float* pooled = nullptr;
             must(cudaMallocAsync(&pooled, size, on.first));
@@ -74,8 +72,7 @@ inline const order_case memory_life[] = {
             edge(on, on.second, on.first);
             must(cudaFreeAsync(pooled, on.first));
         }},
-    {"memory of a pool is given back behind its use",
-        {hazard_kind::released_in_use},
+    {"memory of a pool is given back behind its use", {hazard_kind::released_in_use},
         [](bench& on, bool right) {
             float* pooled = nullptr;
             must(cudaMallocAsync(&pooled, size, on.first));
@@ -84,8 +81,7 @@ inline const order_case memory_life[] = {
             if (right) edge(on, on.second, on.first);
             must(cudaFreeAsync(pooled, on.first));
         }},
-    {"host memory is unregistered when the copy is done",
-        {hazard_kind::released_in_use},
+    {"host memory is unregistered when the copy is done", {hazard_kind::released_in_use},
         [](bench& on, bool right) {
             must(cudaHostRegister(on.host.data(), size, cudaHostRegisterDefault));
             must(cudaMemcpyAsync(on.data, on.host.data(), size, cudaMemcpyHostToDevice, on.first));
@@ -93,13 +89,9 @@ inline const order_case memory_life[] = {
             else must((cudaStreamSynchronize)(on.first)); // the copy itself must be over
             must(cudaHostUnregister(on.host.data()));
         }},
-    {"an access ends in the allocation in which it begins",
-        {hazard_kind::beyond_allocation},
-        [](bench& on, bool right) {
-            reads(on.first, on.data, right ? size : size * sizeof(float));
-        }},
-    {"rows end in the allocation in which they begin",
-        {hazard_kind::beyond_allocation},
+    {"an access ends in the allocation in which it begins", {hazard_kind::beyond_allocation},
+        [](bench& on, bool right) { reads(on.first, on.data, right ? size : size * sizeof(float)); }},
+    {"rows end in the allocation in which they begin", {hazard_kind::beyond_allocation},
         [](bench& on, bool right) {
             std::size_t pitch = 0;
             float* image = nullptr;
@@ -108,16 +100,14 @@ inline const order_case memory_life[] = {
             must(cudaStreamSynchronize(on.first));
             must(cudaFree(image));
         }},
-    {"memory of the host is bounded while it is registered",
-        {hazard_kind::beyond_allocation},
+    {"memory of the host is bounded while it is registered", {hazard_kind::beyond_allocation},
         [](bench& on, bool right) {
             must(cudaHostRegister(on.host.data(), size, cudaHostRegisterDefault));
             reads(on.first, on.host.data() + 1, right ? size - 4 : size);
             must(cudaDeviceSynchronize());
             must(cudaHostUnregister(on.host.data()));
         }},
-    {"memory of cudaHostAlloc is bounded",
-        {hazard_kind::beyond_allocation},
+    {"memory of cudaHostAlloc is bounded", {hazard_kind::beyond_allocation},
         [](bench& on, bool right) {
             float* own = nullptr;
             must(cudaHostAlloc(&own, size, cudaHostAllocDefault));

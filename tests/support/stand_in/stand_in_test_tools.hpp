@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <collprobe/device/cuda/device.hpp>
 
@@ -72,5 +73,15 @@ private:
     cudaGraphExec_t runnable_ = nullptr;
     bool ended_ = false;
 };
+
+/// Makes CUDA create an event: takes events of the pool until there was none.
+inline void create_event(int device)
+{
+    std::vector<detail::ref<cuda::detail::event_node>> taken;
+    const std::uint64_t before = stand_in::calls("cudaEventCreateWithFlags");
+    while (stand_in::calls("cudaEventCreateWithFlags") == before) {
+        taken.push_back(cuda::detail::event_pool::take(device, call_site::current()));
+    }
+}
 
 } // namespace collprobe::testing
