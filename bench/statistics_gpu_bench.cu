@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One pass of statistics on a GPU against a bare read and cudaMemcpyAsync of the same buffer. They are measured in turn, in each iteration, by CUDA events; medians over the
-// iterations:
+// One pass of statistics on a GPU against a bare read and cudaMemcpyAsync of the same buffer. They are measured in turn, in
+// each iteration, by CUDA events; medians over the iterations:
 //
 //   GBps               bytes read
 //   read_GBps          16-byte loads that are summed: the best of several kernels, for each size
@@ -13,8 +13,6 @@
 // Short kernels run several times in a row between two events. Each has the next of so many buffers that together they
 // are twice as large as the second-level cache: as in a trainer, nothing of a gradient is in it.
 #include "gpu_read.cuh"
-#include "gpu_timing.cuh"
-#include "gradient_like.hpp"
 
 #include <cstdint>
 #include <map>
@@ -133,16 +131,14 @@ private:
     }
     void read(const reader& by, std::uint64_t bytes)
     {
-        by.run(stream, source_.data() + at_, bytes, sink_.data(), multiprocessors_);
+        by.run(stream, source_.data() + at_, bytes);
     }
 
     bench::device_timer timer_;
-    int multiprocessors_ = bench::attribute(cudaDevAttrMultiProcessorCount);
     std::uint64_t cache_ = bench::most_bytes() != 0 ? 0 : static_cast<std::uint64_t>(bench::attribute(cudaDevAttrL2CacheSize));
     std::uint64_t size_ = 0; ///< of a source
     std::uint64_t used_ = 0; ///< of all of them
     std::uint64_t at_ = 0; ///< where the one begins whose turn it is
-    cu::buffer<unsigned> sink_{1};
     cu::buffer<unsigned char> source_, destination_;
     element_type filled_ = element_type::uint8;
     std::uint64_t filled_bytes_ = 0;
@@ -159,9 +155,8 @@ bench_device& the_device()
 template <class T>
 void measure(benchmark::State& state)
 {
-    if (bench::skipped_without_gpu(state)) return;
     const auto bytes = static_cast<std::uint64_t>(state.range(0)) * 1024;
-    try {
+    bench::on_gpu(state, [&] {
         bench_device& device = the_device();
         if (!device.reserve(bytes)) {
             state.SkipWithError("SKIPPED: source and destination do not fit into the device's memory");
@@ -197,9 +192,7 @@ void measure(benchmark::State& state)
         state.counters["of_memcpy"] = own_rate / copy_rate;
         state.counters["of_ceiling"] = own_rate / std::max(read_rate, copy_rate);
         state.counters["time_over_memcpy"] = bench::median(own) / bench::median(copy);
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
+    });
 }
 
 template <class T>
@@ -209,7 +202,7 @@ void add()
         (std::string("statistics/") + element_traits<T>::name).c_str(), measure<T>);
     cases->ArgName("KiB");
     cases->ArgsProduct({bench::capped({64, 1 << 10, 25 << 10, 256 << 10, 1 << 20, 4 << 20}, 1 << 10)});
-    cases->UseManualTime()->Iterations(bench::rounds(15))->Unit(benchmark::kMicrosecond);
+    bench::timed_by_hand(cases, 15);
 }
 
 template <class... T>
