@@ -5,7 +5,7 @@
 // each iteration, by CUDA events; medians over the iterations:
 //
 //   GBps               bytes read
-//   read_GBps          16-byte loads that are summed: the best of several kernels, for each size
+//   read_GBps          16-byte loads that are summed: the faster of two kernels, in each iteration
 //   memcpy_GBps        device to device, bytes read and written
 //   of_read, of_memcpy, of_ceiling    GBps over read_GBps, over memcpy_GBps, over the greater of both
 //   time_over_memcpy   time over that of the memcpy
@@ -15,7 +15,6 @@
 #include "gpu_read.cuh"
 
 #include <cstdint>
-#include <map>
 #include <string>
 
 #include <benchmark/benchmark.h>
@@ -25,7 +24,6 @@
 #include <collprobe/scan/statistics.hpp>
 
 using namespace collprobe;
-using bench::reader;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
 
 namespace {
@@ -44,7 +42,15 @@ public:
         at_ = 0;
         const std::uint64_t bytes = bench::most_bytes() != 0 ? 2 * one : (2 * cache_ + one - 1) / one * one;
         used_ = std::max(bytes, one);
-        return reserve_all(used_);
+        if (source_.size() >= used_) return true;
+        std::size_t available = 0;
+        std::size_t total = 0;
+        cu::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+        if (2 * used_ + (std::uint64_t{256} << 20) > available + 2 * source_.size()) return false;
+        for (cu::buffer<unsigned char>* const of : {&source_, &destination_}) *of = {};
+        for (cu::buffer<unsigned char>* const of : {&source_, &destination_}) *of = cu::buffer<unsigned char>(used_);
+        filled_bytes_ = 0;
+        return true;
     }
     /// The turn of the next source and destination.
     void next() { at_ = at_ + size_ < used_ ? at_ + size_ : 0; }
@@ -78,34 +84,22 @@ public:
         };
         return timer_.measure(stream, 20 + 10 * repeats, all).device / repeats;
     }
-    void read(std::uint64_t bytes) { read(best_reader(bytes), bytes); }
+    /// Seconds of the faster reader.
+    double read_seconds(int repeats, std::uint64_t bytes)
+    {
+        double fastest = 1e9;
+        for (const bench::reader& one : readers_) {
+            const auto read = [&] { one.run(stream, source_.data() + at_, bytes); };
+            read();
+            fastest = std::min(fastest, seconds(repeats, read));
+        }
+        return fastest;
+    }
     void copy(std::uint64_t bytes)
     {
         cu::check(cudaMemcpyAsync(destination_.data() + at_, source_.data() + at_, bytes, cudaMemcpyDeviceToDevice,
                       stream.get()),
             "cudaMemcpyAsync");
-    }
-    /// The fastest of all readers at this size, found once.
-    const reader& best_reader(std::uint64_t bytes)
-    {
-        const auto known = best_.find(bytes);
-        if (known != best_.end()) return known->second;
-        const reader all[] = {reader::of<256, 4>(true), reader::of<256, 8>(true), reader::of<512, 4>(true),
-            reader::of<512, 8>(true), reader::of<256, 4>(false), reader::of<256, 8>(false),
-            reader::of<512, 4>(false), reader::of<1024, 2>(false)};
-        const reader* best = all;
-        double least = 1e9;
-        for (const reader& one : all) {
-            std::vector<double> times;
-            for (int i = 0; i < bench::rounds(6); ++i)
-                times.push_back(seconds(repeats_of(bytes), [&] { read(one, bytes); }));
-            times.erase(times.begin()); // loads the kernel
-            if (const double time = bench::median(times); time < least) {
-                least = time;
-                best = &one;
-            }
-        }
-        return best_.emplace(bytes, *best).first->second;
     }
     /// A kernel of a few microseconds is too short to be timed alone.
     static int repeats_of(std::uint64_t bytes)
@@ -114,26 +108,6 @@ public:
     }
 
 private:
-    bool reserve_all(std::uint64_t bytes)
-    {
-        if (source_.size() >= bytes) return true;
-        std::size_t available = 0;
-        std::size_t total = 0;
-        cu::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-        if (2 * bytes + (std::uint64_t{256} << 20) > available + 2 * source_.size()) return false;
-        source_ = {};
-        destination_ = {};
-        source_ = cu::buffer<unsigned char>(bytes);
-        destination_ = cu::buffer<unsigned char>(bytes);
-        filled_ = element_type::uint8;
-        filled_bytes_ = 0;
-        return true;
-    }
-    void read(const reader& by, std::uint64_t bytes)
-    {
-        by.run(stream, source_.data() + at_, bytes);
-    }
-
     bench::device_timer timer_;
     std::uint64_t cache_ = bench::most_bytes() != 0 ? 0 : static_cast<std::uint64_t>(bench::attribute(cudaDevAttrL2CacheSize));
     std::uint64_t size_ = 0; ///< of a source
@@ -142,7 +116,7 @@ private:
     cu::buffer<unsigned char> source_, destination_;
     element_type filled_ = element_type::uint8;
     std::uint64_t filled_bytes_ = 0;
-    std::map<std::uint64_t, reader> best_;
+    const bench::reader readers_[2] = {bench::reader::of<512, 4>(true), bench::reader::of<512, 4>(false)};
 };
 
 /// Made by the first case that finds a device; never destroyed, for CUDA may be gone by then.
@@ -169,15 +143,13 @@ void measure(benchmark::State& state)
                 device.stream, statistics_reducer<T>{source}, source.count(), device.result.data(), device.scratch);
         };
         const int repeats = bench_device::repeats_of(bytes);
-        (void)device.best_reader(bytes);
         device.seconds(repeats, run); // loads the kernel
         std::vector<double> read, copy, own;
         for (auto _ : state) {
             // In turn, and each behind another of its kind, so that nobody pays for what was there before.
             device.copy(bytes);
             copy.push_back(device.seconds(repeats, [&] { device.copy(bytes); }));
-            device.read(bytes);
-            read.push_back(device.seconds(repeats, [&] { device.read(bytes); }));
+            read.push_back(device.read_seconds(repeats, bytes));
             run();
             own.push_back(device.seconds(repeats, run));
             state.SetIterationTime(own.back());
@@ -205,13 +177,7 @@ void add()
     bench::timed_by_hand(cases, 15);
 }
 
-template <class... T>
-bool add_types()
-{
-    (add<T>(), ...);
-    return true;
-}
-
-[[maybe_unused]] const bool added = add_types<float, double, collprobe::float16, bfloat16, float8_e4m3, float8_e5m2>();
+[[maybe_unused]] const bool added
+    = (add<float>(), add<double>(), add<collprobe::float16>(), add<bfloat16>(), add<float8_e4m3>(), add<float8_e5m2>(), true);
 
 } // namespace
