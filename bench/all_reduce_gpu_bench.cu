@@ -68,9 +68,8 @@ void time_calls(const Comm& comm, std::uint64_t bytes, benchmark::State& state)
 template <class T>
 void nccl_all_reduce(benchmark::State& state)
 {
-    if (bench::skipped_without_gpu(state)) return;
     const auto bytes = static_cast<std::uint64_t>(state.range(0)) << 10;
-    try {
+    bench::on_gpu(state, [&] {
         int gpus = 0;
         cu::check(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
         for (auto _ : state) {
@@ -82,25 +81,20 @@ void nccl_all_reduce(benchmark::State& state)
                 time_calls<T>(nccl::communicator_ref(comm), bytes, state);
             });
         }
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
+    });
 }
 
 template <class T>
 void local_all_reduce(benchmark::State& state)
 {
-    if (bench::skipped_without_gpu(state)) return;
     const auto bytes = static_cast<std::uint64_t>(state.range(1)) << 10;
-    try {
+    bench::on_gpu(state, [&] {
         for (auto _ : state) {
             on_ranks(static_cast<int>(state.range(0)), [&](const local::device_communicator<cu::device>& comm) {
                 time_calls<T>(comm, bytes, state);
             });
         }
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
+    });
 }
 
 /// 1 KiB to 256 MiB.
@@ -110,19 +104,12 @@ template <floating_element T>
 void add_cases()
 {
     const std::string type = element_traits<T>::name;
-    const auto once = [](benchmark::internal::Benchmark* made) {
-        return made->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);
-    };
-    once(benchmark::RegisterBenchmark(("nccl_all_reduce/" + type).c_str(), nccl_all_reduce<T>))
+    bench::timed_by_hand(benchmark::RegisterBenchmark(("nccl_all_reduce/" + type).c_str(), nccl_all_reduce<T>), 1)
         ->ArgName("KiB")->ArgsProduct({sizes_KiB});
-    once(benchmark::RegisterBenchmark(("local_all_reduce/" + type).c_str(), local_all_reduce<T>))
+    bench::timed_by_hand(benchmark::RegisterBenchmark(("local_all_reduce/" + type).c_str(), local_all_reduce<T>), 1)
         ->ArgNames({"ranks", "KiB"})->ArgsProduct({{2, 4, 8}, sizes_KiB});
 }
 
-[[maybe_unused]] const bool cases_are_added = [] {
-    add_cases<float>();
-    add_cases<bfloat16>();
-    return true;
-}();
+[[maybe_unused]] const bool added = (add_cases<float>(), add_cases<bfloat16>(), true);
 
 } // namespace

@@ -9,12 +9,9 @@
 //   stream_ns          of probed::observe on a host::stream, and of its synchronize
 //   read_ns            of the bare read
 //   ratio_to_read      ns / read_ns
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <ctime>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -25,28 +22,16 @@
 #include <collprobe/step/probed.hpp>
 
 #include "bare_read.hpp"
+#include "cpu_timing.hpp"
 
 namespace {
 
 using namespace collprobe;
 
-double now_ns()
-{
-    timespec at{};
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return 1e9 * static_cast<double>(at.tv_sec) + static_cast<double>(at.tv_nsec);
-}
 template <class Work>
 double ns_of(const Work& work)
 {
-    const double begin = now_ns();
-    work();
-    return now_ns() - begin;
-}
-double median(std::vector<double>& of)
-{
-    std::nth_element(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2), of.end());
-    return of[of.size() / 2];
+    return 1e9 * bench::seconds(work, &bench::real_seconds);
 }
 
 void input_of_host(benchmark::State& state)
@@ -89,10 +74,10 @@ void input_of_host(benchmark::State& state)
         }
     });
     (void)collprobeDestroy(probe);
-    state.counters["ns"] = median(own_times);
-    state.counters["stream_ns"] = median(stream_times);
-    state.counters["read_ns"] = median(read_times);
-    state.counters["ratio_to_read"] = median(own_times) / median(read_times);
+    state.counters["ns"] = bench::median(own_times);
+    state.counters["stream_ns"] = bench::median(stream_times);
+    state.counters["read_ns"] = bench::median(read_times);
+    state.counters["ratio_to_read"] = bench::median(own_times) / bench::median(read_times);
 }
 BENCHMARK(input_of_host)->Arg(1 << 10)->Arg(1 << 20)->Arg(25 << 20);
 

@@ -4,7 +4,7 @@
 /// Measures the evidence over the run (`exchangeability_watch`), which needs no distribution, and prints markdown tables:
 /// see bench/results/alarms.md.
 ///
-///     evidence_rates [--steps N] [--seed N] [--ranks n,n,...] [--numbers NAME]
+///     evidence_rates [--steps N] [--ranks n,n,...]
 ///
 /// Runs of 10,000 steps of ranks that are alike, with the share that names any rank; then how long a rank that is not alike
 /// goes unnamed. The numbers are one per rank and step, watched on four sides, about a level and a width that all share:
@@ -17,13 +17,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <string>
 #include <vector>
 
 #include <collprobe/metrics/exchangeability.hpp>
 
+#include "cpu_timing.hpp"
+#include "program.hpp"
 #include "random.hpp"
 
 namespace {
@@ -31,13 +30,8 @@ namespace {
 using namespace collprobe;
 
 enum class null { gaussian, t3, t5, lognormal, ties, level, own_memory, own_level };
-constexpr null all_nulls[] = {null::gaussian, null::t3, null::t5, null::lognormal, null::ties, null::level,
-    null::own_memory, null::own_level};
-constexpr const char* name(null which)
-{
-    constexpr const char* names[] = {"gaussian", "t3", "t5", "lognormal", "ties", "level", "own memory", "own level"};
-    return names[static_cast<int>(which)];
-}
+constexpr const char* null_names[] = {"gaussian", "t3", "t5", "lognormal", "ties", "level", "own memory", "own level"};
+constexpr std::uint64_t seed = 20260601;
 
 /// One number of each rank, step by step; ranks are alike.
 class alike_ranks {
@@ -78,61 +72,64 @@ private:
     double level_ = 0;
 };
 
-exchangeability_watch watch_of(
-    int ranks, double alpha, const side_shares& shares = {0.5, 0.25, 0.125, 0.125}, double tolerance = 0)
-{
-    exchangeability_watch watch(ranks, {.false_alarms_per_run = alpha, .tolerance = tolerance});
-    watch.add(finding_kind::loss, shares);
-    return watch;
-}
+/// One number, judged step by step.
+struct evidence {
+    evidence(int ranks, double alpha, const side_shares& shares = {0.5, 0.25, 0.125, 0.125}, double tolerance = 0)
+        : watch(ranks, {.false_alarms_per_run = alpha, .tolerance = tolerance})
+    {
+        watch.add(finding_kind::loss, shares);
+    }
+    /// Whether a rank was named.
+    bool judge(std::uint64_t step, const std::vector<double>& values)
+    {
+        watch.begin_step(step);
+        watch.judge(0, values);
+        return watch.named().size() != 0;
+    }
+    exchangeability_watch watch;
+};
 
 /// Steps until a rank is named, and who: of ranks of which the first differs by `shift`, or by more and more of it.
 struct naming {
     std::uint64_t steps;
     int rank;
 };
-naming name_shifted(exchangeability_watch& watch, alike_ranks& run, std::uint64_t first, double shift, bool drifts)
+naming name_shifted(evidence& of, alike_ranks& run, std::uint64_t first, double shift, bool drifts)
 {
     for (std::uint64_t step = 0; step < 20000; ++step) {
         run.step();
         run.values[0] += drifts ? shift * static_cast<double>(step) : shift;
-        watch.begin_step(first + step);
-        watch.judge(0, run.values);
-        if (watch.named().size() != 0) return {step + 1, watch.named()[0].rank};
+        if (of.judge(first + step, run.values)) return {step + 1, of.watch.named()[0].rank};
     }
     return {20000, -2};
 }
 
-void print_evidence(long steps, std::uint64_t seed, const std::vector<int>& sizes, const std::string& only)
+void print_false(long steps, const std::vector<int>& sizes)
 {
     constexpr std::uint64_t run_steps = 10000;
     const long runs = std::max(1L, steps / static_cast<long>(run_steps));
     std::printf("| numbers | ranks | runs of 10,000 steps | that name a rank, 0.01 stated | 0.1 stated |\n|---|---|---|---|---|\n");
-    for (const null which : all_nulls) {
-        if (!only.empty() && only != name(which)) continue;
+    for (int which = 0; which <= static_cast<int>(null::own_level); ++which) {
         for (const int ranks : sizes) {
             long named[2] = {};
             for (long i = 0; i < runs; ++i) {
-                alike_ranks run(ranks, which, seed + static_cast<std::uint64_t>(1000 * ranks + i));
-                exchangeability_watch strict = watch_of(ranks, 0.01);
-                exchangeability_watch loose = watch_of(ranks, 0.1);
+                alike_ranks run(ranks, static_cast<null>(which), seed + static_cast<std::uint64_t>(1000 * ranks + i));
+                evidence both[] = {{ranks, 0.01}, {ranks, 0.1}};
                 bool has_named[2] = {};
                 for (std::uint64_t step = 0; step < run_steps; ++step) {
                     run.step();
-                    exchangeability_watch* const both[] = {&strict, &loose};
-                    for (int k = 0; k < 2; ++k) {
-                        both[k]->begin_step(step);
-                        both[k]->judge(0, run.values);
-                        has_named[k] = has_named[k] || both[k]->named().size() != 0;
-                    }
+                    for (int k = 0; k < 2; ++k) has_named[k] = both[k].judge(step, run.values) || has_named[k];
                 }
                 for (int k = 0; k < 2; ++k) named[k] += has_named[k] ? 1 : 0;
             }
-            std::printf("| %s | %d | %ld | %ld | %ld |\n", name(which), ranks, runs, named[0], named[1]);
+            std::printf("| %s | %d | %ld | %ld | %ld |\n", null_names[which], ranks, runs, named[0], named[1]);
             std::fflush(stdout);
         }
     }
+}
 
+void print_delays(const std::vector<int>& sizes)
+{
     std::printf("\n| numbers | ranks | a rank differs by | tolerance | runs | median steps until named | 90 %% | right rank |\n|---|---|---|---|---|---|---|---|\n");
     struct difference {
         const char* label;
@@ -143,7 +140,6 @@ void print_evidence(long steps, std::uint64_t seed, const std::vector<int>& size
     const difference differences[] = {{"2 deviations", 2, false, 0}, {"1", 1, false, 0}, {"0.5", 0.5, false, 0},
         {"1, from step 20,000", 1, false, 20000}, {"0.01 a step", 0.01, true, 0}, {"0.01 a step, from step 20,000", 0.01, true, 20000}};
     for (const null which : {null::gaussian, null::t3}) {
-        if (!only.empty() && only != name(which)) continue;
         for (const int ranks : sizes) {
             if (ranks > 64) continue;
             for (const difference& each : differences) {
@@ -153,11 +149,10 @@ void print_evidence(long steps, std::uint64_t seed, const std::vector<int>& size
                     constexpr int trials = 100;
                     for (int i = 0; i < trials; ++i) {
                         alike_ranks run(ranks, which, seed + 77777 + static_cast<std::uint64_t>(i));
-                        exchangeability_watch watch = watch_of(ranks, 0.01, {1, 0, 0}, tolerance);
+                        evidence watch(ranks, 0.01, {1, 0, 0}, tolerance);
                         for (std::uint64_t step = 0; step < each.healthy; ++step) {
                             run.step();
-                            watch.begin_step(step);
-                            watch.judge(0, run.values);
+                            watch.judge(step, run.values);
                         }
                         // A t with 3 degrees has the deviation 1.73.
                         const double unit = which == null::t3 ? 1.7320508 : 1;
@@ -166,7 +161,7 @@ void print_evidence(long steps, std::uint64_t seed, const std::vector<int>& size
                         right += found.rank == 0 ? 1 : 0;
                     }
                     std::sort(delays.begin(), delays.end());
-                    std::printf("| %s | %d | %s | %.4g | %d | %llu | %llu | %d %% |\n", name(which), ranks, each.label, tolerance, trials,
+                    std::printf("| %s | %d | %s | %.4g | %d | %llu | %llu | %d %% |\n", null_names[static_cast<int>(which)], ranks, each.label, tolerance, trials,
                         static_cast<unsigned long long>(delays[trials / 2]),
                         static_cast<unsigned long long>(delays[trials * 9 / 10]), 100 * right / trials);
                     std::fflush(stdout);
@@ -180,30 +175,13 @@ void print_evidence(long steps, std::uint64_t seed, const std::vector<int>& size
 
 int main(int argc, char** argv)
 {
-    long steps = 1000000;
-    std::uint64_t seed = 20260601;
+    support::command_line line("Rates and delays of the evidence over a run", "0, 2 if the command line is wrong.");
+    long steps = 1'000'000;
     std::vector<int> sizes{3, 4, 8, 64, 256, 1024};
-    std::string only;
-    for (int i = 1; i < argc; ++i) {
-        const std::string option = argv[i];
-        if (option == "--steps" && i + 1 < argc) {
-            steps = std::atol(argv[++i]);
-        } else if (option == "--seed" && i + 1 < argc) {
-            seed = std::strtoull(argv[++i], nullptr, 10);
-        } else if (option == "--numbers" && i + 1 < argc) {
-            only = argv[++i];
-        } else if (option == "--ranks" && i + 1 < argc) {
-            sizes.clear();
-            for (const char* text = argv[++i]; text != nullptr; text = std::strchr(text, ',')) {
-                if (*text == ',') ++text;
-                sizes.push_back(std::max(2, std::atoi(text)));
-            }
-        } else {
-            std::fprintf(stderr, "usage: evidence_rates [--steps N] [--seed N] [--ranks n,n,...] [--numbers NAME]\n");
-            return 2;
-        }
-    }
-
-    print_evidence(steps, seed, sizes, only);
-    return 0;
+    line.number("--steps", steps, 1, 1'000'000'000, "of each cell");
+    line.numbers("--ranks", sizes, 2, 100'000, "");
+    return bench::run_program("evidence_rates", line, argc, argv, [&] {
+        print_false(steps, sizes);
+        print_delays(sizes);
+    });
 }

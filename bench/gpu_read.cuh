@@ -5,7 +5,7 @@
 // The ceiling of what reads device memory once: a plain read, in several shapes, of which the fastest counts.
 #include <cstdint>
 
-#include <collprobe/device/cuda/device.hpp>
+#include "gpu_timing.cuh"
 
 namespace collprobe::bench {
 
@@ -40,8 +40,9 @@ struct reader {
     const void* kernel;
     unsigned threads;
     unsigned unroll;
-    unsigned blocks_per_multiprocessor; ///< 0: as many blocks as tiles
+    unsigned most_blocks; ///< 0: as many as tiles
 
+    /// `persistent`: no more blocks than fit on the device.
     template <unsigned threads, unsigned unroll>
     static reader of(bool persistent)
     {
@@ -51,21 +52,18 @@ struct reader {
             cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, static_cast<int>(threads), 0),
             "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
         return {reinterpret_cast<const void*>(kernel), threads, unroll,
-            persistent ? static_cast<unsigned>(resident) : 0};
+            persistent ? static_cast<unsigned>(resident * attribute(cudaDevAttrMultiProcessorCount)) : 0};
     }
-    void run(
-        cuda::stream_ref on, const void* from, std::uint64_t bytes, unsigned* sink, int multiprocessors) const
+    void run(cuda::stream_ref on, const void* from, std::uint64_t bytes) const
     {
+        static const cuda::buffer<unsigned>& sink = *new cuda::buffer<unsigned>(1); // CUDA may be gone before it
+        unsigned* to = sink.data();
         std::uint64_t count = bytes / sizeof(uint4);
         const std::uint64_t tile = std::uint64_t{threads} * unroll;
         std::uint64_t blocks = (count + tile - 1) / tile;
-        const std::uint64_t most
-            = std::uint64_t{blocks_per_multiprocessor} * static_cast<unsigned>(multiprocessors);
-        if (most != 0 && blocks > most) blocks = most;
-        void* arguments[] = {&from, &count, &sink};
-        cuda::check(cudaLaunchKernel(
-                      kernel, dim3(static_cast<unsigned>(blocks)), dim3(threads), arguments, 0, on.get()),
-            "read_kernel");
+        if (most_blocks != 0 && blocks > most_blocks) blocks = most_blocks;
+        void* arguments[] = {&from, &count, &to};
+        cuda::check(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)), dim3(threads), arguments, 0, on.get()), "read_kernel");
     }
 };
 

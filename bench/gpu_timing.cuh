@@ -3,14 +3,11 @@
 #pragma once
 
 // What the benchmarks on a GPU share: time on the device, with the host ahead of it.
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
-#include <ctime>
 #include <string>
 #include <vector>
 
+#include "cpu_timing.hpp"
 #include "small_run.hpp"
 
 #include <benchmark/benchmark.h>
@@ -20,15 +17,27 @@
 
 namespace collprobe::bench {
 
-/// Says in the benchmark's place that it was not run, and returns true, where there is no device.
-inline bool skipped_without_gpu(benchmark::State& state)
+/// Makes a case where there is a device; says in its place that there is none, or what has failed.
+template <class Case>
+void on_gpu(benchmark::State& state, Case make)
 {
     int devices = 0;
-    const cudaError_t code = cudaGetDeviceCount(&devices);
-    if (code == cudaSuccess && devices > 0) return false;
-    (void)cudaGetLastError();
-    state.SkipWithError("SKIPPED: no CUDA device");
-    return true;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+        (void)cudaGetLastError();
+        state.SkipWithError("SKIPPED: no CUDA device");
+        return;
+    }
+    try {
+        make();
+    } catch (const error& failed) {
+        state.SkipWithError(failed.what());
+    }
+}
+
+/// Cases whose times are set by them, measured so many times.
+inline benchmark::internal::Benchmark* timed_by_hand(benchmark::internal::Benchmark* cases, int times)
+{
+    return cases->UseManualTime()->Iterations(rounds(times))->Unit(benchmark::kMicrosecond);
 }
 
 /// Of the current device.
@@ -41,26 +50,12 @@ inline int attribute(cudaDeviceAttr which)
     return value;
 }
 
-inline double median(std::vector<double> values)
-{
-    if (values.empty()) return 0;
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-}
-
-/// Real and processor time of the calling thread.
+/// Real and processor time of the calling thread, in seconds.
 struct host_time {
-    double real = 0; ///< seconds
-    double processor = 0; ///< seconds
+    double real = 0;
+    double processor = 0;
 
-    static host_time now()
-    {
-        timespec used{};
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-        return {std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(),
-            static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec)};
-    }
+    static host_time now() { return {real_seconds(), processor_seconds()}; }
     host_time since(const host_time& start) const { return {real - start.real, processor - start.processor}; }
 };
 
@@ -76,6 +71,13 @@ struct spin {
     }
 };
 
+/// About so long.
+inline void keep_busy(cuda::stream_ref on, int microseconds)
+{
+    static const long long cycles_per_us = attribute(cudaDevAttrClockRate) / 1000 + 1;
+    cuda::device::for_each(on, 1, spin{microseconds * cycles_per_us});
+}
+
 /// Times work on a stream by CUDA events. A kernel that only spins goes first, so that the host can
 /// enqueue all of the work before the device starts with it: launches cost nothing then but what the
 /// device needs between two of them.
@@ -85,12 +87,6 @@ public:
     {
         cuda::check(cudaEventCreate(&begin_), "cudaEventCreate");
         cuda::check(cudaEventCreate(&end_), "cudaEventCreate");
-        int kilohertz = 0;
-        int device = 0;
-        cuda::check(cudaGetDevice(&device), "cudaGetDevice");
-        cuda::check(
-            cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, device), "cudaDeviceGetAttribute");
-        cycles_per_us_ = kilohertz / 1000 + 1;
     }
     device_timer(const device_timer&) = delete;
     ~device_timer()
@@ -110,7 +106,7 @@ public:
     template <class Work>
     sample measure(cuda::stream_ref on, int lead_us, Work&& work)
     {
-        cuda::device::for_each(on, 1, spin{static_cast<long long>(lead_us) * cycles_per_us_});
+        keep_busy(on, lead_us);
         cuda::check(cudaEventRecord(begin_, on.get()), "cudaEventRecord");
         const host_time start = host_time::now();
         work();
@@ -129,7 +125,6 @@ public:
 private:
     cudaEvent_t begin_ = nullptr;
     cudaEvent_t end_ = nullptr;
-    long long cycles_per_us_ = 0;
 };
 
 /// Device and host times of one thing that is measured several times.
@@ -142,14 +137,12 @@ public:
         processor_.push_back(one.host.processor);
         ahead_ += one.host_ahead ? 1 : 0;
     }
+    double last() const { return device_.back(); }
     double device() const { return median(device_); }
     double host_real() const { return median(real_); }
     double host_processor() const { return median(processor_); }
     /// Of the samples, how many had the host ahead of the device: else the device has waited for it.
-    double share_ahead() const
-    {
-        return device_.empty() ? 0 : static_cast<double>(ahead_) / static_cast<double>(device_.size());
-    }
+    double share_ahead() const { return static_cast<double>(ahead_) / static_cast<double>(device_.size()); }
 
 private:
     std::vector<double> device_, real_, processor_;

@@ -20,26 +20,15 @@
 #include "../tests/support/nccl_owner.hpp"
 
 using namespace collprobe;
-namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
 
 namespace {
 
 using shard = bench::shard_on_its_way<testing::nccl_owner>;
 
-/// Keeps one thread of the GPU busy, about so long.
-void compute(const shard& each, long microseconds)
-{
-    int device = 0, kilohertz = 0;
-    cu::check(cudaGetDevice(&device), "cudaGetDevice");
-    cu::check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, device), "cudaDeviceGetAttribute");
-    cu::device::for_each(each.producer.get(), 1, bench::spin{static_cast<long long>(microseconds) * kilohertz / 1000});
-}
-
 void host_cost(benchmark::State& state)
 {
-    if (bench::skipped_without_gpu(state)) return;
     const auto how = static_cast<bench::ordering>(state.range(0));
-    try {
+    bench::on_gpu(state, [&] {
         testing::nccl_owner comm = testing::nccl_owner::create(testing::new_nccl_id(), 0, 1, 0);
         shard each(1024, 1);
         constexpr int calls = 64;
@@ -47,7 +36,7 @@ void host_cost(benchmark::State& state)
         each.synchronize();
         std::vector<double> real, processor;
         for (auto _ : state) {
-            compute(each, 2000);
+            bench::keep_busy(each.producer, 2000);
             const bench::host_time start = bench::host_time::now();
             for (int i = 0; i < calls; ++i) each.step(comm, how);
             const bench::host_time used = bench::host_time::now().since(start);
@@ -59,46 +48,34 @@ void host_cost(benchmark::State& state)
         state.counters["host_us"] = bench::median(real) * 1e6;
         state.counters["host_cpu_us"] = bench::median(processor) * 1e6;
         state.SetLabel(name(how));
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
+    });
 }
 
 void pipeline(benchmark::State& state)
 {
-    if (bench::skipped_without_gpu(state)) return;
     const auto how = static_cast<bench::ordering>(state.range(0));
-    try {
+    bench::on_gpu(state, [&] {
         testing::nccl_owner comm = testing::nccl_owner::create(testing::new_nccl_id(), 0, 1, 0);
         shard each(bench::capped(std::uint64_t{16} << 20) / sizeof(float), 1);
         each.step(comm, how);
         each.synchronize();
         for (auto _ : state) {
-            const bench::host_time start = bench::host_time::now();
+            const double start = bench::real_seconds();
             for (int tensor = 0; tensor < 16; ++tensor) {
-                compute(each, 100);
+                bench::keep_busy(each.producer, 100);
                 each.step(comm, how);
-                const bench::host_time own = bench::host_time::now();
-                while (bench::host_time::now().since(own).real < 50e-6) {}
+                for (const double own = bench::real_seconds(); bench::real_seconds() - own < 50e-6;) {}
             }
             each.synchronize();
-            state.SetIterationTime(bench::host_time::now().since(start).real);
+            state.SetIterationTime(bench::real_seconds() - start);
         }
         state.SetLabel(name(how));
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
+    });
 }
+
+void all(benchmark::internal::Benchmark* cases) { bench::timed_by_hand(cases, 30)->DenseRange(0, bench::orderings - 1); }
 
 } // namespace
 
-BENCHMARK(host_cost)
-    ->DenseRange(0, bench::orderings - 1)
-    ->UseManualTime()
-    ->Iterations(bench::rounds(30))
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK(pipeline)
-    ->DenseRange(0, bench::orderings - 1)
-    ->UseManualTime()
-    ->Iterations(bench::rounds(30))
-    ->Unit(benchmark::kMillisecond);
+BENCHMARK(host_cost)->Apply(all);
+BENCHMARK(pipeline)->Apply(all)->Unit(benchmark::kMillisecond);

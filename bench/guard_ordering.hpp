@@ -15,15 +15,9 @@ inline constexpr int orderings = 6;
 
 constexpr const char* name(ordering how)
 {
-    switch (how) {
-    case ordering::unordered: return "unordered";
-    case ordering::events_by_hand: return "events by hand";
-    case ordering::guarded: return "guarded";
-    case ordering::guarded_buffers: return "guarded buffers";
-    case ordering::stream_synchronized: return "stream synchronised";
-    case ordering::device_synchronized: return "device synchronised";
-    }
-    return "";
+    constexpr const char* names[orderings]
+        = {"unordered", "events by hand", "guarded", "guarded buffers", "stream synchronised", "device synchronised"};
+    return names[static_cast<int>(how)];
 }
 
 /// A shard on its way: copied on the producer's stream, gathered on another, read on a third.
@@ -39,13 +33,10 @@ struct shard_on_its_way {
         const view<const float> from(source.data(), source.size());
         const view<float> to = shard.memory();
         const auto gather = [&] { comm.all_gather(view<const float>(to), full.memory(), communication); };
+        if (how != ordering::guarded_buffers) device::copy(producer, from, to);
         switch (how) {
-        case ordering::unordered:
-            device::copy(producer, from, to);
-            gather();
-            return;
+        case ordering::unordered: return gather();
         case ordering::events_by_hand:
-            device::copy(producer, from, to);
             copied.record(producer);
             communication.wait(copied);
             gather();
@@ -53,20 +44,17 @@ struct shard_on_its_way {
             consumer.wait(gathered);
             return;
         case ordering::guarded:
-            device::copy(producer, from, to);
             copy_then_all_gather(to, full.memory(), comm, communication, {producer}, {consumer});
             return;
         case ordering::guarded_buffers:
             copy_then_all_gather(from, full, comm, communication, {producer}, {consumer}, {.shard = &shard});
             return;
         case ordering::stream_synchronized:
-            device::copy(producer, from, to);
             producer.synchronize();
             gather();
             communication.synchronize();
             return;
         case ordering::device_synchronized:
-            device::copy(producer, from, to);
             synchronize();
             gather();
             synchronize();

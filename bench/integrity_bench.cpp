@@ -26,6 +26,20 @@ namespace {
 using namespace collprobe;
 using namespace collprobe::bench;
 
+/// Times `check`, which reads `bytes` from `data`, and a bare read of them.
+template <class Check>
+void measure(benchmark::State& state, const void* data, std::size_t bytes, Check check)
+{
+    std::vector<double> checks, reads;
+    for (auto _ : state) {
+        checks.push_back(seconds(check));
+        reads.push_back(seconds([&] { benchmark::DoNotOptimize(bare_read(static_cast<const unsigned char*>(data), bytes)); }));
+    }
+    state.counters["GBps"] = static_cast<double>(bytes) / median(checks) * 1e-9;
+    state.counters["read_GBps"] = static_cast<double>(bytes) / median(reads) * 1e-9;
+    state.counters["ratio_to_read"] = median(reads) / median(checks);
+}
+
 template <class T>
 void sketch_pass(benchmark::State& state)
 {
@@ -33,18 +47,11 @@ void sketch_pass(benchmark::State& state)
     std::mt19937_64 random(1);
     std::vector<T> data(bytes / sizeof(T));
     for (T& x : data) x = T(static_cast<float>(static_cast<std::int64_t>(random())) * 0x1p-70f);
-    const auto* const raw = reinterpret_cast<const unsigned char*>(data.data());
     std::vector<double> result(sketch_numbers({}));
-    std::vector<double> sketches, reads;
-    for (auto _ : state) {
-        sketches.push_back(seconds([&] { sketch<T>(data, view<double>(result)); }));
+    measure(state, data.data(), bytes, [&] {
+        sketch<T>(data, view<double>(result));
         benchmark::DoNotOptimize(result.data());
-        reads.push_back(seconds([&] { benchmark::DoNotOptimize(bench::bare_read(raw, bytes)); }));
-    }
-    const double sketching = median(sketches), reading = median(reads);
-    state.counters["GBps"] = static_cast<double>(bytes) / sketching * 1e-9;
-    state.counters["read_GBps"] = static_cast<double>(bytes) / reading * 1e-9;
-    state.counters["ratio_to_read"] = reading / sketching;
+    });
 }
 
 BENCHMARK(sketch_pass<bfloat16>)->Arg(1 << 20)->Arg(25 << 20)->Arg(256 << 20);
@@ -66,19 +73,10 @@ void part_pass(benchmark::State& state)
     const std::uint64_t rows = data.size() / width;
     const std::uint64_t odd = state.range(1) != 0 ? 1 : 0;
     const tensor_part part{view(data), {rows, 4 * width + odd}, {{0, width + odd}, {rows, width}}};
-    std::vector<double> digests, reads;
-    for (auto _ : state) {
-        digests.push_back(seconds([&] {
-            const element_cast cast{kind == part_kind::bfloat16 ? element_type::bfloat16 : element_type::float16};
-            benchmark::DoNotOptimize(digest_part(part, {&cast, kind == part_kind::digest ? 0u : 1u}));
-        }));
-        reads.push_back(seconds([&] {
-            benchmark::DoNotOptimize(bench::bare_read(reinterpret_cast<const unsigned char*>(data.data()), bytes));
-        }));
-    }
-    state.counters["GBps"] = static_cast<double>(bytes) / median(digests) * 1e-9;
-    state.counters["read_GBps"] = static_cast<double>(bytes) / median(reads) * 1e-9;
-    state.counters["ratio_to_read"] = median(reads) / median(digests);
+    measure(state, data.data(), bytes, [&] {
+        const element_cast cast{kind == part_kind::bfloat16 ? element_type::bfloat16 : element_type::float16};
+        benchmark::DoNotOptimize(digest_part(part, {&cast, kind == part_kind::digest ? 0u : 1u}));
+    });
 }
 
 void rows(benchmark::internal::Benchmark* bench)

@@ -4,7 +4,7 @@
 /// Measures what `lateness_watch` says of late and of even ranks, and when the evidence of a run (`exchangeability_watch`)
 /// names a rank by it. Prints markdown tables: see bench/results/lateness.md.
 ///
-///     lateness_rates [--steps N] [--seed N] [--real]
+///     lateness_rates [--steps N] [--real]
 ///
 /// With --real the tables are of steps of `probed` on in-process ranks that sleep, by the clock of the host. Without:
 /// A step has one call (or four, where a table says so). Before each call a rank works 5 ms plus a noise of its own, of
@@ -20,7 +20,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,21 +29,31 @@
 #include <collprobe/metrics/lateness.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "cpu_timing.hpp"
+#include "program.hpp"
 #include "random.hpp"
 
 namespace {
 
 using namespace collprobe;
 
-constexpr double scale_ns = 20000;
 constexpr int sizes[] = {2, 4, 8, 64};
 constexpr double delays_ns[] = {1e5, 2e5, 5e5, 1e6, 1e7};
 
 enum class shape { gaussian, lognormal, t3 };
-constexpr shape shapes[] = {shape::gaussian, shape::lognormal, shape::t3};
-const char* name(shape which)
+constexpr const char* shape_names[] = {"Gaussian", "lognormal", "t3"};
+
+/// Calls `print(noise, ranks)` for a row of each, behind the first two columns.
+template <class Print>
+void print_rows(Print print)
 {
-    return which == shape::gaussian ? "Gaussian" : which == shape::lognormal ? "lognormal" : "t3";
+    for (const shape noise : {shape::gaussian, shape::lognormal, shape::t3}) {
+        for (const int ranks : sizes) {
+            std::printf("| %s | %d |", shape_names[static_cast<int>(noise)], ranks);
+            print(noise, ranks);
+            std::printf("\n");
+        }
+    }
 }
 
 /// Ranks that work and meet, on the clock of an outside observer.
@@ -83,7 +92,7 @@ public:
     double extra_transport = 0; ///< between the last entry and the end of the transport
     std::vector<double> bias; ///< constant: the end is stamped so much later
     bool host_paced = false;
-    double scale = scale_ns; ///< of the noise
+    double scale = 20000; ///< of the noise
     std::vector<double> in_call;
     std::vector<double> before;
 
@@ -154,19 +163,26 @@ struct outcome {
     long right_and_out = 0; ///< and beyond the floor
     int first = -1; ///< steps until it was named
     long wrong = 0; ///< times that another was named
+    long silent = 0; ///< steps in which the evidence was
     double error = 0; ///< largest error of the median lateness, per cent
+
+    void name(long step)
+    {
+        ++named;
+        if (first < 0) first = static_cast<int>(step - even_steps);
+    }
+    std::string steps_until() const { return first < 0 ? "-" : std::to_string(first); }
 };
 
-/// A rank is late from step `even_steps` on: always the same, or another in each step.
-outcome run(int ranks, shape noise, double delay, bool fixed, int calls, long steps, std::uint64_t seed)
+/// A rank is late from step `even_steps` on, in one of `calls`: always the same, or for -1 another in each step.
+outcome run(job& ring, lateness_judge& watch, double delay, int always, int calls, long steps)
 {
-    job ring(ranks, noise, seed);
-    lateness_judge watch(ranks);
     outcome result;
-    std::size_t culprit = static_cast<std::size_t>(ranks - 1) / 2;
+    const bool fixed = always >= 0;
+    auto culprit = static_cast<std::size_t>(fixed ? always : 0);
     for (long s = 0; s < even_steps + steps; ++s) {
         const bool late = s >= even_steps;
-        if (!fixed) culprit = static_cast<std::size_t>(ring.random().bits() % static_cast<std::uint64_t>(ranks));
+        if (!fixed) culprit = static_cast<std::size_t>(ring.random().bits() % ring.extra_work.size());
         for (int k = 0; k < calls; ++k) {
             if (late && k == calls / 2) ring.extra_work[culprit] = delay;
             ring.call();
@@ -174,64 +190,35 @@ outcome run(int ranks, shape noise, double delay, bool fixed, int calls, long st
             watch.add(ring.in_call, ring.before);
         }
         const step_lateness found = watch.end_step();
+        result.silent += watch.is_silent() ? 1 : 0;
         for (const auto& named : watch.named())
             if (!fixed || !late || named.rank != static_cast<int>(culprit)) ++result.wrong;
         if (!late) continue;
-        const rank_lateness of = watch.of(static_cast<int>(culprit));
-        if (watch.is_named(static_cast<int>(culprit))) {
-            ++result.named;
-            if (result.first < 0) result.first = static_cast<int>(s - even_steps);
-        }
+        if (watch.is_named(static_cast<int>(culprit))) result.name(s);
         const bool right = found.last == static_cast<int>(culprit);
         result.right += right ? 1 : 0;
         result.right_and_out += right && found.stands_out ? 1 : 0;
         if (fixed && s >= even_steps + static_cast<long>(lateness_watch::window))
-            result.error = std::max(result.error, 100 * std::fabs(of.behind - delay) / delay);
+            result.error = std::max(result.error, 100 * std::fabs(watch.of(static_cast<int>(culprit)).behind - delay) / delay);
     }
     return result;
 }
 
-std::string steps_until(const outcome& named) { return named.first < 0 ? "-" : std::to_string(named.first); }
-
-void print_head(const char* first)
+void print_late(bool fixed, int calls, long steps, std::uint64_t seed)
 {
-    std::printf("| %s | ranks |", first);
+    std::printf("| noise | ranks |");
     for (const double delay : delays_ns) std::printf(" %g ms |", delay / 1e6);
-    std::printf("\n|---|---|");
-    for (std::size_t i = 0; i < std::size(delays_ns); ++i) std::printf("---|");
-    std::printf("\n");
-}
-
-void print_fixed(int calls, long steps, std::uint64_t seed)
-{
-    print_head("noise");
-    for (const shape noise : shapes) {
-        for (const int ranks : sizes) {
-            std::printf("| %s | %d |", name(noise), ranks);
-            for (const double delay : delays_ns) {
-                const outcome found = run(ranks, noise, delay, true, calls, steps, seed++);
-                std::printf(" %.1f; %s; %.1f; %.1f; %ld |", percent(found.named, steps), steps_until(found).c_str(),
-                    percent(found.right_and_out, steps), found.error, found.wrong);
-            }
-            std::printf("\n");
+    std::printf("\n|---|---|---|---|---|---|---|\n");
+    print_rows([&](shape noise, int ranks) {
+        for (const double delay : delays_ns) {
+            job ring(ranks, noise, seed++);
+            lateness_judge watch(ranks);
+            const outcome found = run(ring, watch, delay, fixed ? (ranks - 1) / 2 : -1, calls, steps);
+            if (fixed) std::printf(" %.1f; %s; %.1f; %.1f; %ld |", percent(found.named, steps), found.steps_until().c_str(),
+                percent(found.right_and_out, steps), found.error, found.wrong);
+            else std::printf(" %.1f; %.1f; %ld |", percent(found.right, steps), percent(found.right_and_out, steps), found.wrong);
         }
-    }
-}
-
-void print_random(long steps, std::uint64_t seed)
-{
-    print_head("noise");
-    for (const shape noise : shapes) {
-        for (const int ranks : sizes) {
-            std::printf("| %s | %d |", name(noise), ranks);
-            for (const double delay : delays_ns) {
-                const outcome found = run(ranks, noise, delay, false, 1, steps, seed++);
-                std::printf(" %.1f; %.1f; %ld |", percent(found.right, steps), percent(found.right_and_out, steps),
-                    found.wrong);
-            }
-            std::printf("\n");
-        }
-    }
+    });
 }
 
 void print_even(long steps, std::uint64_t seed)
@@ -241,34 +228,25 @@ void print_even(long steps, std::uint64_t seed)
         static_cast<double>(steps) / 100);
     // By recurrence alone, and with all of the error: else there is nothing to count.
     const exchangeability_options often{.false_alarms_per_run = 1e-300, .steps_between_alarms = 100};
-    for (const shape noise : shapes) {
-        for (const int ranks : sizes) {
-            job ring(ranks, noise, seed++);
-            lateness_judge usual(ranks);
-            lateness_judge eager(ranks, 10000, often, 1);
-            lateness_judge bare(ranks, 0, often, 1);
-            std::uint64_t named[3] = {};
-            std::vector<long> last(static_cast<std::size_t>(ranks));
-            double noise_ns = 0;
-            for (long s = 0; s < steps; ++s) {
-                ring.call();
-                lateness_judge* const watches[3] = {&usual, &eager, &bare};
-                for (int w = 0; w < 3; ++w) {
-                    watches[w]->add(ring.in_call, ring.before);
-                    const step_lateness found = watches[w]->end_step();
-                    named[w] += watches[w]->named().size();
-                    if (w > 0) continue;
-                    ++last[static_cast<std::size_t>(found.last)];
-                    noise_ns = found.noise;
-                }
+    print_rows([&](shape noise, int ranks) {
+        job ring(ranks, noise, seed++);
+        lateness_judge watches[] = {lateness_judge(ranks), lateness_judge(ranks, 10000, often, 1), lateness_judge(ranks, 0, often, 1)};
+        std::uint64_t named[3] = {};
+        std::vector<long> last(static_cast<std::size_t>(ranks));
+        step_lateness found;
+        for (long s = 0; s < steps; ++s) {
+            ring.call();
+            for (int w = 2; w >= 0; --w) {
+                watches[w].add(ring.in_call, ring.before);
+                found = watches[w].end_step();
+                named[w] += watches[w].named().size();
             }
-            std::printf("| %s | %d | %llu | %llu | %llu | %.2f | %.0f |\n", name(noise), ranks,
-                static_cast<unsigned long long>(named[0]), static_cast<unsigned long long>(named[1]),
-                static_cast<unsigned long long>(named[2]),
-                static_cast<double>(*std::max_element(last.begin(), last.end())) * ranks / static_cast<double>(steps),
-                noise_ns / 1000);
+            ++last[static_cast<std::size_t>(found.last)];
         }
-    }
+        for (const std::uint64_t of : named) std::printf(" %llu |", static_cast<unsigned long long>(of));
+        std::printf(" %.2f | %.0f |", static_cast<double>(*std::max_element(last.begin(), last.end())) * ranks / static_cast<double>(steps),
+            found.noise / 1000);
+    });
 }
 
 void print_bias(long steps, std::uint64_t seed)
@@ -300,31 +278,19 @@ void print_bias(long steps, std::uint64_t seed)
 /// Ranks that keep their order by little, as by their place in the ring, and one of them that is late by 1 ms.
 void print_differences(long steps, std::uint64_t seed)
 {
-    constexpr double widths_ns[] = {0, 2000, 5000, 10000};
-    std::printf("| noise, us | ranks |");
-    for (const double width : widths_ns) std::printf(" 0 to %g us |", width / 1000);
-    std::printf("\n|---|---|---|---|---|---|\n");
+    std::printf("| noise, us | ranks | 0 to 0 us | 0 to 2 us | 0 to 5 us | 0 to 10 us |\n|---|---|---|---|---|---|\n");
     for (const double scale : {1e3, 5e3, 2e4}) {
         for (const int ranks : {4, 8, 64}) {
             std::printf("| %g | %d |", scale / 1000, ranks);
-            for (const double width : widths_ns) {
+            for (const double width : {0, 2000, 5000, 10000}) {
                 job ring(ranks, shape::gaussian, seed++);
                 ring.scale = scale;
                 ring.host_paced = true;
                 for (std::size_t r = 0; r < ring.bias.size(); ++r)
                     ring.bias[r] = -width * static_cast<double>(r) / (ranks - 1);
                 lateness_judge watch(ranks, 50000); // as in a step
-                outcome found;
-                long silent = 0;
-                for (long s = 0; s < even_steps + steps; ++s) {
-                    if (s >= even_steps) ring.extra_work[1] = 1e6;
-                    ring.call();
-                    watch.add(ring.in_call, ring.before);
-                    watch.end_step();
-                    silent += watch.is_silent() ? 1 : 0;
-                    if (found.first < 0 && watch.is_named(1)) found.first = static_cast<int>(s - even_steps);
-                }
-                std::printf(" %s; %.0f |", steps_until(found).c_str(), percent(silent, even_steps + steps));
+                const outcome found = run(ring, watch, 1e6, 1, 1, steps);
+                std::printf(" %s; %.0f |", found.steps_until().c_str(), percent(found.silent, even_steps + steps));
             }
             std::printf("\n");
         }
@@ -336,11 +302,8 @@ void print_causes(std::uint64_t seed)
     std::printf("| delay of 1 ms | how often | rank 3 is named | its median lateness, us | explained by work, us | gain a "
                 "step, us | of that before calls, us | others named | median `transport`, us |\n"
                 "|---|---|---|---|---|---|---|---|---|\n");
-    enum class place { work, end, transport };
-    const auto label = [](place where) {
-        return where == place::work ? "work before the call" : where == place::end ? "end of the call" : "transport";
-    };
-    for (const place where : {place::work, place::end, place::transport}) {
+    constexpr const char* places[] = {"work before the call", "end of the call", "transport"};
+    for (const int where : {0, 1, 2}) {
         for (const int every : {1, 4}) { // calls
             job ring(8, shape::gaussian, seed++);
             lateness_judge watch(8);
@@ -349,9 +312,9 @@ void print_causes(std::uint64_t seed)
             for (int s = 0; s < 1000; ++s) {
                 for (int k = 0; k < 4; ++k) {
                     const double delay = (s * 4 + k) % every == 0 ? 1e6 : 0;
-                    ring.extra_work[3] = where == place::work ? delay : 0;
-                    ring.extra_in_call[3] = where == place::end ? delay : 0;
-                    ring.extra_transport = where == place::transport ? delay : 0;
+                    ring.extra_work[3] = where == 0 ? delay : 0;
+                    ring.extra_in_call[3] = where == 1 ? delay : 0;
+                    ring.extra_transport = where == 2 ? delay : 0;
                     ring.call();
                     transport.push_back(watch.add(ring.in_call, ring.before).transport);
                 }
@@ -359,19 +322,11 @@ void print_causes(std::uint64_t seed)
                 for (const auto& named : watch.named()) others += named.rank != 3 ? 1u : 0u;
             }
             const rank_lateness of = watch.of(3);
-            std::sort(transport.begin(), transport.end());
-            std::printf("| %s | %s | %s | %.0f | %.0f | %.0f | %.0f | %zu | %.0f |\n", label(where),
+            std::printf("| %s | %s | %s | %.0f | %.0f | %.0f | %.0f | %zu | %.0f |\n", places[where],
                 every == 1 ? "each call" : "one call of four", watch.is_named(3) ? "yes" : "no", of.behind / 1000,
-                of.behind_before / 1000, of.gain / 1000, of.gain_before / 1000, others,
-                transport[transport.size() / 2] / 1000);
+                of.behind_before / 1000, of.gain / 1000, of.gain_before / 1000, others, bench::median(transport) / 1000);
         }
     }
-}
-
-double median_of(std::vector<double> values)
-{
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
 }
 
 bool is_late(const rank_evidence& of, bool is_unlike) { return is_unlike && of.metric == finding_kind::late; }
@@ -386,8 +341,8 @@ struct real_outcome : outcome {
 real_outcome run_real(int ranks, double delay, bool fixed, long even, long late_steps, std::uint64_t seed)
 {
     real_outcome result;
-    std::vector<double> slept; // by late step: written by the stream of the late rank, before rank 0 has the record
-    slept.resize(static_cast<std::size_t>(late_steps));
+    // By late step: written by the stream of the late rank, before rank 0 has the record.
+    std::vector<double> slept(static_cast<std::size_t>(late_steps));
     std::vector<double> behind;
     local::run(ranks, [&](local::communicator& world) {
         host::stream stream;
@@ -403,9 +358,8 @@ real_outcome run_real(int ranks, double delay, bool fixed, long even, long late_
             if (late && comm.rank() == culprit) {
                 double* const took = &slept[static_cast<std::size_t>(s - even)];
                 stream.enqueue([took, delay] {
-                    const auto start = std::chrono::steady_clock::now();
-                    std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<long>(delay)));
-                    *took = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+                    const std::chrono::nanoseconds time(static_cast<long>(delay));
+                    *took = 1e9 * bench::seconds([time] { std::this_thread::sleep_for(time); }, &bench::real_seconds);
                 });
             }
             comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
@@ -420,20 +374,15 @@ real_outcome run_real(int ranks, double delay, bool fixed, long even, long late_
             const rank_lateness& of = record.lateness_by_rank[static_cast<std::size_t>(culprit)];
             behind.push_back(of.latest);
             const rank_evidence& evidence = record.evidence_by_rank[static_cast<std::size_t>(culprit)];
-            if (is_late(evidence, evidence.unlike)) {
-                ++result.named;
-                if (result.first < 0) result.first = static_cast<int>(s - even);
-            }
+            if (is_late(evidence, evidence.unlike)) result.name(s);
             const bool right = record.calls[1].lateness.last == culprit;
             result.right += right ? 1 : 0;
             result.right_and_out += record.lateness.last == culprit && record.lateness.stands_out ? 1 : 0;
         }
     });
-    if (late_steps > 0) {
-        result.slept_ns = median_of(slept);
-        result.behind_ns = median_of(behind);
-        result.error = 100 * (result.behind_ns / result.slept_ns - 1);
-    }
+    result.slept_ns = bench::median(slept);
+    result.behind_ns = bench::median(behind);
+    result.error = 100 * (result.behind_ns / result.slept_ns - 1);
     return result;
 }
 
@@ -456,51 +405,41 @@ void print_real(long steps, std::uint64_t seed)
                 std::printf("| %s | %d | %.0f | %.0f | %+.1f %% | %s | %s | %.1f %% | %.1f %% | %ld |\n",
                     fixed ? "the same" : "another in each step", ranks, of.slept_ns / 1000, of.behind_ns / 1000, of.error,
                     fixed ? (std::to_string(of.named * 100 / late_steps) + " %").c_str() : "-",
-                    fixed ? steps_until(of).c_str() : "-", percent(of.right, late_steps),
+                    fixed ? of.steps_until().c_str() : "-", percent(of.right, late_steps),
                     percent(of.right_and_out, late_steps), of.wrong);
             }
         }
     }
 }
 
-} // namespace
-
-int main(int argc, char** argv)
+void print_all(long steps)
 {
-    long steps = 20000;
-    std::uint64_t seed = 20260701;
-    bool real = false;
-    for (int i = 1; i < argc; ++i) {
-        const std::string option = argv[i];
-        if (option == "--steps" && i + 1 < argc) {
-            steps = std::max(1000L, std::atol(argv[++i]));
-        } else if (option == "--seed" && i + 1 < argc) {
-            seed = std::strtoull(argv[++i], nullptr, 10);
-        } else if (option == "--real") {
-            real = true;
-        } else {
-            std::fprintf(stderr, "usage: lateness_rates [--steps N] [--seed N] [--real]\n");
-            return 2;
-        }
-    }
-    if (real) {
-        print_real(steps, seed);
-        return 0;
-    }
+    constexpr std::uint64_t seed = 20260701;
     const long late_steps = steps / 5;
     std::printf("## Even ranks, %ld steps\n\n", steps);
     print_even(steps, seed);
     std::printf("\n## One rank is late in each step, %ld steps\n\n", late_steps);
-    print_fixed(1, late_steps, seed + 1000);
+    print_late(true, 1, late_steps, seed + 1000);
     std::printf("\n## The same, one call of four is late\n\n");
-    print_fixed(4, late_steps, seed + 2000);
+    print_late(true, 4, late_steps, seed + 2000);
     std::printf("\n## Another rank is late in each step, %ld steps\n\n", late_steps);
-    print_random(late_steps, seed + 3000);
+    print_late(false, 1, late_steps, seed + 3000);
     std::printf("\n## A constant bias of the end of calls, %ld steps\n\n", late_steps);
     print_bias(late_steps, seed + 4000);
     std::printf("\n## Causes, 8 ranks, 1000 steps of four calls\n\n");
     print_causes(seed + 5000);
     std::printf("\n## Lasting differences below the floor, and a rank that is late by 1 ms in %ld steps\n\n", late_steps);
     print_differences(late_steps, seed + 6000);
-    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    support::command_line line("What is said of late and of even ranks", "0, 2 if the command line is wrong.");
+    long steps = 20000;
+    bool real = false;
+    line.number("--steps", steps, 1000, 1'000'000'000, "of even ranks");
+    line.flag("--real", real, "of `probed` on in-process ranks, by the clock");
+    return bench::run_program("lateness_rates", line, argc, argv, [&] { real ? print_real(steps, 20260701) : print_all(steps); });
 }

@@ -3,7 +3,7 @@
 
 /// How often a step's outliers are false, and what is named: prints markdown tables, see bench/results/outliers.md.
 ///
-///     outlier_rates [--steps N] [--ranks n,n,...] [--calls n,n,...] [--rate R] [--tail NAME] [--trials N] [--seed N]
+///     outlier_rates [--steps N] [--ranks n,n,...] [--calls n,n,...] [--trials N]
 ///     outlier_rates --run PREFIX --ranks N    of a recorded run: files PREFIX.0 ... PREFIX.<N - 1>, a line a step:
 ///                                             number of the step, loss, then norm and largest magnitude of each bucket
 ///     outlier_rates --bits                    one flipped bit in one element of one rank's gradient
@@ -22,7 +22,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -32,7 +31,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/metrics/outlier.hpp>
 
-#include "../examples/support/command_line.hpp"
+#include "program.hpp"
 #include "random.hpp"
 
 namespace {
@@ -42,6 +41,8 @@ using row = std::vector<double>;
 
 constexpr const char* tails[] = {"gaussian", "t3", "t2", "lognormal", "exponential", "memory", "habits", "trends", "warm-up", "spikes"};
 constexpr double alarm_rate = 1e-7;
+constexpr double rate = 1e-4; ///< as a probe has it
+constexpr std::uint64_t seed = 20260601;
 
 class healthy_numbers {
 public:
@@ -97,6 +98,16 @@ void take(step_findings& into, view<const outlier> found, int who)
     }
 }
 
+struct finding_counts {
+    long found = 0, alarms = 0; ///< steps
+
+    void add(const step_findings& now)
+    {
+        found += now.any ? 1 : 0;
+        alarms += now.alarm ? 1 : 0;
+    }
+};
+
 /// One number with a series for each call. `shift` is added to the number of rank `who` in the middle call.
 step_findings judge(outlier_detector& detector, healthy_numbers& numbers, std::size_t calls, int who = -1, double shift = 0)
 {
@@ -111,28 +122,22 @@ step_findings judge(outlier_detector& detector, healthy_numbers& numbers, std::s
     return found;
 }
 
-void print_tails(long steps, const std::vector<int>& sizes, const std::vector<int>& calls, double rate, const std::string& only, int trials, std::uint64_t seed)
+void print_tails(long steps, const std::vector<int>& sizes, const std::vector<int>& calls, int trials)
 {
     constexpr double shifts[] = {1.1, 1.2, 1.4, 2, 5};
     std::printf("| numbers | ranks | calls | steps | findings in 10,000 steps, %.3g stated | alarms | named: times 1.1 | 1.2 | 1.4 | 2 | 5 |\n", 1e4 * rate);
     std::printf("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
     for (const char* const tail : tails) {
-        if (!only.empty() && only != tail) continue;
         for (const int ranks : sizes) {
             for (const int of_calls : calls) {
-                const std::size_t n = static_cast<std::size_t>(ranks);
-                const std::size_t count = static_cast<std::size_t>(of_calls);
+                const auto n = static_cast<std::size_t>(ranks), count = static_cast<std::size_t>(of_calls);
                 healthy_numbers numbers(n, tail, seed + n);
                 outlier_detector detector(ranks, 1, rate);
                 detector.resize(count);
-                long found = 0;
-                long alarms = 0;
-                for (long step = 0; step < steps; ++step) {
-                    const step_findings now = judge(detector, numbers, count);
-                    found += now.any ? 1 : 0;
-                    alarms += now.alarm ? 1 : 0;
-                }
-                std::printf("| %s | %d | %d | %ld | %.2f | %ld |", tail, ranks, of_calls, steps, 1e4 * static_cast<double>(found) / static_cast<double>(steps), alarms);
+                finding_counts said;
+                for (long step = 0; step < steps; ++step) said.add(judge(detector, numbers, count));
+                std::printf("| %s | %d | %d | %ld | %.2f | %ld |", tail, ranks, of_calls, steps,
+                    1e4 * static_cast<double>(said.found) / static_cast<double>(steps), said.alarms);
                 for (const double shift : shifts) {
                     int named = 0;
                     for (int trial = 0; trial < trials; ++trial) {
@@ -206,10 +211,9 @@ void print_run(const std::string& prefix, int ranks)
     constexpr double factors[] = {2, 3, 5, 10, 20, 100, 1000};
     std::printf("| rate stated | steps | with findings | alarms | gradient of one rank times 2 | 3 | 5 | 10 | 20 | 100 | 1000 |\n");
     std::printf("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
-    for (const double rate : {1e-4, 1e-3, 1e-2}) {
-        outlier_detector detector(ranks, 5, rate); // as with the cosine
-        long found = 0;
-        long alarms = 0;
+    for (const double stated : {1e-4, 1e-3, 1e-2}) {
+        outlier_detector detector(ranks, 5, stated); // as with the cosine
+        finding_counts said;
         int faults = 0;
         int named[std::size(factors)] = {};
         for (std::size_t step = 0; step < steps; ++step) {
@@ -220,11 +224,9 @@ void print_run(const std::string& prefix, int ranks)
                     named[i] += judge(copy, run, step, static_cast<int>(step / 20) % ranks, factors[i]).right ? 1 : 0;
                 }
             }
-            const step_findings now = judge(detector, run, step);
-            found += now.any ? 1 : 0;
-            alarms += now.alarm ? 1 : 0;
+            said.add(judge(detector, run, step));
         }
-        std::printf("| %.0e | %zu | %ld | %ld |", rate, steps, found, alarms);
+        std::printf("| %.0e | %zu | %ld | %ld |", stated, steps, said.found, said.alarms);
         for (const int of : named) std::printf(" %d %% |", faults > 0 ? 100 * of / faults : 0);
         std::printf("\n");
     }
@@ -251,7 +253,7 @@ struct gradient {
 /// 8 ranks; in each step each has one of 16 gradients at random (Gaussian with the widths of 64 layers, which differ by
 /// tenfold), times its own exp(0.05 g).
 template <floating_element T>
-void print_bits(const char* type, std::uint64_t seed)
+void print_bits(const char* type)
 {
     constexpr std::size_t ranks = 8;
     constexpr int bits = 8 * static_cast<int>(sizeof(T));
@@ -335,37 +337,21 @@ int main(int argc, char** argv)
     long steps = 100000;
     std::vector<int> ranks{2, 4, 8, 32, 256};
     std::vector<int> calls{1};
-    double rate = 1e-4;
-    std::string tail;
     std::string run;
     int trials = 100;
-    std::uint64_t seed = 20260601;
     bool bits = false;
-    std::vector<support::word<std::string>> known;
-    for (const char* const each : tails) known.push_back({each, each});
     line.number("--steps", steps, 1, 1'000'000'000, "");
     line.numbers("--ranks", ranks, 2, 100000, "");
     line.numbers("--calls", calls, 1, 100000, "");
-    line.number("--rate", rate, 1e-12, 0.5, "", "R");
-    line.choice("--tail", "NAME", tail, known, "");
-    line.number("--trials", trials, 0, 1'000'000, "");
-    line.number("--seed", seed, 0, ~std::uint64_t{0}, "");
+    line.number("--trials", trials, 0, 1'000'000, "of each fault");
     line.text("--run", "PREFIX", run, "of the files of a recorded run");
     line.flag("--bits", bits, "");
-    try {
-        line.parse({argv + 1, argv + argc});
-        if (!run.empty()) {
-            print_run(run, ranks[0]);
-        } else if (bits) {
-            std::printf("| type | elements | bit | named | NaN or infinite | largest change of the mean that is not named |\n|---|---|--:|--:|--:|--:|\n");
-            print_bits<bfloat16>("bfloat16", seed);
-            print_bits<float16>("half", seed);
-            print_bits<float>("float", seed);
-        } else {
-            print_tails(steps, ranks, calls, rate, tail, trials, seed);
-        }
-        return 0;
-    } catch (const std::exception& problem) {
-        return support::explain("outlier_rates", problem);
-    }
+    return bench::run_program("outlier_rates", line, argc, argv, [&] {
+        if (!run.empty()) return print_run(run, ranks[0]);
+        if (!bits) return print_tails(steps, ranks, calls, trials);
+        std::printf("| type | elements | bit | named | NaN or infinite | largest change of the mean that is not named |\n|---|---|--:|--:|--:|--:|\n");
+        print_bits<bfloat16>("bfloat16");
+        print_bits<float16>("half");
+        print_bits<float>("float");
+    });
 }

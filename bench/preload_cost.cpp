@@ -4,19 +4,19 @@
 // What the preload's engine costs the host at each call: hooks around nothing, over a CUDA runtime that does
 // nothing. Launches, copies and events cost nothing here: what they cost on a GPU comes on top, and is
 // counted below.
-#include <algorithm>
-#include <chrono>
+#include <cinttypes>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <new>
-#include <string>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 
 #include <collprobe/device/cuda/device.hpp>
 
+#include "bench/cpu_timing.hpp"
 #include "examples/preload/engine/engine.hpp"
 
 namespace {
@@ -123,46 +123,32 @@ void device::reduce(stream_ref, Reducer, std::uint64_t, Result*, workspace&, red
 
 namespace {
 
-using clock = std::chrono::steady_clock;
-
-double nanoseconds_since(clock::time_point begin)
-{
-    return std::chrono::duration<double, std::nano>(clock::now() - begin).count();
-}
-
-struct cost {
-    double ns = 0;
-    std::uint64_t launches = 0;
-    std::uint64_t runtime_calls = 0;
-    std::uint64_t allocations = 0;
-};
-
-/// The median over rounds of the time of a call, in steps of eight. `calls`: of a round, a multiple of that.
-cost measure(const collprobe_hooks& hooks, const collprobe_call& call, std::size_t count, int calls, int rounds)
+/// Prints the median over rounds of the time of a call, in steps of eight. `calls`: of a round, a multiple of that.
+void measure(const char* name, const collprobe_hooks& hooks, const collprobe_call& call, int calls, int rounds)
 {
     constexpr int buckets = 8; // a step's calls, which differ
+    constexpr std::size_t count = 1 << 16;
     std::vector<double> times;
     times.reserve(static_cast<std::size_t>(rounds));
-    const std::uint64_t launches_before = launches;
-    const std::uint64_t runtime_before = runtime_calls;
-    const std::uint64_t allocations_before = allocations;
+    launches = runtime_calls = allocations = 0;
     for (int round = 0; round < rounds; ++round) {
-        const auto begin = clock::now();
-        for (int i = 0; i < calls; ++i) {
-            collprobe_call next = call;
-            next.count = count - static_cast<std::size_t>(i % buckets);
-            hooks.before(&next);
-            hooks.after(&next, 0);
-        }
-        times.push_back(nanoseconds_since(begin) / calls);
+        times.push_back(1e9 / calls * collprobe::bench::seconds([&] {
+            for (int i = 0; i < calls; ++i) {
+                collprobe_call next = call;
+                next.count = count - static_cast<std::size_t>(i % buckets);
+                hooks.before(&next);
+                hooks.after(&next, 0);
+            }
+        }, &collprobe::bench::real_seconds));
         // The writing thread empties the ring.
         const timespec nap{0, 30'000'000};
         nanosleep(&nap, nullptr);
     }
-    std::sort(times.begin(), times.end());
+    const std::uint64_t allocated = allocations;
     const auto all = static_cast<std::uint64_t>(calls) * static_cast<std::uint64_t>(rounds);
-    return {times[times.size() / 2], (launches - launches_before) / all,
-        (runtime_calls - runtime_before) / all, allocations - allocations_before};
+    if (name != nullptr)
+        std::printf("%s%8.1f   %8" PRIu64 "  %16" PRIu64 "  %18" PRIu64 "\n", name, collprobe::bench::median(times), launches / all,
+            runtime_calls / all, allocated);
 }
 
 } // namespace
@@ -196,19 +182,11 @@ int main()
     call.kind = collprobe_all_reduce;
     call.type = 7; // ncclFloat32
 
-    measure(*hooks, call, 1 << 16, 200, 5); // warm-up
+    measure(nullptr, *hooks, call, 200, 5); // warm-up
     collprobe_call other = call;
     other.kind = collprobe_broadcast; // not in COLLPROBE_OPS
-    const cost unprobed = measure(*hooks, other, 1 << 16, 100'000, 11);
-    const cost probed = measure(*hooks, call, 1 << 16, 200, 51); // fits the ring
     std::printf("call           host ns   launches  other CUDA calls  allocations in all\n");
-    std::printf("not probed    %8.1f   %8llu  %16llu  %18llu\n", unprobed.ns,
-        static_cast<unsigned long long>(unprobed.launches),
-        static_cast<unsigned long long>(unprobed.runtime_calls),
-        static_cast<unsigned long long>(unprobed.allocations));
-    std::printf("probed        %8.1f   %8llu  %16llu  %18llu\n", probed.ns,
-        static_cast<unsigned long long>(probed.launches),
-        static_cast<unsigned long long>(probed.runtime_calls),
-        static_cast<unsigned long long>(probed.allocations));
+    measure("not probed    ", *hooks, other, 100'000, 11);
+    measure("probed        ", *hooks, call, 200, 51); // fits the ring
     return 0;
 }

@@ -1,15 +1,14 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What probing adds to a trainer's calls and steps on a GPU, over NCCL with one rank and over ranks that
+// What probing and auditing add to a trainer's calls and steps on a GPU, over NCCL with one rank and over ranks that
 // share the GPU. Bare and probed forms run in turn; all numbers are medians.
 //
-// An all-reduce of one rank is a copy: the cheapest there can be, so the ratios here are the worst there
-// can be. What a probe adds, two reads of what a bucket sends and one of what it receives, stays the same
-// with more ranks, while the all-reduce becomes many times slower.
+// An all-reduce of one rank is a copy: the cheapest there can be, so the ratios here are the worst there can be. What a
+// probe adds, two reads of what a bucket sends and one of what it receives, stays the same with more ranks (of an audit:
+// one and two), while the all-reduce becomes many times slower.
 #include "../examples/support/device_ranks.hpp"
 #include "gpu_timing.cuh"
-#include "gradient_like.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -20,6 +19,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/nccl/communicator.hpp>
 
@@ -123,12 +123,9 @@ public:
 private:
     void hold()
     {
-        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-        while (!released_) {
-            if (std::chrono::steady_clock::now() > until) {
-                gave_up_ = true;
-                return;
-            }
+        const double until = bench::real_seconds() + 2;
+        while (!released_ && !gave_up_) {
+            gave_up_ = bench::real_seconds() > until;
             std::this_thread::sleep_for(std::chrono::microseconds(20));
         }
     }
@@ -151,21 +148,25 @@ void drain(Probed& comm)
 /// front of them: had one waited for the device, it would not. (It is 1 if any did, however many.)
 void host_cost_of_probed_all_reduce(benchmark::State& state)
 {
-    if (bench::skipped_without_gpu(state)) return;
     constexpr int calls = 16;
-    try {
+    bench::on_gpu(state, [&] {
         testing::nccl_owner world = only_rank();
         nccl::communicator_ref& plain = world;
         const cu::stream stream;
         const step_data data(calls, static_cast<std::uint64_t>(state.range(0)), 0, stream);
         probed<nccl::communicator_ref> comm(world);
         std::uint64_t step = 0;
-        const auto timed = [&](std::vector<double>& real, std::vector<double>& processor, auto&& work) {
+        struct times {
+            std::vector<double> real, processor; // microseconds a call
+            double real_us() const { return median(real); }
+            double processor_us() const { return median(processor); }
+        } bare, wrapped, own, end;
+        const auto timed = [&](times& of, auto&& work) {
             const host_time start = host_time::now();
             work();
             const host_time used = host_time::now().since(start);
-            real.push_back(used.real / calls);
-            processor.push_back(used.processor / calls);
+            of.real.push_back(used.real / calls * 1e6);
+            of.processor.push_back(used.processor / calls * 1e6);
             stream.synchronize();
         };
         const auto end_step = [&] {
@@ -178,16 +179,14 @@ void host_cost_of_probed_all_reduce(benchmark::State& state)
             data.reduce(comm, stream);
             end_step();
         }
-        std::vector<double> bare, bare_processor, wrapped, wrapped_processor, own, own_processor, end,
-            end_processor;
         int waited = 0;
         for (auto _ : state) {
-            timed(bare, bare_processor, [&] { data.reduce(world.native_handle(), stream); });
-            timed(wrapped, wrapped_processor, [&] { data.reduce(plain, stream); });
-            timed(own, own_processor, [&] { data.reduce(comm, stream); });
-            timed(end, end_processor, [&] { comm.end_step(step++, {.loss = 1}, stream); });
+            timed(bare, [&] { data.reduce(world.native_handle(), stream); });
+            timed(wrapped, [&] { data.reduce(plain, stream); });
+            timed(own, [&] { data.reduce(comm, stream); });
+            timed(end, [&] { comm.end_step(step++, {.loss = 1}, stream); });
             drain(comm);
-            state.SetIterationTime(own.back());
+            state.SetIterationTime(own.real.back() * 1e-6);
         }
         {
             const held_stream held(stream);
@@ -196,34 +195,28 @@ void host_cost_of_probed_all_reduce(benchmark::State& state)
             waited = held.holds() ? 0 : 1;
         }
         drain(comm);
-        state.counters["bare_us"] = median(bare) * 1e6;
-        state.counters["bare_cpu_us"] = median(bare_processor) * 1e6;
-        state.counters["unprobed_us"] = median(wrapped) * 1e6; // nccl::communicator_ref alone
-        state.counters["probed_us"] = median(own) * 1e6;
-        state.counters["probed_cpu_us"] = median(own_processor) * 1e6;
-        state.counters["added_us"] = (median(own) - median(bare)) * 1e6;
-        state.counters["added_cpu_us"] = (median(own_processor) - median(bare_processor)) * 1e6;
-        state.counters["end_step_us"] = median(end) * calls * 1e6;
+        state.counters["bare_us"] = bare.real_us();
+        state.counters["bare_cpu_us"] = bare.processor_us();
+        state.counters["unprobed_us"] = wrapped.real_us(); // nccl::communicator_ref alone
+        state.counters["probed_us"] = own.real_us();
+        state.counters["probed_cpu_us"] = own.processor_us();
+        state.counters["added_us"] = own.real_us() - bare.real_us();
+        state.counters["added_cpu_us"] = own.processor_us() - bare.processor_us();
+        state.counters["end_step_us"] = end.real_us() * calls;
         state.counters["host_synchronisations"] = waited;
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
+    });
 }
-BENCHMARK(host_cost_of_probed_all_reduce)
-    ->ArgName("count")
-    ->ArgsProduct({bench::capped({1 << 10, 1 << 20}, sizeof(float))})
-    ->UseManualTime()
-    ->Iterations(bench::rounds(200))
-    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(host_cost_of_probed_all_reduce)->Apply([](benchmark::internal::Benchmark* cases) {
+    bench::timed_by_hand(cases, 200)->ArgName("count")->ArgsProduct({bench::capped({1 << 10, 1 << 20}, sizeof(float))});
+});
 
 /// A step of buckets of 25 MiB over NCCL with one rank: bare and probed, each also as a graph. Times are
 /// the device's, with the host ahead of it (host_ahead: in which share of the samples it really was);
 /// the host's are those of enqueuing a whole step.
 void nccl_step(benchmark::State& state)
 {
-    if (bench::skipped_without_gpu(state)) return;
     const int buckets = static_cast<int>(state.range(0));
-    try {
+    bench::on_gpu(state, [&] {
         const testing::nccl_owner world = only_rank();
         const cu::stream stream;
         const step_data data(buckets, bucket_count, 0, stream);
@@ -262,11 +255,8 @@ void nccl_step(benchmark::State& state)
         for (int kind = 0; kind < 4; ++kind) (void)run(kind);
         bench::samples times[4];
         for (auto _ : state) {
-            for (int kind = 0; kind < 4; ++kind) {
-                const auto sample = run(kind);
-                times[kind].add(sample);
-                if (kind == 1) state.SetIterationTime(sample.device);
-            }
+            for (int kind = 0; kind < 4; ++kind) times[kind].add(run(kind));
+            state.SetIterationTime(times[1].last());
         }
         const auto& [bare, with_probe, bare_replay, replay] = times;
         state.counters["bare_us"] = bare.device() * 1e6;
@@ -280,28 +270,73 @@ void nccl_step(benchmark::State& state)
         state.counters["host_probed_us"] = with_probe.host_real() * 1e6;
         state.counters["host_replay_us"] = replay.host_real() * 1e6;
         state.counters["host_ahead"] = with_probe.share_ahead();
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
+    });
 }
-BENCHMARK(nccl_step)
-    ->ArgName("buckets")
-    ->Arg(1)
-    ->Arg(8)
-    ->Arg(32)
-    ->UseManualTime()
-    ->Iterations(bench::rounds(30))
-    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(nccl_step)->Apply([](benchmark::internal::Benchmark* cases) {
+    bench::timed_by_hand(cases, 30)->ArgName("buckets")->Arg(1)->Arg(8)->Arg(32);
+});
+
+/// A step with an audit, over NCCL with one rank: with agreement of the results alone, and with the check of the sums.
+void audited_step(benchmark::State& state)
+{
+    const int buckets = static_cast<int>(state.range(0));
+    const auto count = static_cast<std::uint64_t>(state.range(1));
+    bench::on_gpu(state, [&] {
+        const testing::nccl_owner world = only_rank();
+        const cu::stream stream;
+        const step_data data(buckets, count, 0, stream);
+        nccl::communicator_ref bare{world};
+        probed agreement{nccl::communicator_ref(world), {.statistics = false}, audit({.sums = false})};
+        probed all{nccl::communicator_ref(world), {.statistics = false}, audit()};
+        std::uint64_t step = 0;
+        const auto audited_by = [&](auto& comm) {
+            data.reduce(comm, stream);
+            comm.end_step(step++, stream);
+        };
+        bench::device_timer timer;
+        const auto run = [&](int kind) {
+            const auto sample = timer.measure(stream, 200 + 80 * buckets, [&] {
+                if (kind == 0) data.reduce(bare, stream);
+                else if (kind == 1) audited_by(agreement);
+                else audited_by(all);
+            });
+            drain(agreement);
+            drain(all);
+            return sample;
+        };
+        for (int i = 0; i < 6; ++i) (void)run(i % 3); // NCCL's and CUDA's lazy part
+        bench::samples times[3];
+        for (auto _ : state) {
+            for (int kind = 0; kind < 3; ++kind) times[kind].add(run(kind));
+            state.SetIterationTime(times[2].last());
+        }
+        const auto& [plain, same, both] = times;
+        const double bytes = static_cast<double>(buckets) * static_cast<double>(count) * sizeof(float);
+        state.counters["bare_us"] = plain.device() * 1e6;
+        state.counters["agreement_us"] = same.device() * 1e6;
+        state.counters["audited_us"] = both.device() * 1e6;
+        state.counters["agreement_of_bare"] = same.device() / plain.device();
+        state.counters["audited_of_bare"] = both.device() / plain.device();
+        // Of the three reads that an audit adds.
+        state.counters["added_read_GBps"] = 3 * bytes / (both.device() - plain.device()) * 1e-9;
+        state.counters["host_audited_us"] = both.host_real() * 1e6;
+        state.counters["host_ahead"] = both.share_ahead();
+    });
+}
+BENCHMARK(audited_step)->Apply([](benchmark::internal::Benchmark* cases) {
+    bench::timed_by_hand(cases, 30)
+        ->ArgNames({"buckets", "count"})
+        ->ArgsProduct({{1, 8, 32}, bench::capped({1 << 16, (25 << 20) / 4}, sizeof(float))});
+});
 
 /// A step of buckets of 25 MiB by ranks that share one GPU, seen from rank 0. The ranks' threads meet in
 /// each call, so the host is in these times: the ratio is what counts, and less than for real ranks.
 void local_step(benchmark::State& state)
 {
-    if (bench::skipped_without_gpu(state)) return;
     const int ranks = static_cast<int>(state.range(0));
     const int buckets = static_cast<int>(state.range(1));
     const int steps = bench::rounds(20);
-    try {
+    bench::on_gpu(state, [&] {
         for (auto _ : state) {
             bench::samples bare, with_probe;
             local::run_on<cu::device>(ranks, {}, [&](local::device_communicator<cu::device>& world) {
@@ -332,16 +367,11 @@ void local_step(benchmark::State& state)
             state.counters["probed_of_bare"] = with_probe.device() / bare.device();
             state.counters["host_probed_us"] = with_probe.host_real() * 1e6;
         }
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
+    });
 }
-BENCHMARK(local_step)
-    ->ArgNames({"ranks", "buckets"})
-    ->ArgsProduct({{2, 4, 8}, {1, 8}})
-    ->UseManualTime()
-    ->Iterations(1)
-    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(local_step)->Apply([](benchmark::internal::Benchmark* cases) {
+    bench::timed_by_hand(cases, 1)->ArgNames({"ranks", "buckets"})->ArgsProduct({{2, 4, 8}, {1, 8}});
+});
 
 [[maybe_unused]] const bool nccl_is_named = [] {
     int version = 0;

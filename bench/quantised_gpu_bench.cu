@@ -12,8 +12,6 @@
 // reads codes and writes elements. The name says the format, and whether the errors of the codes are summed
 // up. Each run takes another buffer: together they are more than twice as large as the L2 cache.
 #include "gpu_read.cuh"
-#include "gpu_timing.cuh"
-#include "gradient_like.hpp"
 
 #include <cstdint>
 #include <string>
@@ -87,9 +85,8 @@ struct kernels {
 template <class T, work what>
 void measure(benchmark::State& state, code_format format, bool probed)
 {
-    if (bench::skipped_without_gpu(state)) return;
     const auto bytes = static_cast<std::uint64_t>(state.range(0)) * 1024;
-    try {
+    bench::on_gpu(state, [&] {
         kernels<T> device{bytes / sizeof(T), quant::codec::of<T>({.format = format}), probed};
         cu::device::for_each(
             device.stream, device.copies * device.count, bench::fill_like_gradient<T>{device.elements.data()});
@@ -97,9 +94,7 @@ void measure(benchmark::State& state, code_format format, bool probed)
             for (std::uint32_t rank = 0; rank < ranks; ++rank) device.encode(rank);
         }
         bench::device_timer timer;
-        const int multiprocessors = bench::attribute(cudaDevAttrMultiProcessorCount);
         const auto reader = bench::reader::of<512, 4>(true);
-        cu::buffer<unsigned> sink(1);
         const auto seconds = [&](auto&& run) {
             run(); // behind another of its kind
             return timer.measure(device.stream, 30, run).device;
@@ -114,7 +109,7 @@ void measure(benchmark::State& state, code_format format, bool probed)
         for (auto _ : state) {
             read.push_back(seconds([&] {
                 device.next();
-                reader.run(device.stream, device.source(), bytes, sink.data(), multiprocessors);
+                reader.run(device.stream, device.source(), bytes);
             }));
             own.push_back(seconds(run));
             state.SetIterationTime(own.back());
@@ -124,9 +119,7 @@ void measure(benchmark::State& state, code_format format, bool probed)
         state.counters["GBps"] = rate * 1e-9;
         state.counters["read_GBps"] = read_rate * 1e-9;
         state.counters["of_read"] = rate / read_rate;
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
+    });
 }
 
 template <class T, work what>
@@ -141,7 +134,7 @@ void add(const std::string& kernel)
                 [format, probed](benchmark::State& state) { measure<T, what>(state, format, probed); });
             cases->ArgName("KiB");
             cases->ArgsProduct({bench::capped({1 << 10, 25 << 10, 256 << 10, 1 << 20}, 1 << 10)});
-            cases->UseManualTime()->Iterations(bench::rounds(15))->Unit(benchmark::kMicrosecond);
+            bench::timed_by_hand(cases, 15);
         }
     }
 }

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -72,11 +73,11 @@ void statistics_pass(benchmark::State& state)
 
 enum class work { sketch, input_and_sketch, result, result_and_input, result_and_sketch, result_input_and_sketch };
 
-/// What a step with checks reads, 4096 bins, against the bare read.
+/// What a step with checks reads of 64 MiB, 4096 bins, against the bare read.
 template <class T, work what>
 void read_pass(benchmark::State& state)
 {
-    const auto bytes = static_cast<std::size_t>(state.range(0));
+    constexpr std::size_t bytes = 64 << 20;
     const std::vector<T> data = gradient_like<T>(bytes / sizeof(T)), other = data;
     const view<const T> all(data);
     constexpr std::uint32_t bins = 4096;
@@ -111,6 +112,20 @@ void read_pass(benchmark::State& state)
     state.counters["ratio_to_read"] = median(read_times) / median(own_times);
 }
 
+template <class T>
+void add_reads(const std::string& type)
+{
+    const auto add = [&](const char* what, auto* run) {
+        benchmark::RegisterBenchmark(("read_pass<" + type + ", work::" + what + ">").c_str(), run)->UseManualTime()->MinTime(0.3);
+    };
+    add("sketch", read_pass<T, work::sketch>);
+    add("input_and_sketch", read_pass<T, work::input_and_sketch>);
+    add("result", read_pass<T, work::result>);
+    add("result_and_input", read_pass<T, work::result_and_input>);
+    add("result_and_sketch", read_pass<T, work::result_and_sketch>);
+    add("result_input_and_sketch", read_pass<T, work::result_input_and_sketch>);
+}
+
 void sizes(benchmark::internal::Benchmark* bench)
 {
     for (const std::int64_t kib : {4, 64, 1024, 16 * 1024, 64 * 1024, 256 * 1024}) bench->Arg(kib * 1024);
@@ -125,27 +140,5 @@ BENCHMARK_TEMPLATE(statistics_pass, float16)->Apply(sizes);
 BENCHMARK_TEMPLATE(statistics_pass, float8_e4m3)->Apply(sizes);
 BENCHMARK_TEMPLATE(statistics_pass, float8_e5m2)->Apply(sizes);
 BENCHMARK_TEMPLATE(statistics_pass, double)->Apply(sizes);
-BENCHMARK_TEMPLATE(read_pass, float, work::sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, float, work::input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, float, work::result)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, float, work::result_and_input)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, float, work::result_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, float, work::result_input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, bfloat16, work::sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, bfloat16, work::input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, bfloat16, work::result)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, bfloat16, work::result_and_input)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, bfloat16, work::result_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, bfloat16, work::result_input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, float16, work::sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, float16, work::input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, float16, work::result)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, float16, work::result_and_input)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, float16, work::result_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, float16, work::result_input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, double, work::sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, double, work::input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, double, work::result)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, double, work::result_and_input)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, double, work::result_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
-BENCHMARK_TEMPLATE(read_pass, double, work::result_input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+[[maybe_unused]] static const bool reads_are_added
+    = (add_reads<float>("float"), add_reads<bfloat16>("bfloat16"), add_reads<float16>("float16"), add_reads<double>("double"), true);

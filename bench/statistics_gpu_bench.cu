@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One pass of statistics on a GPU against a bare read and cudaMemcpyAsync of the same buffer. They are measured in turn, in each iteration, by CUDA events; medians over the
-// iterations:
+// One pass of statistics on a GPU against a bare read and cudaMemcpyAsync of the same buffer. They are measured in turn, in
+// each iteration, by CUDA events; medians over the iterations:
 //
 //   GBps               bytes read
-//   read_GBps          16-byte loads that are summed: the best of several kernels, for each size
+//   read_GBps          16-byte loads that are summed: the faster of two kernels, in each iteration
 //   memcpy_GBps        device to device, bytes read and written
 //   of_read, of_memcpy, of_ceiling    GBps over read_GBps, over memcpy_GBps, over the greater of both
 //   time_over_memcpy   time over that of the memcpy
@@ -13,11 +13,8 @@
 // Short kernels run several times in a row between two events. Each has the next of so many buffers that together they
 // are twice as large as the second-level cache: as in a trainer, nothing of a gradient is in it.
 #include "gpu_read.cuh"
-#include "gpu_timing.cuh"
-#include "gradient_like.hpp"
 
 #include <cstdint>
-#include <map>
 #include <string>
 
 #include <benchmark/benchmark.h>
@@ -27,7 +24,6 @@
 #include <collprobe/scan/statistics.hpp>
 
 using namespace collprobe;
-using bench::reader;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
 
 namespace {
@@ -46,7 +42,15 @@ public:
         at_ = 0;
         const std::uint64_t bytes = bench::most_bytes() != 0 ? 2 * one : (2 * cache_ + one - 1) / one * one;
         used_ = std::max(bytes, one);
-        return reserve_all(used_);
+        if (source_.size() >= used_) return true;
+        std::size_t available = 0;
+        std::size_t total = 0;
+        cu::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+        if (2 * used_ + (std::uint64_t{256} << 20) > available + 2 * source_.size()) return false;
+        for (cu::buffer<unsigned char>* const of : {&source_, &destination_}) *of = {};
+        for (cu::buffer<unsigned char>* const of : {&source_, &destination_}) *of = cu::buffer<unsigned char>(used_);
+        filled_bytes_ = 0;
+        return true;
     }
     /// The turn of the next source and destination.
     void next() { at_ = at_ + size_ < used_ ? at_ + size_ : 0; }
@@ -80,34 +84,22 @@ public:
         };
         return timer_.measure(stream, 20 + 10 * repeats, all).device / repeats;
     }
-    void read(std::uint64_t bytes) { read(best_reader(bytes), bytes); }
+    /// Seconds of the faster reader.
+    double read_seconds(int repeats, std::uint64_t bytes)
+    {
+        double fastest = 1e9;
+        for (const bench::reader& one : readers_) {
+            const auto read = [&] { one.run(stream, source_.data() + at_, bytes); };
+            read();
+            fastest = std::min(fastest, seconds(repeats, read));
+        }
+        return fastest;
+    }
     void copy(std::uint64_t bytes)
     {
         cu::check(cudaMemcpyAsync(destination_.data() + at_, source_.data() + at_, bytes, cudaMemcpyDeviceToDevice,
                       stream.get()),
             "cudaMemcpyAsync");
-    }
-    /// The fastest of all readers at this size, found once.
-    const reader& best_reader(std::uint64_t bytes)
-    {
-        const auto known = best_.find(bytes);
-        if (known != best_.end()) return known->second;
-        const reader all[] = {reader::of<256, 4>(true), reader::of<256, 8>(true), reader::of<512, 4>(true),
-            reader::of<512, 8>(true), reader::of<256, 4>(false), reader::of<256, 8>(false),
-            reader::of<512, 4>(false), reader::of<1024, 2>(false)};
-        const reader* best = all;
-        double least = 1e9;
-        for (const reader& one : all) {
-            std::vector<double> times;
-            for (int i = 0; i < bench::rounds(6); ++i)
-                times.push_back(seconds(repeats_of(bytes), [&] { read(one, bytes); }));
-            times.erase(times.begin()); // loads the kernel
-            if (const double time = bench::median(times); time < least) {
-                least = time;
-                best = &one;
-            }
-        }
-        return best_.emplace(bytes, *best).first->second;
     }
     /// A kernel of a few microseconds is too short to be timed alone.
     static int repeats_of(std::uint64_t bytes)
@@ -116,37 +108,15 @@ public:
     }
 
 private:
-    bool reserve_all(std::uint64_t bytes)
-    {
-        if (source_.size() >= bytes) return true;
-        std::size_t available = 0;
-        std::size_t total = 0;
-        cu::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-        if (2 * bytes + (std::uint64_t{256} << 20) > available + 2 * source_.size()) return false;
-        source_ = {};
-        destination_ = {};
-        source_ = cu::buffer<unsigned char>(bytes);
-        destination_ = cu::buffer<unsigned char>(bytes);
-        filled_ = element_type::uint8;
-        filled_bytes_ = 0;
-        return true;
-    }
-    void read(const reader& by, std::uint64_t bytes)
-    {
-        by.run(stream, source_.data() + at_, bytes, sink_.data(), multiprocessors_);
-    }
-
     bench::device_timer timer_;
-    int multiprocessors_ = bench::attribute(cudaDevAttrMultiProcessorCount);
     std::uint64_t cache_ = bench::most_bytes() != 0 ? 0 : static_cast<std::uint64_t>(bench::attribute(cudaDevAttrL2CacheSize));
     std::uint64_t size_ = 0; ///< of a source
     std::uint64_t used_ = 0; ///< of all of them
     std::uint64_t at_ = 0; ///< where the one begins whose turn it is
-    cu::buffer<unsigned> sink_{1};
     cu::buffer<unsigned char> source_, destination_;
     element_type filled_ = element_type::uint8;
     std::uint64_t filled_bytes_ = 0;
-    std::map<std::uint64_t, reader> best_;
+    const bench::reader readers_[2] = {bench::reader::of<512, 4>(true), bench::reader::of<512, 4>(false)};
 };
 
 /// Made by the first case that finds a device; never destroyed, for CUDA may be gone by then.
@@ -159,9 +129,8 @@ bench_device& the_device()
 template <class T>
 void measure(benchmark::State& state)
 {
-    if (bench::skipped_without_gpu(state)) return;
     const auto bytes = static_cast<std::uint64_t>(state.range(0)) * 1024;
-    try {
+    bench::on_gpu(state, [&] {
         bench_device& device = the_device();
         if (!device.reserve(bytes)) {
             state.SkipWithError("SKIPPED: source and destination do not fit into the device's memory");
@@ -174,15 +143,13 @@ void measure(benchmark::State& state)
                 device.stream, statistics_reducer<T>{source}, source.count(), device.result.data(), device.scratch);
         };
         const int repeats = bench_device::repeats_of(bytes);
-        (void)device.best_reader(bytes);
         device.seconds(repeats, run); // loads the kernel
         std::vector<double> read, copy, own;
         for (auto _ : state) {
             // In turn, and each behind another of its kind, so that nobody pays for what was there before.
             device.copy(bytes);
             copy.push_back(device.seconds(repeats, [&] { device.copy(bytes); }));
-            device.read(bytes);
-            read.push_back(device.seconds(repeats, [&] { device.read(bytes); }));
+            read.push_back(device.read_seconds(repeats, bytes));
             run();
             own.push_back(device.seconds(repeats, run));
             state.SetIterationTime(own.back());
@@ -197,9 +164,7 @@ void measure(benchmark::State& state)
         state.counters["of_memcpy"] = own_rate / copy_rate;
         state.counters["of_ceiling"] = own_rate / std::max(read_rate, copy_rate);
         state.counters["time_over_memcpy"] = bench::median(own) / bench::median(copy);
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
+    });
 }
 
 template <class T>
@@ -209,16 +174,10 @@ void add()
         (std::string("statistics/") + element_traits<T>::name).c_str(), measure<T>);
     cases->ArgName("KiB");
     cases->ArgsProduct({bench::capped({64, 1 << 10, 25 << 10, 256 << 10, 1 << 20, 4 << 20}, 1 << 10)});
-    cases->UseManualTime()->Iterations(bench::rounds(15))->Unit(benchmark::kMicrosecond);
+    bench::timed_by_hand(cases, 15);
 }
 
-template <class... T>
-bool add_types()
-{
-    (add<T>(), ...);
-    return true;
-}
-
-[[maybe_unused]] const bool added = add_types<float, double, collprobe::float16, bfloat16, float8_e4m3, float8_e5m2>();
+[[maybe_unused]] const bool added
+    = (add<float>(), add<double>(), add<collprobe::float16>(), add<bfloat16>(), add<float8_e4m3>(), add<float8_e5m2>(), true);
 
 } // namespace

@@ -62,42 +62,35 @@ private:
     stream_order checker_;
 };
 
-void finish(benchmark::State& state, const pipeline& of, double calls)
+/// Times `work(pipeline)`, which makes so many calls.
+template <class Work>
+void measure(benchmark::State& state, pipeline own, double calls, Work work)
 {
-    if (of.hazards() != 0) state.SkipWithError("the pipeline is not clean");
+    for (auto _ : state) work(own);
+    if (own.hazards() != 0) state.SkipWithError("the pipeline is not clean");
     state.counters["per_call"] = benchmark::Counter(
         calls * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
 void launch_record_wait(benchmark::State& state)
 {
-    pipeline own(state.range(0), state.range(1));
-    for (auto _ : state) own.round();
-    finish(state, own, 3);
+    measure(state, {state.range(0), state.range(1)}, 3, [](pipeline& own) { own.round(); });
 }
 void launch(benchmark::State& state)
 {
-    pipeline own(state.range(0), 1);
-    for (auto _ : state) own.launch();
-    finish(state, own, 1);
+    measure(state, {state.range(0), 1}, 1, [](pipeline& own) { own.launch(); });
 }
 void launch_on_allocations(benchmark::State& state)
 {
-    pipeline own(state.range(0), 1, true);
-    for (auto _ : state) own.launch();
-    finish(state, own, 1);
+    measure(state, {state.range(0), 1, true}, 1, [](pipeline& own) { own.launch(); });
 }
 void record(benchmark::State& state)
 {
-    pipeline own(64, state.range(0));
-    for (auto _ : state) own.record();
-    finish(state, own, 1);
+    measure(state, {64, state.range(0)}, 1, [](pipeline& own) { own.record(); });
 }
 void wait(benchmark::State& state)
 {
-    pipeline own(64, state.range(0));
-    for (auto _ : state) own.wait();
-    finish(state, own, 1);
+    measure(state, {64, state.range(0)}, 1, [](pipeline& own) { own.wait(); });
 }
 
 } // namespace

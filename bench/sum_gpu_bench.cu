@@ -7,9 +7,8 @@
 //   GBps, read_GBps    bytes of the rows over time: of the sum, and of the faster of two kernels that only read
 //   of_read            GBps over read_GBps
 #include "gpu_read.cuh"
-#include "gpu_timing.cuh"
-#include "gradient_like.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,17 +26,14 @@ namespace {
 template <class T, accumulation in>
 void sum(benchmark::State& state)
 {
-    if (bench::skipped_without_gpu(state)) return;
     const auto terms = static_cast<std::uint64_t>(state.range(0));
-    try {
+    bench::on_gpu(state, [&] {
         const std::uint64_t bytes = bench::capped(std::uint64_t{256} << 20);
         constexpr int width = static_cast<int>(cu::device::body_bytes / sizeof(T));
         const std::uint64_t count = bytes / sizeof(T) / terms;
         const cu::buffer<T> rows(bytes / sizeof(T));
         const cu::buffer<T> result(count);
-        const cu::buffer<unsigned> sink(1);
         const cu::stream stream;
-        const int multiprocessors = bench::attribute(cudaDevAttrMultiProcessorCount);
         cu::device::for_each(stream, rows.size(), bench::fill_like_gradient<T>{rows.data(), 1});
         const sum_rows<in, T, width> body{{rows.data(), 1, count, count}, terms, result.data(), count, 1};
         const bench::reader readers[] = {bench::reader::of<512, 4>(true), bench::reader::of<512, 4>(false)};
@@ -46,11 +42,8 @@ void sum(benchmark::State& state)
         std::vector<double> own, read;
         for (int i = -1; i < bench::rounds(30); ++i) { // the first loads the kernels
             double fastest = 1e9;
-            for (const bench::reader& one : readers) {
-                const double time
-                    = seconds([&] { one.run(stream, rows.data(), bytes, sink.data(), multiprocessors); });
-                fastest = time < fastest ? time : fastest;
-            }
+            for (const bench::reader& one : readers)
+                fastest = std::min(fastest, seconds([&] { one.run(stream, rows.data(), bytes); }));
             const double time = seconds([&] { cu::device::for_each(stream, body.blocks(), body); });
             if (i < 0) continue;
             own.push_back(time);
@@ -60,9 +53,7 @@ void sum(benchmark::State& state)
         state.counters["GBps"] = static_cast<double>(bytes) / bench::median(own) * 1e-9;
         state.counters["read_GBps"] = static_cast<double>(bytes) / bench::median(read) * 1e-9;
         state.counters["of_read"] = bench::median(read) / bench::median(own);
-    } catch (const error& failed) {
-        state.SkipWithError(failed.what());
-    }
+    });
 }
 
 template <floating_element T>
@@ -70,8 +61,8 @@ void add_cases()
 {
     const std::string type = element_traits<T>::name;
     const auto add_sum = [&](const char* in, auto* run) {
-        benchmark::RegisterBenchmark(("sum/" + type + "/" + in).c_str(), run)
-            ->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond)->ArgName("terms")->Arg(2)->Arg(8)->Arg(64);
+        bench::timed_by_hand(benchmark::RegisterBenchmark(("sum/" + type + "/" + in).c_str(), run), 1)
+            ->ArgName("terms")->Arg(2)->Arg(8)->Arg(64);
     };
     add_sum("native", sum<T, accumulation::native>);
     add_sum("float32", sum<T, accumulation::float32>);
@@ -79,11 +70,6 @@ void add_cases()
     add_sum("exact", sum<T, accumulation::exact>);
 }
 
-[[maybe_unused]] const bool cases_are_added = [] {
-    add_cases<float>();
-    add_cases<bfloat16>();
-    add_cases<collprobe::float16>();
-    return true;
-}();
+[[maybe_unused]] const bool added = (add_cases<float>(), add_cases<bfloat16>(), add_cases<collprobe::float16>(), true);
 
 } // namespace
