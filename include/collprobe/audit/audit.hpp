@@ -36,8 +36,7 @@ namespace detail {
 struct audit_keys {
     std::uint64_t digest;
     std::uint64_t digest_complement;
-    /// The bits of the largest residual, plus 1; 0 if no rank could check the sum. For numbers >= 0 bits order as values.
-    std::uint64_t residual;
+    std::uint64_t residual; ///< bits of the largest, plus 1: as numbers >= 0 order; 0 if no rank could check the sum
     std::uint64_t unchecked; ///< 1 if any rank could not check the sum
 };
 

@@ -97,9 +97,7 @@ public:
     COLLPROBE_COLD_INLINE void judge(const merged_step& step, step_record& out, call_site where,
         function_ref<void(std::size_t)> write_entries)
     {
-        const auto check = [&where](bool condition, const char* message) {
-            require(condition, "merge_ranks::judge", message, where);
-        };
+        const auto check = checker("merge_ranks::judge", where);
         const std::size_t told = step.observations.size();
         check(step.blocks.size() == step.calls.size() * at_rank(ranks_), "a step has one block for each call and rank");
         check(told == 0 || told == at_rank(ranks_), "a step has an observation of each rank, or none");
@@ -109,7 +107,7 @@ public:
         write_messages(step);
         for (std::size_t c = 0; c < calls_.size(); ++c)
             if (is_measured_[c]) write_entries(c);
-        const gathered_step messages(bytes(), ranks_, calls_.size(), layout_);
+        const gathered_step messages(message_of(0), ranks_, calls_.size(), layout_);
         judge_.judge(messages, calls_, {}, {}, out);
         part_.judge(messages, ~std::uint64_t{0}, calls_, judge_.series(), out);
         out.unread_calls = step.unread_calls;
@@ -120,19 +118,20 @@ public:
     void forget() { judge_.forget(); }
 
 private:
-    COLLPROBE_COLD_INLINE static int checked(int ranks, const probe_options& options, call_site where)
+    static auto checker(const char* call, const call_site& where)
     {
-        const auto check = [&where](bool condition, const char* message) {
-            require(condition, "merge_ranks", message, where);
-        };
+        return [call, &where](bool condition, const char* message) { require(condition, call, message, where); };
+    }
+    COLLPROBE_COLD_INLINE static int checked(int ranks, const probe_options& options, const call_site& where)
+    {
+        const auto check = checker("merge_ranks", where);
         check(ranks >= 1, "a communicator has at least 1 rank");
         check_judging(options, ranks, check);
         return ranks;
     }
-    unsigned char* bytes() noexcept { return reinterpret_cast<unsigned char*>(words_.data()); }
     unsigned char* message_of(int rank) noexcept
     {
-        return bytes() + static_cast<std::uint64_t>(rank) * layout_.bytes(calls_.size());
+        return reinterpret_cast<unsigned char*>(words_.data()) + at_rank(rank) * layout_.bytes(calls_.size());
     }
 
     /// Returns whether the calls are known by their sites.
@@ -167,10 +166,9 @@ private:
     {
         words_.assign(at_rank(ranks_) * (layout_.bytes(calls_.size()) / sizeof(std::uint64_t)), 0);
         for (int r = 0; r < ranks_; ++r) {
-            const step_observation seen
-                = step.observations.empty() ? step_observation() : step.observations[at_rank(r)];
-            const write_header write{
-                message_of(r), layout_, places_.data(), false, seen, {step.step, 1, 0, 0, nullptr}, nullptr};
+            const write_header write{message_of(r), layout_, places_.data(), false,
+                step.observations.empty() ? step_observation() : step.observations[at_rank(r)],
+                {step.step, 1, 0, 0, nullptr}, nullptr};
             for (std::uint64_t i = 0; i <= calls_.size(); ++i) write(i);
             for (std::size_t c = 0; c < calls_.size(); ++c) write_call(block_of(step, c, r), c, r);
         }

@@ -45,14 +45,12 @@ public:
         const auto end_step = [&] { return origin("end_step"); };
         const auto ranks = static_cast<int>(form_.ranks);
         step_record& out = unread.next();
-        bool has_places = false;
         if (form_.mode == report_mode::gather) {
             const gathered_step messages(report.messages, ranks, step.call_count,
                 form_.with_values(step.value_count).layout);
             require_arrived(messages.has_arrived(serial));
             judge.require_same_step(messages, end_step);
             judge.judge(messages, calls, expected, gram, out);
-            has_places = judge.has_places();
             measure_orders(meter_, messages, calls, out);
             parts.judge(messages, step.due, calls, judge.series(), out);
         } else {
@@ -70,6 +68,7 @@ public:
         out.unprobed_calls = step.unprobed_calls;
         out.unread_calls = step.unread_calls;
         out.first_call = calls_before;
+        const bool has_places = form_.mode == report_mode::gather && judge.has_places();
         judge.finish(calls, has_places, step.due > 1 || out.unread_calls == 0, out.unprobed_calls, out);
         unread.push();
     }

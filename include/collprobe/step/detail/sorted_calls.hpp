@@ -42,7 +42,6 @@ public:
             use(sorted_[i], identity, order);
         }
     }
-    std::uint64_t identity(std::size_t call) const noexcept { return identities_[call]; }
     void clear() noexcept { identities_.clear(); }
 
 private:
