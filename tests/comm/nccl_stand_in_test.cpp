@@ -13,7 +13,6 @@
 #include <vector>
 
 #include <collprobe/comm/nccl/communicator.hpp>
-#include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/checks.hpp"
@@ -41,20 +40,6 @@ struct borrowed_provider {
             settings.name = "borrowed";
             nccl::communicator_ref borrowed(comm.native_handle(), settings);
             fn(borrowed);
-        });
-    }
-};
-
-/// Ranks whose communicators are probed.
-struct probed_provider {
-    nccl_provider base;
-    int size() const { return base.size(); }
-    template <class Fn>
-    void run(Fn fn) const
-    {
-        base.run([&](nccl_owner& comm) {
-            probed<nccl::communicator_ref> wrapped{nccl::communicator_ref(comm)};
-            fn(wrapped);
         });
     }
 };
@@ -96,16 +81,6 @@ TEST_CASE("a borrowed ncclComm_t conforms, whatever it is known of it")
         CHECK_NOTHROW(conformance::check_calls(borrowed_provider{{3, {.mode = mode}}}, 50));
     }
     CHECK(stand_in::nccl::live_communicators() == 0);
-}
-
-TEST_CASE("a probed NCCL communicator conforms")
-{
-    stand_in::nccl::set_launch_delay_ms(0);
-    for (const nccl::blocking_mode mode : nccl_modes) {
-        CHECK_NOTHROW(conformance::check_type<float>(probed_provider{{3, {.mode = mode}}}, 331));
-        CHECK_NOTHROW(conformance::check_calls(probed_provider{{3, {.mode = mode}}}, 20));
-        CHECK_NOTHROW(conformance::check_refusals(probed_provider{{3, {.mode = mode}}}));
-    }
 }
 
 TEST_CASE("a barrier orders the work of all ranks")
