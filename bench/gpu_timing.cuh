@@ -78,9 +78,8 @@ inline void keep_busy(cuda::stream_ref on, int microseconds)
     cuda::device::for_each(on, 1, spin{microseconds * cycles_per_us});
 }
 
-/// Times work on a stream by CUDA events. A kernel that only spins goes first, so that the host can
-/// enqueue all of the work before the device starts with it: launches cost nothing then but what the
-/// device needs between two of them.
+/// Times work on a stream by CUDA events. A kernel that only spins goes first, so that the host can enqueue all of the work
+/// before the device starts with it: launches cost nothing then but what the device needs between two of them.
 class device_timer {
 public:
     device_timer()
@@ -101,8 +100,7 @@ public:
         bool host_ahead = false; ///< everything was enqueued before the device began
     };
 
-    /// `lead_us`: how long the host may take for enqueuing what `work` enqueues on `on`. Blocks the
-    /// caller until it is done.
+    /// `lead_us`: how long the host may take for enqueuing what `work` enqueues on `on`. Blocks the caller until it is done.
     template <class Work>
     sample measure(cuda::stream_ref on, int lead_us, Work&& work)
     {
@@ -148,25 +146,5 @@ private:
     std::vector<double> device_, real_, processor_;
     int ahead_ = 0;
 };
-
-/// Goes with every benchmark program: names the machine in the output's context.
-inline const bool context_is_given = [] {
-    int devices = 0;
-    int version = 0;
-    if (cudaRuntimeGetVersion(&version) == cudaSuccess)
-        benchmark::AddCustomContext(
-            "cuda_runtime", std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10));
-    cudaDeviceProp properties{};
-    if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0
-        && cudaGetDeviceProperties(&properties, 0) == cudaSuccess) {
-        benchmark::AddCustomContext("gpu", properties.name);
-        benchmark::AddCustomContext("multiprocessors", std::to_string(properties.multiProcessorCount));
-        benchmark::AddCustomContext("l2_cache_MiB", std::to_string(properties.l2CacheSize >> 20));
-    } else {
-        benchmark::AddCustomContext("gpu", "none");
-    }
-    (void)cudaGetLastError();
-    return true;
-}();
 
 } // namespace collprobe::bench
