@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the preload's engine costs the host at each call: hooks around nothing, over a CUDA runtime that does
-// nothing. Launches, copies and events cost nothing here: what they cost on a GPU comes on top, and is
-// counted below.
+// What the preload's engine costs the host at each call: hooks around nothing, over a CUDA runtime that does nothing.
+// Launches, copies and events cost nothing here: what they cost on a GPU comes on top, and is counted below.
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
