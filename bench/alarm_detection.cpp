@@ -88,16 +88,9 @@ void disturb(double* g, double size, random_numbers& random)
 class training {
 public:
     training(int ranks, double noise_scale, std::uint64_t seed)
-        : n_(static_cast<std::size_t>(ranks)),
-          noise_scale_(noise_scale),
-          random_(seed),
-          shape_(elements),
-          signal_(elements),
-          own_(n_),
-          gradients_(n_ * elements),
-          momentum_(n_ * elements),
-          second_(n_ * elements),
-          result_(elements),
+        : local_norms(static_cast<std::size_t>(ranks) * buckets), reduced_norms(static_cast<std::size_t>(ranks)),
+          update_sizes(reduced_norms), n_(reduced_norms.size()), noise_scale_(noise_scale), random_(seed), shape_(elements),
+          signal_(elements), own_(n_), gradients_(n_ * elements), momentum_(gradients_), second_(gradients_), result_(elements),
           message_bytes_(detail::message_layout{}.bytes(buckets)),
           messages_(n_ * message_bytes_ / 8),
           calls_(buckets, detail::probed_call{collective::all_reduce, element_type::float32, reduction::average, part, true, true, false}),
@@ -111,9 +104,6 @@ public:
         }
         for (double& x : signal_) x = random_.normal() / std::sqrt(static_cast<double>(elements));
         for (double& x : own_) x = 1 + 0.01 * std::sqrt(noise_scale / 2) * random_.normal();
-        local_norms.resize(n_ * buckets);
-        reduced_norms.resize(n_);
-        update_sizes.resize(n_);
     }
 
     void step(std::uint64_t t, const fault& with, std::size_t bad)
@@ -140,9 +130,7 @@ public:
         record.settle_findings();
     }
 
-    vector local_norms;
-    vector reduced_norms;
-    vector update_sizes;
+    vector local_norms, reduced_norms, update_sizes;
     double loss = 0;
     step_record record;
 
@@ -192,13 +180,7 @@ private:
     std::size_t n_;
     double noise_scale_;
     random_numbers random_;
-    vector shape_;
-    vector signal_;
-    vector own_;
-    vector gradients_;
-    vector momentum_;
-    vector second_;
-    vector result_;
+    vector shape_, signal_, own_, gradients_, momentum_, second_, result_;
     std::uint64_t message_bytes_;
     std::vector<std::uint64_t> messages_;
     std::vector<detail::probed_call> calls_;

@@ -28,16 +28,11 @@
 
 namespace collprobe::bench {
 
-/// What is compared with the communicator's own all-reduce.
-enum class method {
-    size_invariant, ///< the contract, by its default accumulator: fp64
-    float32, ///< the same level, added in float
-    correctly_rounded, ///< exact: the level order_invariant is the same when it is done by exchange
-    fixed_point, ///< the contract order_invariant, by the communicator's own all-reduce of integers
-    upcast, ///< widened to float, the communicator's own, rounded: of 16-bit types
-    int8, ///< by codes of 8 bits, blocks of 128
-    int4,
-};
+/// What is compared with the communicator's own all-reduce: the contract by its default accumulator, fp64; the same level,
+/// added in float; exact (the level order_invariant is the same when it is done by exchange); the contract
+/// order_invariant, by the communicator's own all-reduce of integers; widened to float, the communicator's own, rounded, of
+/// 16-bit types; by codes of 8 and 4 bits, blocks of 128.
+enum class method { size_invariant, float32, correctly_rounded, fixed_point, upcast, int8, int4 };
 
 constexpr const char* name(method which)
 {

@@ -34,8 +34,7 @@ struct rule_input {
 
     double local_norm(int rank, int bucket) const noexcept
     {
-        return local_norms[static_cast<std::size_t>(rank) * static_cast<std::size_t>(buckets)
-            + static_cast<std::size_t>(bucket)];
+        return local_norms[static_cast<std::size_t>(rank * buckets + bucket)];
     }
     double local_norm(int rank) const noexcept ///< of the whole gradient
     {
@@ -79,14 +78,10 @@ public:
             bool bad = false;
             for (int b = 0; b < step.buckets; ++b) {
                 const double norm = step.local_norm(r, b);
-                if (!is_finite(norm)) {
-                    bad = true;
-                } else if (seen_[at] < samples_) {
-                    ++seen_[at];
-                    if (norm > largest_[at]) largest_[at] = norm;
-                } else if (norm >= largest_[at] * 10) {
-                    bad = true;
-                }
+                const bool is_sample = is_finite(norm) && seen_[at] < samples_;
+                seen_[at] += is_sample ? 1 : 0;
+                if (is_sample && norm > largest_[at]) largest_[at] = norm;
+                bad = bad || !is_finite(norm) || (!is_sample && norm >= largest_[at] * 10);
             }
             if (bad) verdict.name(r);
         }
@@ -155,7 +150,7 @@ public:
             values_[next_] = value;
             sum_ += value;
             squares_ += value * value;
-            next_ = next_ + 1 == window ? 0 : next_ + 1;
+            next_ = (next_ + 1) % window;
             if (!is_finite(sum_) || !is_finite(squares_)) return detail::not_a_number();
             const double mean = sum_ / window;
             const double variance = squares_ / window - mean * mean;
@@ -265,8 +260,7 @@ public:
 
 private:
     struct state {
-        double size = 0;
-        double norm = 0;
+        double size = 0, norm = 0;
         double jumps = 0; // sum over the warm-up
         int steps = 0;
     };

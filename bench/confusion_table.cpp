@@ -10,9 +10,8 @@
 // are counted for the two apart.
 //
 // Each fault is the only one of its run: what a step with a fault has taught is forgotten, by the probe
-// (`restore_evidence`), by the alarms (a copy judges the step), by the published rules (the same) and by Adam. Without
-// that the table would show what earlier faults leave behind. So no rule that asks for several steps sees one of
-// these faults: Ascend's column is that of its first strike, which never alarms.
+// (`restore_evidence`), by alarms and published rules (copies judge the step) and by Adam. So no rule that asks for several
+// steps sees one of these faults: Ascend's column is that of its first strike, which never alarms.
 //
 // Then: what the lengths of inputs and results prove of a fault on the way, without an audit (`call_record::excess`).
 // At the end: the same faults of a rank's own gradient, in each step of a run, from the first step on and behind
@@ -26,7 +25,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -186,6 +184,7 @@ double norm_of(const statistics& of) { return of.nonfinite() == 0 ? of.l2() : de
 
 /// What the ranks show to the rules: each writes its own.
 struct shown {
+    explicit shown(int ranks) : reduced(static_cast<std::size_t>(ranks)), updates(reduced) {}
     std::vector<double> reduced, updates;
 };
 
@@ -229,14 +228,12 @@ public:
         for (std::uint64_t b = 0; b < buckets; ++b) {
             const double norm = norm_of(compute_statistics(view<const T>(receive_[b])));
             squares += norm * norm;
-            const double size = adam(b, keep);
-            if (size > update) update = size;
+            update = std::max(update, adam(b, keep));
         }
         const auto r = static_cast<std::size_t>(world_.rank());
         to_.reduced[r] = std::sqrt(squares);
         to_.updates[r] = update;
-        while (!comm_.poll(record)) {
-        }
+        while (!comm_.poll(record)) {}
         if (!keep) comm_.restore_evidence(learnt);
         world_.barrier(stream_);
         stream_.synchronize(60'000);
@@ -326,7 +323,7 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
 
     run_counts result;
     result.of_scenario.resize(list.size());
-    shown seen{std::vector<double>(static_cast<std::size_t>(ranks)), std::vector<double>(static_cast<std::size_t>(ranks))};
+    shown seen(ranks);
     local::run(ranks, [&](local::communicator& world) {
         rank_of_run<T> own(world, seed, before, beneath, seen);
         alarms watch(ranks);
@@ -341,11 +338,7 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
                 std::fprintf(stderr, "\r%s, %d ranks: %3.0f %%", element_traits<T>::name, ranks,
                     100.0 * static_cast<double>(step) / static_cast<double>(steps));
             }
-            for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r) {
-                for (std::size_t b = 0; b < buckets; ++b) {
-                    norms[r * buckets + b] = norm_of(record.calls[b].inputs[r]);
-                }
-            }
+            for (std::size_t at = 0; at < norms.size(); ++at) norms[at] = norm_of(record.calls[at % buckets].inputs[at / buckets]);
             const baseline::rule_input shown_to_rules{
                 ranks, static_cast<int>(buckets), norms, seen.reduced, seen.updates, record.loss.mean};
             published_rules copy = rules;
@@ -365,10 +358,11 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
     return result;
 }
 
-/// A fault in each step of a run from `onset` on: steps until it was seen, -1: never, and whether alarms named the right
-/// rank and no other.
+/// A fault in each step of a run from `onset` on: steps until it was seen by each way, -1: never, and whether alarms named
+/// the right rank and no other.
+enum way { by_exact, by_numbers, by_alarms, by_evidence };
 struct lasting_outcome {
-    long exact = -1, numbers = -1, alarms = -1, evidence = -1;
+    std::array<long, 4> first = {-1, -1, -1, -1};
     bool is_right = true;
 };
 
@@ -382,7 +376,7 @@ lasting_outcome run_lasting(int ranks, fault one, std::uint64_t onset, std::uint
         before.push_back(one);
     }
     lasting_outcome result;
-    shown seen{std::vector<double>(static_cast<std::size_t>(ranks)), std::vector<double>(static_cast<std::size_t>(ranks))};
+    shown seen(ranks);
     local::run(ranks, [&](local::communicator& world) {
         rank_of_run<float> own(world, seed, before, {}, seen);
         alarms watch(ranks);
@@ -392,13 +386,13 @@ lasting_outcome run_lasting(int ranks, fault one, std::uint64_t onset, std::uint
             if (world.rank() != 0) continue;
             const view<const finding> all = watch.judge(record);
             if (step < onset) continue;
-            const auto note = [&](long& first) {
-                if (first < 0) first = static_cast<long>(step - onset);
+            const auto note = [&](way how) {
+                if (result.first[how] < 0) result.first[how] = static_cast<long>(step - onset);
             };
             for (const finding& found : record.findings)
-                if (is_of_number(found.what)) note(result.numbers);
+                if (is_of_number(found.what)) note(by_numbers);
             for (const finding& raised : all) {
-                note(is_evidence(raised.what) ? result.evidence : is_of_number(raised.what) ? result.alarms : result.exact);
+                note(is_evidence(raised.what) ? by_evidence : is_of_number(raised.what) ? by_alarms : by_exact);
                 for (const int named : raised.ranks)
                     result.is_right = result.is_right && (named == one.rank || named == twin_of(one, one.rank, ranks));
             }
@@ -421,9 +415,8 @@ void print_lasting(int ranks, int trials, std::uint64_t onset, std::uint64_t see
         for (int trial = 0; trial < trials; ++trial) {
             const lasting_outcome of
                 = run_lasting(ranks, each.what, onset, steps, seed + 1000 + static_cast<std::uint64_t>(trial));
-            const long found[] = {of.exact, of.numbers, of.alarms, of.evidence};
-            for (int k = 0; k < 4; ++k)
-                if (found[k] >= 0) delays[k].push_back(found[k]);
+            for (std::size_t k = 0; k < of.first.size(); ++k)
+                if (of.first[k] >= 0) delays[k].push_back(of.first[k]);
             wrong += of.is_right ? 0 : 1;
         }
         std::printf("| %s |", each.label);
@@ -483,21 +476,16 @@ void print_lengths(int ranks, int trials, std::uint64_t clean_steps, std::uint64
     std::printf("\n### What lengths alone prove of a fault on the way: %d ranks, float, without an audit\n\n| fault | mode |", ranks);
     for (const collective each : with_lengths) std::printf(" %s |", name(each));
     std::printf("\n|---|---|--:|--:|--:|--:|--:|\n");
-    for (const scenario& each : scenarios(ranks, false)) {
-        if (each.what.phase != fault_phase::during) continue;
+    const auto print = [&](const std::string& label, const fault* damaged, std::uint64_t steps, double scale) {
         for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-            const auto found = count_lengths(ranks, mode, &each.what, static_cast<std::uint64_t>(trials), seed);
-            std::printf("| %s | %s |", each.label, name(mode));
-            for (const int of : found) std::printf(" %.0f |", 100.0 * of / trials);
+            std::printf("| %s | %s |", label.c_str(), name(mode));
+            for (const int of : count_lengths(ranks, mode, damaged, steps, seed)) std::printf(" %.0f |", scale * of);
             std::printf("\n");
         }
-    }
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        const auto found = count_lengths(ranks, mode, nullptr, clean_steps, seed);
-        std::printf("| none, of %" PRIu64 " steps | %s |", clean_steps, name(mode));
-        for (const int of : found) std::printf(" %d |", of);
-        std::printf("\n");
-    }
+    };
+    for (const scenario& each : scenarios(ranks, false))
+        if (each.what.phase == fault_phase::during) print(each.label, &each.what, static_cast<std::uint64_t>(trials), 100.0 / trials);
+    print("none, of " + std::to_string(clean_steps) + " steps", nullptr, clean_steps, 1);
 }
 
 void print_kinds(std::uint64_t clean_steps)

@@ -10,9 +10,9 @@
 #include <ctime>
 #include <vector>
 
+#include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
-
-#include "gradient_like.hpp"
+#include <collprobe/detail/math.hpp>
 
 namespace collprobe::bench {
 
@@ -45,6 +45,24 @@ T median(std::vector<T> values)
     std::nth_element(values.begin(), middle, values.end());
     return *middle;
 }
+
+/// Elements like those of a gradient: mean 0, no zeros, no NaN; integers take all values. A body for `for_each`.
+template <element T>
+struct fill_like_gradient {
+    T* to;
+    std::uint64_t seed = 0;
+    COLLPROBE_HD void operator()(std::uint64_t index) const
+    {
+        const std::uint64_t bits = detail::mix64(seed + index + 1);
+        if constexpr (floating_element<T>) {
+            double sum = -2.0;
+            for (int shift = 0; shift < 64; shift += 16) sum += static_cast<double>((bits >> shift) & 0xffff) / 65536.0;
+            to[index] = T(sum * 0.01 + 1e-6);
+        } else {
+            to[index] = static_cast<T>(bits);
+        }
+    }
+};
 
 template <class T>
 std::vector<T> gradient_like(std::size_t count, std::uint64_t seed = 1)

@@ -89,21 +89,6 @@ struct evidence {
     exchangeability_watch watch;
 };
 
-/// Steps until a rank is named, and who: of ranks of which the first differs by `shift`, or by more and more of it.
-struct naming {
-    std::uint64_t steps;
-    int rank;
-};
-naming name_shifted(evidence& of, alike_ranks& run, std::uint64_t first, double shift, bool drifts)
-{
-    for (std::uint64_t step = 0; step < 20000; ++step) {
-        run.step();
-        run.values[0] += drifts ? shift * static_cast<double>(step) : shift;
-        if (of.judge(first + step, run.values)) return {step + 1, of.watch.named()[0].rank};
-    }
-    return {20000, -2};
-}
-
 void print_false(long steps, const std::vector<int>& sizes)
 {
     constexpr std::uint64_t run_steps = 10000;
@@ -156,9 +141,14 @@ void print_delays(const std::vector<int>& sizes)
                         }
                         // A t with 3 degrees has the deviation 1.73.
                         const double unit = which == null::t3 ? 1.7320508 : 1;
-                        const naming found = name_shifted(watch, run, each.healthy, unit * each.shift, each.drifts);
-                        delays.push_back(found.steps);
-                        right += found.rank == 0 ? 1 : 0;
+                        std::uint64_t step = 0;
+                        for (bool named = false; !named && step < 20000; ++step) {
+                            run.step();
+                            run.values[0] += unit * each.shift * (each.drifts ? static_cast<double>(step) : 1);
+                            named = watch.judge(each.healthy + step, run.values);
+                            right += named && watch.watch.named()[0].rank == 0 ? 1 : 0;
+                        }
+                        delays.push_back(step);
                     }
                     std::sort(delays.begin(), delays.end());
                     std::printf("| %s | %d | %s | %.4g | %d | %llu | %llu | %d %% |\n", null_names[static_cast<int>(which)], ranks, each.label, tolerance, trials,

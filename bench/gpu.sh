@@ -9,26 +9,22 @@
 #   ddp          PyTorch's DistributedDataParallel under the preload: the same weights, and faults that are named
 #   bench        the benchmarks, whose results become bench/results/gpu_<name>.md
 #   sanitizers   compute-sanitizer's memcheck, racecheck and initcheck on the gpu tests
-# Each part has a limit, and none begins without time. The summary, at most 80 lines, is complete after each part. A
-# second call goes on with what the first one built. Exit status 0 if nothing failed, 1 if something did, 2 if there was
-# nothing to do it with.
+# Each part has a limit, and none begins without time. The summary, at most 80 lines, is complete after each part. A second
+# call goes on with what the first one built. Exit status 0: nothing failed; 1: something did; 2: there was nothing to do it with.
 #
 # gpu.sh prepare [built]: on a machine without a GPU, before its copy goes to one: puts the packages that a GPU machine
 # lacks into .gpu (2 MB); built: all programs, too, for the architectures ARCH (90), so that nothing is built there.
-#
 # gpu.sh rehearse [PART...]: without a GPU what can be done without: tests, and benchmarks at small sizes. A CPU executes
 # the kernels' PTX (preset emulated). All stays in build/gpu_emulated.
 #
-# Needs a GPU, nvcc and CMake (not if it was built before), doctest, Google Benchmark and nlohmann-json
-# (.gpu has them); for ddp PyTorch. From the environment:
-#   CUDACXX     nvcc                          NCCL_HOME       prefix of NCCL
-#   BUILD       instead of build/gpu          RESULTS         a folder instead of bench/results
-#   BUILT       1: all programs are in BUILD already
-#   OUT         of summaries and logs         NAME            of the table
-#   ARCH        architectures                 COMMIT          what to call the sources, where git cannot tell
-#   JOBS        compilations at a time        TEST_FILTER     regular expression of tests
-#   SANITIZE    regular expression of "tool program"              SANITIZER_LIMIT   seconds for each (60), SANITIZER_JOBS at a time (8)
-#   BENCH_FILTER   regular expression of cases; by default those that decide, at most 256 MiB and 1 GiB
+# Needs a GPU, nvcc and CMake (not if it was built before), doctest, Google Benchmark and nlohmann-json (.gpu has them); for
+# ddp PyTorch. From the environment:
+#   CUDACXX, NCCL_HOME   nvcc, prefix of NCCL           BUILD, RESULTS  instead of build/gpu, bench/results
+#   BUILT    1: all programs are in BUILD already       OUT, NAME       of summaries and logs, of the table
+#   ARCH     architectures                              COMMIT          what to call the sources, where git cannot tell
+#   JOBS     compilations at a time                     TEST_FILTER     regular expression of tests
+#   SANITIZE        regular expression of "tool program"; SANITIZER_LIMIT seconds for each (60), SANITIZER_JOBS at a time (8)
+#   BENCH_FILTER    regular expression of cases; by default those that decide, at most 256 MiB and 1 GiB
 #   COLLPROBE_BENCH_BYTES   most bytes of a buffer, for a run that times nothing (rehearse: 65536)
 set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd) || exit 2
@@ -108,20 +104,17 @@ prepare() {
     # Packages as CMake finds them, without paths of this machine.
     package() { # package <name> <target> [<library> [<what it links>]]
         mkdir -p "$prefix/lib/cmake/$1"
-        {
-            echo "get_filename_component(prefix \"\${CMAKE_CURRENT_LIST_DIR}/../../..\" ABSOLUTE)"
-            echo "find_package(Threads REQUIRED)"
-            echo "if(NOT TARGET $2)"
-            if [ $# -gt 2 ]; then
-                echo "add_library($2 UNKNOWN IMPORTED)"
-                echo "set_target_properties($2 PROPERTIES IMPORTED_LOCATION \"\${prefix}/lib/$3\")"
-            else
-                echo "add_library($2 INTERFACE IMPORTED)"
-            fi
-            echo "set_target_properties($2 PROPERTIES INTERFACE_LINK_LIBRARIES \"Threads::Threads;${4:-}\")"
-            echo "target_include_directories($2 INTERFACE \"\${prefix}/include\")"
-            echo "endif()"
-        } >>"$prefix/lib/cmake/$1/$1Config.cmake"
+        kind=INTERFACE location=
+        [ $# -le 2 ] || kind=UNKNOWN location=" IMPORTED_LOCATION \"\${prefix}/lib/$3\""
+        cat >>"$prefix/lib/cmake/$1/$1Config.cmake" <<END
+get_filename_component(prefix "\${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+find_package(Threads REQUIRED)
+if(NOT TARGET $2)
+add_library($2 $kind IMPORTED)
+set_target_properties($2 PROPERTIES INTERFACE_LINK_LIBRARIES "Threads::Threads;${4:-}"$location)
+target_include_directories($2 INTERFACE "\${prefix}/include")
+endif()
+END
     }
     package doctest doctest::doctest
     package nlohmann_json nlohmann_json::nlohmann_json

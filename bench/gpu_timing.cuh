@@ -3,12 +3,13 @@
 #pragma once
 
 // What the benchmarks on a GPU share: time on the device, with the host ahead of it.
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "cpu_timing.hpp"
-#include "small_run.hpp"
 
 #include <benchmark/benchmark.h>
 
@@ -16,6 +17,33 @@
 #include <collprobe/device/cuda/kernels.cuh>
 
 namespace collprobe::bench {
+
+/// The environment variable COLLPROBE_BENCH_BYTES asks for a run of all cases at small sizes, which shows that they work and
+/// times nothing: where a GPU is emulated, say. It is the most that a buffer of a case may have; 0: no limit.
+inline std::uint64_t most_bytes()
+{
+    static const std::uint64_t given = [] {
+        const char* const text = std::getenv("COLLPROBE_BENCH_BYTES");
+        return text == nullptr ? std::uint64_t{0} : std::strtoull(text, nullptr, 10);
+    }();
+    return given;
+}
+
+/// The size of a buffer that would have `bytes`.
+inline std::uint64_t capped(std::uint64_t bytes) { return most_bytes() == 0 ? bytes : std::min(bytes, most_bytes()); }
+
+/// Of `sizes`, in units of `unit` bytes, those within the limit; if none is, the limit itself.
+inline std::vector<std::int64_t> capped(std::vector<std::int64_t> sizes, std::uint64_t unit)
+{
+    if (most_bytes() == 0) return sizes;
+    const auto most = static_cast<std::int64_t>(std::max<std::uint64_t>(most_bytes() / unit, 1));
+    std::erase_if(sizes, [&](std::int64_t size) { return size > most; });
+    if (sizes.empty()) sizes.push_back(most);
+    return sizes;
+}
+
+/// How often to measure what is measured `usual` times.
+inline int rounds(int usual) { return most_bytes() == 0 ? usual : std::min(usual, 2); }
 
 /// Makes a case where there is a device; says in its place that there is none, or what has failed.
 template <class Case>
@@ -78,9 +106,8 @@ inline void keep_busy(cuda::stream_ref on, int microseconds)
     cuda::device::for_each(on, 1, spin{microseconds * cycles_per_us});
 }
 
-/// Times work on a stream by CUDA events. A kernel that only spins goes first, so that the host can
-/// enqueue all of the work before the device starts with it: launches cost nothing then but what the
-/// device needs between two of them.
+/// Times work on a stream by CUDA events. A kernel that only spins goes first, so that the host can enqueue all of the work
+/// before the device starts with it: launches cost nothing then but what the device needs between two of them.
 class device_timer {
 public:
     device_timer()
@@ -101,8 +128,7 @@ public:
         bool host_ahead = false; ///< everything was enqueued before the device began
     };
 
-    /// `lead_us`: how long the host may take for enqueuing what `work` enqueues on `on`. Blocks the
-    /// caller until it is done.
+    /// `lead_us`: how long the host may take for enqueuing what `work` enqueues on `on`. Blocks the caller until it is done.
     template <class Work>
     sample measure(cuda::stream_ref on, int lead_us, Work&& work)
     {
@@ -148,25 +174,5 @@ private:
     std::vector<double> device_, real_, processor_;
     int ahead_ = 0;
 };
-
-/// Goes with every benchmark program: names the machine in the output's context.
-inline const bool context_is_given = [] {
-    int devices = 0;
-    int version = 0;
-    if (cudaRuntimeGetVersion(&version) == cudaSuccess)
-        benchmark::AddCustomContext(
-            "cuda_runtime", std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10));
-    cudaDeviceProp properties{};
-    if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0
-        && cudaGetDeviceProperties(&properties, 0) == cudaSuccess) {
-        benchmark::AddCustomContext("gpu", properties.name);
-        benchmark::AddCustomContext("multiprocessors", std::to_string(properties.multiProcessorCount));
-        benchmark::AddCustomContext("l2_cache_MiB", std::to_string(properties.l2CacheSize >> 20));
-    } else {
-        benchmark::AddCustomContext("gpu", "none");
-    }
-    (void)cudaGetLastError();
-    return true;
-}();
 
 } // namespace collprobe::bench

@@ -4,7 +4,6 @@
 // What the communicator adds to MPI: the time of a collective called directly, through a stream, and with calls that the
 // ranks compare before (agreed), in turn, best of several; of float. Run as: mpirun -n 4 mpi_table
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <vector>
@@ -13,18 +12,21 @@
 #include <collprobe/comm/mpi/communicator.hpp>
 
 #include "../examples/support/mpi_session.hpp"
+#include "cpu_timing.hpp"
 
 using namespace collprobe;
 
 namespace {
 
-template <class Fn>
-double microseconds(Fn fn)
+/// Of the slowest rank, for one of `calls`.
+template <class Call>
+double microseconds(int calls, const host::stream& stream, Call call)
 {
     MPI_Barrier(MPI_COMM_WORLD);
-    const auto start = std::chrono::steady_clock::now();
-    fn();
-    double own = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    const double own = 1e6 / calls * bench::seconds([&] {
+        for (int i = 0; i < calls; ++i) call();
+        stream.synchronize();
+    }, &bench::real_seconds);
     double most = 0;
     MPI_Allreduce(&own, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return most;
@@ -45,31 +47,21 @@ int main(int argc, char** argv)
             "MPI", "stream", "agreed");
     }
     for (std::uint64_t bytes = 1024; bytes <= (64u << 20); bytes *= 4) {
-        const std::uint64_t count = bytes / sizeof(float) / parts * parts;
-        const std::uint64_t part = count / parts;
+        const std::uint64_t part = bytes / sizeof(float) / parts, count = part * parts;
         std::vector<float> send(count, 1.0f), receive(count);
         const view<const float> in(send);
         const view<float> out(receive);
         const int calls = bytes <= (1u << 18) ? 500 : 2; // many: threads must wake up once
-        const auto direct = [&](auto call) { return microseconds([&] { for (int i = 0; i < calls; ++i) call(); }) / calls; };
-        const auto enqueued = [&](auto call) {
-            return microseconds([&] {
-                for (int i = 0; i < calls; ++i) call();
-                stream.synchronize();
-            }) / calls;
-        };
         const auto row = [&](const char* name, auto of_mpi, auto of_comm) {
             double best[3] = {1e30, 1e30, 1e30};
             for (int round = 0; round < 5; ++round) {
-                best[0] = std::min(best[0], direct(of_mpi));
-                best[1] = std::min(best[1], enqueued([&] { of_comm(plain); }));
-                best[2] = std::min(best[2], enqueued([&] { of_comm(compared); }));
+                best[0] = std::min(best[0], microseconds(calls, stream, of_mpi));
+                best[1] = std::min(best[1], microseconds(calls, stream, [&] { of_comm(plain); }));
+                best[2] = std::min(best[2], microseconds(calls, stream, [&] { of_comm(compared); }));
             }
-            if (plain.rank() == 0) {
-                std::printf("%-12s %10llu %12.1f %12.1f %12.1f\n", name, static_cast<unsigned long long>(bytes / 1024),
-                    best[0], best[1], best[2]);
-                std::fflush(stdout);
-            }
+            if (plain.rank() != 0) return;
+            std::printf("%-12s %10d %12.1f %12.1f %12.1f\n", name, static_cast<int>(bytes / 1024), best[0], best[1], best[2]);
+            std::fflush(stdout);
         };
         const int whole = static_cast<int>(count);
         const int some = static_cast<int>(part);

@@ -146,8 +146,7 @@ void print_tails(long steps, const std::vector<int>& sizes, const std::vector<in
                         outlier_detector copy = detector;
                         named += judge(copy, numbers, count, trial % ranks, std::log(shift)).right ? 1 : 0;
                     }
-                    if (trials > 0) std::printf(" %d %% |", 100 * named / trials);
-                    else std::printf(" - |");
+                    std::printf(trials > 0 ? " %d %% |" : " - |", 100 * named / std::max(trials, 1));
                 }
                 std::printf("\n");
                 std::fflush(stdout);
@@ -181,8 +180,7 @@ step_findings judge(outlier_detector& detector, const recorded_run& run, std::si
 {
     const std::size_t buckets = (run[0][step].size() - 1) / 2;
     detector.resize(2 + 2 * buckets);
-    row values(run.size());
-    row squares(run.size());
+    row values(run.size()), squares(run.size());
     step_findings found;
     for (std::size_t r = 0; r < run.size(); ++r) values[r] = logarithm_of(run[r][step][0]);
     detector.add(0, 0, values);
@@ -271,8 +269,7 @@ void print_bits(const char* type)
         }
         outlier_detector detector(ranks, 5); // as with loss, cosine and the norm of the whole gradient
         detector.resize(2);
-        row norms(ranks);
-        row largest(ranks);
+        row norms(ranks), largest(ranks);
         std::size_t chosen[ranks] = {};
         const auto draw = [&] {
             for (std::size_t r = 0; r < ranks; ++r) {
@@ -292,8 +289,7 @@ void print_bits(const char* type)
         };
         for (int step = 0; step < 500; ++step) draw(), judged(detector, -1);
         for (int bit = 0; bit < bits; ++bit) {
-            int named = 0;
-            int nonfinite = 0;
+            int named = 0, nonfinite = 0;
             double worst = 0; // of what is not named
             for (int trial = 0; trial < trials; ++trial) {
                 draw(), judged(detector, -1);

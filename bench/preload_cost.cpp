@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the preload's engine costs the host at each call: hooks around nothing, over a CUDA runtime that does
-// nothing. Launches, copies and events cost nothing here: what they cost on a GPU comes on top, and is
-// counted below.
+// What the preload's engine costs the host at each call: hooks around nothing, over a CUDA runtime that does nothing.
+// Launches, copies and events cost nothing here: what they cost on a GPU comes on top, and is counted below.
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
@@ -54,35 +53,22 @@ cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-cudaError_t cudaMalloc(void** memory, size_t bytes)
-{
-    return *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256), cudaSuccess;
-}
+cudaError_t cudaMalloc(void** memory, size_t bytes) { return *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256), cudaSuccess; }
 cudaError_t cudaFree(void*) { return cudaSuccess; }
-cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int)
-{
-    return *memory = std::calloc(bytes + 1, 1), cudaSuccess;
-}
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int) { return *memory = std::calloc(bytes + 1, 1), cudaSuccess; }
 cudaError_t cudaFreeHost(void*) { return cudaSuccess; }
 cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) { return ++runtime_calls, cudaSuccess; }
-cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t)
-{
-    return ++runtime_calls, cudaSuccess;
-}
+cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t) { return ++runtime_calls, cudaSuccess; }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) { return make(stream); }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned int)
-{
-    return ++runtime_calls, cudaSuccess;
-}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned int) { return ++runtime_calls, cudaSuccess; }
 cudaError_t cudaStreamGetId(cudaStream_t, unsigned long long* number) { return *number = 1, cudaSuccess; }
 cudaError_t cudaStreamGetDevice(cudaStream_t, int* ordinal) { return *ordinal = 0, cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* state)
 {
-    ++runtime_calls;
-    return *state = cudaStreamCaptureStatusNone, cudaSuccess;
+    return ++runtime_calls, *state = cudaStreamCaptureStatusNone, cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) { return make(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
@@ -93,8 +79,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return cud
 cudaError_t cudaGetDriverEntryPointByVersion(
     const char*, void** function, unsigned int, unsigned long long, cudaDriverEntryPointQueryResult* result)
 {
-    *function = nullptr;
-    return *result = cudaDriverEntryPointSymbolNotFound, cudaSuccess;
+    return *function = nullptr, *result = cudaDriverEntryPointSymbolNotFound, cudaSuccess;
 }
 }
 
@@ -102,15 +87,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(
 namespace collprobe::cuda {
 
 template <class Body>
-void device::for_each(stream_ref, std::uint64_t, Body)
-{
-    ++launches;
-}
+void device::for_each(stream_ref, std::uint64_t, Body) { ++launches; }
 template <class Body>
-void device::sum_each(stream_ref, std::uint64_t, Body)
-{
-    ++launches;
-}
+void device::sum_each(stream_ref, std::uint64_t, Body) { ++launches; }
 template <class Reducer, class Result>
 void device::reduce(stream_ref, Reducer, std::uint64_t, Result*, workspace&, reduction_times)
 {

@@ -10,11 +10,10 @@
 #include "../examples/support/device_ranks.hpp"
 #include "gpu_timing.cuh"
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <thread>
+#include <type_traits>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -74,65 +73,25 @@ testing::nccl_owner only_rank()
     return testing::nccl_owner::create(testing::new_nccl_id(), 0, 1, 0, {.mode = nccl::blocking_mode::blocking});
 }
 
-/// A step that was captured.
-class graph {
-public:
-    template <class Record>
-    graph(cu::stream_ref stream, Record record)
-    {
-        cu::check(
-            cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-        record();
-        cu::check(cudaStreamEndCapture(stream.get(), &graph_), "cudaStreamEndCapture");
-        cu::check(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
-    }
-    graph(const graph&) = delete;
-    ~graph()
-    {
-        if (executable_ != nullptr) (void)cudaGraphExecDestroy(executable_);
-        if (graph_ != nullptr) (void)cudaGraphDestroy(graph_);
-    }
-    void launch(cu::stream_ref stream) const
-    {
-        cu::check(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
-    }
-
-private:
-    cudaGraph_t graph_ = nullptr;
-    cudaGraphExec_t executable_ = nullptr;
+struct destroy_graph {
+    void operator()(cudaGraphExec_t made) const { (void)cudaGraphExecDestroy(made); }
 };
+using graph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, destroy_graph>;
 
-/// Holds a stream up until it is released, at most two seconds.
-class held_stream {
-public:
-    explicit held_stream(cu::stream_ref stream) : stream_(stream)
-    {
-        cu::check(cudaLaunchHostFunc(
-                      stream.get(), [](void* self) { static_cast<held_stream*>(self)->hold(); }, this),
-            "cudaLaunchHostFunc");
-    }
-    held_stream(const held_stream&) = delete;
-    ~held_stream()
-    {
-        released_ = true;
-        (void)cudaStreamSynchronize(stream_.get());
-    }
-    /// Whether the stream is held up still: nobody can have waited for it so far.
-    bool holds() const { return !gave_up_; }
-
-private:
-    void hold()
-    {
-        const double until = bench::real_seconds() + 2;
-        while (!released_ && !gave_up_) {
-            gave_up_ = bench::real_seconds() > until;
-            std::this_thread::sleep_for(std::chrono::microseconds(20));
-        }
-    }
-    cu::stream_ref stream_;
-    std::atomic<bool> released_{false};
-    std::atomic<bool> gave_up_{false};
-};
+/// What `record` enqueues on the stream.
+template <class Record>
+graph capture(cu::stream_ref stream, Record record)
+{
+    cudaGraph_t recorded = nullptr;
+    cudaGraphExec_t made = nullptr;
+    cu::check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    record();
+    cu::check(cudaStreamEndCapture(stream.get(), &recorded), "cudaStreamEndCapture");
+    cu::check(cudaGraphInstantiate(&made, recorded, 0), "cudaGraphInstantiate");
+    (void)cudaGraphDestroy(recorded);
+    return graph(made);
+}
+void launch(const graph& step, cu::stream_ref stream) { cu::check(cudaGraphLaunch(step.get(), stream.get()), "cudaGraphLaunch"); }
 
 /// Reads the records of all steps that have ended.
 template <class Probed>
@@ -144,8 +103,8 @@ void drain(Probed& comm)
 
 /// Host time of a probed all-reduce against the bare ncclAllReduce: 16 calls in a row, on an idle stream.
 ///
-/// host_synchronisations is 0 if 16 probed calls and their end_step return while the stream is held up in
-/// front of them: had one waited for the device, it would not. (It is 1 if any did, however many.)
+/// host_synchronisations is 0 if 16 probed calls and their end_step return while the stream is kept busy in front of them,
+/// for 0.2 s: had one waited for the device, it would not. (It is 1 if any did, however many.)
 void host_cost_of_probed_all_reduce(benchmark::State& state)
 {
     constexpr int calls = 16;
@@ -179,7 +138,6 @@ void host_cost_of_probed_all_reduce(benchmark::State& state)
             data.reduce(comm, stream);
             end_step();
         }
-        int waited = 0;
         for (auto _ : state) {
             timed(bare, [&] { data.reduce(world.native_handle(), stream); });
             timed(wrapped, [&] { data.reduce(plain, stream); });
@@ -188,12 +146,12 @@ void host_cost_of_probed_all_reduce(benchmark::State& state)
             drain(comm);
             state.SetIterationTime(own.real.back() * 1e-6);
         }
-        {
-            const held_stream held(stream);
-            data.reduce(comm, stream);
-            comm.end_step(step++, {.loss = 1}, stream);
-            waited = held.holds() ? 0 : 1;
-        }
+        bench::keep_busy(stream, 200'000);
+        cu::event busy;
+        busy.record(stream);
+        data.reduce(comm, stream);
+        comm.end_step(step++, {.loss = 1}, stream);
+        const bool has_waited = busy.query();
         drain(comm);
         state.counters["bare_us"] = bare.real_us();
         state.counters["bare_cpu_us"] = bare.processor_us();
@@ -203,16 +161,15 @@ void host_cost_of_probed_all_reduce(benchmark::State& state)
         state.counters["added_us"] = own.real_us() - bare.real_us();
         state.counters["added_cpu_us"] = own.processor_us() - bare.processor_us();
         state.counters["end_step_us"] = end.real_us() * calls;
-        state.counters["host_synchronisations"] = waited;
+        state.counters["host_synchronisations"] = has_waited ? 1 : 0;
     });
 }
 BENCHMARK(host_cost_of_probed_all_reduce)->Apply([](benchmark::internal::Benchmark* cases) {
     bench::timed_by_hand(cases, 200)->ArgName("count")->ArgsProduct({bench::capped({1 << 10, 1 << 20}, sizeof(float))});
 });
 
-/// A step of buckets of 25 MiB over NCCL with one rank: bare and probed, each also as a graph. Times are
-/// the device's, with the host ahead of it (host_ahead: in which share of the samples it really was);
-/// the host's are those of enqueuing a whole step.
+/// A step of buckets of 25 MiB over NCCL with one rank: bare and probed, each also as a graph. Times are the device's, with
+/// the host ahead of it (host_ahead: in which share of the samples it was); the host's are those of enqueuing a whole step.
 void nccl_step(benchmark::State& state)
 {
     const int buckets = static_cast<int>(state.range(0));
@@ -234,9 +191,9 @@ void nccl_step(benchmark::State& state)
             stream.synchronize();
             drain(comm);
         }
-        const graph bare_graph(stream, bare_step);
+        const graph bare_graph = capture(stream, bare_step);
         captured_step captured;
-        const graph probed_graph(stream, [&] {
+        const graph probed_graph = capture(stream, [&] {
             data.reduce(comm, stream);
             captured = comm.end_captured_step(seen, stream);
         });
@@ -246,8 +203,8 @@ void nccl_step(benchmark::State& state)
             const auto sample = timer.measure(stream, lead_us, [&] {
                 if (kind == 0) bare_step();
                 else if (kind == 1) probed_step();
-                else if (kind == 2) bare_graph.launch(stream);
-                else comm.replay(captured, step++, stream, [&] { probed_graph.launch(stream); });
+                else if (kind == 2) launch(bare_graph, stream);
+                else comm.replay(captured, step++, stream, [&] { launch(probed_graph, stream); });
             });
             drain(comm);
             return sample;

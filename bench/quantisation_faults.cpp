@@ -21,6 +21,7 @@
 #include <collprobe/quant/quantisation_probe.hpp>
 #include <collprobe/quant/quantised.hpp>
 
+#include "cpu_timing.hpp"
 #include "random.hpp"
 
 using namespace collprobe;
@@ -89,6 +90,7 @@ public:
             }
         }
         const quantised_outcome made = base_type::template make<T>(call, stream);
+        if (what_ != flaw::none) stream.synchronize();
         if (what_ == flaw::unquantised_part) {
             std::vector<T> exact(send.count());
             plain_.all_reduce(send, view<T>(exact), call.operation, stream);
@@ -97,10 +99,8 @@ public:
             const auto first = static_cast<std::ptrdiff_t>(static_cast<std::uint64_t>(this->rank()) * part);
             std::copy_n(exact.begin() + first, part, receive.begin() + first);
         } else if (what_ == flaw::node_divisor) {
-            stream.synchronize();
             for (T& x : receive) x = T(static_cast<float>(x) * ranks / nodes);
         } else if (what_ == flaw::sums_in_half) {
-            stream.synchronize();
             average_in_half(std::vector<T>(send.begin(), send.end()), receive, stream);
         }
         return made;
@@ -191,10 +191,9 @@ std::vector<scenario> scenarios(int bits)
 }
 
 struct tally {
-    int named = 0;
     int pairs = 0; ///< that were named rightly
     int by_verdict[static_cast<int>(quantisation_verdict::negligible) + 1] = {};
-    std::vector<int> first_step = {};
+    std::vector<int> first_step = {}; ///< of those that were named
 };
 
 bool is_of_faults(quantisation_verdict verdict)
@@ -251,31 +250,26 @@ void count_trial(const std::vector<step_record>& records, tally& into)
     }
     ++into.by_verdict[static_cast<int>(gravest)];
     into.pairs += pair;
-    if (first < 0) return;
-    ++into.named;
-    into.first_step.push_back(first);
+    if (first >= 0) into.first_step.push_back(first);
 }
 
 /// Whether the row is as it must be.
-bool print_row(const scenario& of, code_format format, bool all_checks, int trials, tally& found)
+bool print_row(const scenario& of, code_format format, bool all_checks, int trials, const tally& found)
 {
+    const int named = static_cast<int>(found.first_step.size());
     std::string verdicts;
     for (int each = 0; each <= static_cast<int>(quantisation_verdict::negligible); ++each) {
         if (found.by_verdict[each] == 0) continue;
         verdicts += (verdicts.empty() ? "" : ", ") + std::string(name(static_cast<quantisation_verdict>(each)));
         if (found.by_verdict[each] != trials) verdicts += " " + std::to_string(found.by_verdict[each]);
     }
-    std::string first = "-";
-    if (!found.first_step.empty()) {
-        std::sort(found.first_step.begin(), found.first_step.end());
-        first = std::to_string(found.first_step[found.first_step.size() / 2]);
-    }
+    const std::string first = found.first_step.empty() ? "-" : std::to_string(bench::median(found.first_step));
     const std::string pairs = of.names_pair ? std::to_string(found.pairs) : "-";
     std::printf("| %s | %s | %s | %d | %d | %s | %s | %s |\n", of.label, name(format),
-        all_checks ? "all" : "default", trials, found.named, pairs.c_str(), first.c_str(), verdicts.c_str());
+        all_checks ? "all" : "default", trials, named, pairs.c_str(), first.c_str(), verdicts.c_str());
     std::fflush(stdout);
-    if (of.is_clean) return found.named == 0;
-    return !all_checks || of.is_hidden || (found.named == trials && (!of.names_pair || found.pairs == trials));
+    if (of.is_clean) return named == 0;
+    return !all_checks || of.is_hidden || (named == trials && (!of.names_pair || found.pairs == trials));
 }
 
 } // namespace

@@ -9,10 +9,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <vector>
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <collprobe/report.hpp>
@@ -64,12 +64,6 @@ step_record made_up_step(std::uint64_t step, int ranks, int calls)
     return record;
 }
 
-std::uint64_t size_of(const std::string& path)
-{
-    struct stat found {};
-    return stat(path.c_str(), &found) == 0 ? static_cast<std::uint64_t>(found.st_size) : 0;
-}
-
 /// One sink over a run, on this thread, flushed after each record as at 100 records a second.
 template <class Sink>
 void measure(report::text_table& table, const char* name, Sink sink, const std::string& path, int steps, int ranks, int calls)
@@ -89,10 +83,9 @@ void measure(report::text_table& table, const char* name, Sink sink, const std::
         sink.close({run, now, 0});
     });
     const double microseconds = 1e6 * spent / steps;
-    const std::uint64_t bytes = size_of(path);
-    unlink(path.c_str());
     table.row(name).cell(report::short_number(microseconds)).cell(report::short_number(microseconds * 100 / 1e4));
-    table.cell(std::to_string(bytes / static_cast<std::uint64_t>(steps)));
+    table.cell(std::to_string(std::filesystem::file_size(path) / static_cast<std::uint64_t>(steps)));
+    std::filesystem::remove(path);
 }
 
 /// `put` on the training thread, with a writer that does nothing.

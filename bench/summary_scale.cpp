@@ -4,45 +4,41 @@
 /// What a step's report costs at up to 100,000 ranks: bytes and messages by the layout that is sent, host time by doing it
 /// with made-up records. No network: see bench/results/scale.md.
 ///
-///     summary_scale [--buckets N] [--gather N]
-///
-/// `--gather` is the largest number of ranks whose tables are judged, too (default 8192: 100 bytes and 130 doubles of
-/// history for each rank and bucket).
+/// Tables are judged of up to 8192 ranks: they need 100 bytes and 130 doubles of history for each rank and bucket.
 
-#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <string>
 #include <vector>
 
 #include <collprobe/alarm/alarms.hpp>
 #include <collprobe/step/detail/judge.hpp>
 
+#include "cpu_timing.hpp"
+#include "made_up_messages.hpp"
 #include "summary_simulation.hpp"
 
 namespace {
 
 using namespace collprobe;
 
-/// CPU time of a call in microseconds: other work on the machine does not count.
+constexpr std::uint64_t buckets = 76;
+
+/// CPU time of a call in microseconds, of many.
 template <class Call>
-double microseconds(int repetitions, const Call& call)
+double microseconds(const Call& call)
 {
-    const std::clock_t begin = std::clock();
-    for (int i = 0; i < repetitions; ++i) call(i);
-    return 1e6 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC / repetitions;
+    constexpr int calls = 5000;
+    return 1e6 / calls * bench::seconds([&] {
+        for (int i = 0; i < calls; ++i) call(i);
+    });
 }
 
 /// ceil(log2 n)
-int levels(int ranks)
-{
-    int result = 0;
-    while ((1L << result) < ranks) ++result;
-    return result;
-}
+int levels(int ranks) { return std::bit_width(static_cast<unsigned>(ranks) - 1); }
 
 struct host_times {
     double pack = 0; // one rank's contribution
@@ -50,7 +46,7 @@ struct host_times {
     double alarm = 0; // from the record, with one finding, to the alarms
 };
 
-host_times summary_times(int ranks, std::uint64_t buckets)
+host_times summary_times(int ranks)
 {
     summary_simulation::combined_step combined(ranks, buckets);
     detail::step_judge judge(ranks, {.false_alarms_per_run = 0}, report_mode::summary);
@@ -74,41 +70,30 @@ host_times summary_times(int ranks, std::uint64_t buckets)
     }
     host_times times;
     const std::vector<std::uint64_t> message = summary_simulation::message_of(3, values);
-    times.pack = microseconds(5000, [&](int) { combined.pack(message, 5 % ranks); });
-    times.judge = microseconds(5000, [&](int) { combined.judge(judge, ranks, record); });
+    times.pack = microseconds([&](int) { combined.pack(message, 5 % ranks); });
+    times.judge = microseconds([&](int) { combined.judge(judge, ranks, record); });
     record.settle_findings();
     alarms watch(ranks);
-    times.alarm = microseconds(5000, [&](int i) {
+    times.alarm = microseconds([&](int i) {
         record.step = static_cast<std::uint64_t>(i);
         if (watch.judge(record).empty()) std::exit(1);
     });
     return times;
 }
 
-/// Of a step in gather mode, judged by each rank.
-double gather_time(int ranks, std::uint64_t buckets)
+/// Of a step in gather mode, judged by each rank: in microseconds.
+double gather_time(int ranks)
 {
     detail::step_judge judge(ranks, {.false_alarms_per_run = 0});
-    const std::uint64_t words = detail::message_layout{}.bytes(buckets) / 8;
-    std::vector<std::uint64_t> all(words * static_cast<std::uint64_t>(ranks));
-    const std::vector<detail::probed_call> calls(
-        buckets, {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, false});
-    summary_simulation::rank_values values{0, std::vector<double>(buckets), {}, 42};
+    bench::made_up_messages made(ranks, buckets, false);
+    const auto calls = made.calls();
     step_record record;
     std::vector<double> times;
-    for (std::uint64_t step = 0; step < 5; ++step) {
-        for (int rank = 0; rank < ranks; ++rank) {
-            summary_simulation::make_up(step, rank, values);
-            const std::vector<std::uint64_t> message = summary_simulation::message_of(step, values);
-            std::copy(message.begin(), message.end(), all.begin() + static_cast<std::ptrdiff_t>(words) * rank);
-        }
-        times.push_back(microseconds(1, [&](int) {
-            judge.judge(detail::gathered_step(reinterpret_cast<const unsigned char*>(all.data()), ranks, buckets), calls, {}, {},
-                record);
-        }));
+    for (int step = 0; step < 5; ++step) {
+        const detail::gathered_step gathered = made.next();
+        times.push_back(1e6 * bench::seconds([&] { judge.judge(gathered, calls, {}, {}, record); }));
     }
-    std::sort(times.begin(), times.end());
-    return times[2];
+    return bench::median(times);
 }
 
 std::string bytes(double count)
@@ -122,27 +107,20 @@ std::string bytes(double count)
 
 } // namespace
 
-int main(int argc, char** argv)
+int main()
 {
-    std::uint64_t buckets = 76;
-    int most_gathered = 8192;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const std::string option = argv[i];
-        if (option == "--buckets") buckets = std::strtoull(argv[i + 1], nullptr, 10);
-        else if (option == "--gather") most_gathered = std::atoi(argv[i + 1]);
-    }
-    std::printf("%llu buckets:\n\n", static_cast<unsigned long long>(buckets));
-    std::printf("| ranks | summary: payload (B) | sent by a rank (B) | rounds | pack (us) | judge (us) | alarms (us) | "
+    std::printf("76 buckets:\n\n"
+                "| ranks | summary: payload (B) | sent by a rank (B) | rounds | pack (us) | judge (us) | alarms (us) | "
                 "gather: received (B) | rounds | judge (us) |\n|---|---|---|---|---|---|---|---|---|---|\n");
     for (const int ranks : {2, 8, 64, 1024, 8192, 65536, 100000}) {
         summary_simulation::combined_step layout(ranks, buckets);
         const double payload = static_cast<double>(layout.sums_bytes() + layout.keys_bytes());
-        const host_times times = summary_times(ranks, buckets);
+        const host_times times = summary_times(ranks);
         const double gathered = static_cast<double>(detail::message_layout{.times = true}.bytes(buckets)) * (ranks - 1);
         std::printf("| %d | %s | %s | %d | %.2f | %.1f | %.2f | %s | %d | ", ranks, bytes(payload).c_str(),
             bytes(2 * payload * (ranks - 1) / ranks).c_str(), 2 * 2 * levels(ranks), times.pack, times.judge, times.alarm,
             bytes(gathered).c_str(), levels(ranks));
-        if (ranks <= most_gathered) std::printf("%.0f |\n", gather_time(ranks, buckets));
+        if (ranks <= 8192) std::printf("%.0f |\n", gather_time(ranks));
         else std::printf("- |\n");
         std::fflush(stdout);
     }

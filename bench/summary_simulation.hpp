@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -88,22 +89,17 @@ public:
             first_ = false;
             return;
         }
-        const auto sums = report(all_).sums;
-        const auto own_sums = report(own_).sums;
-        for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += own_sums[i];
-        const auto keys = report(all_).keys;
-        const auto own_keys = report(own_).keys;
-        for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = keys[i] > own_keys[i] ? keys[i] : own_keys[i];
+        const auto all = report(all_), own = report(own_);
+        for (std::size_t i = 0; i < all.sums.size(); ++i) all.sums[i] += own.sums[i];
+        for (std::size_t i = 0; i < all.keys.size(); ++i) all.keys[i] = std::max(all.keys[i], own.keys[i]);
     }
     /// What a rank does after them.
     void judge(collprobe::detail::step_judge& judge, int ranks, collprobe::step_record& out)
     {
         using namespace collprobe;
-        calls_.resize(buckets_);
-        for (detail::probed_call& call : calls_) call = {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, true, false};
+        calls_.assign(buckets_, {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, true, false});
         detail::judge_summary(judge, report(all_).summary, nullptr, ranks, calls_, {}, {}, out);
-        const detail::advance_reference advance{
-            report(all_).summary, references_.data()};
+        const detail::advance_reference advance{report(all_).summary, references_.data()};
         for (std::uint64_t i = 0; i < references_.size(); ++i) advance(i);
     }
 
@@ -117,8 +113,7 @@ private:
     std::uint64_t buckets_;
     std::vector<std::uint64_t> flags_;
     std::vector<double> references_;
-    std::vector<std::uint64_t> all_;
-    std::vector<std::uint64_t> own_;
+    std::vector<std::uint64_t> all_, own_;
     std::vector<collprobe::detail::probed_call> calls_;
     bool first_ = true;
 };
