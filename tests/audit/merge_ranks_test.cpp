@@ -663,6 +663,16 @@ TEST_CASE("merge_ranks refuses what it cannot judge")
     }), status::invalid_argument, std::vector<std::string>{"one block for each call and rank"});
     testing::check_error(testing::error_of([] { merge_ranks(0); }), status::invalid_argument,
         std::vector<std::string>{"at least 1 rank"});
-    testing::check_error(testing::error_of([] { merge_ranks(2, {.false_alarms_per_step = 0}); }),
-        status::invalid_argument, std::vector<std::string>{"false_alarms_per_step"});
+    const step_observation lone;
+    testing::check_error(testing::error_of([&] { judge.judge({.observations = {&lone, 1}}, record); }),
+        status::invalid_argument, std::vector<std::string>{"an observation of each rank, or none"});
+    const auto refuses = [](const probe_options& options, const char* name) {
+        testing::check_error(testing::error_of([&] { merge_ranks(2, options); }), status::invalid_argument,
+            std::vector<std::string>{name});
+    };
+    refuses({.false_alarms_per_step = 0}, "false_alarms_per_step");
+    refuses({.false_alarms_per_run = 1}, "false_alarms_per_run");
+    refuses({.tolerance = -1}, "tolerance");
+    refuses({.groups = {0, 0, 1}}, "groups");
+    refuses({.lateness_floor_ns = -1}, "lateness_floor_ns");
 }
