@@ -31,7 +31,7 @@ using namespace collprobe;
 
 enum class null { gaussian, t3, t5, lognormal, ties, level, own_memory, own_level };
 constexpr const char* null_names[] = {"gaussian", "t3", "t5", "lognormal", "ties", "level", "own memory", "own level"};
-constexpr std::uint64_t seed = 20260601;
+constexpr std::uint64_t first_seed = 20260601;
 
 /// One number of each rank, step by step; ranks are alike.
 class alike_ranks {
@@ -98,7 +98,7 @@ void print_false(long steps, const std::vector<int>& sizes)
         for (const int ranks : sizes) {
             long named[2] = {};
             for (long i = 0; i < runs; ++i) {
-                alike_ranks run(ranks, static_cast<null>(which), seed + static_cast<std::uint64_t>(1000 * ranks + i));
+                alike_ranks run(ranks, static_cast<null>(which), first_seed + static_cast<std::uint64_t>(1000 * ranks + i));
                 evidence both[] = {{ranks, 0.01}, {ranks, 0.1}};
                 bool has_named[2] = {};
                 for (std::uint64_t step = 0; step < run_steps; ++step) {
@@ -133,7 +133,7 @@ void print_delays(const std::vector<int>& sizes)
                     int right = 0;
                     constexpr int trials = 100;
                     for (int i = 0; i < trials; ++i) {
-                        alike_ranks run(ranks, which, seed + 77777 + static_cast<std::uint64_t>(i));
+                        alike_ranks run(ranks, which, first_seed + 77777 + static_cast<std::uint64_t>(i));
                         evidence watch(ranks, 0.01, {1, 0, 0}, tolerance);
                         for (std::uint64_t step = 0; step < each.healthy; ++step) {
                             run.step();

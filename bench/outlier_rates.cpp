@@ -42,7 +42,7 @@ using row = std::vector<double>;
 constexpr const char* tails[] = {"gaussian", "t3", "t2", "lognormal", "exponential", "memory", "habits", "trends", "warm-up", "spikes"};
 constexpr double alarm_rate = 1e-7;
 constexpr double rate = 1e-4; ///< as a probe has it
-constexpr std::uint64_t seed = 20260601;
+constexpr std::uint64_t first_seed = 20260601;
 
 class healthy_numbers {
 public:
@@ -131,7 +131,7 @@ void print_tails(long steps, const std::vector<int>& sizes, const std::vector<in
         for (const int ranks : sizes) {
             for (const int of_calls : calls) {
                 const auto n = static_cast<std::size_t>(ranks), count = static_cast<std::size_t>(of_calls);
-                healthy_numbers numbers(n, tail, seed + n);
+                healthy_numbers numbers(n, tail, first_seed + n);
                 outlier_detector detector(ranks, 1, rate);
                 detector.resize(count);
                 finding_counts said;
@@ -257,7 +257,7 @@ void print_bits(const char* type)
     constexpr int bits = 8 * static_cast<int>(sizeof(T));
     constexpr int trials = 100;
     for (const std::size_t count : {std::size_t{1} << 16, std::size_t{1} << 20, std::size_t{1} << 23}) {
-        random_numbers random(seed);
+        random_numbers random(first_seed);
         std::vector<gradient> known(16);
         for (gradient& one : known) {
             one.elements.resize(count);
