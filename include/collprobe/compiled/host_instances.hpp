@@ -9,18 +9,6 @@
 #include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/probed.hpp>
 
-COLLPROBE_INSTANCE class std::vector<collprobe::step_record>;
-COLLPROBE_INSTANCE class std::vector<collprobe::call_record>;
-COLLPROBE_INSTANCE class std::vector<collprobe::finding>;
-COLLPROBE_INSTANCE class std::vector<collprobe::missing_call>;
-COLLPROBE_INSTANCE class std::vector<collprobe::rank_with_zeros>;
-COLLPROBE_INSTANCE class std::vector<collprobe::rank_evidence>;
-COLLPROBE_INSTANCE class std::vector<collprobe::rank_lateness>;
-COLLPROBE_INSTANCE class std::vector<collprobe::expectation_record>;
-COLLPROBE_INSTANCE class std::vector<collprobe::call_weights>;
-COLLPROBE_INSTANCE class std::vector<collprobe::call_interval>;
-COLLPROBE_INSTANCE class std::vector<collprobe::statistics>;
-
 namespace collprobe::inline COLLPROBE_ABI {
 
 #define COLLPROBE_REDUCTIONS_OF(T) \
@@ -97,7 +85,7 @@ COLLPROBE_CALLS_OF(double)
 COLLPROBE_LIST_OF(call_interval) COLLPROBE_LIST_OF(call_record) COLLPROBE_LIST_OF(expectation_record)
 COLLPROBE_LIST_OF(finding) COLLPROBE_LIST_OF(missing_call) COLLPROBE_LIST_OF(rank_evidence)
 COLLPROBE_LIST_OF(rank_lateness) COLLPROBE_LIST_OF(rank_with_zeros) COLLPROBE_LIST_OF(statistics)
-COLLPROBE_LIST_OF(step_record)
+COLLPROBE_LIST_OF(call_weights) COLLPROBE_LIST_OF(step_record)
 #undef COLLPROBE_LIST_OF
 
 #undef COLLPROBE_INSTANCE
