@@ -6,6 +6,7 @@ tests that execute the changed place, and writes which test notices the change.
 
     cmake/mutate_headers.py --out tests/mutants.txt          # a new choice of mutants; about an hour on two cores
     cmake/mutate_headers.py --list tests/mutants.txt         # the same mutants again; prints what differs, exit status 1
+    cmake/mutate_headers.py --list tests/mutants.txt --result survived    # only those that survived
     cmake/mutate_headers.py --only sum --tests '^sum'        # of one folder or file, with some of the tests
 
 All mutants are compiled at once: in a copy of the tree (build/mutants), each is a call that asks at run time whether
@@ -32,19 +33,21 @@ import collections
 import concurrent.futures
 import glob
 import hashlib
-import json
 import os
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
+ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+HEADERS = os.path.join(ROOT, "include/collprobe")
+COPY = os.path.join(ROOT, "build/mutants")
+BUILD = os.path.join(COPY, "build/quick")
 LABELS_LEFT_OUT = "headers;slow;study;mpi;gpu;trainer"
-FOLDERS_LEFT_OUT = r"^(preload|mpi_preload|mpi|examples|view|bench|ptx|support|consumer|race_lab)$"
+TESTS_LEFT_OUT = r"^(preload|mpi_preload|mpi|examples|view|bench|ptx|consumer|race_lab)\.|^stand_in\.launch"
 FILES_LEFT_OUT = r"(^|/)(cuda|nccl|mpi|compiled)/|^order/hooks\.hpp$"
 LINES_LEFT_OUT = re.compile(r"\b(constexpr|static_assert|requires|template|case|alignas|using|operator|concept|enum|__builtin_shufflevector)\b")
 OPERATORS = {"<": ("less", "<="), "<=": ("less_equal", "<"), ">": ("greater", ">="), ">=": ("greater_equal", ">"),
@@ -123,6 +126,10 @@ class Mutant:
         return [(end, 0, " %s%s<%d> %s" % (call, OPERATORS[self.old][0], self.id, self.old))]
 
 
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
 def in_bodies(code):
     """For each character of code without comments and strings: whether it stands in the body of a function."""
     inside, stack, start = bytearray(len(code)), [], 0
@@ -193,124 +200,107 @@ def choose(sites, lines, seed, count):
     return sorted(chosen, key=lambda each: (each.file, each.number, each.column))
 
 
-def write(path, data, mode=None):
-    if not os.path.exists(path) or open(path, "rb").read() != data:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(data)
-    if mode is not None:
-        os.chmod(path, mode)
+def write(file, data, keep_time=False):
+    path = os.path.join(COPY, file)
+    if os.path.exists(path):
+        times = os.stat(path)
+        with open(path, encoding="utf-8") as opened:
+            if opened.read() == data:
+                return # nothing is compiled anew
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as opened:
+        opened.write(data)
+    if keep_time:
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def mutated(text, mutants):
     lines = text.split("\n")
-    edits = sorted(((each.number,) + edit for each in mutants for edit in each.edits()), reverse=True)
-    for number, column, _, added in edits:
+    for number, column, _, added in sorted(((m.number,) + edit for m in mutants for edit in m.edits()), reverse=True):
         lines[number] = lines[number][:column] + added + lines[number][column:]
-    return "\n".join(lines).encode()
+    return "\n".join(lines)
 
 
-class Tree:
-    def __init__(self, root):
-        self.root, self.copy = root, os.path.join(root, "build/mutants")
-        self.build = os.path.join(self.copy, "build/quick")
-        self.headers = {}
-        listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=root, stdout=subprocess.PIPE, check=True)
-        self.files = [name for name in listed.stdout.decode().split("\n") if os.path.isfile(os.path.join(root, name))]
-        for name in self.files:
-            file = name[len("include/collprobe/"):]
-            if name.startswith("include/collprobe/") and file.endswith(".hpp") and not re.search(FILES_LEFT_OUT, file):
-                with open(os.path.join(root, name), encoding="utf-8") as opened:
-                    self.headers[file] = opened.read()
+def read_headers():
+    """All files below include/collprobe that are text of C++, by their names there."""
+    headers = {}
+    for folder, _, names in os.walk(HEADERS):
+        for path in (os.path.join(folder, name) for name in names):
+            with open(path, encoding="utf-8") as opened:
+                headers[os.path.relpath(path, HEADERS)] = opened.read()
+    return headers
 
-    def header(self, file):
-        return os.path.join(self.copy, "include/collprobe", file)
 
-    def write(self, mutants):
-        by_file = collections.defaultdict(list)
-        for each in mutants:
-            by_file[each.file].append(each)
-        for folder, _, names in os.walk(self.copy):
-            for path in (os.path.join(folder, name) for name in names):
-                relative = os.path.relpath(path, self.copy)
-                if not relative.startswith("build/") and relative not in self.files and relative != "mutants.hpp":
-                    os.remove(path)
-        for name in self.files:
-            path = os.path.join(self.root, name)
-            file = name[len("include/collprobe/"):]
-            with open(path, "rb") as opened:
-                data = mutated(self.headers[file], by_file[file]) if file in by_file and file in self.headers else opened.read()
-            write(os.path.join(self.copy, name), data, os.stat(path).st_mode)
-        helpers = HELPERS % {"most": max(each.id for each in mutants) // 1000 * 1000 + 1000}
-        for old, (name, new) in OPERATORS.items():
-            helpers += HELPER.replace("NAME", name).replace("OLD", old).replace("NEW", new)
-        write(os.path.join(self.copy, "mutants.hpp"), (helpers + "}\n#endif\n").encode())
+def write_tree(headers, mutants):
+    """The copy: headers with the mutants, and links to all else."""
+    os.makedirs(COPY, exist_ok=True)
+    for name in set(os.listdir(ROOT)) - set(os.listdir(COPY)) - {"build", "include", ".git"}:
+        os.symlink(os.path.join(ROOT, name), os.path.join(COPY, name))
+    for path in glob.glob(COPY + "/include/collprobe/**/*.*", recursive=True):
+        if os.path.relpath(path, COPY + "/include/collprobe") not in headers:
+            os.remove(path)
+    for file, text in headers.items():
+        write("include/collprobe/" + file, mutated(text, [each for each in mutants if each.file == file]))
+    helpers = HELPERS % {"most": max(each.id for each in mutants) // 1000 * 1000 + 1000}
+    for old, (name, new) in OPERATORS.items():
+        helpers += HELPER.replace("NAME", name).replace("OLD", old).replace("NEW", new)
+    write("mutants.hpp", helpers + "}\n#endif\n")
+    subprocess.run(["cmake", "--preset", "quick", "-DCMAKE_COMPILE_WARNING_AS_ERROR=OFF",
+                    "-DCMAKE_CXX_FLAGS=-w -include %s/mutants.hpp" % COPY,
+                    "-DCOLLPROBE_TEST_LABELS_LEFT_OUT=" + LABELS_LEFT_OUT],
+                   cwd=COPY, stdout=subprocess.DEVNULL, check=True)
 
-    def configure(self):
-        subprocess.run(["cmake", "--preset", "quick", "-DCMAKE_COMPILE_WARNING_AS_ERROR=OFF",
-                        "-DCMAKE_CXX_FLAGS=-w -include %s/mutants.hpp" % self.copy,
-                        "-DCOLLPROBE_TEST_LABELS_LEFT_OUT=" + LABELS_LEFT_OUT],
-                       cwd=self.copy, stdout=subprocess.DEVNULL, check=True)
 
-    def tests(self, pattern):
-        """name: command"""
-        found = {}
-        for file in glob.glob(self.build + "/tests/*/CTestTestfile.cmake"):
-            with open(file, encoding="utf-8") as opened:
-                for name, program, source in re.findall(r'^add_test\((\S+) "([^"]+_tests)" "(--source-file=[^"]+)"\)',
-                                                        opened.read(), re.M):
-                    name = re.sub(r"^\[=*\[|\]=*\]$", "", name)
-                    if re.search(pattern, name) and not re.search(FOLDERS_LEFT_OUT, name.split(".")[0]):
-                        found[name] = [program, source]
-        return found
+def find_tests(pattern):
+    """name: command"""
+    found = {}
+    for file in glob.glob(BUILD + "/tests/*/CTestTestfile.cmake"):
+        with open(file, encoding="utf-8") as opened:
+            for name, program, source in re.findall(r'^add_test\((\S+) "([^"]+_tests)" "(--source-file=[^"]+)"\)',
+                                                    opened.read(), re.M):
+                name = re.sub(r"^\[=*\[|\]=*\]$", "", name)
+                if re.search(pattern, name) and not re.search(TESTS_LEFT_OUT, name):
+                    found[name] = [program, source]
+    return found
 
-    def drop(self, mutants, output):
-        """Those of lines in which, or in whose instances, the compiler finds an error. The header keeps its time: what
-        was compiled with the dropped mutant needs no new compilation, as it is never switched on."""
-        wrong = set()
-        for block in re.split(r"(?m)^(?=In file included from|\S+: In |\S+: At )", output):
-            if ": error: " in block:
-                wrong.update((file, int(line) - 1) for file, line in
-                             re.findall(re.escape(self.header("")) + r"(\S+?):(\d+)", block))
-        dropped = [each for each in mutants if (each.file, each.number) in wrong]
-        dropped = dropped or [each for each in mutants if {(each.file, each.number - 1), (each.file, each.number + 1)} & wrong]
-        kept = [each for each in mutants if each not in dropped]
-        for file in {each.file for each in dropped}:
-            times = os.stat(self.header(file))
-            write(self.header(file), mutated(self.headers[file], [each for each in kept if each.file == file]))
-            os.utime(self.header(file), ns=(times.st_atime_ns, times.st_mtime_ns))
-        with open(os.path.join(self.copy, "build/dropped"), "a", encoding="utf-8") as file:
-            file.writelines(each.key + "\n" for each in dropped)
-        return kept, dropped
 
-    def compile(self, mutants, targets):
-        """Those that compile. What finds the others soonest goes first: one unit with all headers, then what instantiates
-        most: the compiled form, and each folder's largest file."""
-        unit = os.path.join(self.copy, "build/all.cpp")
-        write(unit, "".join("#include <collprobe/%s>\n" % file for file in sorted({each.file for each in mutants})).encode())
-        with open(self.build + "/compile_commands.json", encoding="utf-8") as opened:
-            commands = json.load(opened)
-        largest = {}
-        for each in commands:
-            output = re.search(r" -o (\S+)", each["command"]).group(1)
-            if output.split(".dir/")[0].replace("CMakeFiles/", "") in targets:
-                key = (os.path.getsize(each["file"]), output)
-                largest[os.path.dirname(each["file"])] = max(key, largest.get(os.path.dirname(each["file"]), key))
-        ninja = ["ninja", "-k", "0", "-j", "2"]
-        for command in (["c++", "-std=c++20", "-fsyntax-only", "-w", "-include", "../../mutants.hpp", "-I../../include", unit],
-                        ninja + ["collprobe_compiled"] + [output for _, output in largest.values()], ninja + targets):
-            while True:
-                ran = subprocess.run(["nice", "-n", "5"] + command, cwd=self.build, stdout=subprocess.PIPE,
-                                     stderr=subprocess.STDOUT)
-                if ran.returncode == 0:
-                    break
-                output = ran.stdout.decode(errors="replace")
-                mutants, dropped = self.drop(mutants, output)
-                for each in dropped:
-                    print("does not compile: " + each.key, file=sys.stderr, flush=True)
-                if not dropped:
-                    sys.exit("mutate_headers.py: the build fails\n" + output[-4000:])
-        return mutants
+def faulty(mutants, output):
+    """Those of lines in which, or in whose instances, the compiler finds an error."""
+    by_line = collections.defaultdict(list)
+    for each in mutants:
+        by_line[each.file, each.number + 1].append(each)
+    found, context = [], []
+    for line in output.split("\n"):
+        of_header = re.match(re.escape(COPY + "/include/collprobe/") + r"(\S+?):(\d+):\d+: +(error|required from)", line)
+        place = (of_header.group(1), int(of_header.group(2))) if of_header else None
+        context += [place] if place else []
+        if ": error: " in line:
+            found += [each for at in ([place] if place in by_line else context) if at in by_line for each in by_line[at]]
+            context = []
+    return set(found)
+
+
+def compile_all(headers, mutants, programs):
+    """Those that compile. One unit with all headers finds most of the others soon. What was compiled with one that is
+    dropped stays, as it is never switched on: its header keeps its time."""
+    write("build/all.cpp", "".join("#include <collprobe/%s>\n" % file for file in sorted({each.file for each in mutants})))
+    for command in (["c++", "-std=c++20", "-fsyntax-only", "-w", "-include", COPY + "/mutants.hpp", "-I%s/include" % COPY,
+                     COPY + "/build/all.cpp"], ["ninja", "-k", "0", "-j", "2"] + programs):
+        while True:
+            ran = subprocess.run(["nice", "-n", "5"] + command, cwd=BUILD, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if ran.returncode == 0:
+                break
+            output = ran.stdout.decode(errors="replace")
+            wrong = faulty(mutants, output)
+            if not wrong:
+                sys.exit("mutate_headers.py: the build fails\n" + output[-4000:])
+            mutants = [each for each in mutants if each not in wrong]
+            with open(COPY + "/build/dropped", "a", encoding="utf-8") as file:
+                file.writelines(each.key + "\n" for each in wrong)
+            for file in {each.file for each in wrong}:
+                write("include/collprobe/" + file, mutated(headers[file], [m for m in mutants if m.file == file]), True)
+            say("do not compile:\n" + "\n".join(each.key for each in wrong))
+    return mutants
 
 
 def limits():
@@ -345,7 +335,7 @@ def coverage(tests, longest):
             fails, took = run(tests[name], 300, COLLPROBE_MUTANT_LOG=log)
             reached = {int(number) for file in os.listdir(log) for number in open(os.path.join(log, file))}
         if fails or took > longest:
-            print("takes no part: %s, %.1f s%s" % (name, took, ", fails" if fails else ""), file=sys.stderr, flush=True)
+            say("takes no part: %s, %.1f s%s" % (name, took, ", fails" if fails else ""))
         return took, name, reached, fails or took > longest
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -368,7 +358,7 @@ def judge(mutant, tests, parts, all_kills):
         mutant.result = "survived " + " ".join("%s:%d" % each for each in sorted(folders.items()))
     else:
         mutant.result = "not reached"
-    print("%d\t%s\t%s" % (mutant.id, mutant.result, mutant.key), file=sys.stderr, flush=True)
+    say("%d\t%s\t%s" % (mutant.id, mutant.result, mutant.key))
 
 
 def main():
@@ -380,23 +370,23 @@ def main():
     parser.add_argument("--longest", type=float, default=10, help="seconds that a test may take without a mutant")
     parser.add_argument("--all-kills", action="store_true")
     parser.add_argument("--list", help="an earlier result, whose mutants are tried again")
+    parser.add_argument("--result", default="", help="an expression: only mutants of such a result; others keep theirs")
     parser.add_argument("--out", help="where the result is written; not given: standard output")
     given = parser.parse_args()
 
-    tree = Tree(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-    files = {name: text for name, text in tree.headers.items() if name.startswith(given.only)}
-    sites = [site for name, text in files.items() for site in sites_of(name, text)]
+    headers = read_headers()
+    files = {name: text for name, text in headers.items()
+             if name.startswith(given.only) and name.endswith(".hpp") and not re.search(FILES_LEFT_OUT, name)}
+    sites = [site for name, text in sorted(files.items()) for site in sites_of(name, text)]
     earlier, dropped = {}, set()
     if given.list:
-        by_key = {each.key: each for each in sites}
-        mutants = []
+        by_key, mutants = {each.key: each for each in sites}, []
         with open(given.list, encoding="utf-8") as opened:
-            for line in opened.read().split("\n")[1:]:
-                number, result, key = (line.split("\t", 2) + ["", ""])[:3]
+            for number, result, key in (line.split("\t", 2) for line in opened.read().split("\n")[1:] if line):
                 if key in by_key:
-                    by_key[key].id, earlier[key] = int(number), result
+                    by_key[key].id, by_key[key].result, earlier[key] = int(number), result, result
                     mutants.append(by_key[key])
-                elif key.startswith(given.only) and key:
+                elif key.startswith(given.only):
                     print("not there any more: %s %s" % (number, key))
     else:
         lines = collections.Counter()
@@ -405,24 +395,24 @@ def main():
         mutants = choose(sites, lines, given.seed, given.count)
         for number, each in enumerate(mutants):
             each.id = number + 1
-        if os.path.exists(os.path.join(tree.copy, "build/dropped")):
-            with open(os.path.join(tree.copy, "build/dropped"), encoding="utf-8") as opened:
+        if os.path.exists(COPY + "/build/dropped"): # the headers are those of the last run
+            with open(COPY + "/build/dropped", encoding="utf-8") as opened:
                 dropped = set(opened.read().split("\n"))
     tried = len(mutants)
     mutants = [each for each in mutants if each.key not in dropped]
-    print("%d sites, %d mutants" % (len(sites), len(mutants)), file=sys.stderr, flush=True)
+    say("%d sites, %d mutants" % (len(sites), len(mutants)))
 
-    tree.write(mutants)
-    tree.configure()
-    tests = tree.tests(given.tests)
-    mutants = tree.compile(mutants, sorted({os.path.relpath(command[0], tree.build) for command in tests.values()}))
+    write_tree(headers, mutants)
+    tests = find_tests(given.tests)
+    mutants = compile_all(headers, mutants, sorted({os.path.relpath(command[0], BUILD) for command in tests.values()}))
     parts = coverage(tests, given.longest)
-    print("%d tests, %.0f s" % (len(parts), sum(took for _, took, _ in parts)), file=sys.stderr, flush=True)
+    say("%d tests, %.0f s" % (len(parts), sum(took for _, took, _ in parts)))
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda each: judge(each, tests, parts, given.all_kills), mutants))
+        again = [each for each in mutants if re.search(given.result, each.result)]
+        list(pool.map(lambda each: judge(each, tests, parts, given.all_kills), again))
 
     counts = collections.Counter(each.result.split()[0] for each in mutants)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=tree.root, stdout=subprocess.PIPE, check=True)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     arguments = " ".join("--%s %s" % (name, getattr(given, name)) for name in ("seed", "count", "only", "tests", "longest")
                          if getattr(given, name) != parser.get_default(name) or name in ("seed", "count"))
     result = ["# mutate_headers.py %s; commit %s; %d mutants: %d killed, %d survived, %d not reached; %d did not compile" % (
