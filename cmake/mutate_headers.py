@@ -21,7 +21,7 @@ Sites are chosen by a hash of the seed, the file and the line's text: a folder h
 nccl/, mpi/, compiled/, nor order/hooks.hpp.
 
 Tests: the programs of the preset quick, each file of tests for itself, but for folders and labels below. A test that
-takes longer than --longest seconds takes no part. For each mutant, its tests run from the cheapest on until one fails,
+computes for more than --longest seconds takes no part. For each mutant, its tests run from the cheapest on until one fails,
 or takes ten times as long as without the mutant, and more than 20 s (--all-kills: all of them).
 
 A line of the list: number, result, file (#2: the second line with the same text), what the site becomes, and the line,
@@ -310,37 +310,38 @@ def limits():
 
 
 def run(command, longest, **environment):
-    """Whether it fails, and how long it takes. In a folder of its own: two of a kind may run at once."""
+    """Whether it fails, how long it takes, and what of that it computes. In a folder of its own: two may run at once."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        child = subprocess.Popen(command, env=dict(os.environ, TMPDIR=scratch, **environment), cwd=scratch, preexec_fn=limits,
+        child = subprocess.Popen(command, env=dict(os.environ, TMPDIR=scratch, **environment), cwd=scratch,
                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                 start_new_session=True)
-        try:
-            fails = child.wait(longest) != 0
-        except subprocess.TimeoutExpired:
-            fails = True
+                                 start_new_session=True, preexec_fn=limits)
+        ended = 0
+        while not ended and time.monotonic() < begin + longest:
+            time.sleep(0.01)
+            ended, child.returncode, usage = os.wait4(child.pid, os.WNOHANG)
         try:
             os.killpg(child.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        child.wait()
-    return fails, time.monotonic() - begin
+        if not ended:
+            _, child.returncode, usage = os.wait4(child.pid, 0)
+    return child.returncode != 0, time.monotonic() - begin, usage.ru_utime + usage.ru_stime
 
 
 def coverage(tests, longest):
     """The tests that take part, cheapest first: name, seconds, numbers of the mutants that it executes."""
     def measure(name):
         with tempfile.TemporaryDirectory() as log:
-            fails, took = run(tests[name], 300, COLLPROBE_MUTANT_LOG=log)
+            fails, took, computed = run(tests[name], 300, COLLPROBE_MUTANT_LOG=log)
             reached = {int(number) for file in os.listdir(log) for number in open(os.path.join(log, file))}
-        if fails or took > longest:
-            say("takes no part: %s, %.1f s%s" % (name, took, ", fails" if fails else ""))
-        return took, name, reached, fails or took > longest
+        if fails or computed > longest:
+            say("takes no part: %s, %.1f s%s" % (name, computed, ", fails" if fails else ""))
+        return computed, name, took, reached, fails or computed > longest
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        measured = sorted(pool.map(measure, tests), key=lambda each: each[0])
-    return [(name, took, reached) for took, name, reached, is_out in measured if not is_out]
+        measured = sorted(pool.map(measure, tests), key=lambda each: each[:2])
+    return [(name, took, reached) for _, name, took, reached, is_out in measured if not is_out]
 
 
 def judge(mutant, tests, parts, all_kills):
@@ -367,7 +368,7 @@ def main():
     parser.add_argument("--count", type=int, default=330, help="of mutants, before those are dropped that do not compile")
     parser.add_argument("--only", default="", help="a folder or file below include/collprobe")
     parser.add_argument("--tests", default="", help="an expression: only tests whose names it matches")
-    parser.add_argument("--longest", type=float, default=10, help="seconds that a test may take without a mutant")
+    parser.add_argument("--longest", type=float, default=10, help="seconds that a test may compute for")
     parser.add_argument("--all-kills", action="store_true")
     parser.add_argument("--list", help="an earlier result, whose mutants are tried again")
     parser.add_argument("--result", default="", help="an expression: only mutants of such a result; others keep theirs")
