@@ -49,7 +49,8 @@ BUILD = os.path.join(COPY, "build/quick")
 LABELS_LEFT_OUT = "headers;slow;study;mpi;gpu;trainer"
 TESTS_LEFT_OUT = r"^(preload|mpi_preload|mpi|examples|view|bench|ptx|consumer|race_lab)\.|^stand_in\.launch"
 FILES_LEFT_OUT = r"(^|/)(cuda|nccl|mpi|compiled)/|^order/hooks\.hpp$"
-LINES_LEFT_OUT = re.compile(r"\b(constexpr|static_assert|requires|template|case|alignas|using|operator|concept|enum|__builtin_shufflevector)\b")
+LINES_LEFT_OUT = re.compile(r"\b(constexpr|static_assert|requires|template|case|alignas|using|operator|concept|enum"
+                            r"|__builtin_shufflevector)\b")
 OPERATORS = {"<": ("less", "<="), "<=": ("less_equal", "<"), ">": ("greater", ">="), ">=": ("greater_equal", ">"),
              "==": ("equal", "!="), "!=": ("unequal", "=="), "+": ("plus", "-"), "-": ("minus", "+"),
              "*": ("times", "+"), "/": ("over", "*")}
