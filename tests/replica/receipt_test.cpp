@@ -374,6 +374,8 @@ TEST_CASE("receipt - gaps, overlaps and replicas that differ are named")
     receipt expected(1);
     expected.add("w", {view<const float>(data), shape});
     CHECK(find_gaps(expected).empty());
+    CHECK(expected.text().find(R"("shape":[6,10],"casts":[],"digest":")" + detail::hexadecimal(digest(view<const float>(data))))
+        != std::string::npos);
 
     receipt holes = rank_with(0, {{0, 0}, {6, 4}}, data);
     holes.merge(rank_with(1, {{2, 4}, {4, 6}}, data));

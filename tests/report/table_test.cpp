@@ -197,6 +197,32 @@ TEST_CASE("what a part finds is told in its own words")
     CHECK(report::describe(found) == told + "2");
 }
 
+TEST_CASE("a weight is told as a fraction where it may be that, and with the rank whose result shows it")
+{
+    CHECK(report::detail::weight_text(0.1251, 0.001) == "1/8");
+    CHECK(report::detail::weight_text(-2.999, 0.01) == "-3");
+    CHECK(report::detail::weight_text(0.1437, 0.0001) == "0.1437");
+    CHECK(report::detail::weight_text(0.001, 0.01) == "0");
+    CHECK(contains(report::describe({.ranks = {1}, .other_rank = 0, .call = 0, .what = finding_kind::weights,
+                       .statistic = 0.5, .threshold = 0.01}),
+        "(weights): in the result of rank 0, 1/2 times that of a mean"));
+}
+
+TEST_CASE("the advice of a verdict on quantisation depends on what was wrong")
+{
+    using enum quantisation_verdict;
+    CHECK(report::quantisation_advice({.outcome = {}, .verdict = harmful, .nonfinite_results = 1})
+        == "sums overflow: scale the gradients down");
+    CHECK(report::quantisation_advice({.outcome = {}, .verdict = harmful, .crest = 3, .nonfinite = 1, .nonfinite_results = 1})
+        == "heavy tails: rotate, or halve the block");
+    CHECK(report::quantisation_advice({.outcome = {}, .verdict = harmful, .crest = 2.8}) == "a format with more bits for this call");
+    CHECK(report::quantisation_advice({.outcome = {}, .verdict = biased, .coherence = 2})
+        == "the ranks' errors are alike: round stochastically");
+    CHECK(report::quantisation_advice({.outcome = {}, .verdict = biased, .coherence = 1})
+        == "round stochastically, or feed the errors back");
+    CHECK(report::quantisation_advice({.outcome = {}, .verdict = visible, .noise_ratio = 1e-4}).empty());
+}
+
 TEST_CASE("of values that are digests no number is told")
 {
     finding found{.ranks = {7}, .other_rank = 0, .what = finding_kind::value_repeats, .site = call_site::named("samples"),
@@ -299,6 +325,7 @@ TEST_CASE("evidence over the run is told as odds")
     CHECK(report::detail::round_count(0) == "0");
     CHECK(report::detail::round_count(99.9) == "99");
     CHECK(report::detail::round_count(101) == "100");
+    CHECK(report::detail::round_count(1e15) == "1.0e+15");
     CHECK(report::detail::round_count(detail::infinity()) == "inf");
     CHECK(report::detail::with_commas(1234567) == "1,234,567");
     CHECK(report::detail::with_commas(123) == "123");
