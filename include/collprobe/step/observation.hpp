@@ -33,6 +33,7 @@ struct step_observation {
         constexpr bool is_read() const noexcept { return is_read_; }
         constexpr double value() const noexcept { return value_; }
         constexpr bool is_null() const noexcept { return is_read_ && single_ == nullptr && double_ == nullptr; }
+        constexpr const float* single() const noexcept { return single_; }
         /// Whether it is a value, and not the one that says that there is none.
         bool is_given() const noexcept { return !is_read_ && to_bits(value_) != to_bits(detail::not_given()); }
         COLLPROBE_HD double read() const noexcept
