@@ -296,6 +296,36 @@ TEST_CASE("the summary tells the same without names, and is silent on clean step
     CHECK(to_bits(wrong[0].calls[0].audit.residual) == to_bits(named.at(0).calls.at(0).audit.residual));
 }
 
+TEST_CASE("a summary of unlike results, whose sum some ranks could not check, names nobody")
+{
+    for (const std::uint64_t of_nan : {5, 9}) { // below and above the digest of the others
+        detail::audit_keys all{};
+        for (int rank = 0; rank < 4; ++rank) {
+            detail::audit_entry own{rank == 3 ? of_nan : 7, {}};
+            if (rank != 3) own.sum = {0.5, 0, 64, true, true};
+            const detail::audit_keys keys = audit::summarize(own);
+            all = {std::max(all.digest, keys.digest), std::max(all.digest_complement, keys.digest_complement),
+                std::max(all.residual, keys.residual), std::max(all.unchecked, keys.unchecked)};
+        }
+        step_record record;
+        record.ranks = 4;
+        record.mode = report_mode::summary;
+        record.calls.resize(1);
+        record.calls[0].call = collective::all_reduce;
+        record.calls[0].type = element_type::float16;
+        record.calls[0].count = 1024;
+        record.calls[0].results_agree = true;
+        audit checks;
+        checks.judge_summary(part_summaries<detail::audit_keys>(reinterpret_cast<std::uint64_t*>(&all), 4), record);
+        CHECK_FALSE(record.calls[0].results_agree);
+        CHECK(record.calls[0].audit.where == damage::unknown);
+        CHECK(record.calls[0].audit.culprits.empty());
+        REQUIRE(record.findings.size() == 1);
+        CHECK(record.findings[0].what == finding_kind::result_differs);
+        CHECK_FALSE(record.findings[0].is_named());
+    }
+}
+
 TEST_CASE("without sums only agreement is checked")
 {
     const auto all = reduce_audits(4, {.sums = false}, [](int, view<float> result) { result[5] += 1; });

@@ -158,8 +158,9 @@ public:
                 const auto residual = detail::bit_cast<double>(keys.residual - 1);
                 one.sum = {residual, 0, detail::bins_for(call.count, call.type, options_.conservation), true,
                     residual <= detail::conservation_limit};
-                // A rank that could not check its sum while others could received a value that is not finite.
-                if (keys.unchecked == 0) other.sum = one.sum;
+                // A rank that could not check its sum while others could received a value that is not finite. Of unlike
+                // results nobody knows which one the checked sums are of.
+                if (keys.unchecked == 0 || one.digest != other.digest) other.sum = one.sum;
             }
             judge_->judge_results(of_ranks_, c, record);
         }

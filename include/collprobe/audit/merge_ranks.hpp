@@ -39,7 +39,7 @@ public:
     /// Of the options those count by which a step is judged, and which of `statistics`, `results`, `times` there are;
     /// of the audit's `sums` and the order of rounding. `lateness_floor_ns` 0 is 50 us.
     /// \throws error `invalid_argument` for less than 1 rank, or options out of range.
-    COLLPROBE_COLD_INLINE explicit merge_ranks(int ranks, const probe_options& options = {},
+    explicit merge_ranks(int ranks, const probe_options& options = {},
         const audit_options& audited = {}, call_site where = call_site::current())
         : steps_(ranks, options, audit(audited, where), where), options_(audited),
           terms_(detail::terms_of(audited.conservation.order, ranks))

@@ -99,7 +99,7 @@ public:
     };
 
     /// Errors: `status::invalid_argument` for fewer than 1 rank, or options out of range.
-    COLLPROBE_COLD_INLINE explicit exchangeability_watch(
+    explicit exchangeability_watch(
         int ranks, exchangeability_options options = {}, const call_site& where = call_site::current())
         : ranks_(ranks), options_(std::move(options)), places_(ranks < 1 ? 0 : static_cast<std::size_t>(ranks))
     {

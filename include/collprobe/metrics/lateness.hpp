@@ -99,7 +99,7 @@ public:
     /// Differences that do not count are up to `floor_ns`, or up to the noise of the arrivals if that is larger.
     /// `floor_ns` should exceed the tick of the clock and the constant biases of a step, all calls together.
     /// Errors: `status::invalid_argument` for fewer than 1 rank, or a floor that is no duration.
-    COLLPROBE_COLD_INLINE explicit lateness_watch(
+    explicit lateness_watch(
         int ranks, double floor_ns = 10000, const call_site& where = call_site::current())
         : floor_(floor_ns)
     {

@@ -106,7 +106,7 @@ public:
     /// `false_alarms_per_step`: the probability that a step of healthy ranks has any outlier, over all numbers and
     /// ranks.
     /// Errors: `status::invalid_argument` for fewer than 1 rank, or a rate that is not between 0 and 1.
-    COLLPROBE_COLD_INLINE outlier_detector(int ranks, int numbers, double false_alarms_per_step = 1e-4,
+    outlier_detector(int ranks, int numbers, double false_alarms_per_step = 1e-4,
         const call_site& where = call_site::current())
         : ranks_(ranks), stated_(false_alarms_per_step)
     {

@@ -107,7 +107,7 @@ class prometheus_metrics {
 public:
     static constexpr int most_series = 40, most_ranks = 1024;
 
-    COLLPROBE_COLD_INLINE explicit prometheus_metrics(
+    explicit prometheus_metrics(
         const run_record& run = {}, const prometheus_options& options = {})
         : options_(options)
     {

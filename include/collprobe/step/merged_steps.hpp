@@ -94,7 +94,7 @@ public:
     bool is_measured(std::size_t call) const noexcept { return is_measured_[call]; }
 
     /// `write_entries(c)`: writes the part's entries of a call that is measured.
-    COLLPROBE_COLD_INLINE void judge(const merged_step& step, step_record& out, call_site where,
+    void judge(const merged_step& step, step_record& out, call_site where,
         function_ref<void(std::size_t)> write_entries)
     {
         const auto check = checker("merge_ranks::judge", where);
@@ -122,7 +122,7 @@ private:
     {
         return [call, &where](bool condition, const char* message) { require(condition, call, message, where); };
     }
-    COLLPROBE_COLD_INLINE static int checked(int ranks, const probe_options& options, const call_site& where)
+    static int checked(int ranks, const probe_options& options, const call_site& where)
     {
         const auto check = checker("merge_ranks", where);
         check(ranks >= 1, "a communicator has at least 1 rank");
@@ -135,7 +135,7 @@ private:
     }
 
     /// Returns whether the calls are known by their sites.
-    COLLPROBE_COLD_INLINE bool describe_calls(const merged_step& step)
+    bool describe_calls(const merged_step& step)
     {
         calls_.clear();
         places_.clear();
@@ -162,7 +162,7 @@ private:
         }
         return by_site;
     }
-    COLLPROBE_COLD_INLINE void write_messages(const merged_step& step)
+    void write_messages(const merged_step& step)
     {
         words_.assign(at_rank(ranks_) * (layout_.bytes(calls_.size()) / sizeof(std::uint64_t)), 0);
         for (int r = 0; r < ranks_; ++r) {

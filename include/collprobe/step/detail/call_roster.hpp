@@ -37,12 +37,12 @@ public:
         with_integers_ = with_integers;
         last_unseen_ = unseen;
         if (order_.see(calls, has_places) && is_same_view) {
-            if (last_ == nullptr) return;
-            ++last_->steps;
-            last_->used = step_;
+            if (last_ == no_kind) return;
+            ++kinds_[last_].steps;
+            kinds_[last_].used = step_;
             return;
         }
-        last_ = nullptr;
+        last_ = no_kind;
         sorted_.clear();
         std::uint64_t hash = with_integers_ ? 1 : 0;
         order_.for_each_sorted([&, this](std::uint32_t call, std::uint64_t identity, std::uint64_t order) {
@@ -63,7 +63,7 @@ public:
         }
         of->unseen = std::max(of->unseen, unseen);
         of->used = step_;
-        last_ = of;
+        last_ = static_cast<std::size_t>(of - kinds_.data());
         if (is_known) return;
         constexpr std::size_t most_known = 256;
         if (known_.size() < most_known) known_.push_back(hash);
@@ -387,7 +387,8 @@ private:
     std::vector<std::uint32_t> added_; ///< in `sorted_`
     std::vector<lost> lost_;
     std::uint64_t step_ = 0;
-    kind* last_ = nullptr; ///< that of the last step
+    static constexpr std::size_t no_kind = ~std::size_t{0};
+    std::size_t last_ = no_kind; ///< the kind of the last step
     std::uint64_t last_unseen_ = 0;
 };
 
