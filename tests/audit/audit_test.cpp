@@ -298,7 +298,7 @@ TEST_CASE("the summary tells the same without names, and is silent on clean step
 
 TEST_CASE("a summary of unlike results, whose sum some ranks could not check, names nobody")
 {
-    for (const std::uint64_t of_nan : {5, 9}) { // below and above the digest of the others
+    for (const std::uint64_t of_nan : {std::uint64_t{5}, std::uint64_t{9}}) { // below and above the digest of the others
         detail::audit_keys all{};
         for (int rank = 0; rank < 4; ++rank) {
             detail::audit_entry own{rank == 3 ? of_nan : 7, {}};
