@@ -64,7 +64,8 @@ TEST_CASE("memory or a stream of another place is refused before anything is enq
     };
     for (const blocking_mode mode : nccl_modes) {
         for (const auto& [message, bad] : calls) {
-            CAPTURE(std::string(message));
+            const std::string expected = message;
+            CAPTURE(expected);
             std::optional<error> refusal;
             check_all(run_each_nccl(3, {.name = "dp", .mode = mode}, [&, &bad = bad](nccl_owner& comm) {
                 const cuda::stream stream;

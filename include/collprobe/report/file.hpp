@@ -45,6 +45,8 @@ COLLPROBE_COLD_INLINE int write_all(int file, std::string_view text)
 // O_NONBLOCK: a pipe that nobody reads is an error, and not a wait.
 inline constexpr int to_append = O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | O_NONBLOCK;
 
+inline std::atomic<unsigned> files_replaced{0}; // in this process
+
 } // namespace detail
 
 /// A file that whole lines are appended to. Only the last line that a reader sees may be there in part, while it is
@@ -147,13 +149,11 @@ COLLPROBE_COLD_INLINE void replace_file(const std::string& path, std::string_vie
         target = real;
         std::free(real);
     }
-    // No two writers share a name, in this process or in another, on this host or on another.
-    static std::atomic<unsigned> count{0};
-    timespec now{};
+    timespec now{}; // no two writers share a name, in this process or in another, on this host or on another
     ::clock_gettime(CLOCK_REALTIME, &now);
     const std::size_t folder = target.rfind('/') == target.npos ? 0 : target.rfind('/') + 1;
     const std::string other = target.substr(0, folder) + '.' + target.substr(folder) + '.' + std::to_string(::getpid())
-        + '.' + std::to_string(count.fetch_add(1, std::memory_order_relaxed)) + '.' + std::to_string(now.tv_nsec)
+        + '.' + std::to_string(detail::files_replaced.fetch_add(1, std::memory_order_relaxed)) + '.' + std::to_string(now.tv_nsec)
         + ".tmp";
     const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_EXCL, 0666);
     if (file < 0) detail::fail_to_write(path, errno);
