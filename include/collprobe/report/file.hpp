@@ -153,8 +153,8 @@ COLLPROBE_COLD_INLINE void replace_file(const std::string& path, std::string_vie
     ::clock_gettime(CLOCK_REALTIME, &now);
     const std::size_t folder = target.rfind('/') == target.npos ? 0 : target.rfind('/') + 1;
     const std::string other = target.substr(0, folder) + '.' + target.substr(folder) + '.' + std::to_string(::getpid())
-        + '.' + std::to_string(detail::files_replaced.fetch_add(1, std::memory_order_relaxed)) + '.' + std::to_string(now.tv_nsec)
-        + ".tmp";
+        + '.' + std::to_string(detail::files_replaced.fetch_add(1, std::memory_order_relaxed)) + '.'
+        + std::to_string(now.tv_nsec) + ".tmp";
     const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_EXCL, 0666);
     if (file < 0) detail::fail_to_write(path, errno);
     int reason = detail::write_all(file, text);
