@@ -54,7 +54,7 @@ inline std::atomic<unsigned> files_replaced{0}; // in this process
 class line_file {
 public:
     /// Creates the file, or empties it; with `keep` it is appended to. Errors: as `append`.
-    COLLPROBE_COLD_INLINE explicit line_file(std::string path, bool keep = false) : path_(std::move(path))
+    explicit line_file(std::string path, bool keep = false) : path_(std::move(path))
     {
         const int reason = hold(::open(path_.c_str(), detail::to_append | (keep ? 0 : O_TRUNC), 0666));
         if (reason != 0) detail::fail_to_write(path_, reason);
@@ -76,7 +76,7 @@ public:
         return made;
     }
 
-    COLLPROBE_COLD_INLINE line_file(line_file&& other) noexcept { *this = std::move(other); }
+    line_file(line_file&& other) noexcept { *this = std::move(other); }
 
     COLLPROBE_COLD_INLINE line_file& operator=(line_file&& other) noexcept
     {
@@ -86,7 +86,7 @@ public:
         return *this;
     }
 
-    COLLPROBE_COLD_INLINE ~line_file() { if (file_ >= 0) ::close(file_); }
+    ~line_file() { if (file_ >= 0) ::close(file_); }
 
     /// Writes `lines` with one system call; what was written in part for lack of room is taken back. Nothing is written
     /// where the program has closed the descriptor, which may be another file's by now.

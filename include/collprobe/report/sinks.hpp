@@ -86,7 +86,7 @@ run_record describe_run(const Comm& comm, std::string run)
 class record_writer {
 public:
     /// The sinks must outlive this object.
-    COLLPROBE_COLD_INLINE record_writer(run_record run, std::vector<sink*> sinks, const sinks_options& options = {})
+    record_writer(run_record run, std::vector<sink*> sinks, const sinks_options& options = {})
         : run_(std::move(run)), sinks_(std::move(sinks)), options_(options),
           ring_(static_cast<std::size_t>(options.room < 1 ? 1 : options.room))
     {
@@ -104,7 +104,7 @@ public:
     record_writer(const record_writer&) = delete;
     record_writer& operator=(const record_writer&) = delete;
     /// As `close`.
-    COLLPROBE_COLD_INLINE ~record_writer() { close(); }
+    ~record_writer() { close(); }
 
     /// Any thread may call these, also several at a time.
     COLLPROBE_COLD_INLINE void put(const step_record& record) noexcept { hold<&entry::step, &sink::on_step>(record); }
