@@ -23,8 +23,8 @@
 #endif
 
 /// For functions that no data of a step passes through: judgements, reports, texts. Compilers optimise them for size.
-/// In the compiled form they are in its library alone (compiled/README.md): so no constructors and destructors, of which
-/// clang++ emits not all variants, and no functions of templates that have no instance there.
+/// In the compiled form they are in its library alone (compiled/README.md): so no constructors and destructors, of
+/// which clang++ emits not all variants, and no functions of templates that have no instance there.
 #if !defined(COLLPROBE_COMPILED) || COLLPROBE_STREAM_ORDER || defined(__CUDACC__)
 #define COLLPROBE_COLD_INLINE [[gnu::cold]] inline
 #elif defined(COLLPROBE_COMPILED_SOURCE)
