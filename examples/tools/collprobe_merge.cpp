@@ -44,7 +44,7 @@ using tools::writing_rank;
 struct options {
     std::vector<std::string> paths;
     report_files files;
-    probe_options settings{.lateness_floor_ns = 50'000}; ///< by which steps are judged
+    probe_options settings{.lateness_floor_ns = detail::usual_lateness_floor_ns}; ///< by which steps are judged
     std::string communicator; ///< key or name; empty: all
     bool follow = false;
     double timeout = 0; ///< seconds without a new line; 0: none

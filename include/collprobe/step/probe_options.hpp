@@ -80,6 +80,7 @@ namespace detail {
 inline constexpr int most_calls = 1 << 20;
 inline constexpr std::int64_t most_gathered_entries = 20'000; ///< of a step, in the mode `automatic`
 inline constexpr int most_total_ranks = 16'384; ///< whose totals a summary has
+inline constexpr double usual_lateness_floor_ns = 50'000; ///< what 0 stands for
 inline constexpr int rank_bits = 20; ///< in a key of a summary
 inline constexpr int most_summary_ranks = 1 << rank_bits;
 

@@ -223,7 +223,7 @@ c::any_probe* c::make_cuda_probe(step_exchange& exchange, const probe_options& o
 {
     // Ranks on GPUs may be late, however many processors this machine has.
     probe_options timed = options;
-    timed.lateness_floor_ns = 50'000;
+    timed.lateness_floor_ns = detail::usual_lateness_floor_ns;
     return new cuda_probe(exchange, timed);
 }
 

@@ -226,7 +226,7 @@ public:
 private:
     static double floor_of(const probe_options& options) noexcept
     {
-        return options.lateness_floor_ns > 0 ? options.lateness_floor_ns : 50'000;
+        return options.lateness_floor_ns > 0 ? options.lateness_floor_ns : usual_lateness_floor_ns;
     }
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
     COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls)
