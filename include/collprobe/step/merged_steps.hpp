@@ -112,6 +112,7 @@ public:
         part_.judge(messages, ~std::uint64_t{0}, calls_, judge_.series(), out);
         out.unread_calls = step.unread_calls;
         out.first_call = step.first_call;
+        out.repeats = step.repeats;
         // The index of a call moves where one before it is missing.
         judge_.finish(calls_, by_site, true, step.repeats ? step.unseen_calls : no_index, out);
     }

@@ -81,6 +81,10 @@ inline constexpr int most_calls = 1 << 20;
 inline constexpr std::int64_t most_gathered_entries = 20'000; ///< of a step, in the mode `automatic`
 inline constexpr int most_total_ranks = 16'384; ///< whose totals a summary has
 inline constexpr double usual_lateness_floor_ns = 50'000; ///< what 0 stands for
+inline double lateness_floor_of(const probe_options& options) noexcept
+{
+    return options.lateness_floor_ns > 0 ? options.lateness_floor_ns : usual_lateness_floor_ns;
+}
 inline constexpr int rank_bits = 20; ///< in a key of a summary
 inline constexpr int most_summary_ranks = 1 << rank_bits;
 

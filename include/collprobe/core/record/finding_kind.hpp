@@ -220,6 +220,9 @@ constexpr const char* name(finding_kind what) noexcept
 /// Whether a check judges a number of the ranks in a step: statistical, with a stated rate.
 constexpr bool is_of_number(finding_kind what) noexcept { return facts_of(what).is_of_number; }
 
+/// Whether `probe_options` state the rate at which healthy steps, or runs, have it.
+constexpr bool is_of_rate(finding_kind what) noexcept { return is_of_number(what) || what == finding_kind::unlike; }
+
 /// Whether a check judges a value that `probed::expect_equal` or `expect_distinct` told. `unusual_number` has the value
 /// of the rank, that of most ranks (or the one that it repeats), and the first step.
 constexpr bool is_of_value(finding_kind what) noexcept { return facts_of(what).is_of_value; }

@@ -22,10 +22,13 @@ public:
     /// Names the ranks, and leaves out those that have them, or have no input of an observed call.
     void judge_call(const judged_step& step, std::size_t call) const
     {
+        const bool counts = step.calls[call].has_input && step.calls[call].count != 0;
+        if (counts) step.out.nonfinite_by_rank.resize(at_rank(step.ranks()));
         for (int r = 0; r < step.ranks(); ++r) {
             const statistics& input = step.input(r, call);
             step.marks.left_out_of_call[at_rank(r)] = has_no_input(step.calls[call], input);
             if (input.nonfinite() == 0) continue;
+            if (counts) step.out.nonfinite_by_rank[at_rank(r)] += input.nonfinite();
             step.marks.leave_out(r);
             step.marks.left_out_of_call[at_rank(r)] = true;
             step.out.add({.ranks = {r},

@@ -44,8 +44,9 @@ public:
         bool times = false)
         : ranks_(ranks), tables_(mode == report_mode::gather || ranks <= most_total_ranks ? ranks : 1),
           marks_(tables_), places_(tables_), values_(tables_), results_(tables_), copies_(tables_), zeros_(tables_),
-          nonfinite_(tables_), arrivals_(times ? tables_ : 1, floor_of(options)), gradient_(tables_),
-          numbers_(tables_, options.false_alarms_per_step, times, floor_of(options)), weights_(at_rank(tables_)),
+          nonfinite_(tables_), arrivals_(times ? tables_ : 1, lateness_floor_of(options)), gradient_(tables_),
+          numbers_(tables_, options.false_alarms_per_step, times, lateness_floor_of(options)),
+          weights_(at_rank(tables_)),
           of_call_(at_rank(tables_))
     {
         if (!(options.false_alarms_per_run > 0) || tables_ != ranks_) return;
@@ -82,13 +83,9 @@ public:
         if (!are_totals)
             out.begin(messages.header(0).step, ranks_, report_mode::gather, calls.size(), expected.size());
         out.forgot = forget_after_loss(messages.last_lost());
-        out.false_alarms_per_step = numbers_.false_alarms_per_step();
-        has_places_ = messages.has_places();
-        find_series(calls);
+        out.places_agree = messages.has_places();
+        begin_step(calls, out);
         const judged_step step{messages, calls, series_, marks_, out, are_totals};
-        marks_.begin_step();
-        numbers_.begin_step(out.step);
-        if (evidence_) evidence_->begin_step(out.step);
         zeros_.begin_step();
         gradient_.begin_step();
 
@@ -100,8 +97,38 @@ public:
         if (messages.layout().times) arrivals_.measure(step);
         gradient_.describe(step, gram);
         nonfinite_.judge_spread(out);
-        numbers_.judge(step, gradient_.elements(), gram);
-        if (evidence_) evidence_->judge(step);
+        for (int r = 0; r < ranks_; ++r)
+            if (marks_.left_out[at_rank(r)]) out.left_out.push_back(r);
+        judge_numbers(gradient_.elements(), out);
+    }
+    /// Judges again what options decide, but for the floor of lateness, of a record that has no finding of it.
+    /// `calls`: their facts, with inputs where they are gradients; of totals the whole gradient.
+    COLLPROBE_COLD_INLINE void judge_again(view<const probed_call> calls, step_record& out)
+    {
+        if (out.forgot) forget();
+        if (!out.repeats) forget_calls();
+        begin_step(calls, out);
+        for (const int rank : out.left_out) marks_.leave_out(rank);
+        for (const finding& each : out.findings)
+            for (const int rank : each.ranks)
+                if (each.what == finding_kind::duplicate) marks_.without_direction[at_rank(rank)] = true;
+        std::uint64_t elements = 0;
+        for (std::size_t b = 0; b < calls.size(); ++b) {
+            if (!calls[b].is_gradient()) continue;
+            elements += calls[b].count;
+            if (out.mode != report_mode::gather) continue;
+            const std::vector<statistics>& inputs = out.calls[b].inputs;
+            for (int r = 0; r < ranks_; ++r)
+                marks_.left_out_of_call[at_rank(r)]
+                    = has_no_input(calls[b], inputs[at_rank(r)]) || inputs[at_rank(r)].nonfinite() != 0;
+            for (const finding& each : out.findings)
+                for (const int rank : each.ranks)
+                    if (each.what == finding_kind::duplicate && each.call == static_cast<int>(b)
+                        && rank != each.other_rank) marks_.left_out_of_call[at_rank(rank)] = true;
+            add_numbers(inputs, b);
+        }
+        judge_numbers(elements, out);
+        out.settle_findings();
     }
     /// Adds to a record that has begun what the ranks' totals say, but for inputs with NaN: of these calls say more.
     COLLPROBE_COLD_INLINE void judge_totals(
@@ -224,9 +251,19 @@ public:
     }
 
 private:
-    static double floor_of(const probe_options& options) noexcept
+    COLLPROBE_COLD_INLINE void begin_step(view<const probed_call> calls, step_record& out)
     {
-        return options.lateness_floor_ns > 0 ? options.lateness_floor_ns : usual_lateness_floor_ns;
+        out.false_alarms_per_step = numbers_.false_alarms_per_step();
+        has_places_ = out.places_agree;
+        find_series(calls);
+        marks_.begin_step();
+        numbers_.begin_step(out.step);
+        if (evidence_) evidence_->begin_step(out.step);
+    }
+    COLLPROBE_COLD_INLINE void judge_numbers(std::uint64_t elements, step_record& out)
+    {
+        numbers_.judge(marks_, elements, out);
+        if (evidence_) evidence_->judge(marks_, out);
     }
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
     COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls)
@@ -284,28 +321,29 @@ private:
             copies_.judge_repeats(step, b);
         if (!step.is_of_totals) {
             if (!step.out.calls[b].results_agree) results_.judge_replicas(step, b);
-            if (call.is_gradient()) add_numbers(step, b); // shards and parameters may differ between ranks
+            if (call.is_gradient()) add_numbers(step.out.calls[b].inputs, b); // shards and parameters may differ between ranks
             results_.judge_lengths(step, b, common);
         }
         if (!call.is_gradient()) return;
         for (int r = 0; r < ranks_; ++r) zeros_.add(step.input(r, b), r);
         gradient_.add(step, b, common);
     }
-    void add_numbers(const judged_step& step, std::size_t b)
+    void add_numbers(view<const statistics> inputs, std::size_t b)
     {
         const std::size_t slot = series_[b].slot;
         const int call = static_cast<int>(b);
         const auto take = [&, this](const auto& number_of) {
             for (int r = 0; r < ranks_; ++r) {
                 // Zeros are no evidence of anything else: `zeros_check` tells of them.
-                const bool is_out = marks_.left_out_of_call[at_rank(r)] || is_zero(step.input(r, b));
-                of_call_[at_rank(r)] = is_out ? not_a_number() : logarithm_of(number_of(r));
+                const statistics& input = inputs[at_rank(r)];
+                const bool is_out = marks_.left_out_of_call[at_rank(r)] || is_zero(input);
+                of_call_[at_rank(r)] = is_out ? not_a_number() : logarithm_of(number_of(input));
             }
         };
-        take([this](int r) { return results_.norms()[at_rank(r)]; });
+        take([](const statistics& input) { return input.l2(); });
         if (evidence_) evidence_->add_norms(of_call_, slot, call);
         numbers_.add_norms(of_call_, slot, call);
-        take([&](int r) { return step.input(r, b).absolute_maximum; });
+        take([](const statistics& input) { return input.absolute_maximum; });
         numbers_.add_magnitudes(of_call_, slot, call);
     }
 
