@@ -281,6 +281,8 @@ struct step_record {
         mode = how;
     }
 
+    /// Compares a rank's numbers with no other's.
+    void leave_out(int rank) { detail::add_rank(rank, left_out); }
     /// Adds a finding of one rank, or of none.
     void add(finding found) { detail::add_finding(findings, std::move(found)); }
 
@@ -288,7 +290,9 @@ struct step_record {
     /// Behind all checks.
     void settle_findings()
     {
-        std::stable_partition(findings.begin(), findings.end(), [](const finding& f) { return !is_of_rate(f.what); });
+        const auto is_of_chance = [](const finding& each) { return is_of_rate(each.what); };
+        const auto first = std::find_if(findings.begin(), findings.end(), is_of_chance); // these are together
+        std::rotate(first, std::find_if_not(first, findings.end(), is_of_chance), findings.end());
         for (finding& each : findings) {
             const auto call = static_cast<std::size_t>(each.call);
             const call_record* const of = call < calls.size() ? &calls[call] : nullptr;

@@ -19,18 +19,16 @@ public:
 
     void forget() noexcept { has_spread_ = false; }
 
-    /// Names the ranks, and leaves out those that have them, or have no input of an observed call.
+    /// Names the ranks, and leaves them out.
     void judge_call(const judged_step& step, std::size_t call) const
     {
         const bool counts = step.calls[call].has_input && step.calls[call].count != 0;
         if (counts) step.out.nonfinite_by_rank.resize(at_rank(step.ranks()));
         for (int r = 0; r < step.ranks(); ++r) {
             const statistics& input = step.input(r, call);
-            step.marks.left_out_of_call[at_rank(r)] = has_no_input(step.calls[call], input);
             if (input.nonfinite() == 0) continue;
             if (counts) step.out.nonfinite_by_rank[at_rank(r)] += input.nonfinite();
-            step.marks.leave_out(r);
-            step.marks.left_out_of_call[at_rank(r)] = true;
+            step.out.leave_out(r);
             step.out.add({.ranks = {r},
                 .call = static_cast<int>(call),
                 .what = finding_kind::non_finite,
@@ -94,11 +92,7 @@ public:
             if (!tells(step.input(r, call))) continue;
             const digest_index::group& alike = holders_.find(step.input(r, call).digest);
             if (alike.ranks == 1) continue;
-            step.marks.without_direction[at_rank(r)] = true;
-            if (alike.first_rank < r) {
-                step.marks.leave_out(r);
-                step.marks.left_out_of_call[at_rank(r)] = true;
-            }
+            if (alike.first_rank < r) step.out.leave_out(r);
             step.out.add({.ranks = {r},
                 .other_rank = alike.first_rank,
                 .call = static_cast<int>(call),
@@ -190,7 +184,7 @@ public:
     {
         if (has_zeros_ || under_way_ != 0) judge_runs(step);
         for (int r = 0; r < ranks_; ++r)
-            if (!sends_[at_rank(r)]) step.marks.leave_out(r);
+            if (!sends_[at_rank(r)]) step.out.leave_out(r);
     }
 
 private:
@@ -233,7 +227,7 @@ private:
             const bool has_no_weight = step.messages.header(r).weight == 0;
             follow(step, r, 0, is_zero_[at_rank(r)], 2 * having > sending, -1);
             if (!is_zero_[at_rank(r)]) continue;
-            step.marks.leave_out(r);
+            step.out.leave_out(r);
             step.out.zero_ranks.push_back({r, has_no_weight, runs_[at_rank(r)].since});
         }
         for (std::size_t b = 0; b < step.calls.size(); ++b) {
