@@ -184,7 +184,7 @@ TEST_CASE("judge_again forgets where the ranks have forgotten, and refuses what 
             status::invalid_argument, std::vector<std::string>{why});
         CHECK(testing::difference(record, before) == "");
     };
-    refuses(records[7], "the options say that there are none", {.times = false});
+    refuses(records[7], "the options say that it has none", {.times = false});
     step_record record = records[7];
     for (call_record& each : record.calls) each.is_gradient = false;
     refuses(record, "an older version");

@@ -121,8 +121,8 @@ COLLPROBE_COLD_INLINE void mean_cosines(view<const double> gram, std::size_t n, 
     }
 }
 
-/// Computes all of `direction` but `pairwise` from the Gram matrix G[i * n + j] = g_i . g_j (squared gradient units). Reads only the
-/// diagonal and the entries above it.
+/// Computes all of `direction`, but `pairwise`, from the Gram matrix G[i * n + j] = g_i . g_j (squared gradient units).
+/// Reads only the diagonal and the entries above it.
 /// - `mean_pairwise`: the mean over pairs i < j of G_ij / sqrt(G_ii G_jj), each limited to [-1, 1]: the published
 ///   gradient-direction consistency (arXiv 2602.14462).
 /// - `pooled`: sum G_ij / sum sqrt(G_ii G_jj) over the same pairs. Ranks of large norm dominate it, so it falls more

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <optional>
 #include <vector>
 
 #include <collprobe/core/error.hpp>
@@ -17,38 +15,35 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// Judges the steps of a run again by their records, as they were made or read from JSON lines: each becomes the record
-/// of a probe with these options, bit for bit. Judged again is what rates, `tolerance`, `groups` and `lateness_floor_ns`
+/// Judges the steps of a run again by their records, made here or read from JSON lines: each becomes the record of a
+/// probe with these options, bit for bit. Judged again is what rates, `tolerance`, `groups` and `lateness_floor_ns`
 /// decide: unusual numbers, evidence, and which lateness counts. All else stays, with what parts found: an audit's
-/// sketches are in no record.
+/// sketches are in no record. Records of a summary without totals (more than 16,384 ranks) stay as they are.
 ///
 /// Steps come in their order, from the first one of the run; what records lack is not learnt from: steps that were
 /// lost, a state given to `restore_evidence`. Calls are told apart by their names, else their lines (files without
 /// their folders). With the floor 0 a machine whose ranks outnumber its processors is known by records made with 0.
-/// Records of a summary without totals (more than 16,384 ranks) stay as they are.
 /// Preconditions: no concurrent use. Cost: of the statistical checks of `probed::poll`.
 class judge_again {
 public:
     /// Of the options those named above count, and whether there are times: `statistics`, `results` and `times`.
     /// \throws error `invalid_argument` for less than 1 rank, or options out of range.
     explicit judge_again(int ranks, const probe_options& options = {}, call_site where = call_site::current())
-        : ranks_(ranks), options_(options), has_times_(options.statistics && options.results && options.times)
+        : ranks_(detail::checked_to_judge(ranks, options, "judge_again", where)),
+          has_times_(options.statistics && options.results && options.times),
+          has_floor_(options.lateness_floor_ns > 0), floor_ns_(detail::lateness_floor_of(options)),
+          judge_(ranks, options, report_mode::gather, has_times_)
     {
-        const auto check
-            = [&](bool is_met, const char* message) { detail::require(is_met, "judge_again", message, where); };
-        check(ranks >= 1, "a communicator has at least 1 rank");
-        detail::check_judging(options, ranks, check);
     }
 
     int ranks() const noexcept { return ranks_; }
 
-    /// \throws error `invalid_argument` for a record of other ranks or mode, with times where the options have none, or
-    ///   of an older version that does not tell which calls sum gradients; then nothing changes.
+    /// \throws error `invalid_argument` for a record of other ranks, with times where the options have none, or of an
+    ///   older version that does not tell which calls sum gradients; then nothing changes.
     COLLPROBE_COLD_INLINE void judge(step_record& record, call_site where = call_site::current())
     {
         check(record, where);
         if (record.losses.empty()) return;
-        if (!judge_) judge_.emplace(ranks_, options_, report_mode::gather, has_times_);
         calls_.clear();
         for (const call_record& of : record.calls)
             calls_.push_back({.call = of.call, .type = of.type, .operation = of.operation, .count = of.count,
@@ -61,46 +56,48 @@ public:
         std::erase_if(record.findings, [](const finding& each) { return is_of_rate(each.what); });
         record.evidence_by_rank.clear();
         record.silent_evidence = 0;
-        const bool is_crowded = !(options_.lateness_floor_ns > 0) && record.lateness.floor >= detail::never_late;
-        if (!is_crowded) set_floor(record.lateness, detail::lateness_floor_of(options_));
-        judge_->judge_again(calls_, record);
+        const bool is_crowded = !has_floor_ && record.lateness.floor >= detail::never_late;
+        if (!is_crowded) set_floor(record.lateness, floor_ns_);
+        judge_.judge_again(calls_, record);
     }
 
     /// Forgets all steps, as after a restart from a checkpoint.
-    void forget() { judge_.reset(); }
+    void forget() { judge_.forget(); }
 
 private:
-    COLLPROBE_COLD_INLINE void check(const step_record& record, const call_site& where)
+    COLLPROBE_COLD_INLINE void check(const step_record& record, const call_site& where) const
     {
-        const auto check = [&where](bool is_met, const char* message) {
+        bool fits = record.ranks == ranks_;
+        bool has_gradient = false;
+        const auto take = [&, this](const auto& list) {
+            fits = fits && (list.empty() || list.size() == detail::at_rank(ranks_));
+        };
+        const auto take_ranks = [&, this](const std::vector<int>& list) {
+            for (const int rank : list) fits = fits && rank >= 0 && rank < ranks_;
+        };
+        take(record.losses), take(record.gradient_norms), take(record.nonfinite_by_rank);
+        take(record.cosine.leave_one_out), take(record.cosine.pairwise), take(record.lateness_by_rank);
+        take_ranks(record.left_out);
+        for (const finding& each : record.findings) take_ranks(each.ranks);
+        for (const call_record& of : record.calls) {
+            take(of.inputs);
+            has_gradient = has_gradient || of.is_gradient;
+            fits = fits && !(of.is_gradient && of.inputs.empty() && record.mode == report_mode::gather);
+        }
+        const auto require = [&where](bool is_met, const char* message) {
             detail::require(is_met, "judge_again::judge", message, where);
         };
-        const auto fits = [this](const auto& list) { return list.empty() || list.size() == detail::at_rank(ranks_); };
-        const auto are_ranks = [this](const std::vector<int>& list) {
-            for (const int rank : list)
-                if (rank < 0 || rank >= ranks_) return false;
-            return true;
-        };
-        bool is_whole = record.ranks == ranks_ && fits(record.losses) && fits(record.gradient_norms)
-            && fits(record.cosine.leave_one_out) && fits(record.cosine.pairwise) && fits(record.nonfinite_by_rank)
-            && fits(record.lateness_by_rank) && are_ranks(record.left_out);
-        for (const finding& each : record.findings) is_whole = is_whole && are_ranks(each.ranks);
-        bool has_gradient = false;
-        for (const call_record& of : record.calls) {
-            has_gradient = has_gradient || of.is_gradient;
-            const bool has_inputs = !of.is_gradient || record.mode != report_mode::gather || !of.inputs.empty();
-            is_whole = is_whole && fits(of.inputs) && has_inputs;
-        }
-        check(is_whole, "the record is not one of so many ranks");
-        check(has_times_ || record.lateness.calls == 0, "the record has times, and the options say that there are none");
-        check(has_gradient || record.gradient_norms.empty(),
+        require(fits, "the record is not one of so many ranks");
+        require(has_times_ || record.lateness.calls == 0, "the record has times, and the options say that it has none");
+        require(has_gradient || record.gradient_norms.empty(),
             "the record does not tell which calls sum gradients: an older version wrote it");
     }
 
     int ranks_;
-    probe_options options_;
     bool has_times_;
-    std::optional<detail::step_judge> judge_; ///< made for the first step
+    bool has_floor_; ///< the options have one
+    double floor_ns_; ///< of lateness
+    detail::step_judge judge_;
     std::vector<detail::probed_call> calls_;
 };
 

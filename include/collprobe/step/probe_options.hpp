@@ -102,6 +102,16 @@ COLLPROBE_COLD_INLINE void check_judging(
     require(is_finite(floor) && floor >= 0 && floor < 0x1p53, "lateness_floor_ns must be 0 to 2^53");
 }
 
+/// The ranks, if such options can judge them. \throws error `invalid_argument`
+COLLPROBE_COLD_INLINE int checked_to_judge(
+    int ranks, const probe_options& options, const char* call, const call_site& where)
+{
+    const auto check = [&](bool is_met, const char* message) { require(is_met, call, message, where); };
+    check(ranks >= 1, "a communicator has at least 1 rank");
+    check_judging(options, ranks, check);
+    return ranks;
+}
+
 /// Options whose mode is settled, for a communicator that can do so. `has_summaries`: all parts have a summary.
 /// \throws error `invalid_argument` for an option out of range; `unsupported` for one that the communicator cannot do.
 COLLPROBE_COLD_INLINE probe_options checked(

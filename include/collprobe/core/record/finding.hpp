@@ -85,17 +85,6 @@ struct missing_call {
     std::uint32_t calls = 1; ///< 0: there are other calls instead, with less elements together
 };
 
-namespace detail {
-
-/// `to`: ascending, each once.
-inline void add_rank(int rank, std::vector<int>& to)
-{
-    const auto place = std::lower_bound(to.begin(), to.end(), rank);
-    if (place == to.end() || *place != rank) to.insert(place, rank);
-}
-
-} // namespace detail
-
 /// What a check found in a step, with the evidence: of the ranks of which it says the same. `alarms` tells findings
 /// anew as it acts on them: there the evidence is the strongest of the ranks. Equal on every rank.
 struct finding {
@@ -136,7 +125,11 @@ struct finding {
     bool is_named() const noexcept { return !ranks.empty(); }
     int rank() const noexcept { return ranks.empty() ? -1 : ranks.front(); } ///< the lowest; -1: none
     bool names(int of) const noexcept { return std::binary_search(ranks.begin(), ranks.end(), of); }
-    void add(int next) { detail::add_rank(next, ranks); }
+    void add(int next)
+    {
+        const auto place = std::lower_bound(ranks.begin(), ranks.end(), next);
+        if (place == ranks.end() || *place != next) ranks.insert(place, next);
+    }
 
     /// Sets what follows from its kind. `audited`: the damage that an audit found in the call, or `none`.
     void settle(damage audited)

@@ -282,7 +282,11 @@ struct step_record {
     }
 
     /// Compares a rank's numbers with no other's.
-    void leave_out(int rank) { detail::add_rank(rank, left_out); }
+    void leave_out(int rank)
+    {
+        const auto place = std::lower_bound(left_out.begin(), left_out.end(), rank);
+        if (place == left_out.end() || *place != rank) left_out.insert(place, rank);
+    }
     /// Adds a finding of one rank, or of none.
     void add(finding found) { detail::add_finding(findings, std::move(found)); }
 
