@@ -57,6 +57,7 @@ struct job {
     probe_options options = {};
     audit_options audited = {};
     std::vector<fault> faults = {}; ///< on the way
+    std::uint64_t calls_with_fault = 60; ///< in one of so many, from step 20 on, a rank's data have one
     bool names_differ = false; ///< at times on a rank; then nothing is known apart
     std::uint64_t other_step = ~std::uint64_t{0}; ///< whose calls are those of no step before, apart
 };
@@ -73,7 +74,7 @@ template <class Comm>
 class caller {
 public:
     caller(Comm& comm, const job& of, std::uint64_t step, rank_step& out)
-        : comm_(comm), job_(of), out_(out), step_(step), turns_(step > 36 && draw(7, 60) == 0)
+        : comm_(comm), job_(of), out_(out), step_(step), turns_(step > 36 && draw(7, 40) == 0)
     {
     }
 
@@ -87,7 +88,7 @@ public:
             .count = scatters ? count * n : count, .result_count = gathers ? count * n : count, .bucket = no_index,
             .has_shards = gathers, .site = call_site::named(name)};
         call.bins = bins_of<T>(call, job_.audited.conservation);
-        if (job_.names_differ && draw(300 + out_.calls.size(), 50) == 0) call.site = call_site::named("other");
+        if (job_.names_differ && draw(300 + out_.calls.size(), 300) == 0) call.site = call_site::named("other");
         std::vector<T> input = input_of<T>(call.count);
         std::vector<T> apart(in_place ? 0 : call.result_count);
         std::vector<T>& result = in_place ? input : apart;
@@ -136,7 +137,7 @@ private:
     std::vector<T> input_of(std::uint64_t count)
     {
         const std::size_t call = out_.calls.size();
-        const std::uint64_t kind = step_ < 20 ? 99 : draw(100 + call, 60);
+        const std::uint64_t kind = step_ < 20 ? 99 : draw(100 + call, job_.calls_with_fault);
         const int from = kind == 0 ? (comm_.rank() + 1) % comm_.size() : comm_.rank();
         std::vector<T> data = gradient<T>(from, kind == 1 ? step_ - 1 : step_, call, count);
         if constexpr (floating_element<T>) {
