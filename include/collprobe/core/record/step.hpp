@@ -136,9 +136,11 @@ struct call_record {
     double excess = detail::not_a_number();
     bool has_excess() const noexcept { return is_finite(excess) && excess > 1; }
     std::uint64_t nonfinite = 0; ///< summed over ranks
-    /// Ranks that sent the bits of the last step that had this call. If these are more than half of the ranks, it is
-    /// the program's doing (the same data in each step, a frozen layer), and no finding; else they are one.
+    /// Ranks that sent the bits of the last step that had this call. If these are more than half of those that send, it
+    /// is the program's doing (the same data in each step, a frozen layer), and no finding; else they are one, shards
+    /// of an all-gather in the first step that repeats them.
     int repeating_ranks = 0;
+    bool is_repeated(int ranks) const noexcept { return 2 * repeating_ranks > ranks - without_input; }
     /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
     bool results_agree = true;
@@ -287,8 +289,17 @@ struct step_record {
         const auto place = std::lower_bound(left_out.begin(), left_out.end(), rank);
         if (place == left_out.end() || *place != rank) left_out.insert(place, rank);
     }
-    /// Adds a finding of one rank, or of none.
-    void add(finding found) { detail::add_finding(findings, std::move(found)); }
+    /// Adds a finding: its ranks to those of the last finding that says the same, or as a new one.
+    /// \throws error `invalid_argument` for a rank or call that the step does not have.
+    void add(finding found, const call_site& where = call_site::current())
+    {
+        for (const int rank : found.ranks)
+            detail::require(
+                rank >= 0 && rank < ranks, "step_record::add", "a finding names a rank that is not there", where);
+        detail::require(found.call >= -1 && found.call < static_cast<int>(calls.size()), "step_record::add",
+            "a finding is of a call that the step does not have", where);
+        detail::add_finding(findings, std::move(found));
+    }
 
     /// Puts the findings in order, and completes them by what follows from their kinds, the audits and the calls.
     /// Behind all checks.
@@ -313,11 +324,11 @@ struct step_record {
         std::erase_if(findings, [](const finding& each) { return each.what == finding_kind::norm_differs; });
     }
 
-    /// Calls in which more than half of the ranks sent the bits that they had sent last.
+    /// Calls in which more than half of the ranks that send sent the bits that they had sent last.
     std::size_t repeated_calls() const noexcept
     {
         std::size_t found = 0;
-        for (const call_record& each : calls) found += 2 * each.repeating_ranks > ranks ? 1 : 0;
+        for (const call_record& each : calls) found += each.is_repeated(ranks) ? 1 : 0;
         return found;
     }
 

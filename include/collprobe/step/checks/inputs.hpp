@@ -102,27 +102,35 @@ public:
     }
 
     /// Names the ranks whose gradient, or shard of an all-gather, is that of the last such call. What most ranks repeat
-    /// is the program's doing: a frozen layer, or a benchmark with the same data in each step.
+    /// is the program's doing: a frozen layer, or a benchmark with the same data in each step. A shard may be frozen on
+    /// one rank alone, from the first step on or later: it is told in the first step that repeats what had changed.
     void judge_repeats(const judged_step& step, std::size_t call)
     {
-        repeating_.clear();
+        named_.clear();
+        call_record& described = step.out.calls[call];
+        described.repeating_ranks = 0;
+        const bool is_shard = step.calls[call].call == collective::all_gather;
         held* const slot = previous_.data() + step.series[call].slot * at_rank(ranks_);
         for (int r = 0; r < ranks_; ++r) {
             const statistics& input = step.input(r, call);
-            const held now = tells(input) ? held{input.count, input.digest} : held{};
-            const held last = std::exchange(slot[at_rank(r)], now);
-            if (now.count == 0 || last.count != now.count || last.digest != now.digest) continue;
-            repeating_.push_back(r);
+            held now = tells(input) ? held{input.count, 0, input.digest} : held{};
+            const held last = slot[at_rank(r)];
+            const bool repeats = now.count != 0 && last.count == now.count && last.digest == now.digest;
+            now.has_changed = last.count != 0 && !repeats ? 1 : 0;
+            slot[at_rank(r)] = now;
+            if (!repeats) continue;
+            ++described.repeating_ranks;
+            if (!is_shard || last.has_changed != 0) named_.push_back(r);
         }
-        const int repeating = step.out.calls[call].repeating_ranks = static_cast<int>(repeating_.size());
-        if (repeating == 0 || 2 * repeating > ranks_) return;
+        if (named_.empty() || described.is_repeated(ranks_)) return;
         step.out.findings.push_back(
-            {.ranks = repeating_, .call = static_cast<int>(call), .what = finding_kind::stale, .statistic = 1});
+            {.ranks = named_, .call = static_cast<int>(call), .what = finding_kind::stale, .statistic = 1});
     }
 
 private:
     struct held {
-        std::uint64_t count = 0;
+        std::uint64_t count : 63 = 0;
+        std::uint64_t has_changed : 1 = 0; // it is not what the rank held before
         std::uint64_t digest = 0;
     };
 
@@ -132,7 +140,7 @@ private:
     static bool tells(const statistics& input) noexcept { return input.finite() - input.zero >= telling_elements; }
 
     int ranks_;
-    std::vector<int> repeating_; ///< ranks, of a call
+    std::vector<int> named_; ///< ranks, of a call
     digest_index holders_;
     std::vector<held> previous_; // [slot][rank]
 };
