@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Puts together what the ranks of a preloaded program wrote, each into a file of its own, and judges it: which rank,
-// which call, which step, and what to do.
+// which call, which step, and what to do. Or judges the JSON lines of a run again.
 
 #include <algorithm>
 #include <cstdint>
@@ -27,6 +27,7 @@
 #include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
+#include <collprobe/step/judge_again.hpp>
 
 #include "../report_files.hpp"
 #include "../support/command_line.hpp"
@@ -46,6 +47,7 @@ struct options {
     report_files files;
     probe_options settings{.lateness_floor_ns = detail::usual_lateness_floor_ns}; ///< by which steps are judged
     std::string communicator; ///< key or name; empty: all
+    bool again = false;
     bool follow = false;
     double timeout = 0; ///< seconds without a new line; 0: none
 };
@@ -104,6 +106,149 @@ private:
     std::vector<std::unique_ptr<report::sink>> sinks_;
     std::uint64_t unix_ns_ = 0;
     std::uint64_t steps_ = 0;
+};
+
+/// The alarms; or, if there is none, the findings.
+template <class InWords>
+std::string found_lines(const report::run_findings& found, const InWords& in_words)
+{
+    constexpr std::size_t most = 20;
+    std::string text;
+    const std::vector<report::repeated_finding>& alarms = found.alarms;
+    for (std::size_t i = 0; i < alarms.size() && i < most; ++i) {
+        text += "  alarm: " + in_words(alarms[i].first);
+        if (alarms[i].steps > 1)
+            text += "; in " + counted(alarms[i].steps, "step") + ", the last " + std::to_string(alarms[i].last_step);
+        text += '\n';
+    }
+    if (alarms.size() > most) text += "  ... and " + std::to_string(alarms.size() - most) + " more\n";
+    if (!alarms.empty()) return text;
+    const std::vector<report::repeated_finding>& findings = found.findings;
+    for (std::size_t i = 0; i < findings.size() && i < most; ++i) {
+        text += "  no alarm yet: step " + std::to_string(findings[i].first_step) + ": "
+            + report::describe(findings[i].first) + '\n';
+    }
+    return text;
+}
+
+/// The JSON lines of a run, whose steps are judged again. Where a run was started again, so is the judge.
+class run_again {
+public:
+    explicit run_again(const options& with) : with_(with), path_(with.paths.front())
+    {
+        if (with.paths.size() != 1 || with.follow || !with.communicator.empty())
+            throw bad_input("--again takes one file of JSON lines, and neither --follow nor --comm");
+        std::error_code unknown;
+        report_files files = with.files;
+        files.for_each([&](const char*, const char*, const std::string& to) {
+            if (!to.empty() && std::filesystem::equivalent(to, path_, unknown))
+                throw bad_input("'" + to + "' is an input");
+        });
+        // By this floor a machine whose processors are too few stays one: the record says so.
+        if (!(with_.settings.lateness_floor_ns > detail::usual_lateness_floor_ns
+                || with_.settings.lateness_floor_ns < detail::usual_lateness_floor_ns))
+            with_.settings.lateness_floor_ns = 0;
+        with_.settings.times = false;
+        each_line([this](const std::string& text) {
+            with_.settings.times = with_.settings.times || text.find("\"lateness\":{") != text.npos;
+        });
+    }
+
+    /// Returns the exit status.
+    int judge()
+    {
+        each_line([this](const std::string& text) {
+            try {
+                add(tools::parsed(text));
+            } catch (const tools::json::exception& wrong) { // a member of another kind
+                throw tools::bad_line(detail::printable(wrong.what()));
+            }
+        });
+        if (!out_) throw bad_input("'" + path_ + "' has no line of a step: is it a file of JSON lines of a run?");
+        out_->close();
+        const std::string text = "run '" + run_.name + "', communicator '" + run_.communicator + "': "
+            + counted(static_cast<std::uint64_t>(found_.ranks), "rank") + ", " + counted(found_.steps, "step")
+            + " judged again\n" + found_lines(found_, report::describe_alarm) + '\n' + found_.verdict() + '\n';
+        std::fputs(text.c_str(), stdout);
+        return found_.alarms.empty() ? 0 : 1;
+    }
+
+private:
+    template <class Use>
+    void each_line(const Use& use)
+    {
+        tools::growing_file file(path_);
+        bool any = false;
+        const auto read = [&](const std::string& text, std::uint64_t number) {
+            any = true;
+            try {
+                use(text);
+            } catch (const tools::bad_line& wrong) {
+                throw bad_input(path_ + ":" + std::to_string(number) + ": this line " + wrong.what());
+            }
+        };
+        while (file.read([] {}, read) && tools::was_interrupted == 0) continue;
+        if (!any) throw bad_input("'" + path_ + "' has no lines");
+    }
+    void add(const tools::json& line)
+    {
+        tools::require_schema(line);
+        const std::string kind = tools::text_of(line, "kind");
+        if (kind == "run") {
+            judge_.reset();
+            if (!out_) describe_run(line);
+        }
+        if (kind != "step") return;
+        reader_.step_of(line, record_);
+        try {
+            if (!judge_) {
+                judge_.emplace(record_.ranks, with_.settings);
+                alarms_.emplace(record_.ranks);
+            }
+            judge_->judge(record_);
+        } catch (const error& wrong) {
+            throw tools::bad_line("cannot be judged: " + std::string(wrong.what()));
+        }
+        if (!out_) out_.emplace(with_.files, run_);
+        out_->dropped = tools::count_of(line, "records_dropped");
+        const std::uint64_t unix_us = tools::count_of(line, "time_us");
+        found_.add(record_);
+        out_->put(record_, unix_us);
+        tools::for_each_alarm(*alarms_, record_, [&, this](const finding& each) {
+            found_.add(each);
+            out_->put(each, unix_us);
+        });
+    }
+    void describe_run(const tools::json& line)
+    {
+        run_.name = tools::text_of(line, "run");
+        run_.job = tools::text_of(line, "job");
+        run_.communicator = tools::text_of(line, "comm");
+        run_.communicator_id = tools::text_of(line, "comm_id");
+        run_.host = tools::text_of(line, "host");
+        run_.device = tools::text_of(line, "device");
+        run_.rank = tools::index_of(line, "writer");
+        run_.global_rank = tools::index_of(line, "global_rank");
+        run_.ranks = tools::index_of(line, "ranks");
+        run_.nodes = static_cast<int>(tools::count_of(line, "nodes"));
+        run_.process = static_cast<std::int64_t>(tools::count_of(line, "pid"));
+        run_.started_ns = 1000 * tools::count_of(line, "started_us");
+        run_.library = tools::text_of(line, "version");
+        const auto settings = line.find("settings");
+        if (settings == line.end()) return;
+        for (auto each = settings->begin(); each != settings->end(); ++each)
+            run_.settings.emplace_back(detail::printable(each.key()), tools::text_of(*settings, each.key().c_str()));
+    }
+
+    options with_;
+    std::string path_;
+    run_record run_;
+    tools::record_reader reader_;
+    std::optional<judge_again> judge_;
+    std::optional<alarms> alarms_;
+    std::optional<outputs> out_;
+    report::run_findings found_;
+    step_record record_;
 };
 
 /// A file of a process.
@@ -496,24 +641,7 @@ private:
         if (counts.mismatches > of.mismatches().size()) {
             text += "  ... and " + counted(counts.mismatches - of.mismatches().size(), "other call") + '\n';
         }
-        constexpr std::size_t most = 20;
-        const std::vector<report::repeated_finding>& alarms = of.found().alarms;
-        for (std::size_t i = 0; i < alarms.size() && i < most; ++i) {
-            text += "  alarm: " + in_words(of, alarms[i].first);
-            if (alarms[i].steps > 1) {
-                text
-                    += "; in " + counted(alarms[i].steps, "step") + ", the last " + std::to_string(alarms[i].last_step);
-            }
-            text += '\n';
-        }
-        if (alarms.size() > most) text += "  ... and " + std::to_string(alarms.size() - most) + " more\n";
-        if (!alarms.empty()) return text;
-        const std::vector<report::repeated_finding>& findings = of.found().findings;
-        for (std::size_t i = 0; i < findings.size() && i < most; ++i) {
-            text += "  no alarm yet: step " + std::to_string(findings[i].first_step) + ": "
-                + report::describe(findings[i].first) + '\n';
-        }
-        return text;
+        return text + found_lines(of.found(), [&of](const finding& raised) { return in_words(of, raised); });
     }
     static std::string agreement(const tools::merge_counts& counts)
     {
@@ -743,6 +871,7 @@ private:
 
 int merge(const options& with)
 {
+    if (with.again) return run_again(with).judge();
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) == 0) { // each rank's file is open
         files.rlim_cur = files.rlim_max;
@@ -765,7 +894,8 @@ int main(int argc, char** argv)
 {
     options with;
     support::command_line line(
-        "Puts together what the ranks of a preloaded program wrote (COLLPROBE_DIR), and judges it.",
+        "Puts together what the ranks of a preloaded program wrote (COLLPROBE_DIR), and judges it. Or, with --again,\n"
+        "judges the JSON lines of a run by other rates, tolerance, groups or floor: what these decide is judged again.",
         "0 nothing was found;\n1 an alarm, ranks that made different calls, or that stopped or are missing;\n"
         "2 the input cannot be read, or a file cannot be written.");
     line.positions("FILE", with.paths, "folders of *.jsonl, or files, of all processes", true);
@@ -773,6 +903,7 @@ int main(int argc, char** argv)
         line.text(option, "PATH", path, std::string(help) + "; with several communicators one file for each");
     });
     line.text("--comm", "KEY|NAME", with.communicator, "only this communicator: its key, or its name");
+    line.flag("--again", with.again, "FILE has the JSON lines of a run, with its steps: they are judged again");
     line.flag("--follow", with.follow, "goes on while the files grow, and tells alarms at once");
     line.number("--timeout", with.timeout, 0, 1e9, "with --follow: ends if nothing is written for so long (0: never)",
         "SECONDS");
@@ -783,7 +914,8 @@ int main(int argc, char** argv)
     line.number("--tolerance", with.settings.tolerance, 0, 1e6,
         "differences between ranks that are no evidence, in robust standard deviations over the ranks", "DEVIATIONS");
     line.numbers("--groups", with.settings.groups, 0, 1'000'000,
-        "a number for each rank of the job: by the evidence, ranks with the same number should be alike");
+        "a number for each rank of the job (with --again, of the communicator): by the evidence, ranks with the same "
+        "number should be alike");
     line.number("--lateness-floor", with.settings.lateness_floor_ns, 1, 1e12, "nanoseconds by which a rank may come late",
         "NS");
     try {

@@ -69,6 +69,19 @@ struct stopped_rank {
     std::uint64_t others = 0; ///< the last call that others wrote
 };
 
+/// Calls `raise` for each alarm of a judged step. Of the calls of several steps, what recurs in each is told once.
+template <class Raise>
+void for_each_alarm(collprobe::alarms& from, const collprobe::step_record& record, const Raise& raise)
+{
+    const collprobe::view<const collprobe::finding> raised = from.judge(record);
+    for (std::size_t i = 0; i < raised.size(); ++i) {
+        const auto is_told = [&](const collprobe::finding& before) {
+            return before.what == raised[i].what && before.ranks == raised[i].ranks;
+        };
+        if (record.repeats || std::none_of(raised.begin(), raised.begin() + i, is_told)) raise(raised[i]);
+    }
+}
+
 /// What was judged of a communicator.
 struct merge_counts {
     std::uint64_t steps = 0; ///< that were judged
@@ -584,14 +597,7 @@ private:
             if (notes_.size() < 20) notes_.push_back(collprobe::report::describe(each));
         }
         to_.on_step(record_, unix_us);
-        const collprobe::view<const collprobe::finding> raised = alarms_->judge(record_);
-        for (std::size_t i = 0; i < raised.size(); ++i) {
-            // The calls of several steps: what recurs in each of them is told once.
-            const auto is_told = [&](const collprobe::finding& before) {
-                return before.what == raised[i].what && before.ranks == raised[i].ranks;
-            };
-            if (repeats || std::none_of(raised.begin(), raised.begin() + i, is_told)) raise(raised[i], unix_us);
-        }
+        for_each_alarm(*alarms_, record_, [&, this](const collprobe::finding& each) { raise(each, unix_us); });
         if (repeats) return;
         if (counts_.uncut_steps++ == 0) counts_.first_uncut = first;
         counts_.last_uncut = last;

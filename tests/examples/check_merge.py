@@ -62,6 +62,26 @@ assert steps[2]["unread_calls"] == 12 and "unread_calls" not in steps[0]
 assert read[0]["settings"] == {"COLLPROBE_EVERY": "4"} and read[0]["nodes"] == 2 and read[0]["job"] == "7"
 assert read[1]["time_us"] >= 1_700_000_000_000_000
 
+# The lines of a run, judged again by other options, are those of the files judged by them; only its steps are there.
+made("large", "large")
+for number, options in enumerate([[], ["--tolerance", "100"], ["--groups", "0,0,1,0"], ["--false-alarms-per-run", "0"],
+        ["--false-alarms", "0.2", "--lateness-floor", "1000"]]):
+    code = 1 if number in (0, 4) else 0
+    run(merge, "large", "--jsonl", "apart.jsonl", *options, code=code)
+    for first in ("large.jsonl", "apart.jsonl") if number else ("apart.jsonl",):
+        text = run(merge, "--again", first, "--jsonl", "again.jsonl", *options, code=code)
+        assert text.startswith("run 'sample', communicator 'comm0': 4 ranks, 60 steps judged again\n"), text
+        assert lines("again.jsonl") == lines("apart.jsonl"), (first, options)
+    if number == 0:
+        os.rename("apart.jsonl", "large.jsonl")
+assert "is an input" in run(merge, "--again", "large.jsonl", "--jsonl", "large.jsonl", code=2)
+assert "one file of JSON lines" in run(merge, "--again", "large.jsonl", "again.jsonl", code=2)
+assert "no line of a step" in run(merge, "--again", "large/a-pid1001.jsonl", code=2)
+old = open("large.jsonl", encoding="utf-8").read().replace('"gradient":true,', "")
+open("old.jsonl", "w", encoding="utf-8").write(old)
+assert "old.jsonl:2: this line cannot be judged: " in (text := run(merge, "--again", "old.jsonl", code=2)), text
+assert "an older version wrote it" in text, text
+
 # A file for each communicator; the folder that holds them can be read again. Two have the same name.
 made("groups", "groups", "flipped")
 outs = ["--jsonl", "groups/merged.jsonl", "--html", "page.html", "--prometheus", "all.prom", "--trace", "all.json"]

@@ -52,27 +52,6 @@ TEST_CASE("large numbers that are not huge have no exponent")
     CHECK(report::short_number(1.5e7) == "1.5e+07");
 }
 
-TEST_CASE("a call is shown by rank, with what each rank sent")
-{
-    step_record record = sample_step(3);
-    record.ranks = 2;
-    record.calls.resize(2);
-    call_record& call = record.calls[1];
-    call.site = {"train.cpp", "", 88, "wte"};
-    call.inputs.resize(2);
-    call.inputs[0] = {.count = 4, .zero = 1, .digest = 0x1f, .absolute_maximum = 3, .sum = 2, .sum_of_squares = 14};
-    call.inputs[1] = {.count = 4, .first_nonfinite = 2, .digest = 255, .absolute_maximum = 1, .sum = -1,
-        .sum_of_squares = 1, .nan = 1, .positive_infinity = 0, .negative_infinity = 2};
-    CHECK(report::call_table(record, 1)
-        == "step 3, bucket 1 'wte'\n"
-           "rank   norm  mean  deviation  largest  zeros  NaN  +Inf  -Inf  first of these  digest\n"
-           "-------------------------------------------------------------------------------------\n"
-           "0     3.742   0.5      1.803        3      1    0     0     0               -    0x1f\n"
-           "1         1    -1          0        1      0    1     0     2               2    0xff\n");
-    CHECK(contains(report::call_table(record, 0), "step 3, bucket 0"));
-    CHECK(contains(report::call_table(record, 7), "step 3, bucket 7\n"));
-}
-
 TEST_CASE("ranks with unequal tokens: the mean over ranks and the one over tokens are both told")
 {
     // (loss sum, tokens) of (2, 1) and (90, 9): the losses are 2 and 10, their mean is 6, the one over tokens 92 / 10.

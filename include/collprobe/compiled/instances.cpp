@@ -17,6 +17,7 @@
 #include <collprobe/report/json_lines.hpp>
 #include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/sinks.hpp>
+#include <collprobe/step/judge_again.hpp>
 #include <collprobe/step/probed.hpp>
 
 #define COLLPROBE_INSTANCE template

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
@@ -101,8 +102,27 @@ COLLPROBE_COLD_INLINE void set_noise(double signal, double noise, direction& out
     }
 }
 
-/// Computes all of `direction` from the Gram matrix G[i * n + j] = g_i . g_j (squared gradient units). Reads only the
-/// diagonal and the entries above it.
+/// By rank: the mean of its cosines with the others, in which one bad rank has weight 1 / (n - 1), independent of its
+/// norm. Shapes: `gram` is n x n.
+COLLPROBE_COLD_INLINE void mean_cosines(view<const double> gram, std::size_t n, std::vector<double>& out)
+{
+    out.assign(n, not_a_number());
+    for (std::size_t i = 0; i < n; ++i) {
+        double sum = 0;
+        int others = 0;
+        for (std::size_t j = 0; j < n; ++j) {
+            const double norms = square_root(gram[i * n + i]) * square_root(gram[j * n + j]);
+            const double product = i < j ? gram[i * n + j] : gram[j * n + i];
+            if (j == i || !is_finite(norms) || !is_finite(product) || !(norms > 0)) continue;
+            sum += product / norms;
+            ++others;
+        }
+        if (others > 0) out[i] = sum / others;
+    }
+}
+
+/// Computes all of `direction`, but `pairwise`, from the Gram matrix G[i * n + j] = g_i . g_j (squared gradient units).
+/// Reads only the diagonal and the entries above it.
 /// - `mean_pairwise`: the mean over pairs i < j of G_ij / sqrt(G_ii G_jj), each limited to [-1, 1]: the published
 ///   gradient-direction consistency (arXiv 2602.14462).
 /// - `pooled`: sum G_ij / sum sqrt(G_ii G_jj) over the same pairs. Ranks of large norm dominate it, so it falls more

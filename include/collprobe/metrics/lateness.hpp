@@ -32,6 +32,14 @@ constexpr double lateness_beyond(double floor, double latest) noexcept
     return is_finite(latest) && latest < floor ? 0 : latest;
 }
 
+/// Completes what is known of a step by what counts: differences above `floor_ns`, and above the noise.
+constexpr void set_floor(step_lateness& of, double floor_ns) noexcept
+{
+    const bool is_known = is_finite(of.noise);
+    of.floor = !is_known ? detail::not_a_number() : of.noise > floor_ns ? of.noise : floor_ns;
+    of.stands_out = is_known && of.behind > of.floor && of.behind > 3 * of.noise;
+}
+
 namespace detail {
 
 constexpr bool is_duration(double time) noexcept { return is_finite(time) && time >= 0 && time < 0x1p53; }
@@ -176,11 +184,8 @@ public:
         result.behind_before = last.before;
         ++step_;
 
-        if (const double deviation = noise(); is_finite(deviation)) {
-            result.noise = deviation;
-            result.floor = deviation > floor_ ? deviation : floor_;
-            result.stands_out = result.behind > result.floor && result.behind > 3 * deviation;
-        }
+        result.noise = noise();
+        set_floor(result, floor_);
         remember_noise();
         return result;
     }

@@ -342,29 +342,4 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
     return text;
 }
 
-/// What each rank sent in a call of a step: norm, mean, deviation, largest magnitude, zeros, NaN, infinities of either
-/// sign, the first index that is not finite, and the digest of the bytes. No rows if a rank's own numbers are not
-/// known: in `summary` mode, of integers, and if `call` is no index of `record.calls`.
-COLLPROBE_COLD_INLINE std::string call_table(const step_record& record, std::size_t call)
-{
-    text_table table;
-    table.row("rank").cell("norm").cell("mean").cell("deviation").cell("largest").cell("zeros").cell("NaN");
-    table.cell("+Inf").cell("-Inf").cell("first of these").cell("digest");
-    std::string heading = "bucket " + std::to_string(call);
-    if (call < record.calls.size()) {
-        const call_record& of = record.calls[call];
-        heading = describe_call(static_cast<int>(call), of.site);
-        for (std::size_t rank = 0; rank < of.inputs.size(); ++rank) {
-            const statistics& sent = of.inputs[rank];
-            table.row(std::to_string(rank)).cell(short_number(sent.l2())).cell(short_number(sent.mean()));
-            table.cell(short_number(sent.standard_deviation())).cell(short_number(sent.absolute_maximum));
-            table.cell(std::to_string(sent.zero)).cell(std::to_string(sent.nan));
-            table.cell(std::to_string(sent.positive_infinity)).cell(std::to_string(sent.negative_infinity));
-            table.cell(sent.first_nonfinite == no_index ? "-" : std::to_string(sent.first_nonfinite));
-            table.cell(collprobe::detail::hexadecimal(sent.digest));
-        }
-    }
-    return "step " + std::to_string(record.step) + ", " + heading + '\n' + table.text();
-}
-
 } // namespace collprobe::report

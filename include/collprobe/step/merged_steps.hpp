@@ -16,8 +16,8 @@
 #include <collprobe/step/detail/captured_steps.hpp>
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/message.hpp>
-#include <collprobe/step/detail/step_parts.hpp>
 #include <collprobe/step/observation.hpp>
+#include <collprobe/step/part.hpp>
 #include <collprobe/step/probe_options.hpp>
 #include <collprobe/step/rank_call.hpp>
 
@@ -71,10 +71,11 @@ template <class Part>
 class merged_steps {
 public:
     merged_steps(int ranks, const probe_options& options, Part part, call_site where)
-        : ranks_(checked(ranks, options, where)), has_results_(options.statistics && options.results),
+        : ranks_(checked_to_judge(ranks, options, "merge_ranks", where)),
+          has_results_(options.statistics && options.results),
           layout_{.part_bytes = sizeof(typename Part::entry), .statistics = options.statistics,
               .times = options.times && has_results_},
-          judge_(ranks, options, report_mode::gather, layout_.times), part_(1, std::move(part))
+          judge_(ranks, options, report_mode::gather, layout_.times), part_(std::move(part))
     {
     }
 
@@ -97,7 +98,9 @@ public:
     void judge(const merged_step& step, step_record& out, call_site where,
         function_ref<void(std::size_t)> write_entries)
     {
-        const auto check = checker("merge_ranks::judge", where);
+        const auto check = [&where](bool condition, const char* message) {
+            require(condition, "merge_ranks::judge", message, where);
+        };
         const std::size_t told = step.observations.size();
         check(step.blocks.size() == step.calls.size() * at_rank(ranks_), "a step has one block for each call and rank");
         check(told == 0 || told == at_rank(ranks_), "a step has an observation of each rank, or none");
@@ -109,26 +112,16 @@ public:
             if (is_measured_[c]) write_entries(c);
         const gathered_step messages(message_of(0), ranks_, calls_.size(), layout_);
         judge_.judge(messages, calls_, {}, {}, out);
-        part_.judge(messages, ~std::uint64_t{0}, calls_, judge_.series(), out);
+        part_.judge(part_entries<typename Part::entry>(messages, calls_, judge_.series(), 0), out);
         out.unread_calls = step.unread_calls;
         out.first_call = step.first_call;
+        out.repeats = step.repeats;
         // The index of a call moves where one before it is missing.
         judge_.finish(calls_, by_site, true, step.repeats ? step.unseen_calls : no_index, out);
     }
     void forget() { judge_.forget(); }
 
 private:
-    static auto checker(const char* call, const call_site& where)
-    {
-        return [call, &where](bool condition, const char* message) { require(condition, call, message, where); };
-    }
-    static int checked(int ranks, const probe_options& options, const call_site& where)
-    {
-        const auto check = checker("merge_ranks", where);
-        check(ranks >= 1, "a communicator has at least 1 rank");
-        check_judging(options, ranks, check);
-        return ranks;
-    }
     unsigned char* message_of(int rank) noexcept
     {
         return reinterpret_cast<unsigned char*>(words_.data()) + at_rank(rank) * layout_.bytes(calls_.size());
@@ -193,7 +186,7 @@ private:
     bool has_results_; ///< by the options
     message_layout layout_;
     step_judge judge_;
-    step_parts<Part> part_;
+    Part part_;
     std::vector<probed_call> calls_;
     std::vector<std::uint64_t> places_; ///< of the calls
     std::vector<bool> is_measured_;

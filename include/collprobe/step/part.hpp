@@ -25,7 +25,7 @@ class part_summaries;
 namespace detail {
 
 template <class T>
-concept is_words = std::is_trivially_copyable_v<T> && sizeof(T) % 8 == 0;
+concept is_words = std::is_trivially_copyable_v<T> && sizeof(T) % 8 == 0 && alignof(T) <= 8;
 template <class P>
 concept has_summary = requires { typename P::summary; };
 /// Whether what makes the summary of a part, and reads it, is there.
@@ -40,8 +40,8 @@ concept summarises = is_words<typename P::summary>
 
 /// Something that looks at the calls of a step and adds to the step's record: `probed comm(world, options, part)`.
 /// A part P has
-///   `P::entry`: its finding about one call on one rank. It travels to all ranks with the step's message. Trivially
-///     copyable, whole 8-byte words, zero where the part writes nothing.
+///   `P::entry`: what it notes of one call on one rank. It travels to all ranks with the step's message. Trivially
+///     copyable, whole 8-byte words, aligned to at most 8 bytes, zero where the part writes nothing.
 ///   `before<T>(call, input, entry*)`: enqueues on `call.stream()` what reads the input, before the collective. The
 ///     entry is in memory that the device writes.
 ///   `after<T>(call, result, entry*)`: the same behind the collective.

@@ -81,6 +81,10 @@ inline constexpr int most_calls = 1 << 20;
 inline constexpr std::int64_t most_gathered_entries = 20'000; ///< of a step, in the mode `automatic`
 inline constexpr int most_total_ranks = 16'384; ///< whose totals a summary has
 inline constexpr double usual_lateness_floor_ns = 50'000; ///< what 0 stands for
+inline double lateness_floor_of(const probe_options& options) noexcept
+{
+    return options.lateness_floor_ns > 0 ? options.lateness_floor_ns : usual_lateness_floor_ns;
+}
 inline constexpr int rank_bits = 20; ///< in a key of a summary
 inline constexpr int most_summary_ranks = 1 << rank_bits;
 
@@ -96,6 +100,16 @@ COLLPROBE_COLD_INLINE void check_judging(
         "groups must have an entry for each rank, or none");
     const double floor = options.lateness_floor_ns;
     require(is_finite(floor) && floor >= 0 && floor < 0x1p53, "lateness_floor_ns must be 0 to 2^53");
+}
+
+/// The ranks, if such options can judge them. \throws error `invalid_argument`
+COLLPROBE_COLD_INLINE int checked_to_judge(
+    int ranks, const probe_options& options, const char* call, const call_site& where)
+{
+    const auto check = [&](bool is_met, const char* message) { require(is_met, call, message, where); };
+    check(ranks >= 1, "a communicator has at least 1 rank");
+    check_judging(options, ranks, check);
+    return ranks;
 }
 
 /// Options whose mode is settled, for a communicator that can do so. `has_summaries`: all parts have a summary.

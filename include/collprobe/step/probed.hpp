@@ -73,7 +73,7 @@ protected:
 /// floating-point buffer that is misaligned, or null with a count above 0. `unsupported` inside a group of
 /// `ncclGroupStart` itself, whose end nothing tells; and, with `exact` direction, of gradients in any group.
 /// Cost of a call: two launches, an event record, one read of the input and one of the result. Cost of a step: a
-/// message to every rank of `128 * calls + 40` bytes (`summary`: a reduction of `104 * calls + 192`) and a copy to the
+/// message to every rank of `128 * calls + 40` bytes (`summary`: a reduction of `104 * calls + 304`) and a copy to the
 /// host. README.md has the costs of options.
 template <communicator Comm, class... Parts>
 class probed : public adaptor<probed<Comm, Parts...>, Comm>, group_follower, detail::located<probed<Comm, Parts...>> {
@@ -209,7 +209,7 @@ public:
     /// A step may consist of such values alone. `what` is the name: as that of a call (`call_site::name`).
     /// Preconditions: all ranks tell the same values in the same order. One thread at a time.
     /// Stream behaviour: a buffer is read on `stream`, at its place there. A number is taken now.
-    /// Cost: 24 bytes of the step's message a value (`summary`: 32); one read of a buffer.
+    /// Cost: 24 bytes of the step's message a value (`summary`: 56); one read of a buffer.
     /// \throws error `invalid_argument` for a buffer that is null with a count above 0 or misaligned, and for more
     ///   values than `probe_options::expectations`. `unsupported` for a number in a captured step, in which it would be
     ///   the same for ever: give a buffer.
@@ -464,13 +464,22 @@ private:
         open_.require_observed(who);
     }
 
+    static std::uint64_t whole_bits(std::uint64_t bits, double number) noexcept
+    {
+        return detail::mix64(bits) + (number < 0 ? 1 : 0);
+    }
     template <class Number>
     void tell(const char* what, Number value, expectation of, const caller& who)
     {
-        // Integers of any size keep their bits, and all types of a number of that value tell the same.
+        // All types of a number of that value tell the same; integers of any size keep their bits, and -0 is not 0.
         const auto number = static_cast<double>(value);
         std::uint64_t bits = to_bits(number);
-        if constexpr (!std::is_floating_point_v<Number>) bits = detail::mix64(static_cast<std::uint64_t>(value));
+        if constexpr (!std::is_floating_point_v<Number>) bits = whole_bits(static_cast<std::uint64_t>(value), number);
+        else if (is_finite(number) && detail::absolute(number) < 0x1p53) {
+            const auto whole = static_cast<std::int64_t>(number);
+            if (to_bits(static_cast<double>(whole)) == bits)
+                bits = whole_bits(static_cast<std::uint64_t>(whole), number);
+        }
         open_.numbers.push_back({named(what, of, who), {0, detail::mix64(bits), number}});
     }
     template <element T>

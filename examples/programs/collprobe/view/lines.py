@@ -178,7 +178,7 @@ def finding(of: Line, step: int, is_alarm: bool) -> Finding:
         exact=of.get("exact", not threshold > 0 and kind not in ("quantisation", "unlike")) is True,
         statistic=statistic, threshold=threshold, rate=number(of.get("false_alarms_per_step", 0)),
         text=text(of, "text"), since=since if isinstance(since, int) else None,
-        missing=f"{text(other, 'name') or text(other, 'line')}" if kind == "call_missing" else "",
+        missing=f"{text(other, 'name') or text(other, 'line')}" if kind in ("call_missing", "of_part") else "",
         is_alarm=is_alarm, other_rank=index(of, "other_rank"), element=index(of, "index"),
         by_odds=kind == "unlike" and statistic == number(evidence.get("odds")),
         damage=text(of, "damage") or "none", advice=text(of, "advice"), source=index(of, "source"))

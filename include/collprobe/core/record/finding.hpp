@@ -86,7 +86,7 @@ struct missing_call {
 };
 
 /// What a check found in a step, with the evidence: of the ranks of which it says the same. `alarms` tells findings
-/// anew as it acts on them: there the evidence is the strongest of the ranks. Equal on every rank.
+/// anew as it acts on them: there the evidence is the strongest of the ranks. Equal on all ranks, but for lines of code.
 struct finding {
     std::vector<int> ranks = {}; ///< that the check names, ascending; empty: it found an error, but not who has it
     /// `duplicate`, `value_repeats`: the lowest rank that holds the same, one of `ranks`; `shard_differs`: the owner of
@@ -148,12 +148,12 @@ struct finding {
 
 namespace detail {
 
-/// Whether two findings of one kind are of the same call; or of the whole step, and of the same value or missing call
-/// if of any.
+/// Whether two findings of one kind are of the same call; or of the whole step, and of the same value, missing call or
+/// check of a part if of any.
 inline bool is_same_place(const finding& a, const finding& b) noexcept
 {
     return a.call == b.call && (a.call >= 0 || std::strcmp(a.site.name, b.site.name) == 0)
-        && (a.what != finding_kind::call_missing || is_same(a.other, b.other));
+        && ((a.what != finding_kind::call_missing && a.what != finding_kind::of_part) || is_same(a.other, b.other));
 }
 
 /// Whether two findings say the same, but for the ranks.
@@ -173,13 +173,15 @@ inline bool says_same(const finding& a, const finding& b) noexcept
         && a.evidence == b.evidence && is_same(a.other, b.other);
 }
 
-/// Adds a finding of one rank, or of none: to the ranks of a finding that says the same, or as a new one.
+/// Adds a finding: to the ranks of a finding that says the same, or as a new one.
 inline void add_finding(std::vector<finding>& to, finding found)
 {
+    std::sort(found.ranks.begin(), found.ranks.end());
+    found.ranks.erase(std::unique(found.ranks.begin(), found.ranks.end()), found.ranks.end());
     for (auto before = to.rbegin(); found.is_named() && before != to.rend(); ++before) {
         if (before->call != found.call || before->what != found.what) break;
         if (!before->is_named() || !says_same(*before, found)) continue;
-        before->add(found.rank());
+        for (const int rank : found.ranks) before->add(rank);
         return;
     }
     to.push_back(std::move(found));

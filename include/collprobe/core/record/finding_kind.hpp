@@ -80,8 +80,6 @@ struct finding_facts {
     const char* number = "";
     bool is_of_number = false; ///< judges such a number in a step: a stated rate, and `finding::number`
     bool is_of_value = false; ///< judges a value of `expect_equal` and its sisters
-    /// Whether two runs should have the same findings: if all ranks are the same, or with any number of ranks.
-    bool is_of_ranks = false, is_of_results = true;
 };
 
 /// All kinds, in the order of their enumerators. A new kind has a row here, and a check that finds it.
@@ -96,10 +94,10 @@ inline constexpr finding_facts finding_kinds[] = {
         .number = "{its} share of NaN and infinities"},
     // The ranks send the same bits as each other.
     {.kind = finding_kind::duplicate, .name = "duplicate", .sentence = "sent the data of another rank",
-        .evidence = "the same bits as {other}", .place = damage::duplicated_data, .is_of_ranks = true},
+        .evidence = "the same bits as {other}", .place = damage::duplicated_data},
     // The buffer has the bits of the last such call, and those of at least half of the ranks have not.
     {.kind = finding_kind::stale, .name = "stale", .sentence = "sent the same data as in the last such call",
-        .place = damage::input, .action = advice::skip, .may_blame = true, .is_of_ranks = true},
+        .place = damage::input, .action = advice::skip, .may_blame = true},
     // Other bits from a collective that gives all ranks the same. Without a rank no result has a majority.
     {.kind = finding_kind::result_differs, .name = "result_differs",
         .sentence = "held other bits of a result than the other ranks",
@@ -122,21 +120,21 @@ inline constexpr finding_facts finding_kinds[] = {
     // Statistic and threshold are on the scale of metrics/outlier.hpp.
     {.kind = finding_kind::loss, .name = "loss", .sentence = "had a loss that stands out", .evidence = "{number}",
         .how = certainty::statistical, .place = {damage::input, damage::unknown}, .number = "{its} loss",
-        .is_of_number = true, .is_of_ranks = true},
+        .is_of_number = true},
     {.kind = finding_kind::gradient_norm, .name = "gradient_norm", .sentence = "had a gradient norm that stands out",
         .evidence = "{number}", .how = certainty::statistical, .place = {damage::input, damage::unknown},
-        .number = "the norm of {its}{whole} gradient", .is_of_number = true, .is_of_ranks = true},
+        .number = "the norm of {its}{whole} gradient", .is_of_number = true},
     {.kind = finding_kind::cosine, .name = "cosine", .sentence = "had a gradient in a direction that stands out",
         .evidence = "{number}", .how = certainty::statistical, .place = {damage::input, damage::unknown},
-        .number = "the cosine of {its} gradient with the others'", .is_of_number = true, .is_of_ranks = true},
+        .number = "the cosine of {its} gradient with the others'", .is_of_number = true},
     // Arrival at the calls after the median of the others, in ns. The data are right.
     {.kind = finding_kind::late, .name = "late", .sentence = "came later to the calls than usual",
         .evidence = "{number}", .how = certainty::statistical, .place = damage::none, .action = advice::none,
-        .number = "{its} delay at the calls", .is_of_number = true, .is_of_results = false},
+        .number = "{its} delay at the calls", .is_of_number = true},
     // Quantisation harmed the call, or hid something: `call_quantisation`. Index: of the rank's worst block.
     {.kind = finding_kind::quantisation, .name = "quantisation", .sentence = "lost too much by quantisation",
         .evidence = "{statistic}{limit}{block}", .how = certainty::of_finding, .place = damage::reduce,
-        .action = advice::none, .is_of_ranks = true},
+        .action = advice::none},
     // Codes came otherwise than they were sent to the rank (statistic: pairs of ranks). Without a rank: the result has
     // an error that no roundings to codes can have.
     {.kind = finding_kind::codes_differ, .name = "codes_differ", .sentence = "received other codes than were sent",
@@ -146,8 +144,7 @@ inline constexpr finding_facts finding_kinds[] = {
     // Unlike the others over many steps, for any distribution: `finding::evidence`. Told once. Statistic and
     // threshold: `odds`, or `recurrence`. Without a rank: two ranks, or groups of them, are unlike each other.
     {.kind = finding_kind::unlike, .name = "unlike", .sentence = "was unlike the other ranks over many steps",
-        .evidence = "{evidence}", .how = certainty::statistical, .place = {damage::input, damage::unknown},
-        .is_of_ranks = true},
+        .evidence = "{evidence}", .how = certainty::statistical, .place = {damage::input, damage::unknown}},
     // Other weights in an average than are expected: `call_weights`. Statistic: the rank's, or the one that is
     // farthest off, in units of a mean's; threshold: the bound of its error.
     {.kind = finding_kind::weights, .name = "weights",
@@ -157,7 +154,7 @@ inline constexpr finding_facts finding_kinds[] = {
     {.kind = finding_kind::largest_magnitude, .name = "largest_magnitude",
         .sentence = "had a gradient element whose size stands out", .evidence = "{number}",
         .how = certainty::statistical, .place = {damage::input, damage::unknown},
-        .number = "the largest element of {its} gradient", .is_of_number = true, .is_of_ranks = true},
+        .number = "the largest element of {its} gradient", .is_of_number = true},
     // The result of a reduction has NaN or infinity (statistic: elements), and no input has. Rank: whose part of a
     // reduce-scatter it is. Threshold, if above 1: how many times larger the inputs may be.
     {.kind = finding_kind::overflow, .name = "overflow",
@@ -167,7 +164,7 @@ inline constexpr finding_facts finding_kinds[] = {
     // Zeros only, in the whole gradient or in one call, where others have not. Told once, after 16 such steps in which
     // the rank did not tell the weight 0, and after twice as many as the longest such time that has ended.
     {.kind = finding_kind::zeros, .name = "zeros", .sentence = "sent zeros only, where others did not",
-        .evidence = "{since}", .place = damage::input, .is_of_ranks = true},
+        .evidence = "{since}", .place = damage::input},
     // No call `finding::other`, which all of `number.steps` steps before had. Statistic: `missing_call::calls`.
     {.kind = finding_kind::call_missing, .name = "call_missing",
         .sentence = "left out calls that all steps before had", .subject = "the ranks", .evidence = "{missing}",
@@ -181,7 +178,7 @@ inline constexpr finding_facts finding_kinds[] = {
             "together did not draw the samples that are expected"},
         .subject = "the ranks",
         .evidence = {"{value}{since}", "{samples}, not {expected}, {since}"},
-        .place = {damage::duplicated_data, damage::none}, .is_of_value = true, .is_of_ranks = true},
+        .place = {damage::duplicated_data, damage::none}, .is_of_value = true},
     // The norm of the gradient that the trainer computed (statistic) is not that of the step's results (threshold).
     {.kind = finding_kind::norm_differs, .name = "norm_differs",
         .sentence = "computed a gradient norm that is not that of the reduced gradient", .subject = "the ranks",
@@ -219,6 +216,9 @@ constexpr const char* name(finding_kind what) noexcept
 
 /// Whether a check judges a number of the ranks in a step: statistical, with a stated rate.
 constexpr bool is_of_number(finding_kind what) noexcept { return facts_of(what).is_of_number; }
+
+/// Whether `probe_options` state the rate at which healthy steps, or runs, have it.
+constexpr bool is_of_rate(finding_kind what) noexcept { return is_of_number(what) || what == finding_kind::unlike; }
 
 /// Whether a check judges a value that `probed::expect_equal` or `expect_distinct` told. `unusual_number` has the value
 /// of the rank, that of most ranks (or the one that it repeats), and the first step.

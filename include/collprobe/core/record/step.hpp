@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -61,6 +62,8 @@ struct direction {
     double noise_scale = detail::not_a_number();
     double predicted_cosine = detail::not_a_number(); ///< 1 / (1 + noise_scale), smoothed over steps
     std::vector<double> leave_one_out; ///< per rank: cosine with the sum of all other ranks
+    /// Per rank: mean of its cosines with each other rank, whatever their norms; empty unless the direction is exact.
+    std::vector<double> pairwise;
 };
 
 /// The way in which the records of a step reach the ranks.
@@ -118,6 +121,8 @@ struct rank_with_zeros {
 struct call_record {
     collective call = collective::all_reduce; ///< its kind
     element_type type = element_type::float32; ///< of its elements
+    reduction operation = reduction::sum; ///< of a call that reduces
+    bool is_gradient = false; ///< it sums one gradient of each rank, as far as is known, and their inputs were read
     std::uint64_t count = 0; ///< elements that each rank sent
     std::uint64_t result_count = 0; ///< elements that each rank got
     call_site site = {}; ///< its name, and the line that made it on this rank
@@ -131,9 +136,11 @@ struct call_record {
     double excess = detail::not_a_number();
     bool has_excess() const noexcept { return is_finite(excess) && excess > 1; }
     std::uint64_t nonfinite = 0; ///< summed over ranks
-    /// Ranks that sent the bits of the last step that had this call. If these are more than half of the ranks, it is
-    /// the program's doing (the same data in each step, a frozen layer), and no finding; else they are one.
+    /// Ranks that sent the bits of the last step that had this call. If these are more than half of those that send, it
+    /// is the program's doing (the same data in each step, a frozen layer), and no finding; else they are one, shards
+    /// of an all-gather in the first step that repeats them.
     int repeating_ranks = 0;
+    bool is_repeated(int ranks) const noexcept { return 2 * repeating_ranks > ranks - without_input; }
     /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
     bool results_agree = true;
@@ -224,6 +231,11 @@ struct step_record {
     /// The ranks without a gradient, ascending; empty where all ranks have none, and without totals. Such a rank's
     /// numbers are compared with no other's. `finding_kind::zeros` is told where it lasts and the rank has not told it.
     std::vector<rank_with_zeros> zero_ranks;
+    /// The ranks whose losses, norms and directions are compared with no other's, ascending: with NaN, without data or
+    /// gradient, with another call, with the data of a lower rank.
+    std::vector<int> left_out;
+    /// Per rank: NaN and infinities of all inputs; empty if none was read, and without totals.
+    std::vector<std::uint64_t> nonfinite_by_rank;
     std::vector<call_record> calls; ///< in their order
     std::vector<expectation_record> expectations; ///< buffers, then numbers, each in the order of their calls
     /// The L2 norm of the results of all calls that sum or average gradients, together. NaN by bits if it is not known.
@@ -239,7 +251,7 @@ struct step_record {
     /// The share of healthy steps, at most, in which losses, norms, magnitudes, directions and arrivals together name
     /// anybody. 0 without totals: then none of these checks is made. Sums, weights and codes have rates of their own.
     double false_alarms_per_step = 1e-4;
-    /// Exact findings first (loss, then call by call), then unusual numbers, then evidence, then what the parts found;
+    /// Exact findings first (loss, then call by call), then what the parts found, then unusual numbers, then evidence;
     /// empty on a healthy step. Ranks of which a check says the same share a finding.
     std::vector<finding> findings;
     /// Calls that the step does not make and that one or two steps before it made, or steps whose calls still change.
@@ -248,6 +260,8 @@ struct step_record {
     /// A rank could not judge an earlier step, as after an error, so that it remembered other things than the others.
     /// From this step on all ranks remember nothing of earlier steps.
     bool forgot = false;
+    bool places_agree = true; ///< all ranks made the calls at the same places of the program: `call_record::site`
+    bool repeats = true; ///< false: its calls were compared with none of earlier steps (`merged_step::repeats`)
     std::uint64_t unprobed_calls = 0; ///< calls for which the step had no room: forwarded, not measured
     /// Calls that nothing in this step reads: statistics are of floating point and may be taken each k-th step, and no
     /// part looked. Where steps without any record lie before this one, also the calls of those.
@@ -258,9 +272,10 @@ struct step_record {
     void begin(std::uint64_t of_step, int of_ranks, report_mode how, std::size_t of_calls, std::size_t of_values = 0)
     {
         using of = step_record;
-        detail::start_over(cosine, &direction::leave_one_out);
-        detail::start_over(*this, &of::cosine, &of::losses, &of::gradient_norms, &of::zero_ranks, &of::calls,
-            &of::expectations, &of::lateness_by_rank, &of::evidence_by_rank, &of::findings, &of::missing_calls);
+        detail::start_over(cosine, &direction::leave_one_out, &direction::pairwise);
+        detail::start_over(*this, &of::cosine, &of::losses, &of::gradient_norms, &of::zero_ranks, &of::left_out,
+            &of::nonfinite_by_rank, &of::calls, &of::expectations, &of::lateness_by_rank, &of::evidence_by_rank,
+            &of::findings, &of::missing_calls);
         calls.resize(of_calls);
         expectations.resize(of_values);
         step = of_step;
@@ -268,12 +283,31 @@ struct step_record {
         mode = how;
     }
 
-    /// Adds a finding of one rank, or of none.
-    void add(finding found) { detail::add_finding(findings, std::move(found)); }
+    /// Compares a rank's numbers with no other's.
+    void leave_out(int rank)
+    {
+        const auto place = std::lower_bound(left_out.begin(), left_out.end(), rank);
+        if (place == left_out.end() || *place != rank) left_out.insert(place, rank);
+    }
+    /// Adds a finding: its ranks to those of the last finding that says the same, or as a new one.
+    /// \throws error `invalid_argument` for a rank or call that the step does not have.
+    void add(finding found, const call_site& where = call_site::current())
+    {
+        for (const int rank : found.ranks)
+            detail::require(
+                rank >= 0 && rank < ranks, "step_record::add", "a finding names a rank that is not there", where);
+        detail::require(found.call >= -1 && found.call < static_cast<int>(calls.size()), "step_record::add",
+            "a finding is of a call that the step does not have", where);
+        detail::add_finding(findings, std::move(found));
+    }
 
-    /// Completes the findings by what follows from their kinds, the audits and the calls. Behind all checks.
+    /// Puts the findings in order, and completes them by what follows from their kinds, the audits and the calls.
+    /// Behind all checks.
     void settle_findings()
     {
+        const auto is_of_chance = [](const finding& each) { return is_of_rate(each.what); };
+        const auto first = std::find_if(findings.begin(), findings.end(), is_of_chance); // these are together
+        std::rotate(first, std::find_if_not(first, findings.end(), is_of_chance), findings.end());
         for (finding& each : findings) {
             const auto call = static_cast<std::size_t>(each.call);
             const call_record* const of = call < calls.size() ? &calls[call] : nullptr;
@@ -290,11 +324,11 @@ struct step_record {
         std::erase_if(findings, [](const finding& each) { return each.what == finding_kind::norm_differs; });
     }
 
-    /// Calls in which more than half of the ranks sent the bits that they had sent last.
+    /// Calls in which more than half of the ranks that send sent the bits that they had sent last.
     std::size_t repeated_calls() const noexcept
     {
         std::size_t found = 0;
-        for (const call_record& each : calls) found += 2 * each.repeating_ranks > ranks ? 1 : 0;
+        for (const call_record& each : calls) found += each.is_repeated(ranks) ? 1 : 0;
         return found;
     }
 

@@ -234,7 +234,7 @@ inline field_table fields_of<call_record>()
         /// Index of the call in its step.
         follows("bucket", nullptr, [](json_writer& json, const walk& at) { json.integer(at.index); }),
         member("name", &of::site), member("call", &of::call), member("type", &of::type),
-        rare("observed", &of::is_observed),
+        rare("reduction", &of::operation), rare("gradient", &of::is_gradient), rare("observed", &of::is_observed),
         /// Number of the call, counted over the steps, alike on all ranks.
         follows("collective_seq_id", nullptr, [](json_writer& json, const walk& at) {
             json.integer((at.step == nullptr ? 0 : at.step->first_call) + at.index);
@@ -323,6 +323,7 @@ inline field_table fields_of<step_record>()
         member("cosine.pooled", {&of::cosine, &direction::pooled}),
         member("cosine.predicted", {&of::cosine, &direction::predicted_cosine}),
         member("cosine.leave_one_out", {&of::cosine, &direction::leave_one_out}),
+        rare("cosine.pairwise", {&of::cosine, &direction::pairwise}),
         member("noise_scale", {&of::cosine, &direction::noise_scale}), rare("calls", &of::calls),
         rare("result_norm", &of::result_norm), rare("expectations", &of::expectations),
         /// The samples of all calls together.
@@ -367,6 +368,7 @@ inline field_table fields_of<step_record>()
                 });
             }),
         rare("lateness.by_rank", &of::lateness_by_rank, unit::columns), rare("zero_ranks", &of::zero_ranks),
+        rare("left_out", &of::left_out), rare("nonfinite_by_rank", &of::nonfinite_by_rank, unit::elements),
         rare("silent_evidence", &of::silent_evidence),
         /// The ranks with odds of at least 1: [{rank, ...}]; empty if no rank has.
         follows("evidence", [](const walk& at) { return !at.as<of>().evidence_by_rank.empty(); },
@@ -388,7 +390,8 @@ inline field_table fields_of<step_record>()
                     json.site(each.site).members(each.quantisation);
                 });
             }),
-        rare("forgot", &of::forgot), rare("missing_calls", &of::missing_calls),
+        rare("forgot", &of::forgot), rare("places_agree", &of::places_agree), rare("repeats", &of::repeats),
+        rare("missing_calls", &of::missing_calls),
         /// The calls whose result is longer than their inputs allow: [{bucket, excess}].
         follows("excess", has_any<&of::calls, is_in_excess>,
             [](json_writer& json, const walk& at) {

@@ -58,13 +58,14 @@ public:
         watch_.judge(of_first_call + slot, norms, 0, call);
     }
     /// Behind all calls: judges what is known of the whole step, then names the ranks, and completes the record.
-    COLLPROBE_COLD_INLINE void judge(const judged_step& step)
+    COLLPROBE_COLD_INLINE void judge(const rank_marks& marks, step_record& out)
     {
-        step_record& out = step.out;
-        judge_number(of_loss, out.losses, step.marks.left_out);
-        judge_number(of_norm, out.gradient_norms, step.marks.left_out);
-        if (!out.gradient_norms.empty()) judge_cosines(step);
-        judge_nonfinite(step);
+        judge_number(of_loss, out.losses, marks.left_out);
+        judge_number(of_norm, out.gradient_norms, marks.left_out);
+        if (!out.gradient_norms.empty()) judge_cosines(marks, out.cosine.leave_one_out);
+        for (std::size_t r = 0; r < out.nonfinite_by_rank.size(); ++r)
+            values_[r] = static_cast<double>(out.nonfinite_by_rank[r]);
+        if (!out.nonfinite_by_rank.empty()) watch_.judge(of_nonfinite, values_);
         if (!out.lateness_by_rank.empty() && is_finite(out.lateness.floor)) {
             const double floor = out.lateness.floor;
             for (std::size_t r = 0; r < values_.size(); ++r)
@@ -73,7 +74,7 @@ public:
         }
         out.silent_evidence = watch_.silent();
         out.evidence_by_rank.resize(values_.size());
-        for (int r = 0; r < step.ranks(); ++r) out.evidence_by_rank[at_rank(r)] = watch_.of(r);
+        for (int r = 0; r < out.ranks; ++r) out.evidence_by_rank[at_rank(r)] = watch_.of(r);
         const double odds_needed = 1 / watch_.options().false_alarms_per_run;
         const double steps_needed = watch_.options().steps_between_alarms;
         for (const exchangeability_watch::named_rank& named : watch_.named()) {
@@ -118,29 +119,16 @@ private:
         watch_.judge(metric, values_);
     }
     /// Differences in the rounding of sums are none: ranks whose gradients are the same but for a factor are alike.
-    void judge_cosines(const judged_step& step)
+    void judge_cosines(const rank_marks& marks, const std::vector<double>& cosines)
     {
-        const std::vector<double>& cosines = step.out.cosine.leave_one_out;
         if (cosines.empty()) return;
         for (std::size_t r = 0; r < values_.size(); ++r) {
             const double units = cosines[r] * 0x1p20;
-            const bool is_known = is_finite(units) && !step.marks.without_direction[r];
+            const bool is_known = is_finite(units) && !marks.without_direction[r];
             values_[r] = is_known ? static_cast<double>(static_cast<std::int64_t>(units + (units < 0 ? -0.5 : 0.5)))
                                   : not_a_number();
         }
         watch_.judge(of_cosine, values_);
-    }
-    void judge_nonfinite(const judged_step& step)
-    {
-        double elements = 0;
-        for (double& value : values_) value = 0;
-        for (std::size_t b = 0; b < step.calls.size(); ++b) {
-            if (!step.calls[b].has_input) continue;
-            elements += static_cast<double>(step.calls[b].count);
-            for (std::size_t r = 0; r < values_.size(); ++r)
-                values_[r] += static_cast<double>(step.input(static_cast<int>(r), b).nonfinite());
-        }
-        if (elements > 0) watch_.judge(of_nonfinite, values_);
     }
 
     exchangeability_watch watch_;

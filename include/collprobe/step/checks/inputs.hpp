@@ -19,15 +19,16 @@ public:
 
     void forget() noexcept { has_spread_ = false; }
 
-    /// Names the ranks, and leaves out those that have them, or have no input of an observed call.
+    /// Names the ranks, and leaves them out.
     void judge_call(const judged_step& step, std::size_t call) const
     {
+        const bool counts = step.calls[call].has_input && step.calls[call].count != 0;
+        if (counts) step.out.nonfinite_by_rank.resize(at_rank(step.ranks()));
         for (int r = 0; r < step.ranks(); ++r) {
             const statistics& input = step.input(r, call);
-            step.marks.left_out_of_call[at_rank(r)] = has_no_input(step.calls[call], input);
             if (input.nonfinite() == 0) continue;
-            step.marks.leave_out(r);
-            step.marks.left_out_of_call[at_rank(r)] = true;
+            if (counts) step.out.nonfinite_by_rank[at_rank(r)] += input.nonfinite();
+            step.out.leave_out(r);
             step.out.add({.ranks = {r},
                 .call = static_cast<int>(call),
                 .what = finding_kind::non_finite,
@@ -91,11 +92,7 @@ public:
             if (!tells(step.input(r, call))) continue;
             const digest_index::group& alike = holders_.find(step.input(r, call).digest);
             if (alike.ranks == 1) continue;
-            step.marks.without_direction[at_rank(r)] = true;
-            if (alike.first_rank < r) {
-                step.marks.leave_out(r);
-                step.marks.left_out_of_call[at_rank(r)] = true;
-            }
+            if (alike.first_rank < r) step.out.leave_out(r);
             step.out.add({.ranks = {r},
                 .other_rank = alike.first_rank,
                 .call = static_cast<int>(call),
@@ -105,27 +102,35 @@ public:
     }
 
     /// Names the ranks whose gradient, or shard of an all-gather, is that of the last such call. What most ranks repeat
-    /// is the program's doing: a frozen layer, or a benchmark with the same data in each step.
+    /// is the program's doing: a frozen layer, or a benchmark with the same data in each step. A shard may be frozen on
+    /// one rank alone, from the first step on or later: it is told in the first step that repeats what had changed.
     void judge_repeats(const judged_step& step, std::size_t call)
     {
-        repeating_.clear();
+        named_.clear();
+        call_record& described = step.out.calls[call];
+        described.repeating_ranks = 0;
+        const bool is_shard = step.calls[call].call == collective::all_gather;
         held* const slot = previous_.data() + step.series[call].slot * at_rank(ranks_);
         for (int r = 0; r < ranks_; ++r) {
             const statistics& input = step.input(r, call);
-            const held now = tells(input) ? held{input.count, input.digest} : held{};
-            const held last = std::exchange(slot[at_rank(r)], now);
-            if (now.count == 0 || last.count != now.count || last.digest != now.digest) continue;
-            repeating_.push_back(r);
+            held now = tells(input) ? held{input.count, 0, input.digest} : held{};
+            const held last = slot[at_rank(r)];
+            const bool repeats = now.count != 0 && last.count == now.count && last.digest == now.digest;
+            now.has_changed = last.count != 0 && !repeats ? 1 : 0;
+            slot[at_rank(r)] = now;
+            if (!repeats) continue;
+            ++described.repeating_ranks;
+            if (!is_shard || last.has_changed != 0) named_.push_back(r);
         }
-        const int repeating = step.out.calls[call].repeating_ranks = static_cast<int>(repeating_.size());
-        if (repeating == 0 || 2 * repeating > ranks_) return;
+        if (named_.empty() || described.is_repeated(ranks_)) return;
         step.out.findings.push_back(
-            {.ranks = repeating_, .call = static_cast<int>(call), .what = finding_kind::stale, .statistic = 1});
+            {.ranks = named_, .call = static_cast<int>(call), .what = finding_kind::stale, .statistic = 1});
     }
 
 private:
     struct held {
-        std::uint64_t count = 0;
+        std::uint64_t count : 63 = 0;
+        std::uint64_t has_changed : 1 = 0; // it is not what the rank held before
         std::uint64_t digest = 0;
     };
 
@@ -135,7 +140,7 @@ private:
     static bool tells(const statistics& input) noexcept { return input.finite() - input.zero >= telling_elements; }
 
     int ranks_;
-    std::vector<int> repeating_; ///< ranks, of a call
+    std::vector<int> named_; ///< ranks, of a call
     digest_index holders_;
     std::vector<held> previous_; // [slot][rank]
 };
@@ -187,7 +192,7 @@ public:
     {
         if (has_zeros_ || under_way_ != 0) judge_runs(step);
         for (int r = 0; r < ranks_; ++r)
-            if (!sends_[at_rank(r)]) step.marks.leave_out(r);
+            if (!sends_[at_rank(r)]) step.out.leave_out(r);
     }
 
 private:
@@ -230,7 +235,7 @@ private:
             const bool has_no_weight = step.messages.header(r).weight == 0;
             follow(step, r, 0, is_zero_[at_rank(r)], 2 * having > sending, -1);
             if (!is_zero_[at_rank(r)]) continue;
-            step.marks.leave_out(r);
+            step.out.leave_out(r);
             step.out.zero_ranks.push_back({r, has_no_weight, runs_[at_rank(r)].since});
         }
         for (std::size_t b = 0; b < step.calls.size(); ++b) {

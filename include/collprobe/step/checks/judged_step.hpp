@@ -15,24 +15,10 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 constexpr std::size_t at_rank(int rank) noexcept { return static_cast<std::size_t>(rank); }
 
-/// The ranks that later checks of a step leave out.
+/// By rank: whether its numbers are compared with no other's.
 struct rank_marks {
-    explicit rank_marks(int ranks)
-        : left_out(at_rank(ranks)), without_direction(at_rank(ranks)), left_out_of_call(at_rank(ranks))
-    {
-    }
-
-    void begin_step()
-    {
-        left_out.assign(left_out.size(), false);
-        without_direction.assign(without_direction.size(), false);
-    }
-    /// Leaves the rank's numbers out of all comparisons of the step.
-    void leave_out(int rank) noexcept { left_out[at_rank(rank)] = without_direction[at_rank(rank)] = true; }
-
-    std::vector<bool> left_out; ///< it has NaN or no data, makes another call, or has the data of a lower rank
+    std::vector<bool> left_out; ///< `step_record::left_out`
     std::vector<bool> without_direction; ///< it is left out, or has a twin, of which alone its cosine tells
-    std::vector<bool> left_out_of_call; ///< of the call that is judged
 };
 
 /// A step that is judged: what its checks read, and the record that they complete.
@@ -40,7 +26,6 @@ struct judged_step {
     const gathered_step& messages;
     view<const probed_call> calls;
     view<const series_place> series; ///< of the calls
-    rank_marks& marks;
     step_record& out;
     bool is_of_totals = false; ///< its call is the `whole_gradient`
 

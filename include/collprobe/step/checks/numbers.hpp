@@ -134,20 +134,19 @@ public:
     {
         detector_.add(number_of_call_magnitude, series_of_calls + 2 * slot + 1, magnitudes, call);
     }
-    /// Behind all calls. `elements`: of the whole gradient. `gram`: n x n, or empty.
-    COLLPROBE_COLD_INLINE void judge(const judged_step& step, std::uint64_t elements, view<const double> gram)
+    /// Behind all calls. `elements`: of the whole gradient.
+    COLLPROBE_COLD_INLINE void judge(const rank_marks& marks, std::uint64_t elements, step_record& out)
     {
-        step_record& out = step.out;
         if (losses_are_positive_) {
             for (const double loss : out.losses)
                 if (is_finite(loss) && loss < 0) losses_are_positive_ = false;
             if (!losses_are_positive_) detector_.forget(number_of_loss);
         }
-        judge_number(step, number_of_loss, finding_kind::loss, out.losses,
+        judge_number(marks, out, number_of_loss, finding_kind::loss, out.losses,
             [this](double loss) { return losses_are_positive_ ? logarithm_of(loss) : loss; });
         const std::size_t before = out.findings.size();
         if (!out.gradient_norms.empty()) {
-            judge_number(step, number_of_norm, finding_kind::gradient_norm, out.gradient_norms,
+            judge_number(marks, out, number_of_norm, finding_kind::gradient_norm, out.gradient_norms,
                 [](double norm) { return logarithm_of(norm); });
         }
         name_outliers(number_of_call_norm, finding_kind::gradient_norm, out);
@@ -155,17 +154,18 @@ public:
         name_outliers(number_of_call_magnitude, finding_kind::largest_magnitude, out);
         // A rank of huge norm spoils the leave-one-out cosines of all others.
         const std::vector<double>& cosines = out.cosine.leave_one_out;
+        const std::vector<double>& pairwise = out.cosine.pairwise;
         if (elements >= elements_for_direction && cosines.size() == values_.size()
-            && !(gram.empty() && norms_are_suspect)) {
+            && !(pairwise.empty() && norms_are_suspect)) {
             std::size_t rank = 0;
-            judge_number(step, number_of_cosine, finding_kind::cosine, cosines, [&, this](double cosine) {
+            judge_number(marks, out, number_of_cosine, finding_kind::cosine, cosines, [&](double cosine) {
                 const std::size_t i = rank++;
-                if (step.marks.without_direction[i]) return not_a_number();
-                return fisher_z(gram.empty() || !is_finite(cosine) ? cosine : mean_cosine(gram, i));
+                if (marks.without_direction[i]) return not_a_number();
+                return fisher_z(pairwise.empty() || !is_finite(cosine) ? cosine : pairwise[i]);
             });
         }
         if (!out.lateness_by_rank.empty() && !(out.lateness.floor >= never_late)) {
-            judge_number(step, number_of_lateness, finding_kind::late, out.lateness_by_rank,
+            judge_number(marks, out, number_of_lateness, finding_kind::late, out.lateness_by_rank,
                 [this](const rank_lateness& of) { return lateness_scale(of.latest); });
         }
     }
@@ -188,8 +188,8 @@ private:
     static constexpr std::uint64_t elements_for_direction = 64;
 
     template <class Numbers, class Scale>
-    void judge_number(
-        const judged_step& step, judged_number number, finding_kind what, const Numbers& numbers, const Scale& scaled)
+    void judge_number(const rank_marks& marks, step_record& out, judged_number number, finding_kind what,
+        const Numbers& numbers, const Scale& scaled)
     {
         const bool is_lateness = number == number_of_lateness;
         // A squared error of one number is now and then a thousand times smaller than any before: nothing is wrong.
@@ -197,10 +197,10 @@ private:
             : number == number_of_loss || is_lateness ? beyond_all::none : beyond_all::both;
         for (std::size_t r = 0; r < values_.size(); ++r) {
             const double value = scaled(numbers[r]);
-            values_[r] = step.marks.left_out[r] && !is_lateness ? not_a_number() : value;
+            values_[r] = marks.left_out[r] && !is_lateness ? not_a_number() : value;
         }
         detector_.add(number, is_lateness ? series_of_lateness : number, values_, -1, beyond);
-        name_outliers(number, what, step.out);
+        name_outliers(number, what, out);
     }
     COLLPROBE_COLD_INLINE void name_outliers(judged_number number, finding_kind what, step_record& out)
     {
@@ -219,21 +219,6 @@ private:
                 .number = {value, expected, absolute(unscaled_number(number, usual) - expected), found.steps,
                     found.is_new_level, found.since}});
         }
-    }
-    /// A rank's mean cosine with the others, in which one bad rank has weight 1 / (n - 1), independent of its norm.
-    COLLPROBE_COLD_INLINE double mean_cosine(view<const double> gram, std::size_t rank) const
-    {
-        const std::size_t n = values_.size();
-        double sum = 0;
-        int others = 0;
-        for (std::size_t j = 0; j < n; ++j) {
-            const double norms = square_root(gram[rank * n + rank]) * square_root(gram[j * n + j]);
-            const double product = rank < j ? gram[rank * n + j] : gram[j * n + rank];
-            if (j == rank || !is_finite(norms) || !is_finite(product) || !(norms > 0)) continue;
-            sum += product / norms;
-            ++others;
-        }
-        return others > 0 ? sum / others : not_a_number();
     }
 
     /// The scale of arrivals, on which their tails are no heavier than exponential, and the way back of any scale.

@@ -92,6 +92,8 @@ COLLPROBE_COLD_INLINE void describe_call(const probed_call& call, call_record& t
 {
     to.call = call.call;
     to.type = call.type;
+    to.operation = call.operation;
+    to.is_gradient = call.is_gradient();
     to.count = call.count;
     to.result_count = call.result_count;
     to.site = call.site;
@@ -179,8 +181,6 @@ public:
         align_from_sums(squares_, {}, common.sum_norm_squared(), direction_);
         described.pooled_cosine = direction_.pooled;
     }
-    /// By rank, of the inputs of the call that was described last; NaN by bits without an input.
-    view<const double> norms() const noexcept { return norms_; }
 
     /// Reductions of finite inputs with results that are not. Of a described call, as all below.
     void judge_overflow(const judged_step& step, std::size_t b, const common_result& common) const
@@ -402,6 +402,7 @@ public:
     {
         if (!gram.empty()) {
             align_from_gram(gram, ranks, out);
+            mean_cosines(gram, at_rank(ranks), out.pairwise);
             squares = 0;
             double products = 0;
             for (std::size_t i = 0; i < at_rank(ranks); ++i) {

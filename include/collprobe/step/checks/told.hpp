@@ -27,7 +27,7 @@ public:
         is_named_.assign(is_named_.size(), false);
         for (std::size_t b = 0; b < step.calls.size(); ++b) judge_call(step, b);
         for (int r = 0; r < step.ranks(); ++r)
-            if (is_named_[at_rank(r)]) step.marks.leave_out(r);
+            if (is_named_[at_rank(r)]) step.out.leave_out(r);
     }
 
 private:

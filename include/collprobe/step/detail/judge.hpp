@@ -43,9 +43,10 @@ public:
     explicit basic_step_judge(int ranks, const probe_options& options = {}, report_mode mode = report_mode::gather,
         bool times = false)
         : ranks_(ranks), tables_(mode == report_mode::gather || ranks <= most_total_ranks ? ranks : 1),
-          marks_(tables_), places_(tables_), values_(tables_), results_(tables_), copies_(tables_), zeros_(tables_),
-          nonfinite_(tables_), arrivals_(times ? tables_ : 1, floor_of(options)), gradient_(tables_),
-          numbers_(tables_, options.false_alarms_per_step, times, floor_of(options)), weights_(at_rank(tables_)),
+          places_(tables_), values_(tables_), results_(tables_), copies_(tables_), zeros_(tables_),
+          nonfinite_(tables_), arrivals_(times ? tables_ : 1, lateness_floor_of(options)), gradient_(tables_),
+          numbers_(tables_, options.false_alarms_per_step, times, lateness_floor_of(options)),
+          weights_(at_rank(tables_)),
           of_call_(at_rank(tables_))
     {
         if (!(options.false_alarms_per_run > 0) || tables_ != ranks_) return;
@@ -82,13 +83,9 @@ public:
         if (!are_totals)
             out.begin(messages.header(0).step, ranks_, report_mode::gather, calls.size(), expected.size());
         out.forgot = forget_after_loss(messages.last_lost());
-        out.false_alarms_per_step = numbers_.false_alarms_per_step();
-        has_places_ = messages.has_places();
-        find_series(calls);
-        const judged_step step{messages, calls, series_, marks_, out, are_totals};
-        marks_.begin_step();
-        numbers_.begin_step(out.step);
-        if (evidence_) evidence_->begin_step(out.step);
+        out.places_agree = messages.has_places();
+        begin_step(calls, out);
+        const judged_step step{messages, calls, series_, out, are_totals};
         zeros_.begin_step();
         gradient_.begin_step();
 
@@ -100,8 +97,17 @@ public:
         if (messages.layout().times) arrivals_.measure(step);
         gradient_.describe(step, gram);
         nonfinite_.judge_spread(out);
-        numbers_.judge(step, gradient_.elements(), gram);
-        if (evidence_) evidence_->judge(step);
+        judge_numbers(calls, out);
+    }
+    /// Judges again what options decide, but for the floor of lateness, of a record that has no finding of it.
+    /// `calls`: their facts, with inputs where they are gradients; of totals the whole gradient.
+    COLLPROBE_COLD_INLINE void judge_again(view<const probed_call> calls, step_record& out)
+    {
+        if (out.forgot) forget();
+        if (!out.repeats) forget_calls();
+        begin_step(calls, out);
+        judge_numbers(calls, out);
+        out.settle_findings();
     }
     /// Adds to a record that has begun what the ranks' totals say, but for inputs with NaN: of these calls say more.
     COLLPROBE_COLD_INLINE void judge_totals(
@@ -224,9 +230,36 @@ public:
     }
 
 private:
-    static double floor_of(const probe_options& options) noexcept
+    COLLPROBE_COLD_INLINE void begin_step(view<const probed_call> calls, step_record& out)
     {
-        return options.lateness_floor_ns > 0 ? options.lateness_floor_ns : usual_lateness_floor_ns;
+        out.false_alarms_per_step = numbers_.false_alarms_per_step();
+        has_places_ = out.places_agree;
+        find_series(calls);
+        numbers_.begin_step(out.step);
+        if (evidence_) evidence_->begin_step(out.step);
+    }
+    /// Judges numbers over the ranks, by what the record has.
+    COLLPROBE_COLD_INLINE void judge_numbers(view<const probed_call> calls, step_record& out)
+    {
+        marks_.left_out.assign(at_rank(ranks_), false);
+        for (const int rank : out.left_out) marks_.left_out[at_rank(rank)] = true;
+        marks_.without_direction = marks_.left_out;
+        for_each_copy(out, [this](const finding&, int rank) { marks_.without_direction[at_rank(rank)] = true; });
+        std::uint64_t elements = 0;
+        for (std::size_t b = 0; b < calls.size(); ++b) {
+            if (!calls[b].is_gradient()) continue; // shards and parameters may differ between ranks
+            elements += calls[b].count;
+            if (out.mode == report_mode::gather) add_numbers(calls[b], static_cast<int>(b), out);
+        }
+        numbers_.judge(marks_, elements, out);
+        if (evidence_) evidence_->judge(marks_, out);
+    }
+    /// Calls `use(finding, rank)` for the ranks that have the data of others.
+    static void for_each_copy(const step_record& of, const auto& use)
+    {
+        for (const finding& each : of.findings)
+            for (const int rank : each.ranks)
+                if (each.what == finding_kind::duplicate) use(each, rank);
     }
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
     COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls)
@@ -257,9 +290,9 @@ private:
             const step_header& told = step.messages.header(r);
             out.losses[at_rank(r)] = told.loss;
             weights_[at_rank(r)] = told.weight < 0 ? not_a_number() : told.weight; // as only the device knew it
-            if (has_data && told.weight == 0) marks_.leave_out(r); // a rank without data is like no other
+            if (has_data && told.weight == 0) out.leave_out(r); // a rank without data is like no other
             if (!told.loss_is_bad()) continue;
-            marks_.leave_out(r);
+            out.leave_out(r);
             out.add({.ranks = {r}, .what = finding_kind::non_finite, .statistic = 1});
         }
         out.loss = dispersion(out.losses);
@@ -284,29 +317,31 @@ private:
             copies_.judge_repeats(step, b);
         if (!step.is_of_totals) {
             if (!step.out.calls[b].results_agree) results_.judge_replicas(step, b);
-            if (call.is_gradient()) add_numbers(step, b); // shards and parameters may differ between ranks
             results_.judge_lengths(step, b, common);
         }
         if (!call.is_gradient()) return;
         for (int r = 0; r < ranks_; ++r) zeros_.add(step.input(r, b), r);
         gradient_.add(step, b, common);
     }
-    void add_numbers(const judged_step& step, std::size_t b)
+    void add_numbers(const probed_call& call, int b, const step_record& out)
     {
-        const std::size_t slot = series_[b].slot;
-        const int call = static_cast<int>(b);
+        const std::size_t slot = series_[at_rank(b)].slot;
         const auto take = [&, this](const auto& number_of) {
             for (int r = 0; r < ranks_; ++r) {
+                const statistics& input = out.calls[at_rank(b)].inputs[at_rank(r)];
                 // Zeros are no evidence of anything else: `zeros_check` tells of them.
-                const bool is_out = marks_.left_out_of_call[at_rank(r)] || is_zero(step.input(r, b));
-                of_call_[at_rank(r)] = is_out ? not_a_number() : logarithm_of(number_of(r));
+                const bool is_out = input.nonfinite() != 0 || is_zero(input) || has_no_input(call, input);
+                of_call_[at_rank(r)] = is_out ? not_a_number() : logarithm_of(number_of(input));
             }
+            for_each_copy(out, [&, this](const finding& copy, int rank) {
+                if (copy.call == b && rank != copy.other_rank) of_call_[at_rank(rank)] = not_a_number();
+            });
         };
-        take([this](int r) { return results_.norms()[at_rank(r)]; });
-        if (evidence_) evidence_->add_norms(of_call_, slot, call);
-        numbers_.add_norms(of_call_, slot, call);
-        take([&](int r) { return step.input(r, b).absolute_maximum; });
-        numbers_.add_magnitudes(of_call_, slot, call);
+        take([](const statistics& input) { return input.l2(); });
+        if (evidence_) evidence_->add_norms(of_call_, slot, b);
+        numbers_.add_norms(of_call_, slot, b);
+        take([](const statistics& input) { return input.absolute_maximum; });
+        numbers_.add_magnitudes(of_call_, slot, b);
     }
 
     int ranks_;

@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What differs or repeats on some ranks and is healthy: a frozen shard, an expert with the same data, a type of a number.
+// And whose result is sampled.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/step/probed.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+constexpr int ranks = 4;
+constexpr std::size_t n = 64;
+
+/// Elements that are equal where rank and version are.
+std::vector<float> data_of(int rank, std::uint64_t version)
+{
+    std::vector<float> data(n);
+    for (std::size_t i = 0; i < n; ++i)
+        data[i] = static_cast<float>(1 + i % 7) * static_cast<float>(1 + rank) + static_cast<float>(version) / 8;
+    return data;
+}
+
+/// The records of steps whose one call `make` makes.
+std::vector<step_record> run(std::uint64_t steps, const probe_options& options,
+    const std::function<void(probed<local::communicator>&, std::uint64_t step, host::stream&)>& make)
+{
+    std::vector<step_record> records;
+    local::run(ranks, [&](local::communicator& world) {
+        probed<local::communicator> comm(world, options);
+        host::stream stream;
+        step_record record;
+        for (std::uint64_t s = 0; s < steps; ++s) {
+            make(comm, s, stream);
+            comm.end_step(s, {}, stream);
+            stream.synchronize();
+            while (comm.poll(record))
+                if (world.rank() == 0) records.push_back(record);
+        }
+    });
+    REQUIRE(records.size() == steps);
+    return records;
+}
+
+std::vector<std::vector<int>> stale_in(const std::vector<step_record>& records)
+{
+    std::vector<std::vector<int>> found;
+    for (const step_record& record : records) {
+        found.emplace_back();
+        for (const finding& each : record.findings)
+            if (each.what == finding_kind::stale) found.back() = each.ranks;
+    }
+    return found;
+}
+
+} // namespace
+
+TEST_CASE("a shard that a rank has frozen is told in the first step that repeats what had changed")
+{
+    const auto records = run(8, {.times = false}, [](auto& comm, std::uint64_t s, host::stream& stream) {
+        // Rank 1 from the first step on, rank 2 from step 3 on, but for step 6.
+        const std::uint64_t version = comm.rank() == 1 ? 0 : comm.rank() != 2 || s < 3 ? s : s < 6 ? 2 : s == 6 ? 6 : 6;
+        const std::vector<float> shard = data_of(comm.rank(), version);
+        std::vector<float> whole(ranks * n);
+        comm.all_gather(shard, view(whole), stream);
+        stream.synchronize();
+    });
+    const std::vector<std::vector<int>> expected{{}, {}, {}, {2}, {}, {}, {}, {2}};
+    CHECK(stale_in(records) == expected);
+    CHECK(records[4].calls[0].repeating_ranks == 2);
+    CHECK(records[4].repeated_calls() == 0);
+}
+
+TEST_CASE("a gradient that a rank repeats is told in each step, also from the first one on")
+{
+    const auto records = run(4, {.times = false}, [](auto& comm, std::uint64_t s, host::stream& stream) {
+        std::vector<float> gradient = data_of(comm.rank(), comm.rank() == 3 ? 0 : s), sum(n);
+        comm.all_reduce(gradient, view(sum), reduction::sum, stream);
+        stream.synchronize();
+    });
+    CHECK(stale_in(records) == std::vector<std::vector<int>>{{}, {3}, {3}, {3}});
+}
+
+TEST_CASE("of a call that some ranks have, what more than half of these repeat is the program's doing")
+{
+    const auto of_senders = [](int senders, int repeating) {
+        return run(3, {.times = false}, [=](auto& comm, std::uint64_t s, host::stream& stream) {
+            const bool sends = comm.rank() < senders;
+            const std::vector<float> gradient = data_of(comm.rank(), comm.rank() < repeating ? 0 : s);
+            auto call = sends ? comm.observe(view<const float>(gradient), stream)
+                              : comm.template observe_no_input<float>(n, stream);
+            call.no_result(stream);
+            stream.synchronize();
+        });
+    };
+    for (const auto& [senders, repeating] : {std::pair{1, 1}, {2, 2}, {3, 2}}) {
+        CAPTURE(senders);
+        const auto records = of_senders(senders, repeating);
+        CHECK(stale_in(records) == std::vector<std::vector<int>>(3));
+        CHECK(records[2].repeated_calls() == 1);
+    }
+    CHECK(stale_in(of_senders(3, 1))[2] == std::vector<int>{0});
+    CHECK(stale_in(of_senders(2, 1))[2] == std::vector<int>{0});
+}
+
+TEST_CASE("the sampled result is one that most ranks have")
+{
+    const auto error_of = [](int damaged) {
+        const auto records = run(1, {.order_sample = 16, .times = false}, [=](auto& comm, std::uint64_t, auto& stream) {
+            const std::vector<float> gradient = data_of(comm.rank(), 3);
+            std::vector<float> sum(n);
+            auto call = comm.observe(view<const float>(gradient), stream);
+            comm.base().all_reduce(gradient, view(sum), reduction::sum, stream);
+            stream.synchronize();
+            if (comm.rank() == damaged)
+                for (float& each : sum) each *= 2;
+            call.result(view<const float>(sum), stream);
+            stream.synchronize();
+        });
+        REQUIRE(records[0].calls[0].result_sample.size() == 16);
+        return records[0].order().rms_ulp_error;
+    };
+    const double healthy = error_of(-1);
+    for (int rank = 0; rank < ranks; ++rank) CHECK(error_of(rank) == healthy);
+}
+
+TEST_CASE("numbers of one value are equal whatever their types")
+{
+    const auto tells = [](const auto& first, const auto& others) {
+        const auto records = run(1, {.times = false}, [&](auto& comm, std::uint64_t, host::stream&) {
+            if (comm.rank() == 0) comm.expect_equal("value", first);
+            else comm.expect_equal("value", others);
+        });
+        return records[0].findings.empty();
+    };
+    CHECK(tells(1, 1.0));
+    CHECK(tells(1.0f, std::uint64_t{1}));
+    CHECK(tells(-3, -3.0));
+    CHECK(tells(0, 0.0));
+    CHECK_FALSE(tells(0, -0.0));
+    CHECK_FALSE(tells(-1, ~std::uint64_t{0}));
+    CHECK_FALSE(tells(1, 1.5));
+    CHECK_FALSE(tells(0.1f, 0.1));
+}
+
+TEST_CASE("a finding of several ranks keeps them all, ascending, and those of another check stay apart")
+{
+    step_record record;
+    record.begin(0, ranks, report_mode::gather, 1);
+    const auto add = [&](std::vector<int> of, const char* check) {
+        record.add({.ranks = std::move(of), .call = 0, .what = finding_kind::of_part, .other = {.site = call_site::named(check)}});
+    };
+    static const char* const first = "beyond the clip";
+    add({2, 0, 2}, first);
+    add({3, 1}, first);
+    add({3}, "neighbours");
+    REQUIRE(record.findings.size() == 2);
+    CHECK(record.findings[0].ranks == std::vector<int>{0, 1, 2, 3});
+    CHECK(record.findings[1].ranks == std::vector<int>{3});
+    CHECK_FALSE(detail::is_same_place(record.findings[0], record.findings[1]));
+    CHECK_THROWS_AS(record.add({.ranks = {4}}), error);
+    CHECK_THROWS_AS(record.add({.ranks = {-1}}), error);
+    CHECK_THROWS_AS(record.add({.ranks = {0}, .call = 1}), error);
+}
