@@ -74,7 +74,7 @@ template <class Comm>
 class caller {
 public:
     caller(Comm& comm, const job& of, std::uint64_t step, rank_step& out)
-        : comm_(comm), job_(of), out_(out), step_(step), turns_(step > 36 && draw(7, 40) == 0)
+        : comm_(comm), job_(of), out_(out), step_(step), turns_(step > 36 && draw(7, 15) == 0)
     {
     }
 
