@@ -26,9 +26,11 @@
 
 using namespace collprobe;
 using testing::block_words;
+using testing::faults_on_the_way;
 using testing::gradient;
 using testing::job;
 using testing::normal;
+using testing::steps_with;
 using testing::uniform;
 
 TEST_CASE("merge_ranks makes of blocks the record that probed makes of messages, with the same options")

@@ -74,7 +74,7 @@ template <class Comm>
 class caller {
 public:
     caller(Comm& comm, const job& of, std::uint64_t step, rank_step& out)
-        : comm_(comm), job_(of), out_(out), step_(step), turns_(step > 36 && draw(7, 40) == 0)
+        : comm_(comm), job_(of), out_(out), step_(step), turns_(step > 36 && draw(7, 15) == 0)
     {
     }
 
@@ -108,11 +108,11 @@ public:
     /// The observation has weights of no sense, losses that are not there and norms that are wrong.
     void end()
     {
-        const double ranks_loss = draw(1, 12) == 0 ? std::numeric_limits<double>::infinity()
-            : draw(1, 12) == 1                     ? detail::not_given()
-            : step_ > 36 && draw(1, 90) == 2       ? 50
+        const double ranks_loss = draw(1, job_.calls_with_fault / 5) == 0 ? std::numeric_limits<double>::infinity()
+            : draw(1, job_.calls_with_fault / 5) == 1 ? detail::not_given()
+            : step_ > 36 && draw(1, 90) == 2          ? 50
                                                    : 2 + 0.1 * normal(step_, static_cast<std::uint64_t>(comm_.rank()));
-        double weight = draw(2, 3) == 0 ? 1 : static_cast<double>(draw(3, 5));
+        double weight = draw(2, 3) == 0 ? 1 : static_cast<double>(draw(3, 5) + (job_.calls_with_fault > 60 ? 1 : 0));
         if (draw(4, 20) == 0) weight = -1;
         const float norm = 3;
         step_observation& seen = out_.observation;

@@ -7,7 +7,6 @@
 #endif
 #define COLLPROBE_COMPILED_SOURCE
 
-#include <collprobe/audit/audit.hpp>
 #include <collprobe/audit/merge_ranks.hpp>
 #include <collprobe/audit/weight_probe.hpp>
 #include <collprobe/metrics/average_weights.hpp>

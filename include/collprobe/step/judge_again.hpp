@@ -36,8 +36,6 @@ public:
     {
     }
 
-    int ranks() const noexcept { return ranks_; }
-
     /// \throws error `invalid_argument` for a record of other ranks, with times where the options have none, or of an
     ///   older version that does not tell which calls sum gradients; then nothing changes.
     COLLPROBE_COLD_INLINE void judge(step_record& record, call_site where = call_site::current())

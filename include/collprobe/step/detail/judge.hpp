@@ -244,7 +244,7 @@ private:
         marks_.left_out.assign(at_rank(ranks_), false);
         for (const int rank : out.left_out) marks_.left_out[at_rank(rank)] = true;
         marks_.without_direction = marks_.left_out;
-        for_each_copy(out, [this](const finding&, int rank) { marks_.without_direction[at_rank(rank)] = true; });
+        for_each_copy(out, -1, [this](const finding&, int rank) { marks_.without_direction[at_rank(rank)] = true; });
         std::uint64_t elements = 0;
         for (std::size_t b = 0; b < calls.size(); ++b) {
             if (!calls[b].is_gradient()) continue; // shards and parameters may differ between ranks
@@ -254,12 +254,13 @@ private:
         numbers_.judge(marks_, elements, out);
         if (evidence_) evidence_->judge(marks_, out);
     }
-    /// Calls `use(finding, rank)` for the ranks that have the data of others.
-    static void for_each_copy(const step_record& of, const auto& use)
+    /// Calls `use(finding, rank)` for the ranks that have the data of others. `call`: below 0 of all calls.
+    static void for_each_copy(const step_record& of, int call, const auto& use)
     {
-        for (const finding& each : of.findings)
-            for (const int rank : each.ranks)
-                if (each.what == finding_kind::duplicate) use(each, rank);
+        for (const finding& each : of.findings) {
+            if (each.what != finding_kind::duplicate || (call >= 0 && each.call != call)) continue;
+            for (const int rank : each.ranks) use(each, rank);
+        }
     }
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
     COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls)
@@ -333,8 +334,8 @@ private:
                 const bool is_out = input.nonfinite() != 0 || is_zero(input) || has_no_input(call, input);
                 of_call_[at_rank(r)] = is_out ? not_a_number() : logarithm_of(number_of(input));
             }
-            for_each_copy(out, [&, this](const finding& copy, int rank) {
-                if (copy.call == b && rank != copy.other_rank) of_call_[at_rank(rank)] = not_a_number();
+            for_each_copy(out, b, [this](const finding& copy, int rank) {
+                if (rank != copy.other_rank) of_call_[at_rank(rank)] = not_a_number();
             });
         };
         take([](const statistics& input) { return input.l2(); });
