@@ -72,8 +72,7 @@ public:
             watch_.judge(of_lateness, values_, 2 * floor);
         }
         out.silent_evidence = watch_.silent();
-        out.evidence_by_rank.resize(values_.size());
-        for (int r = 0; r < step.ranks(); ++r) out.evidence_by_rank[at_rank(r)] = watch_.of(r);
+        out.evidence_by_rank.assign(&watch_.of(0), &watch_.of(0) + values_.size());
         const double odds_needed = 1 / watch_.options().false_alarms_per_run;
         const double steps_needed = watch_.options().steps_between_alarms;
         for (const exchangeability_watch::named_rank& named : watch_.named()) {
@@ -137,6 +136,7 @@ private:
         for (std::size_t b = 0; b < step.calls.size(); ++b) {
             if (!step.calls[b].has_input) continue;
             elements += static_cast<double>(step.calls[b].count);
+            if (step.out.calls[b].nonfinite == 0 && !step.is_of_totals) continue;
             for (std::size_t r = 0; r < values_.size(); ++r)
                 values_[r] += static_cast<double>(step.input(static_cast<int>(r), b).nonfinite());
         }
