@@ -56,7 +56,6 @@ TEST_CASE("the median of the others is known from the middle values")
         std::sort(others.begin(), others.end());
         row work = values;
         const collprobe::detail::middle_values middle = collprobe::detail::middle_of(collprobe::view<double>(work));
-        REQUIRE(std::is_permutation(work.begin(), work.end(), values.begin()));
 
         const std::ptrdiff_t k = static_cast<std::ptrdiff_t>(random() % values.size());
         const double taken = others[std::size_t(k)];

@@ -215,3 +215,17 @@ TEST_CASE("the median distance from the median is that of sorted numbers, or wit
         else if (range >= 0) CHECK(std::fabs(found - expected) <= gaps + 1.5 * (range / rank_places::parts));
     });
 }
+
+TEST_CASE("the middle of numbers is that of sorted ones")
+{
+    for_all([](const row& numbers, double) {
+        row sorted = numbers;
+        std::sort(sorted.begin(), sorted.end());
+        const std::size_t at = numbers.size() / 2;
+        row unsorted = numbers;
+        const auto middle = collprobe::detail::middle_of(collprobe::view<double>(unsorted));
+        CHECK(middle.at == sorted[at]);
+        CHECK(middle.below == sorted[at - std::min<std::size_t>(at, 1)]);
+        CHECK(middle.above == sorted[std::min(at + 1, numbers.size() - 1)]);
+    });
+}

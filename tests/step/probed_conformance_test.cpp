@@ -40,6 +40,7 @@ TEST_CASE("a probed communicator conforms as the one it wraps does")
         CHECK_NOTHROW(conformance::check_types(provider, 67));
         CHECK_NOTHROW(conformance::check_calls(provider, 50));
         CHECK_NOTHROW(conformance::check_barrier(provider));
+        if (ranks > 1) CHECK_NOTHROW(conformance::check_refusals(provider));
     }
 }
 
@@ -49,4 +50,5 @@ TEST_CASE("with the exact alignment's extra messages too")
         {3}, {.direction = direction_mode::exact, .calls = 4'000, .scratch_bytes = 1 << 12}};
     CHECK_NOTHROW(conformance::check_type<float>(provider, 259));
     CHECK_NOTHROW(conformance::check_calls(provider, 20));
+    CHECK_NOTHROW(conformance::check_refusals(provider));
 }

@@ -1343,7 +1343,7 @@ private:
 
 } // namespace
 
-TEST_CASE("misaligned buffers are refused by name, whatever the wrapped communicator says")
+TEST_CASE("misaligned buffers are refused by name, also where the wrapped communicator refuses none")
 {
     std::vector<float> send(8, 1.0f), receive(8, 1.0f);
     const auto odd = [](std::vector<float>& memory) {
@@ -1359,22 +1359,6 @@ TEST_CASE("misaligned buffers are refused by name, whatever the wrapped communic
         return std::string("accepted");
     };
     const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
-
-    const auto checked = [&](view<const float> from, view<float> to) {
-        return refusal([&] {
-            local::run(2, [&](local::communicator& world) {
-                std::vector<float> own(4), other(4);
-                host::stream stream;
-                probed<local::communicator> comm(world);
-                if (world.rank() == 0) comm.all_reduce(from, to, reduction::sum, stream);
-                else comm.all_reduce(view<const float>(own), view<float>(other), reduction::sum, stream);
-                stream.synchronize(60'000);
-            });
-        });
-    };
-    CHECK(has(checked({odd(send), 4}, {receive.data(), 4}), "send is not aligned to 4 bytes"));
-    CHECK(has(checked({send.data(), 4}, {odd(receive), 4}), "receive is not aligned to 4 bytes"));
-    CHECK(checked({send.data(), 4}, {receive.data(), 4}) == "accepted");
 
     int calls = 0;
     host::stream stream;

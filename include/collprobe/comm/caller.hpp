@@ -53,13 +53,13 @@ public:
     }
     void require(bool condition, const char* message) const
     {
-        if (!condition) fail(status::invalid_argument, message);
+        if (!condition) refuse(message);
     }
     template <class T>
     void require_readable(view<T> buffer, const char* argument) const
     {
         const std::string flaw = flaw_of_buffer(buffer);
-        if (!flaw.empty()) fail(status::invalid_argument, argument + flaw);
+        if (!flaw.empty()) refuse(argument + flaw);
     }
     /// For work that must run behind a collective: throws if the collective is not on its stream when it returns.
     /// `advice` tells the user of another solution.

@@ -47,9 +47,8 @@ public:
     /// The digest that more than half of the ranks that were added hold, with its ranks; null if there is none.
     const group* majority() const noexcept
     {
-        for (const group& place : groups_) {
+        for (const group& place : groups_)
             if (2 * place.ranks > added_) return &place;
-        }
         return nullptr;
     }
 
@@ -58,9 +57,8 @@ private:
     std::size_t place_of(std::uint64_t digest) const noexcept
     {
         std::size_t place = static_cast<std::size_t>(digest) & (groups_.size() - 1);
-        while (groups_[place].first_rank >= 0 && groups_[place].digest != digest) {
+        while (groups_[place].first_rank >= 0 && groups_[place].digest != digest)
             place = (place + 1) & (groups_.size() - 1);
-        }
         return place;
     }
 

@@ -72,9 +72,8 @@ public:
 private:
     void retain() const noexcept
     {
-        if (object_ != nullptr) {
+        if (object_ != nullptr)
             static_cast<ref_counted*>(object_)->references_.fetch_add(1, std::memory_order_relaxed);
-        }
     }
     T* object_ = nullptr;
 };

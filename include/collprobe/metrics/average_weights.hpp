@@ -112,9 +112,8 @@ COLLPROBE_HD inline void weight_influence(
     const auto own = static_cast<std::uint64_t>(of);
     for (std::uint64_t r = 0; r < n; ++r) {
         double sum = is_finite(weights[own]) ? 0 : not_a_number();
-        for (std::uint64_t k = r < own ? own : r; k < n; ++k) {
+        for (std::uint64_t k = r < own ? own : r; k < n; ++k)
             sum += products[packed_place(k, r)] * products[packed_place(k, own)];
-        }
         influence[r] = sum * scales[r] * scales[own];
     }
 }

@@ -78,10 +78,7 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
 /// 0. Ties for minimum and maximum go to the lowest rank. Equal values have a deviation of exactly 0. Two passes about
 /// the mean avoid cancellation: relative error below 1e-14 of the largest |value|.
 /// Errors: none. Cost: O(n), no allocation.
-inline spread dispersion(view<const double> values) noexcept
-{
-    return detail::spread_of(values, {});
-}
+inline spread dispersion(view<const double> values) noexcept { return detail::spread_of(values, {}); }
 
 /// The spread with a weight per rank, for losses that are means over different numbers of tokens.
 ///

@@ -134,8 +134,8 @@ public:
         }
         best_ = std::vector<rank_evidence>(n);
         best_strength_ = work_ = std::vector<double>(n);
-        pays_ = std::vector<payout>(2 * n); // of two ranks at least that share, two at most
-        pay_ = std::vector<std::uint32_t>(2 * detail::rank_places::most_buckets(n));
+        pays_ = std::vector<payout>(n);
+        pay_ = std::vector<payout>(2 * detail::rank_places::most_buckets(n));
         order_.reserve(n);
     }
 
@@ -476,7 +476,6 @@ private:
             for (std::size_t k = 0; k < active; ++k) pays_[k] = payout_of(k, 1, active, eighth);
         }
         const std::size_t buckets = places_.buckets();
-        std::size_t shared = active; // the next pay-out of a bucket with more than one rank
         std::size_t last = 0;
         std::size_t first = 1;
         for (std::size_t b = 0; b < buckets; ++b) {
@@ -489,28 +488,25 @@ private:
                 first = places_.first_within(b, margin, first);
                 above = places_.before(last + 1) - 1;
                 below = active - places_.before(first) - 1;
-            } else if (ties > 1) {
-                pays_[shared] = payout_of(above, ties, active, eighth);
-                pays_[shared + 1] = payout_of(below, ties, active, eighth);
-                above = shared++;
-                below = shared++;
             }
-            pay_[b] = static_cast<std::uint32_t>(above);
-            pay_[buckets + b] = static_cast<std::uint32_t>(below);
+            const bool is_own = ties == 1 || margin > 0;
+            pay_[b] = is_own ? pays_[above] : payout_of(above, ties, active, eighth);
+            pay_[buckets + b] = is_own ? pays_[below] : payout_of(below, ties, active, eighth);
         }
         const std::size_t stride = watched(of.shares);
         process* processes = of.processes.data() + watched(of.shares, first_side);
         for (int side = first_side; side < first_side + 2; ++side) {
             if (of.shares.of(side) <= 0) continue;
-            const std::uint32_t* const pay = pay_.data() + (side == first_side ? 0 : buckets);
+            const payout* const pay = pay_.data() + (side == first_side ? 0 : buckets);
             const double of_run = share_for(of, side) * options_.false_alarms_per_run;
             const double of_late = share_for(of, side) / options_.steps_between_alarms;
             double strongest = 0;
             for (std::size_t i = 0; i < active; ++i) {
                 const std::size_t r = order_[i];
-                const worth now = play(processes[r * stride], pays_[pay[places_.bucket(i)]]);
+                process& at = processes[r * stride];
+                const worth now = play(at, pay[places_.bucket(i)]);
                 const double found = std::max(now.wealth * of_run, now.recent * of_late);
-                if (found > best_strength_[r]) offer(of, side, r, false);
+                if (found > best_strength_[r]) offer(of, side, r, at, false);
                 strongest = std::max(strongest, found);
             }
             strongest_ = std::max(strongest_, strongest);
@@ -532,7 +528,7 @@ private:
             const float* const most = names_of_two(of, group) ? detail::most_of_named_of_two : detail::most_of_named;
             for (std::size_t j = 0; j < bets; ++j) at->of[bets + j] = std::min(at->of[bets + j], most[j]);
             if (now.recent >= bets * detail::least_of_named) {
-                offer(of, side, rank, true);
+                offer(of, side, rank, *at, true);
                 continue;
             }
             for (process& each : processes_of(of, rank)) each = {};
@@ -578,9 +574,9 @@ private:
     }
 
     /// As the strongest evidence about the rank in this step.
-    COLLPROBE_COLD_INLINE void offer(metric_state& of, int side, std::size_t rank, bool is_unlike) noexcept
+    void offer(const metric_state& of, int side, std::size_t rank, const process& at, bool is_unlike) noexcept
     {
-        const rank_evidence evidence = evidence_of(of, side, rank);
+        const rank_evidence evidence = evidence_of(of, side, rank, at);
         const double found = is_unlike ? 0x1p200 * (1 + strength(evidence)) : strength(evidence);
         if (found <= best_strength_[rank]) return;
         best_strength_[rank] = found;
@@ -588,9 +584,8 @@ private:
         best_[rank].unlike = is_unlike;
     }
 
-    COLLPROBE_COLD_INLINE rank_evidence evidence_of(metric_state& of, int side, std::size_t rank) const noexcept
+    rank_evidence evidence_of(const metric_state& of, int side, std::size_t rank, const process& at) const noexcept
     {
-        const process& at = *process_of(of, side, rank);
         const double share = share_for(of, side);
         rank_evidence result;
         result.metric = of.what;
@@ -607,7 +602,7 @@ private:
     }
 
     /// In units of the limits.
-    COLLPROBE_COLD_INLINE double strength(const rank_evidence& of) const noexcept
+    double strength(const rank_evidence& of) const noexcept
     {
         return std::max(of.odds * options_.false_alarms_per_run, of.recurrence / options_.steps_between_alarms);
     }
@@ -627,7 +622,7 @@ private:
             for (int side = 0; side < sides; ++side) {
                 for (std::size_t i = 0; i < order_.size() && of.shares.of(side) > 0; ++i) {
                     if (of.named_side[order_[i]] != 0) continue;
-                    const double found = strength(evidence_of(of, side, order_[i]));
+                    const double found = strength(evidence_of(of, side, order_[i], *process_of(of, side, order_[i])));
                     if (found <= strongest) continue;
                     strongest = found;
                     rank = order_[i];
@@ -644,7 +639,7 @@ private:
         const std::size_t end = first_member_[group + 1];
         std::size_t named = 1;
         for (std::size_t i = begin; i < end; ++i) named += of.named_side[members_[i]] != 0 ? 1 : 0;
-        rank_evidence evidence = evidence_of(of, side, rank);
+        rank_evidence evidence = evidence_of(of, side, rank, *process_of(of, side, rank));
         // Without a majority that it could be unlike nobody is named.
         if (2 * named >= end - begin && !(named == 1 && names_of_two(of, group))) {
             for (process& each : processes_of(of, rank)) each = {};
@@ -656,7 +651,7 @@ private:
         }
         evidence.unlike = true;
         of.named_side[rank] = static_cast<std::uint8_t>(side + 1);
-        offer(of, side, rank, true);
+        offer(of, side, rank, *process_of(of, side, rank), true);
         named_.push_back({static_cast<int>(rank), evidence});
         // A rank that was the largest has made the others the smallest, and so on.
         for (std::size_t i = begin; i < end; ++i) {
@@ -677,10 +672,10 @@ private:
     std::vector<rank_evidence> best_; // by rank
     std::vector<double> best_strength_; // by rank; of ranks that are unlike the others above all others
     float starts_[8] = {}; // weight of the bets that begin in the step that is judged, where `play` needs it
-    std::vector<payout> pays_; // by place that is not shared; then those of shared ones
+    std::vector<payout> pays_; // by place that is not shared
     std::size_t pays_for_ = 0; // ranks
     std::size_t pays_for_eighth_ = 0;
-    std::vector<std::uint32_t> pay_; // by bucket: index in `pays_`; first for the one side, then for the other
+    std::vector<payout> pay_; // by bucket; first for the one side, then for the other
     std::vector<double> work_; // by rank
     detail::rank_places places_;
     std::vector<std::size_t> order_; // ranks that are compared, as in `places_`

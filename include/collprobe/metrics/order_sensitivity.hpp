@@ -95,9 +95,8 @@ public:
     order_sensitivity finish() const noexcept
     {
         order_sensitivity record = record_;
-        if (record.elements != 0) {
+        if (record.elements != 0)
             record.rms_ulp_error = square_root(squares_ / static_cast<double>(record.elements));
-        }
         return record;
     }
 

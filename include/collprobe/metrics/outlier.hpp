@@ -190,9 +190,6 @@ public:
         const auto beyond_limit = [&, this](std::size_t r) {
             return std::max(margin, of_number.beyond[distances_[r] > 0]);
         };
-        const auto is_out = [&, this](std::size_t r) {
-            return detail::absolute(distances_[r]) > to_name || beyond_run(r) > beyond_limit(r);
-        };
 
         double sum = 0, excesses = 0;
         float exceeding = 0;
@@ -202,7 +199,7 @@ public:
             if (!is_finite(values[r])) continue;
             const double length = detail::absolute(distances_[r]);
             const double past = beyond_run(r), beyond = past - beyond_limit(r);
-            if (is_out(r)) {
+            if (length > to_name || beyond > 0) {
                 sum += length > to_name ? to_name : usual;
                 if (named == n || static_cast<std::int32_t>(r) == of.named) named = r;
             } else {
@@ -250,7 +247,8 @@ public:
         if (++of.named_steps < detail::steps_to_new_level) return;
         of.named = -1;
         for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
-            if (!is_finite(values[r]) || !is_out(r)) continue;
+            const bool is_out = detail::absolute(distances_[r]) > to_name || beyond_run(r) > beyond_limit(r);
+            if (!is_finite(values[r]) || !is_out) continue;
             habits[r] += static_cast<float>(distances_[r]);
             if (candidates[r].call == call) candidates[r].level_since = of.since + 1;
         }

@@ -64,9 +64,8 @@ public:
     /// Calls from this index on were not made in the end.
     void forget(std::uint64_t first) noexcept
     {
-        for (; !open_.empty() && open_.back().call >= first; open_.pop_back()) {
+        for (; !open_.empty() && open_.back().call >= first; open_.pop_back())
             added_sums_.take_back(open_.back().of_input);
-        }
     }
 
     /// Where the sketch of the result is to go, or of this rank's part, of `count` elements. Empty if the call was not

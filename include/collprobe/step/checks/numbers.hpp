@@ -57,7 +57,7 @@ public:
             step.out.lateness.stands_out = false;
         }
         if (step.out.lateness.present < 2) return;
-        const int turns = 1 + (step.ranks() - 1) / 512; // the medians are what costs: large jobs renew them by turns
+        const int turns = 1 + (step.ranks() - 1) / 256; // the medians are what costs: large jobs renew them by turns
         by_rank_.resize(at_rank(step.ranks()));
         for (int r = turn_++ % turns; r < step.ranks(); r += turns) by_rank_[at_rank(r)] = watch_.of(r);
         for (int r = 0; r < step.ranks(); ++r) by_rank_[at_rank(r)].latest = watch_.latest(r);

@@ -233,7 +233,9 @@ private:
     /// The lowest rank with the result that most ranks received; -1 if there is no majority.
     int find_holder(const judged_step& step, std::size_t call)
     {
-        const int first = first_with_result(step, call);
+        int first = 0;
+        while (first < step.ranks() && step.has_no_result(first, call)) ++first;
+        if (first == step.ranks()) first = -1;
         bool& agree = step.out.calls[call].results_agree = true;
         const bool must_agree = step.calls[call].is_replicated() || step.is_of_totals;
         if (!step.calls[call].has_result || !must_agree || first < 0) return first;
@@ -287,13 +289,6 @@ private:
                 = mix64(described.result_digest + 0x9e3779b97f4a7c15u) ^ step.result(r, b).digest;
         }
         described.result_digest = mix64(described.result_digest);
-    }
-    /// -1: none.
-    static int first_with_result(const judged_step& step, std::size_t call)
-    {
-        for (int r = 0; r < step.ranks(); ++r)
-            if (!step.has_no_result(r, call)) return r;
-        return -1;
     }
 
     digest_index holders_; // of the results that differ, by digest

@@ -387,9 +387,8 @@ void judge_summary(
             = !call.is_replicated() || !call.has_result || keys.digest == ~keys.digest_complement;
         record.has_result_digest = call.has_result && call.is_replicated() && record.results_agree;
         record.result_digest = record.has_result_digest ? keys.digest : 0;
-        if (call.has_result && record.results_agree) {
+        if (call.has_result && record.results_agree)
             record.result_norm = square_root(totals.result_norm_squared / (call.is_replicated() ? ranks : 1));
-        }
         const std::uint64_t nonfinite = key_count(keys.nonfinite);
         const bool inputs_are_finite = nonfinite < nonfinite_input;
         if (!inputs_are_finite) {
@@ -404,9 +403,8 @@ void judge_summary(
             judge_overflow(nonfinite, no_index, call.is_replicated() ? -1 : extremum_rank(keys.nonfinite), call,
                 static_cast<int>(b), out);
         }
-        if (!record.results_agree) {
+        if (!record.results_agree)
             out.add({.call = static_cast<int>(b), .what = finding_kind::result_differs, .statistic = 2});
-        }
         if (call.has_input && call.has_result && inputs_are_finite && record.results_agree
             && record.gradient_norm.finite == ranks && (call.is_move() || call.is_gradient())) {
             // The sum of norms is that of their distances from a reference, which may be far larger.
