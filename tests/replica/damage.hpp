@@ -32,13 +32,6 @@ struct random_numbers {
 
 enum class damage_kind { bit, bits, strided, swap, stale, zeroed, nan, tail, sign, count };
 
-inline const char* name(damage_kind kind)
-{
-    constexpr const char* names[]
-        = {"single bit", "several bits", "strided bits", "swapped elements", "stale block", "zeroed slice", "NaN", "tail", "sign of zero"};
-    return names[static_cast<int>(kind)];
-}
-
 /// Bytes of a buffer of some element type.
 struct raw_buffer {
     std::vector<std::uint64_t> words; ///< aligned for any element
