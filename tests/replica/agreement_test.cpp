@@ -373,7 +373,7 @@ TEST_CASE("damage over more than a message of block digests is located exactly")
 
 TEST_CASE("random damage of every kind to any minority is found, named and repaired, and nothing else is")
 {
-    constexpr int cases = COLLPROBE_TEST_UNLESS_SANITIZED(COLLPROBE_TEST_UNLESS_BRIEF(1000, 250), 60);
+    constexpr int cases = COLLPROBE_TEST_UNLESS_SANITIZED(COLLPROBE_TEST_UNLESS_BRIEF(300, 100), 40);
     for (const int ranks : {3, 4, 8, 16}) {
         const testing::watchdog guard("random damage", 120);
         local::run(ranks, settings, [&](local::communicator& comm) {
@@ -406,11 +406,12 @@ TEST_CASE("random damage of every kind to any minority is found, named and repai
                 const std::vector<disagreement> found = check.locate(std::vector{mine.as_replica()}, stream);
                 const std::string what = "case " + std::to_string(k);
                 testing::require(found.size() == 1 && found[0].majority && found[0].others == bad, what + ": who");
-                for (std::size_t i = 0; i < bad.size(); ++i) {
+                // One rank looks closely, in turn.
+                for (std::size_t i = 0; i < bad.size() && k % ranks == comm.rank(); ++i) {
                     const difference expected = testing::differences_of(clean, damaged[i], bad[i]);
                     testing::require(testing::same(found[0].differences.at(i), expected), what + ": where");
                 }
-                testing::require(testing::ranges_fit(found[0], clean, all), what + ": ranges");
+                testing::require(k % ranks != comm.rank() || testing::ranges_fit(found[0], clean, all), what + ": ranges");
                 (void)majority_repair(check, std::vector{mine.as_replica()}, stream);
                 testing::require(testing::differences_of(clean, mine, 0).elements == 0, what + ": not repaired");
             }

@@ -8,6 +8,7 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/replica/disagreement.hpp>
 #include <collprobe/replica/replica.hpp>
 
@@ -19,13 +20,7 @@ namespace collprobe::testing {
 struct random_numbers {
     std::uint64_t state;
 
-    std::uint64_t next() noexcept
-    {
-        std::uint64_t z = state += 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        return z ^ (z >> 31);
-    }
+    std::uint64_t next() noexcept { return collprobe::detail::mix64(state += 0x9e3779b97f4a7c15u); }
     std::uint64_t below(std::uint64_t end) noexcept { return next() % end; }
     std::uint64_t between(std::uint64_t first, std::uint64_t last) noexcept { return first + below(last - first + 1); }
 };

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """prometheus_check.py FOLDER SOURCE
 
-Reads what write_samples has written to FOLDER with the parser of prometheus_client, and checks that dashboard and alarm rules of SOURCE/examples/grafana ask only for series that
-are written. With promtool, that reads files and rules too. Exit status 77 without prometheus_client.
+Reads what write_samples has written to FOLDER with the parser of prometheus_client, and checks that dashboard and
+alarm rules of SOURCE/examples/grafana ask only for series that are written. With promtool, that reads files and rules too. Exit status 77 without prometheus_client.
 """
 import collections
 import json
