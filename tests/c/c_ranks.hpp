@@ -107,6 +107,17 @@ inline void refused(int result, int wanted, const std::string& function, const s
     require(contains(said, words), "without '" + words + "': " + said, where);
 }
 
+/// The same of an argument that is wrong.
+inline void invalid(
+    int result, const std::string& function, const std::string& words, call_site where = call_site::current())
+{
+    refused(result, collprobeInvalidArgument, function, words, where);
+}
+inline void mismatch(int result, const std::string& words, call_site where = call_site::current())
+{
+    refused(result, collprobeMismatch, "collprobePoll", words, where);
+}
+
 /// Runs `body(c_rank&)` for each rank on a thread; rethrows what the lowest rank threw.
 inline void run_c_ranks(int ranks, const std::function<void(c_rank&)>& body, int deadline_s = 120)
 {
@@ -156,6 +167,10 @@ inline std::vector<c_finding> findings_of(collprobeProbe_t probe)
         ok(result);
         all.push_back({of.kind, of.text, of.call, of.rank, of.callIndex, of.exact == 1, of.element});
     }
+}
+inline void require_silence(collprobeProbe_t probe, call_site where = call_site::current())
+{
+    for (const c_finding& of : findings_of(probe)) require(false, of.text, where);
 }
 inline double value_of(
     collprobeProbe_t probe, const char* name, int rank = -1, call_site where = call_site::current())

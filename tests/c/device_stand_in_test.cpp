@@ -103,8 +103,7 @@ TEST_CASE("calls in place of NCCL's: right sums, and what the step says of them"
             require(std::vector<float>(gathered.begin() + count, gathered.begin() + 2 * count)
                     == numbers_of(1, step, count),
                 "the gathered shards");
-            const auto found = findings_of(own.probe);
-            require(found.empty(), found.empty() ? "" : found[0].text);
+            require_silence(own.probe);
             require(value_of(own.probe, "calls") == 3, "calls");
             double squares = 0;
             for (const float value : numbers_of(1, step, count)) squares += double(value) * value;
@@ -163,7 +162,7 @@ TEST_CASE("the guarded gather: rows of a producer's stream come to a consumer's"
         }
         finish_step(own, 5);
         require(value_of(own.probe, "calls") == 1, "the gather is a call of the step");
-        require(findings_of(own.probe).empty(), "a finding");
+        require_silence(own.probe);
     });
 }
 
@@ -210,8 +209,7 @@ TEST_CASE("the loss is read from the GPU's memory, where it may change behind th
 TEST_CASE("mistakes around NCCL are ncclResult_t, with a sentence")
 {
     collprobeProbe_t none = nullptr;
-    refused(collprobeCreateNccl(&none, nullptr, nullptr), collprobeInvalidArgument, "collprobeCreateNccl",
-        "comm is null");
+    invalid(collprobeCreateNccl(&none, nullptr, nullptr), "collprobeCreateNccl", "comm is null");
     run_nccl_probes(2, [&](nccl_rank& own) {
         gpu_vector<float> data{std::vector<float>(count)};
         const auto reduce = [&](const void* from, void* to, int type, int op, const char* words) {
@@ -243,7 +241,7 @@ TEST_CASE("mistakes around NCCL are ncclResult_t, with a sentence")
         // And the communicator works on.
         ok(collprobeAllReduce(data.data(), data.data(), count, 7, 0, own.probe, own.stream));
         finish_step(own, 0);
-        require(findings_of(own.probe).empty(), "a finding");
+        require_silence(own.probe);
     });
 }
 
@@ -359,7 +357,7 @@ TEST_CASE("calls in another order on a rank with buffers of a GPU: told, and the
             ok(collprobeEndStep(own.probe, step, nullptr, made.get()));
             const int result = collprobePoll(own.probe, 1);
             if (step == 1)
-                refused(result, collprobeMismatch, "collprobePoll", "'a' of 240 float32 (sum) on rank 0");
+                mismatch(result, "'a' of 240 float32 (sum) on rank 0");
             else ok(result);
         }
         // A step in a graph would repeat the reads alone.

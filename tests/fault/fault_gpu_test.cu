@@ -77,8 +77,8 @@ faulty_run<T> run_with(const Provider& provider, const std::vector<fault>& fault
 
 } // namespace
 
-TEST_CASE_TEMPLATE("every kind in every phase does on a GPU what it does on the host", T, std::int8_t, std::int64_t,
-    collprobe::float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("every kind in every phase does on a GPU what it does on the host", T, std::int8_t, bfloat16,
+    double)
 {
     for (int k = 0; k <= static_cast<int>(fault_kind::infinity); ++k) {
         for (const fault_phase phase : {fault_phase::before, fault_phase::during, fault_phase::after}) {

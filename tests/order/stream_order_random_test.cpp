@@ -11,6 +11,7 @@
 
 #include <doctest/doctest.h>
 
+#include <collprobe/detail/math.hpp>
 #include <collprobe/order/stream_order.hpp>
 
 #include "order/byte_owners.hpp"
@@ -29,13 +30,7 @@ using node_set = std::bitset<most_nodes>;
 
 struct random_numbers {
     std::uint64_t state;
-    std::uint64_t next()
-    {
-        state += 0x9e3779b97f4a7c15u;
-        std::uint64_t mixed = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9u;
-        mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
-        return mixed ^ (mixed >> 31);
-    }
+    std::uint64_t next() { return detail::mix64(state += 0x9e3779b97f4a7c15u); }
     int below(int limit) { return static_cast<int>(next() % static_cast<std::uint64_t>(limit)); }
     bool chance(int percent) { return below(100) < percent; }
 };

@@ -281,7 +281,7 @@ TEST_CASE("a pair of call sites is reported once and counted, and the list is bo
     CHECK(checker.hazard_count() == 0);
 }
 
-TEST_CASE("two operations that meet in several tensors and ways are one report")
+TEST_CASE("two operations that meet in several tensors, runs and ways are one report")
 {
     const memory m{};
     stream_order checker;
@@ -294,6 +294,14 @@ TEST_CASE("two operations that meet in several tensors and ways are one report")
     CHECK(found.further_runs == 3);
     CHECK(found.message().find("and 3 more runs of bytes") != std::string::npos);
     CHECK(checker.hazard_count() == 1);
+    // The runs of one write, each by a call of its own, are one range of bytes.
+    checker.clear_reports();
+    checker.allocate(m.shard_bytes()); // forgets what was done to it
+    for (std::size_t at = 0; at < 64; at += 8) checker.launch(compute, {}, {m.part(at, 8)}, "copy", {"a.cpp", "", 1});
+    checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", {"a.cpp", "", 2});
+    REQUIRE(checker.hazards().size() == 1);
+    CHECK(checker.hazards()[0].count == 1);
+    CHECK(checker.hazards()[0].later.bytes.bytes == sizeof m.shard);
 }
 
 TEST_CASE("rows with a stride are touched without the gaps, and bounded as a whole")
@@ -317,19 +325,6 @@ TEST_CASE("rows with a stride are touched without the gaps, and bounded as a who
     CHECK(checker.hazards().size() == 3);
 }
 
-TEST_CASE("bytes that an earlier access wrote in several runs are one report")
-{
-    const memory m{};
-    stream_order checker;
-    for (std::size_t at = 0; at < 64; at += 8) {
-        checker.launch(compute, {}, {m.part(at, 8)}, "copy", {"a.cpp", "", 1});
-    }
-    checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", {"a.cpp", "", 2});
-    REQUIRE(checker.hazards().size() == 1);
-    CHECK(checker.hazards()[0].count == 1);
-    CHECK(checker.hazards()[0].later.bytes.bytes == sizeof m.shard);
-}
-
 TEST_CASE("a hazard may be thrown by the call itself")
 {
     const memory m{};
@@ -348,19 +343,15 @@ TEST_CASE("a hazard may be thrown by the call itself")
 
 TEST_CASE("threads with streams of their own do not disturb each other, and a shared byte is reported")
 {
+    bool shared = false;
+    SUBCASE("each its own bytes") { shared = false; }
+    SUBCASE("one shared") { shared = true; }
     stream_order checker;
-    constexpr int threads = 4;
+    constexpr std::uint64_t threads = 4;
     std::vector<float> data(threads * 64);
-    const bool shared = [] {
-        bool value = false;
-        SUBCASE("each its own bytes") { value = false; }
-        SUBCASE("one shared") { value = true; }
-        return value;
-    }();
     std::vector<std::thread> running;
-    for (int number = 0; number < threads; ++number) {
-        running.emplace_back([&, number] {
-            const auto index = static_cast<std::uint64_t>(number);
+    for (std::uint64_t index = 0; index < threads; ++index) {
+        running.emplace_back([&, index] {
             const order_stream first{.number = 10 + 2 * index};
             const order_stream second{.number = 11 + 2 * index};
             const memory_range own{data.data() + 64 * index, 64 * sizeof(float)};

@@ -13,6 +13,7 @@
 
 /// Ranks in this process with quantised communicators.
 namespace collprobe::testing {
+
 /// A world of `nodes` x `per_node` ranks, in one level if `nodes` is 0.
 struct shape {
     int nodes;
@@ -20,20 +21,26 @@ struct shape {
     int ranks() const { return nodes == 0 ? per_node : nodes * per_node; }
 };
 
-template <class Use>
-void on_ranks(shape of, const quantisation& within, const quantisation& across,
+/// Calls `use(comm)` with a quantised communicator over `world`.
+template <class World, class Use>
+void with_codes(World& world, shape of, const quantisation& within, const quantisation& across,
     const quantised_options& options, const Use& use)
 {
-    local::run(of.ranks(), {.timeout_ms = soon_ms}, [&](local::communicator& world) {
-        if (of.nodes == 0) {
-            quantised comm(world, within, options);
-            use(comm);
-        } else {
-            node_groups nodes(world, of.per_node);
-            quantised comm(world, nodes, within, across, options);
-            use(comm);
-        }
-    });
+    if (of.nodes == 0) {
+        quantised comm(world, within, options);
+        use(comm);
+    } else {
+        node_groups nodes(world, of.per_node);
+        quantised comm(world, nodes, within, across, options);
+        use(comm);
+    }
+}
+template <class Use>
+void on_ranks(shape of, const quantisation& within, const quantisation& across, const quantised_options& options,
+    const Use& use)
+{
+    local::run(of.ranks(), {.timeout_ms = soon_ms},
+        [&](local::communicator& world) { with_codes(world, of, within, across, options, use); });
 }
 
 template <class T>

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <stdexcept>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,7 +62,7 @@ TEST_CASE_TEMPLATE(
                         const quantised_outcome did = comm.all_reduce(view<const T>(buffer), view<T>(buffer),
                             average ? reduction::average : reduction::sum, stream);
                         stream.synchronize(soon_ms);
-                        if (!did.quantised()) throw std::runtime_error("the call was not quantised");
+                        require(did.quantised(), "the call was not quantised");
                         results[me] = buffer;
                     });
                 double most = 0;
@@ -96,40 +96,22 @@ TEST_CASE_TEMPLATE(
 TEST_CASE("slice r arrives at rank r: integers that are codes are exact")
 {
     for (const shape of : {shape{0, 3}, shape{2, 2}, shape{2, 4}, shape{4, 2}}) {
-        const int n = of.ranks();
         for (const uint64_t part : {uint64_t{1}, uint64_t{200}, uint64_t{5000}}) {
-            local::run(n, {.timeout_ms = soon_ms}, [&](local::communicator& world) {
-                const auto test = [&](auto& comm) {
-                    host::stream stream;
-                    const auto me = static_cast<uint64_t>(comm.rank());
-                    std::vector<float> send(part * static_cast<uint64_t>(n));
-                    // Each block has the largest code, so that scales are 1, and sums are codes of scale
-                    // n.
-                    for (uint64_t r = 0; r < static_cast<uint64_t>(n); ++r)
-                        for (uint64_t i = 0; i < part; ++i)
-                            send[r * part + i]
-                                = i % 64 == 0 ? 127.0f : static_cast<float>((r * 31 + i) % 127);
-                    std::vector<float> mine(part);
-                    view<float> receive(mine);
-                    if (me % 2 == 1) receive = view<float>(send).part(me * part, part); // in place
-                    comm.reduce_scatter(view<const float>(send), receive, reduction::sum, stream);
-                    stream.synchronize(soon_ms);
-                    for (uint64_t i = 0; i < part; ++i) {
-                        const float one = i % 64 == 0 ? 127.0f : static_cast<float>((me * 31 + i) % 127);
-                        if (receive[i] != one * static_cast<float>(n)) {
-                            throw std::runtime_error("element " + std::to_string(i) + " of rank "
-                                + std::to_string(me) + " is " + std::to_string(receive[i]));
-                        }
-                    }
+            on_ranks(of, {.block = 64}, {.block = 64}, tiny, [&](auto& comm) {
+                host::stream stream;
+                const auto me = static_cast<uint64_t>(comm.rank()), n = static_cast<uint64_t>(comm.size());
+                // Each block has the largest code, so that scales are 1, and sums are codes of scale n.
+                const auto sent = [](uint64_t r, uint64_t i) {
+                    return i % 64 == 0 ? 127.0f : static_cast<float>((r * 31 + i) % 127);
                 };
-                if (of.nodes == 0) {
-                    quantised comm(world, {.block = 64}, tiny);
-                    test(comm);
-                } else {
-                    node_groups nodes(world, of.per_node);
-                    quantised comm(world, nodes, {.block = 64}, {.block = 64}, tiny);
-                    test(comm);
-                }
+                std::vector<float> send(part * n), mine(part);
+                for (uint64_t i = 0; i < send.size(); ++i) send[i] = sent(i / part, i % part);
+                view<float> receive(mine);
+                if (me % 2 == 1) receive = view<float>(send).part(me * part, part); // in place
+                comm.reduce_scatter(view<const float>(send), receive, reduction::sum, stream);
+                stream.synchronize(soon_ms);
+                for (uint64_t i = 0; i < part; ++i)
+                    require(receive[i] == sent(me, i) * static_cast<float>(n), "element " + std::to_string(i));
             });
         }
     }
@@ -253,8 +235,7 @@ TEST_CASE("codes depend neither on pieces nor on the number of ranks")
                     stream.synchronize(soon_ms);
                     if (comm.rank() != 0) return;
                     if (first.empty()) first = result;
-                    if (std::memcmp(first.data(), result.data(), 4 * result.size()) != 0)
-                        throw std::runtime_error("other bits with " + std::to_string(n) + " ranks");
+                    require(std::memcmp(first.data(), result.data(), 4 * result.size()) == 0, "other bits");
                 });
         }
     }
@@ -379,30 +360,100 @@ TEST_CASE("with agreed, ranks whose types or counts have messages of equal bytes
 
 TEST_CASE("bad arguments are named")
 {
-
-    CHECK_THROWS_WITH_AS(require_valid({.block = 48}, "quantised", call_site::current()),
-        doctest::Contains("block is 48"), error);
-    CHECK_THROWS_WITH_AS(require_valid({.block = 2048}, "quantised", call_site::current()),
-        doctest::Contains("block is 2048"), error);
-    CHECK_THROWS_WITH_AS(require_valid({.rounding = code_rounding::stochastic, .feedback = error_feedback::all},
-                             "quantised", call_site::current()),
-        doctest::Contains("stochastic"), error);
+    const auto refused = [](const quantisation& how) {
+        return refusal([&] { require_valid(how, "quantised", call_site::current()); });
+    };
+    CHECK(contains(refused({.block = 48}), "block is 48"));
+    CHECK(contains(refused({.block = 2048}), "block is 2048"));
+    CHECK(contains(refused({.rounding = code_rounding::stochastic, .feedback = error_feedback::all}), "stochastic"));
     local::run(2, {.timeout_ms = soon_ms}, [](local::communicator& world) {
-        const auto message = [](auto&& f) -> std::string {
-            try {
-                f();
-            } catch (const error& e) {
-                return e.what();
-            }
-            return "";
-        };
-        const std::string small = message([&] { quantised comm(world, {}, {.scratch_bytes = 100}); });
-        require(small.find("scratch_bytes is 100") != std::string::npos, "scratch_bytes");
+        const std::string small = refusal([&] { quantised comm(world, {}, {.scratch_bytes = 100}); });
+        require(contains(small, "scratch_bytes is 100"), small);
         quantised comm(world, {}, tiny);
         host::stream stream;
         std::vector<float> a(100), b(99);
-        const std::string counts
-            = message([&] { comm.all_reduce(view<const float>(a), view<float>(b), reduction::sum, stream); });
-        require(counts.find("all_reduce") != std::string::npos, counts);
+        const std::string counts = refusal([&] { comm.all_reduce(a, view(b), reduction::sum, stream); });
+        require(contains(counts, "all_reduce"), counts);
     });
+}
+
+TEST_CASE("stochastic rounding differs between ranks and steps, and not between pieces")
+{
+    const std::vector<float> input = random_elements<float>(20'000, 9);
+    std::vector<std::vector<float>> by_scratch;
+    for (const uint64_t scratch : {uint64_t{64} << 10, uint64_t{1} << 20}) {
+        const quantisation how{.format = code_format::int4, .rounding = code_rounding::stochastic};
+        std::vector<float> steps[2];
+        on_ranks({0, 2}, how, how, {.least_bytes = 1, .scratch_bytes = scratch}, [&](auto& comm) {
+            host::stream stream;
+            std::vector<float> all(2 * input.size());
+            for (auto& step : steps) {
+                comm.all_gather(view<const float>(input), view<float>(all), stream);
+                comm.next_step(stream);
+                stream.synchronize(soon_ms);
+                if (comm.rank() == 0) step = all;
+            }
+        });
+        const std::size_t half = input.size();
+        CHECK(std::memcmp(steps[0].data(), steps[0].data() + half, 4 * half) != 0);
+        CHECK(std::memcmp(steps[0].data(), steps[1].data(), 4 * half) != 0);
+        by_scratch.push_back(steps[0]);
+    }
+    CHECK(by_scratch[0] == by_scratch[1]);
+}
+
+TEST_CASE("a rotation leaves the mean, and helps heavy tails")
+{
+    // Gaussian elements with a few that are 50 times as large.
+    std::vector<float> input = random_elements<float>(1 << 16, 12);
+    for (std::size_t i = 0; i < input.size(); i += 1000) input[i] *= 50;
+    double noise[2] = {};
+    for (const bool rotate : {false, true}) {
+        const quantisation how{.format = code_format::int4, .rotate = rotate};
+        on_ranks({2, 2}, how, how, tiny, [&](auto& comm) {
+            host::stream stream;
+            std::vector<float> result(input);
+            comm.all_reduce(view<const float>(result), view<float>(result), reduction::average, stream);
+            stream.synchronize(soon_ms);
+            if (comm.rank() != 0) return;
+            for (std::size_t i = 0; i < input.size(); ++i)
+                noise[rotate] += std::pow(double{result[i]} - double{input[i]}, 2);
+        });
+    }
+    CHECK(noise[1] < noise[0] / 2);
+}
+
+TEST_CASE("the errors of a call are those of its numbers")
+{
+    const uint64_t count = 1 << 15;
+    for (const shape of : {shape{0, 4}, shape{2, 2}}) {
+        std::vector<quantised_errors> errors(4);
+        const quantisation how{.format = code_format::int8};
+        on_ranks(of, how, how, tiny, [&](auto& comm) {
+            host::stream stream;
+            const std::vector<float> input
+                = random_elements<float>(count, static_cast<unsigned>(comm.rank()) + 40);
+            std::vector<float> result(count);
+            quantised_errors& mine = errors[static_cast<std::size_t>(comm.rank())];
+            comm.quantisation_calls()->errors_to = &mine;
+            comm.all_reduce(view<const float>(input), view<float>(result), reduction::average, stream);
+            stream.synchronize(soon_ms);
+        });
+        for (int r = 0; r < 4; ++r) {
+            const quantised_errors& mine = errors[static_cast<std::size_t>(r)];
+            const std::vector<float> input = random_elements<float>(count, static_cast<unsigned>(r) + 40);
+            double squares = 0;
+            for (const float v : input) squares += double{v} * double{v};
+            CHECK(mine.input.count == count);
+            CHECK(mine.input.squares == doctest::Approx(squares).epsilon(1e-6));
+            CHECK(10 * std::log10(mine.input.squares / mine.input.error_squares)
+                == doctest::Approx(43.73).epsilon(0.005));
+            CHECK(mine.owned.errors.count == count / 4);
+            CHECK(mine.nonfinite_results == 0);
+            CHECK(mine.node.errors.count == (of.nodes == 0 ? 0 : count / 2));
+            // The terms are independent: the squares of their sums are the sums of their squares, but for
+            // chance.
+            CHECK(mine.owned.sum_squares == doctest::Approx(mine.owned.term_squares).epsilon(0.05));
+        }
+    }
 }

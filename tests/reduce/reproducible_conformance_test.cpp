@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Whoever wraps a communicator must not change what it does, alone or stacked.
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <limits>
-#include <type_traits>
+#include <string>
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
@@ -20,6 +19,29 @@
 using namespace collprobe;
 
 namespace {
+
+using enum reproducibility;
+
+// What can be had is known when it is compiled.
+static_assert(contract<correctly_rounded>::possible<float16> && contract<correctly_rounded>::possible<double>);
+static_assert(contract<size_invariant, accumulation::float32>::possible<bfloat16>);
+static_assert(!contract<size_invariant, accumulation::float32>::possible<double>); // narrower than the terms
+static_assert(!contract<order_invariant, accumulation::float64>::possible<float>); // rounds, so the order matters
+static_assert(contract<correctly_rounded, accumulation::float64>::possible<float16>); // exact, for few enough terms
+static_assert(!contract<correctly_rounded, accumulation::float64>::possible<double>);
+
+template <class Contract, class T>
+constexpr bool reduces = probed<reproducible<local::communicator, Contract>>::template reduces<T>;
+static_assert(reduces<contract<correctly_rounded>, float> && reduces<contract<correctly_rounded>, int>);
+static_assert(!reduces<contract<order_invariant, accumulation::float32>, float>);
+static_assert(reduces<contract<order_invariant, accumulation::float32>, int>); // integers are exact anyway
+
+// The accumulator is the one a contract names, or what its level needs.
+static_assert(contract<size_invariant>::accumulator<float> == accumulation::float64);
+static_assert(contract<size_invariant>::accumulator<double> == accumulation::float64);
+static_assert(contract<order_invariant>::accumulator<bfloat16> == accumulation::exact);
+static_assert(contract<correctly_rounded, accumulation::float64>::accumulator<float16> == accumulation::float64);
+static_assert(contract<run_to_run, accumulation::native>::accumulator<float16> == accumulation::native);
 
 /// Products of floating-point numbers have no contract: they are the wrapped communicator's.
 template <class Comm, class Contract>
@@ -41,10 +63,9 @@ public:
     }
 };
 
-/// `Comm` is made of the world.
-template <class Comm, class World = local::communicator>
-struct wrapping_provider {
-    using communicator = Comm;
+template <class Contract>
+struct provider {
+    using communicator = with_products<local::communicator, Contract>;
     testing::local_provider inner;
     reproducible_options options;
 
@@ -53,24 +74,31 @@ struct wrapping_provider {
     void run(Body body) const
     {
         inner.run([&](local::communicator& local) {
-            World world(local);
-            Comm comm(world, {}, options);
+            communicator comm(local, {}, options);
             body(comm);
         });
     }
 };
 
-template <class Contract>
-using provider = wrapping_provider<with_products<local::communicator, Contract>>;
-
 } // namespace
+
+TEST_CASE("algorithms have names")
+{
+    CHECK(std::string(name(reduction_algorithm::automatic)) == "automatic");
+    CHECK(std::string(name(reduction_algorithm::native)) == "native");
+    CHECK(std::string(name(reduction_algorithm::exchange)) == "exchange");
+    CHECK(std::string(name(reduction_algorithm::one_shot)) == "one_shot");
+    CHECK(std::string(name(reduction_algorithm::fixed_point)) == "fixed_point");
+    CHECK(std::string(name(static_cast<reduction_algorithm>(9))) == "unknown");
+}
 
 TEST_CASE("a reproducible communicator conforms as the one it wraps does")
 {
     for (const int ranks : {1, 2, 3, 8}) {
         CAPTURE(ranks);
-        const provider<contract<reproducibility::correctly_rounded>> exact{{ranks}, {.scratch_bytes = 1 << 12}};
-        CHECK_NOTHROW(conformance::check_types(exact, 67));
+        const provider<contract<correctly_rounded>> exact{{ranks}, {.scratch_bytes = 1 << 12}};
+        CHECK_NOTHROW(conformance::check_type<std::int32_t>(exact, 67));
+        CHECK_NOTHROW(conformance::check_type<bfloat16>(exact, 67));
         CHECK_NOTHROW(conformance::check_calls(exact, 50));
         CHECK_NOTHROW(conformance::check_barrier(exact));
     }
@@ -78,18 +106,18 @@ TEST_CASE("a reproducible communicator conforms as the one it wraps does")
 
 TEST_CASE("with an accumulator and an algorithm of choice, too")
 {
-    const provider<contract<reproducibility::size_invariant, accumulation::float32>> narrow{
+    const provider<contract<size_invariant, accumulation::float32>> narrow{
         {3}, {.scratch_bytes = 1 << 12, .algorithm = reduction_algorithm::exchange}};
     CHECK_NOTHROW(conformance::check_type<float>(narrow, 2051));
     CHECK_NOTHROW(conformance::check_type<bfloat16>(narrow, 2051));
-    const provider<contract<reproducibility::run_to_run>> at_once{
+    const provider<contract<run_to_run>> at_once{
         {3}, {.scratch_bytes = 1 << 12, .algorithm = reduction_algorithm::one_shot}};
     CHECK_NOTHROW(conformance::check_type<float>(at_once, 2051));
 }
 
 TEST_CASE("a probe around it sees what goes in and the sum that comes out")
 {
-    using exact = contract<reproducibility::correctly_rounded>;
+    using exact = contract<correctly_rounded>;
     CHECK_NOTHROW(testing::local_provider{3}.run([&](local::communicator& world) {
         const host::stream stream;
         std::vector<float> send(1000, 0.25f + static_cast<float>(world.rank())), receive(1000);
@@ -107,7 +135,7 @@ TEST_CASE("a probe around it sees what goes in and the sum that comes out")
 
 TEST_CASE("a probe's own messages are under no contract: one that gives no sums of doubles does")
 {
-    using narrow = contract<reproducibility::size_invariant, accumulation::float32>;
+    using narrow = contract<size_invariant, accumulation::float32>;
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         CHECK_NOTHROW(testing::local_provider{3}.run([&](local::communicator& world) {
             const host::stream stream;

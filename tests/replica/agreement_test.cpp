@@ -5,13 +5,16 @@
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/replica/agreement.hpp>
+#include <collprobe/replica/majority_repair.hpp>
 
 #include "support/counting.hpp"
+#include "support/element_types.hpp"
 #include "support/errors.hpp"
 #include "support/held_clock.hpp"
 #include "replica/damage.hpp"
@@ -365,6 +368,54 @@ TEST_CASE("damage over more than a message of block digests is located exactly")
         CHECK(testing::same(all.get()[0].differences[0], testing::differences_of(clean, damaged, 2)));
         CHECK(testing::ranges_fit(all.get()[0], clean, {&damaged}));
         CHECK((all.get()[0].ranges.size() == 3) == !everywhere);
+    }
+}
+
+TEST_CASE("random damage of every kind to any minority is found, named and repaired, and nothing else is")
+{
+    constexpr int cases = COLLPROBE_TEST_UNLESS_SANITIZED(COLLPROBE_TEST_UNLESS_BRIEF(300, 100), 40);
+    for (const int ranks : {3, 4, 8, 16}) {
+        const testing::watchdog guard("random damage", 120);
+        local::run(ranks, settings, [&](local::communicator& comm) {
+            testing::random_numbers random{static_cast<std::uint64_t>(ranks)}; // the same on all ranks
+            agreement check(comm, {.max_buffers = 1});
+            const host::stream stream;
+            for (int k = 0; k < cases; ++k) {
+                const auto kind = static_cast<testing::damage_kind>(k % static_cast<int>(testing::damage_kind::count));
+                raw_buffer clean(random.between(1, k % 3 == 0 ? 40 : 4000), static_cast<element_type>(random.below(10)));
+                clean.randomise(random);
+                std::vector<int> bad;
+                std::vector<raw_buffer> damaged;
+                const std::uint64_t most = k % 4 != 0 ? 1 : static_cast<std::uint64_t>(ranks - 1) / 2;
+                for (int r = 0; r < ranks && bad.size() < most; ++r) {
+                    if (random.below(2) == 0 && r + 1 < ranks) continue;
+                    bad.push_back(r);
+                    damaged.push_back(clean);
+                    testing::damage_once(damaged.back(), kind, random);
+                    // A swap of equal elements is no damage, nor two flips of the same bit.
+                    while (testing::differences_of(clean, damaged.back(), r).elements == 0)
+                        testing::damage_once(damaged.back(), testing::damage_kind::bit, random);
+                }
+                raw_buffer mine = clean;
+                testing::require(check.agreed(std::vector{mine.as_replica()}, stream), "clean buffers differ");
+                std::vector<const raw_buffer*> all;
+                for (std::size_t i = 0; i < bad.size(); ++i) {
+                    if (bad[i] == comm.rank()) mine = damaged[i];
+                    all.push_back(&damaged[i]);
+                }
+                const std::vector<disagreement> found = check.locate(std::vector{mine.as_replica()}, stream);
+                const std::string what = "case " + std::to_string(k);
+                testing::require(found.size() == 1 && found[0].majority && found[0].others == bad, what + ": who");
+                // One rank looks closely, in turn.
+                for (std::size_t i = 0; i < bad.size() && k % ranks == comm.rank(); ++i) {
+                    const difference expected = testing::differences_of(clean, damaged[i], bad[i]);
+                    testing::require(testing::same(found[0].differences.at(i), expected), what + ": where");
+                }
+                testing::require(k % ranks != comm.rank() || testing::ranges_fit(found[0], clean, all), what + ": ranges");
+                (void)majority_repair(check, std::vector{mine.as_replica()}, stream);
+                testing::require(testing::differences_of(clean, mine, 0).elements == 0, what + ": not repaired");
+            }
+        });
     }
 }
 

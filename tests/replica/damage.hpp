@@ -8,6 +8,7 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/replica/disagreement.hpp>
 #include <collprobe/replica/replica.hpp>
 
@@ -19,25 +20,12 @@ namespace collprobe::testing {
 struct random_numbers {
     std::uint64_t state;
 
-    std::uint64_t next() noexcept
-    {
-        std::uint64_t z = state += 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        return z ^ (z >> 31);
-    }
+    std::uint64_t next() noexcept { return collprobe::detail::mix64(state += 0x9e3779b97f4a7c15u); }
     std::uint64_t below(std::uint64_t end) noexcept { return next() % end; }
     std::uint64_t between(std::uint64_t first, std::uint64_t last) noexcept { return first + below(last - first + 1); }
 };
 
 enum class damage_kind { bit, bits, strided, swap, stale, zeroed, nan, tail, sign, count };
-
-inline const char* name(damage_kind kind)
-{
-    constexpr const char* names[]
-        = {"single bit", "several bits", "strided bits", "swapped elements", "stale block", "zeroed slice", "NaN", "tail", "sign of zero"};
-    return names[static_cast<int>(kind)];
-}
 
 /// Bytes of a buffer of some element type.
 struct raw_buffer {

@@ -50,37 +50,13 @@ struct repaired {
     std::uint64_t bytes = 0; ///< that the rank was asked to send, in all
 };
 
-/// Repairs what `damage(rank, model)` did, on every rank.
-template <class Damage>
-std::vector<repaired> repair(int ranks, const Damage& damage, int reference_rank = -1)
-{
-    const testing::watchdog guard("repair", 60);
-    std::vector<repaired> all(static_cast<std::size_t>(ranks));
-    local::run(ranks, settings, [&](local::communicator& comm) {
-        repaired& mine = all[static_cast<std::size_t>(comm.rank())];
-        damage(comm.rank(), mine.after);
-        counting counted(comm);
-        agreement check(counted, {.max_buffers = 4, .reference_rank = reference_rank});
-        const host::stream stream;
-        mine.result = majority_repair(check, mine.after.replicas(), stream);
-        mine.bytes = counted.bytes;
-    });
-    for (const repaired& each : all) { // one opinion
-        CHECK(each.result.repaired == all[0].result.repaired);
-        CHECK(each.result.majority == all[0].result.majority);
-        CHECK(each.result.rounds == all[0].result.rounds);
-        CHECK(each.result.bytes == all[0].result.bytes);
-    }
-    return all;
-}
-
 /// Flips a bit of the first element of the next broadcasts that rank `victim` receives.
-class hitting : public adaptor<hitting, local::communicator> {
+class hitting : public adaptor<hitting, counting> {
 public:
     int victim = 0;
     int left = 0;
 
-    hitting(local::communicator of, int rank, int times) : adaptor(of), victim(rank), left(times) {}
+    hitting(const local::communicator& of, int rank, int times) : adaptor(counting(of)), victim(rank), left(times) {}
 
     template <element T>
     void make(const collective_call& call, stream_ref stream)
@@ -91,6 +67,30 @@ public:
         stream.enqueue([to = static_cast<unsigned char*>(call.receive)] { to[0] ^= 4; });
     }
 };
+
+/// Repairs what `damage(rank, model)` did, on every rank; `hits` broadcasts to `victim` are damaged.
+template <class Damage>
+std::vector<repaired> repair(int ranks, const Damage& damage, int reference_rank = -1, int victim = -1, int hits = 0)
+{
+    const testing::watchdog guard("repair", 60);
+    std::vector<repaired> all(static_cast<std::size_t>(ranks));
+    local::run(ranks, settings, [&](local::communicator& comm) {
+        repaired& mine = all[static_cast<std::size_t>(comm.rank())];
+        damage(comm.rank(), mine.after);
+        hitting hit(comm, victim, hits);
+        agreement check(hit, {.max_buffers = 4, .reference_rank = reference_rank});
+        const host::stream stream;
+        mine.result = majority_repair(check, mine.after.replicas(), stream);
+        mine.bytes = hit.base().bytes;
+    });
+    for (const repaired& each : all) { // one opinion
+        CHECK(each.result.repaired == all[0].result.repaired);
+        CHECK(each.result.majority == all[0].result.majority);
+        CHECK(each.result.rounds == all[0].result.rounds);
+        CHECK(each.result.bytes == all[0].result.bytes);
+    }
+    return all;
+}
 
 } // namespace
 
@@ -202,20 +202,14 @@ TEST_CASE("a rank with another shape than the reference is an error that names b
 
 TEST_CASE("a repair that is hit is repeated, up to a limit, and never spoils a rank that was right")
 {
-    const testing::watchdog guard("hit repairs", 60);
     for (const int times : {0, 1, 3, 1'000}) {
         for (const int victim : {1, 3}) { // the damaged rank, and one of the majority
             CAPTURE(times);
             CAPTURE(victim);
-            std::vector<repaired> all(4);
-            local::run(4, settings, [&](local::communicator& comm) {
-                repaired& mine = all[static_cast<std::size_t>(comm.rank())];
-                if (comm.rank() == 1) mine.after.weights[100] = 8;
-                hitting hit(comm, victim, times);
-                agreement check(hit, {.max_buffers = 4});
-                const host::stream stream;
-                mine.result = majority_repair(check, mine.after.replicas(), stream);
-            });
+            const auto damage = [](int rank, model& m) {
+                if (rank == 1) m.weights[100] = 8;
+            };
+            const auto all = repair(4, damage, -1, victim, times);
             const bool is_repaired = times < 4 || victim != 1;
             for (std::size_t r = 0; r < all.size(); ++r) {
                 CHECK(all[r].result.repaired == is_repaired);

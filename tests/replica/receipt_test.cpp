@@ -20,6 +20,8 @@
 #include <collprobe/device/host/device.hpp>
 #include <collprobe/scan/digest.hpp>
 
+#include "support/errors.hpp"
+
 using namespace collprobe;
 
 namespace {
@@ -142,13 +144,8 @@ using texts = std::vector<std::string>;
 /// The reason why a text is refused; empty if it is not.
 std::string refusal(const std::string& text)
 {
-    try {
-        (void)receipt::read(text);
-        return {};
-    } catch (const error& caught) {
-        REQUIRE(caught.code() == status::invalid_argument);
-        return caught.what();
-    }
+    const std::string why = testing::refusal([&] { (void)receipt::read(text); });
+    return why == "accepted" ? "" : why;
 }
 
 /// The text with an end that fits to its other lines.
@@ -203,34 +200,6 @@ TEST_CASE("receipt - any two cuts of the same model agree, also through their te
     }
 }
 
-TEST_CASE("receipt - a flipped bit is named by the finest box that both cuts can tell, and by its rank")
-{
-    cases random(2);
-    for (int trial = 0; trial < trials; ++trial) {
-        const model one = random.weights();
-        const boxes cut = random.cut(one.shape);
-        const boxes other_cut = random.cut(one.shape);
-        model two = one;
-        const std::uint64_t at = random.below(one.weights.size());
-        std::uint32_t bits = detail::bit_cast<std::uint32_t>(two.weights[at]);
-        bits ^= 1u << random.below(32);
-        two.weights[at] = detail::bit_cast<float>(bits);
-        const tensor_box element = box_of(one.shape, at);
-        const receipt expected = receipt_of(one, cut);
-        const auto same_cut = verify(expected, receipt_of(two, cut));
-        REQUIRE(same_cut.size() == 1);
-        CHECK(same_cut[0].problem == receipt_problem::altered);
-        CHECK(same_cut[0].tensor == "layers.0.weight");
-        CHECK(contains(same_cut[0].box, element));
-        REQUIRE(same_cut[0].ranks.size() == 1);
-        CHECK(same_cut[0].box == cut[static_cast<std::size_t>(same_cut[0].ranks[0])]);
-        const auto another = verify(expected, receipt_of(two, other_cut));
-        REQUIRE(another.size() == 1);
-        CHECK(another[0].problem == receipt_problem::altered);
-        CHECK(contains(another[0].box, element));
-    }
-}
-
 TEST_CASE("receipt - where one cut refines the other, or both are slices, the finest common box is named")
 {
     model one{{12, 4}, std::vector<float>(48, 2.0f), {1.0f}};
@@ -250,10 +219,9 @@ TEST_CASE("receipt - where one cut refines the other, or both are slices, the fi
         == texts{"\"layers.0.weight\" [4,0]+[2,4], rank 2: other bits than expected"});
 }
 
-TEST_CASE("receipt - shards that are swapped, zero, of the step before or transposed are found, and named for what they are")
+TEST_CASE("receipt - shards that are swapped, zero or of the step before are found, and named for what they are")
 {
     cases random(3);
-    int transposed_shards = 0;
     for (int trial = 0; trial < trials; ++trial) {
         const model before = random.weights();
         model now = before;
@@ -311,23 +279,7 @@ TEST_CASE("receipt - shards that are swapped, zero, of the step before or transp
             CHECK(both[0].problem == receipt_problem::moved);
             CHECK(both[1].problem == receipt_problem::moved);
         }
-        // A square block of it, transposed.
-        const std::uint64_t side = std::min(cut[bad].extent.size[now.shape.dimensions - 1],
-            cut[bad].extent.size[now.shape.dimensions - 2]);
-        if (side >= 2) {
-            ++transposed_shards;
-            tensor_box square = cut[bad];
-            square.extent.size[now.shape.dimensions - 1] = side;
-            square.extent.size[now.shape.dimensions - 2] = side;
-            const tensor_part right = part_of(now.weights, now.shape, square);
-            receipt with_square(7), transposed(7);
-            with_square.add("layers.0.weight", right);
-            transposed.add("layers.0.weight", right.transposed());
-            CHECK(with_square.find("layers.0.weight")->whole().finish()
-                != transposed.find("layers.0.weight")->whole().finish());
-        }
     }
-    CHECK(transposed_shards > trials / 3);
 }
 
 TEST_CASE("receipt - tensors of a whole are named: exchanged, missing, unexpected, of another shape, type or step")

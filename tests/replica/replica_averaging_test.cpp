@@ -129,18 +129,6 @@ TEST_CASE("averages come every H steps, and bytes and rounds are counted")
     });
 }
 
-TEST_CASE("nothing changes between averages")
-{
-    local::run(2, [](local::communicator& comm) {
-        std::vector<float> weights(4, static_cast<float>(comm.rank()));
-        const host::stream stream;
-        replica_averaging repair(comm, std::vector<replica>{view(weights)}, every{.steps = 100});
-        for (int step = 0; step < 99; ++step) repair.step(stream);
-        stream.synchronize();
-        CHECK(weights[0] == static_cast<float>(comm.rank()));
-    });
-}
-
 TEST_CASE("equal replicas keep their bits on 4 ranks")
 {
     local::run(4, [](local::communicator& comm) {

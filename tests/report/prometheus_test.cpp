@@ -1,20 +1,12 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
-#include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
-
-#include <unistd.h>
 
 #include <doctest/doctest.h>
 
@@ -22,6 +14,7 @@
 #include <collprobe/report/words.hpp>
 
 #include "sample_run.hpp"
+#include "temporary_folder.hpp"
 
 namespace {
 
@@ -88,18 +81,6 @@ std::map<std::string, std::string> plain_samples(const prometheus_metrics& metri
 {
     const run_record run = plain_run();
     return samples_of(text_of(metrics, run), plain_labels);
-}
-
-struct folder {
-    folder() { std::filesystem::create_directories(path); }
-    ~folder() { std::filesystem::remove_all(path); }
-    std::string path = std::filesystem::temp_directory_path() / ("prometheus_test." + std::to_string(::getpid()));
-};
-
-std::string content_of(const std::string& path)
-{
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
 }
 
 } // namespace
@@ -191,13 +172,13 @@ TEST_CASE("no run gives a rank more series than the limit")
             record.calls[c].type = static_cast<element_type>(c % 8);
             record.calls[c].site.line = static_cast<unsigned>(c);
         }
-        for (const finding_kind what : sample_run::all_findings) {
+        for (const finding_kind what : sample_run::all_findings()) {
             for (int rank = -1; rank < sample_run::ranks; ++rank) {
                 record.findings.push_back({.ranks = {rank}, .other_rank = 7 - rank, .call = number % 64, .what = what});
             }
         }
         metrics.add(record);
-        for (const finding_kind what : sample_run::all_findings) {
+        for (const finding_kind what : sample_run::all_findings()) {
             for (int rank = -1; rank < sample_run::ranks; ++rank) {
                 for (const damage where : {damage::input, damage::reduce, damage::unknown}) {
                     finding raised = sample_run::alarm(what, number);
@@ -219,36 +200,9 @@ TEST_CASE("no run gives a rank more series than the limit")
     for (const auto& [name, value] : samples) {
         if (name.rfind("alarms_by_check_total", 0) == 0) sum += std::stoull(value);
     }
-    CHECK(sum == 100 * std::size(sample_run::all_findings) * 9 * 3);
+    CHECK(sum == 100 * sample_run::all_findings().size() * 9 * 3);
     CHECK(samples.at("alarms_total") == std::to_string(sum));
     CHECK(samples.at("alarms_naming_rank_total") == std::to_string(sum / 9));
-}
-
-TEST_CASE("the files of eight ranks have no series in common and the same help")
-{
-    std::set<std::string> series;
-    std::set<std::string> helps;
-    std::size_t all = 0;
-    for (int rank = 0; rank < sample_run::ranks; ++rank) {
-        run_record run = sample_run::describe(rank);
-        run.device.clear(); // ranks on CPUs
-        prometheus_metrics metrics(run);
-        metrics.add(sample_run::step(0));
-        metrics.add(sample_run::alarm(finding_kind::late, 0));
-        const std::string text = text_of(metrics, run);
-        for (std::size_t at = 0, end = 0; at < text.size(); at = end + 1) {
-            end = text.find('\n', at);
-            const std::string line = text.substr(at, end - at);
-            if (line[0] == '#') {
-                helps.insert(line);
-                continue;
-            }
-            ++all;
-            series.insert(line.substr(0, line.rfind("} ")));
-        }
-    }
-    CHECK(series.size() == all);
-    CHECK(helps.size() == 2 * 31);
 }
 
 TEST_CASE("with all_ranks each rank has its own numbers")
@@ -451,32 +405,13 @@ TEST_CASE("labels are escaped and can be read back")
     }
 }
 
-TEST_CASE("bytes that are no UTF-8 become U+FFFD")
-{
-    using namespace std::string_literals;
-    const std::string bad = "\xef\xbf\xbd";
-    const std::pair<std::string, std::string> cases[] = {
-        {"", ""}, {"plain \0 text"s, "plain \0 text"s}, {"\x7f", "\x7f"},
-        {"\xc2\x80 \xdf\xbf", "\xc2\x80 \xdf\xbf"}, {"\xe0\xa0\x80\xef\xbf\xbf", "\xe0\xa0\x80\xef\xbf\xbf"},
-        {"\xed\x9f\xbf\xee\x80\x80", "\xed\x9f\xbf\xee\x80\x80"},
-        {"\xf0\x90\x80\x80\xf4\x8f\xbf\xbf", "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf"},
-        {"\x80", bad}, {"a\xbfz", "a" + bad + "z"}, {"\xc3", bad}, {"\xc3(", bad + "("}, {"\xc0\xaf", bad + bad},
-        {"\xc1\x81", bad + bad}, {"\xe2\x82", bad}, {"\xe2\x82x", bad + "x"},
-        {"\xe2\xe2\x82\xac", bad + "\xe2\x82\xac"}, {"\xe0\x9f\xbf", bad + bad + bad},
-        {"\xed\xa0\x80", bad + bad + bad}, {"\xf0\x8f\xbf\xbf", bad + bad + bad + bad},
-        {"\xf0\x9f\x92", bad}, {"\xf0\x9f\x92\xc3\xbc", bad + "\xc3\xbc"}, {"\xf4\x90\x80\x80", bad + bad + bad + bad},
-        {"\xf5\x80", bad + bad}, {"\xff\xfe", bad + bad},
-    };
-    for (const auto& [bytes, text] : cases) CHECK(report::detail::utf8_text(bytes) == text);
-}
-
 TEST_CASE("the sink writes when its interval is over and at the end")
 {
-    const folder scratch;
-    const std::string path = scratch.path + "/rank0.prom";
+    const testing::temporary_folder scratch;
+    const std::string path = scratch.path("rank0.prom");
     const run_record run = plain_run();
     const auto steps_in_file = [&] {
-        const auto found = samples_of(content_of(path), plain_labels);
+        const auto found = samples_of(testing::read_file(path), plain_labels);
         const auto at = found.find("steps_total");
         return (at == found.end() ? "" : at->second) + (found.at("run_ended") == "1" ? " ended" : "");
     };
@@ -519,45 +454,4 @@ TEST_CASE("a sink without a path writes nothing and one that cannot write throws
     report::prometheus nowhere("/nonexistent/folder/rank0.prom");
     nowhere.open(run);
     CHECK_THROWS_AS(nowhere.flush({run, 1, 0}), error);
-}
-
-TEST_CASE("a reader sees no half file in 1000 rewrites")
-{
-    const folder scratch;
-    const std::string path = scratch.path + "/rank0.prom";
-    const run_record run = sample_run::describe(0);
-    report::prometheus out(path, {.interval_ms = 0});
-    out.open(run);
-    out.on_step(sample_run::step(0), {run, 1, 0});
-    out.flush({run, 1, 0});
-    const std::string first = content_of(path);
-    const auto lines = std::count(first.begin(), first.end(), '\n');
-    std::atomic<bool> done{false};
-    std::atomic<int> reads{0};
-    int bad = 0;
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    const auto is_late = [&] { return std::chrono::steady_clock::now() > deadline; };
-    std::thread reader([&] {
-        while (!done && !is_late()) {
-            const std::string text = content_of(path);
-            const bool is_whole = text.rfind("# HELP collprobe_build", 0) == 0
-                && std::count(text.begin(), text.end(), '\n') == lines;
-            bad += is_whole ? 0 : 1;
-            ++reads;
-        }
-    });
-    for (int i = 0; i < 1000; ++i) {
-        out.on_step(sample_run::step(i), {run, 1, 0});
-        out.flush({run, static_cast<std::uint64_t>(i), 0});
-        if (i % 100 == 0) {
-            for (const int before = reads; reads < before + 2 && !is_late();) std::this_thread::yield();
-        }
-    }
-    done = true;
-    reader.join();
-    CHECK(bad == 0);
-    CHECK(reads >= 20);
-    for (const auto& each : std::filesystem::directory_iterator(scratch.path)) {
-        CHECK(each.path().filename() == "rank0.prom"); // and nothing else is left
-    }
 }

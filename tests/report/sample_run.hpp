@@ -17,12 +17,12 @@ using namespace collprobe;
 
 inline constexpr int ranks = 8;
 inline constexpr int steps = 10;
-inline constexpr finding_kind all_findings[] = {finding_kind::non_finite, finding_kind::duplicate, finding_kind::stale,
-    finding_kind::result_differs, finding_kind::shard_differs, finding_kind::value_differs, finding_kind::sum_differs, finding_kind::loss,
-    finding_kind::gradient_norm, finding_kind::cosine, finding_kind::late, finding_kind::quantisation, finding_kind::codes_differ,
-    finding_kind::unlike, finding_kind::weights, finding_kind::largest_magnitude, finding_kind::overflow, finding_kind::zeros,
-    finding_kind::call_missing, finding_kind::other_call, finding_kind::value_repeats, finding_kind::norm_differs, finding_kind::unexplained,
-    finding_kind::of_part};
+inline std::vector<finding_kind> all_findings()
+{
+    std::vector<finding_kind> all;
+    for (int kind = 0; kind <= static_cast<int>(finding_kind::of_part); ++kind) all.push_back(static_cast<finding_kind>(kind));
+    return all;
+}
 
 /// As `rank` knows it. Its ranks are those from 16 on of the job.
 inline run_record describe(int rank)

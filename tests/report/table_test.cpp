@@ -115,19 +115,6 @@ TEST_CASE("of many ranks the extremes have rows, and those of a finding unless i
     CHECK((has_row(1000) && has_row(1031) && !has_row(1032)));
 }
 
-TEST_CASE("a call is told by its name, or by the line that made it")
-{
-    finding found{.ranks = {2}, .call = 9, .what = finding_kind::stale};
-    CHECK(report::describe(found) == "bucket 9: rank 2 sent the same data as in the last such call (stale)");
-    found.site = {"/a/b/train.cpp", "f", 88};
-    CHECK(report::describe(found) == "bucket 9 (train.cpp:88): rank 2 sent the same data as in the last such call (stale)");
-    found.site.name = "wte";
-    CHECK(report::describe(found) == "bucket 9 'wte': rank 2 sent the same data as in the last such call (stale)");
-    const call_site here = call_site::named("wte");
-    CHECK(std::string(here.name) == "wte");
-    CHECK(here.line == __LINE__ - 2);
-}
-
 TEST_CASE("the pooled cosine is shown where no rank has its own")
 {
     step_record record = sample_step(17);
@@ -139,12 +126,8 @@ TEST_CASE("the pooled cosine is shown where no rank has its own")
 
 TEST_CASE("every check is described with rank and bucket")
 {
-    for (const finding_kind what : {finding_kind::non_finite, finding_kind::duplicate, finding_kind::stale, finding_kind::result_differs,
-             finding_kind::shard_differs, finding_kind::value_differs, finding_kind::sum_differs, finding_kind::loss,
-             finding_kind::gradient_norm, finding_kind::cosine, finding_kind::late, finding_kind::quantisation, finding_kind::codes_differ,
-             finding_kind::unlike, finding_kind::weights, finding_kind::largest_magnitude, finding_kind::overflow, finding_kind::zeros,
-             finding_kind::call_missing, finding_kind::other_call, finding_kind::value_repeats, finding_kind::norm_differs,
-             finding_kind::unexplained, finding_kind::of_part}) {
+    for (int kind = 0; kind <= static_cast<int>(finding_kind::of_part); ++kind) {
+        const auto what = static_cast<finding_kind>(kind);
         const std::string text = report::describe({.ranks = {5}, .call = 3, .what = what});
         CHECK(contains(text, "bucket 3: rank 5 "));
         CHECK(contains(text, name(what)));

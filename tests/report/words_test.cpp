@@ -53,6 +53,7 @@ TEST_CASE("every character stays as it is, and bytes that are none are replaced"
     CHECK(wrong == 0);
     CHECK(report::detail::utf8_text("a\xe2\x82") == "a" + replaced(1)); // cut off
     CHECK(report::detail::utf8_text("\xe2\x28\xa1z") == replaced(1) + "(" + replaced(1) + "z");
+    CHECK(report::detail::utf8_text("\xe2\xe2\x82\xac") == replaced(1) + "\xe2\x82\xac");
     CHECK(report::detail::utf8_text("\xff\xfe\x80gr\xc3\xbc\xc3\x9f") == replaced(3) + "gr\xc3\xbc\xc3\x9f");
 }
 

@@ -1,17 +1,15 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// write_samples FOLDER: files of the sinks for the scripts of this folder, which read them with other parsers.
-//     FOLDER/<sink>/<run>/rank<r>.<ending>    the made-up run of sample_run.hpp, as each rank writes it
-//     FOLDER/hard/<n>.raw                     texts that a format must escape, as they are
-//     FOLDER/<sink>/hard/<n>.<ending>         a run that has the text for all its names
+// write_samples FOLDER: files of the sink for prometheus_check.py, which reads them with another parser.
+//     FOLDER/prometheus/<run>/rank<r>.prom    the made-up run of sample_run.hpp, as each rank writes it
+//     FOLDER/prometheus/hard/<n>.prom         a run that has a text for all its names that the format must escape
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
 
-#include <collprobe/report/file.hpp>
 #include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/sinks.hpp>
 
@@ -44,7 +42,7 @@ void write_run(const run_record& run, const Sink& sink, report_mode mode = repor
         }
         out.put(record);
         if (number == 4) {
-            for (const finding_kind what : sample_run::all_findings) out.put(sample_run::alarm(what, number));
+            for (const finding_kind what : sample_run::all_findings()) out.put(sample_run::alarm(what, number));
         }
     }
     out.close();
@@ -77,14 +75,6 @@ void write_prometheus(const std::string& folder)
     }
 }
 
-void write_hard_texts(const std::string& folder)
-{
-    int number = 0;
-    for (const std::string& text : sample_run::hard_texts()) {
-        report::replace_file(folder_of(folder + "hard") + std::to_string(number++) + ".raw", text);
-    }
-}
-
 } // namespace
 
 int main(int argc, char** argv)
@@ -94,9 +84,7 @@ int main(int argc, char** argv)
         return 2;
     }
     try {
-        const std::string folder = folder_of(argv[1]);
-        write_hard_texts(folder);
-        write_prometheus(folder);
+        write_prometheus(folder_of(argv[1]));
     } catch (const std::exception& problem) {
         std::fprintf(stderr, "write_samples: %s\n", problem.what());
         return 1;

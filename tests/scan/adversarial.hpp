@@ -130,57 +130,61 @@ struct oracle {
     }
 };
 
-/// Calls `body(std::vector<T>)` with each, for all floating types: special values alone, at the edges of tiles and
+/// Calls `body(std::vector<T>)` with each: special values alone, at the edges of tiles and
 /// everywhere, zeros of both signs, subnormals, extremes of the range, sums that cancel.
+template <class T, class Body>
+void for_each_input_of(Body body)
+{
+    using traits = element_traits<T>;
+    constexpr std::uint64_t minus = traits::sign_mask;
+    constexpr std::uint64_t infinity = traits::smallest_nonfinite;
+    constexpr std::uint64_t nan = traits::exponent_mask | traits::fraction_mask;
+    constexpr std::uint64_t edge = 8192 / sizeof(T); // of a tile
+    const std::size_t count = 9 * edge + 7;
+    const std::uint64_t specials[] = {0, 1, traits::fraction_mask, minus, minus | 1, nan, minus | nan, infinity,
+        minus | infinity, infinity - 1, minus | (infinity - 1), std::uint64_t{traits::fraction_mask} + 1};
+
+    for (const std::uint64_t pattern : specials) {
+        body(std::vector<T>(1, of<T>(pattern)));
+        body(std::vector<T>(count, of<T>(pattern)));
+        for (const std::size_t at : {std::size_t{0}, std::size_t{4097}, edge - 1, edge, count - 8, count - 1}) {
+            if (COLLPROBE_TEST_UNLESS_SANITIZED(false, at != 4097 && at != count - 1)) continue;
+            std::vector<T> data = random_elements<T>(count, 0.5, 1, 11);
+            data[at] = of<T>(pattern);
+            body(data);
+        }
+    }
+    std::vector<T> data = random_elements<T>(count, 3, 0.01, 12);
+    for (std::size_t i = 7; i < count; i += 13) data[i] = of<T>(specials[i % 9]);
+    body(data);
+    for (std::size_t i = 0; i < count; ++i) data[i] = of<T>(detail::mix64(i + 1));
+    body(data); // all patterns
+    for (T& x : data)
+        if (!is_finite(x)) x = T(1.0f);
+    body(data); // all magnitudes
+    for (std::size_t i = 0; i < count; ++i) data[i] = of<T>(infinity - 1 - (i % 2) * minus + 2 * (i % 2) * minus);
+    body(data); // the largest of either sign in turn
+    data = random_elements<T>(count, 0, 1, 14);
+    for (std::size_t i = 1; i < count; i += 2) data[i] = of<T>(to_bits(data[i - 1]) ^ minus);
+    body(data); // nothing remains of the sum
+    // Ranges in which squares leave that of a float, alone and beside others.
+    for (const int exponent : {-70, -60, 59, 61, 120}) {
+        for (const std::size_t every : {std::size_t{1}, edge}) {
+            data = random_elements<T>(count, 0.3, 1, 15);
+            for (std::size_t i = every / 2; i < count; i += every) {
+                data[i] = T(std::ldexp(static_cast<double>(data[i]), exponent));
+                if (!is_finite(data[i])) data[i] = of<T>(infinity - 1);
+            }
+            body(data);
+        }
+    }
+}
+
+/// And of all floating types.
 template <class Body>
 void for_each_input(Body body)
 {
-    testing::for_each_floating_type([&](auto sample) {
-        using T = decltype(sample);
-        using traits = element_traits<T>;
-        constexpr std::uint64_t minus = traits::sign_mask;
-        constexpr std::uint64_t infinity = traits::smallest_nonfinite;
-        constexpr std::uint64_t nan = traits::exponent_mask | traits::fraction_mask;
-        constexpr std::uint64_t edge = 8192 / sizeof(T); // of a tile
-        const std::size_t count = 9 * edge + 7;
-        const std::uint64_t specials[] = {0, 1, traits::fraction_mask, minus, minus | 1, nan, minus | nan, infinity,
-            minus | infinity, infinity - 1, minus | (infinity - 1), std::uint64_t{traits::fraction_mask} + 1};
-
-        for (const std::uint64_t pattern : specials) {
-            body(std::vector<T>(1, of<T>(pattern)));
-            body(std::vector<T>(count, of<T>(pattern)));
-            for (const std::size_t at : {std::size_t{0}, std::size_t{4097}, edge - 1, edge, count - 8, count - 1}) {
-                if (COLLPROBE_TEST_UNLESS_SANITIZED(false, at != 4097 && at != count - 1)) continue;
-                std::vector<T> data = random_elements<T>(count, 0.5, 1, 11);
-                data[at] = of<T>(pattern);
-                body(data);
-            }
-        }
-        std::vector<T> data = random_elements<T>(count, 3, 0.01, 12);
-        for (std::size_t i = 7; i < count; i += 13) data[i] = of<T>(specials[i % 9]);
-        body(data);
-        for (std::size_t i = 0; i < count; ++i) data[i] = of<T>(detail::mix64(i + 1));
-        body(data); // all patterns
-        for (T& x : data)
-            if (!is_finite(x)) x = T(1.0f);
-        body(data); // all magnitudes
-        for (std::size_t i = 0; i < count; ++i) data[i] = of<T>(infinity - 1 - (i % 2) * minus + 2 * (i % 2) * minus);
-        body(data); // the largest of either sign in turn
-        data = random_elements<T>(count, 0, 1, 14);
-        for (std::size_t i = 1; i < count; i += 2) data[i] = of<T>(to_bits(data[i - 1]) ^ minus);
-        body(data); // nothing remains of the sum
-        // Ranges in which squares leave that of a float, alone and beside others.
-        for (const int exponent : {-70, -60, 59, 61, 120}) {
-            for (const std::size_t every : {std::size_t{1}, edge}) {
-                data = random_elements<T>(count, 0.3, 1, 15);
-                for (std::size_t i = every / 2; i < count; i += every) {
-                    data[i] = T(std::ldexp(static_cast<double>(data[i]), exponent));
-                    if (!is_finite(data[i])) data[i] = of<T>(infinity - 1);
-                }
-                body(data);
-            }
-        }
-    });
+    testing::for_each_floating_type([&]<class T>(T) { for_each_input_of<T>(body); });
     for (const double exponent : {-1000.0, -530.0, 500.0, 520.0, 1000.0}) {
         std::vector<double> scaled = random_elements<double>(20'003, 0.3, 1, 16);
         for (double& x : scaled) x *= std::exp2(exponent);

@@ -190,22 +190,6 @@ TEST_CASE("digest - no small relation between words at equal distances, in one p
     CHECK(of_first != 0); // the first sum alone has some
 }
 
-TEST_CASE("digest - no small relation between the halves of 8-byte elements at equal distances")
-{
-    for (const std::uint64_t step : {2u, 8u, 16u, 128u, 512u, 2048u}) {
-        for (const std::size_t count : {2u, 3u, 4u, 6u, 8u}) {
-            for (std::uint32_t set = 0; set < sets; ++set) {
-                word_list words;
-                for (std::size_t i = 0; i < count; ++i) {
-                    words.push_back(2 * set + i * step);
-                    words.push_back(2 * set + i * step + 1);
-                }
-                check_none(words);
-            }
-        }
-    }
-}
-
 TEST_CASE("digest - no small relation between words at random")
 {
     std::mt19937_64 random(3);

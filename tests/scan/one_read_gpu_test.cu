@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Sketches on a GPU, alone and in one read with statistics or a record, against their definitions, and their judgement.
-// What a thread computes is tested without a GPU too (cuda_schedule_test.cpp, conservation_stand_in_test.cpp).
 #include <doctest/doctest.h>
 
 #include <cstdint>

@@ -1,9 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Statistics, copies and results on a GPU against their definitions. What a thread computes is tested without a GPU too
-// (cuda_schedule_test.cpp); here are the barriers, the shared memory, the hand-over between blocks, captures, and the
-// instructions themselves.
+// Statistics and results on a GPU against their definitions: of three types here, of the others in kernels_gpu_test.cu.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -18,7 +16,6 @@
 
 #include "above.hpp"
 #include "adversarial.hpp"
-#include "cuda_schedule.hpp"
 #include "device_copy.cuh"
 #include "support/needs_gpu.hpp"
 
@@ -58,6 +55,15 @@ struct counting : detail::one_read<bfloat16, above_and_norm> {
     COLLPROBE_HD std::uint64_t finish(const partial& from) const noexcept { return from.first.count; }
 };
 
+/// The types that kernels_gpu_test.cu does not read, and float for the sizes.
+template <class Body>
+void for_each_type(Body body)
+{
+    body(collprobe::float16{});
+    body(float8_e5m2{});
+    body(float{});
+}
+
 template <class T>
 bool same_bits(const T& a, const T& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
@@ -81,10 +87,10 @@ void check_on_gpu(bench& on, const std::vector<T>& data)
 
 } // namespace
 
-TEST_CASE("a GPU gives what the definitions say - every type, sizes around every boundary")
+TEST_CASE("a GPU gives what the definitions say - sizes around every boundary")
 {
     bench on;
-    testing::for_each_floating_type([&](auto sample) {
+    for_each_type([&](auto sample) {
         using T = decltype(sample);
         const std::size_t run = 4096 / sizeof(T);
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{15}, std::size_t{17},
@@ -98,13 +104,13 @@ TEST_CASE("a GPU gives what the definitions say - every type, sizes around every
 TEST_CASE("a GPU gives what the definitions say - NaN, infinities, zeros, subnormals, extremes")
 {
     bench on;
-    adversarial::for_each_input([&](const auto& data) { check_on_gpu(on, data); });
+    for_each_type([&]<class T>(T) { adversarial::for_each_input_of<T>([&](const auto& data) { check_on_gpu(on, data); }); });
 }
 
 TEST_CASE("a GPU gives the same bits for every alignment")
 {
     bench on;
-    testing::for_each_floating_type([&](auto sample) {
+    for_each_type([&](auto sample) {
         using T = decltype(sample);
         const std::size_t periods = testing::few_cases() ? 3 : 300;
         const auto data = random_elements<T>(periods * 4096 / sizeof(T) + 33, 3, 0.01, 9);
@@ -193,19 +199,4 @@ TEST_CASE("captured into a graph and replayed on fresh data")
     }
     CHECK(cudaGraphExecDestroy(ready) == cudaSuccess);
     CHECK(cudaGraphDestroy(graph) == cudaSuccess);
-}
-
-TEST_CASE("a GPU adds up in the order of its schedule run on the host")
-{
-    // A difference larger than rounding would show an error that the tolerances above hide.
-    bench on;
-    testing::for_each_floating_type([&](auto sample) {
-        using T = decltype(sample);
-        const auto data = random_elements<T>(3 * 131072 + 5, 1, 1, 8);
-        const device_copy<T> copy(data);
-        const statistics found = on.reduce(statistics_reducer<T>(copy.elements()));
-        const statistics expected = cuda_schedule::result_of(statistics_reducer<T>(view<const T>(data)));
-        CHECK(found.sum == doctest::Approx(expected.sum).epsilon(1e-14));
-        CHECK(found.sum_of_squares == doctest::Approx(expected.sum_of_squares).epsilon(sizeof(T) == 2 ? 1e-8 : 1e-14));
-    });
 }

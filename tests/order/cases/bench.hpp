@@ -16,8 +16,9 @@
 // The last include: from here on CUDA's and NCCL's names tell the checker.
 #include <collprobe/order/nccl/intercept.hpp>
 
-/// Small programs in CUDA's own words, one for each rule of order: each with a mistake, and without it. What they touch
-/// in kernels or on the host is said and not done, so that no case has a race of its own.
+/// Small programs in CUDA's own words, one for each rule of order that its calls have, with a mistake, and without it.
+/// (How order passes on is stream_order_random_test.cpp's.) What they touch in kernels or on the host is said and not
+/// done, so that no case has a race of its own.
 namespace collprobe::order_cases {
 
 constexpr std::size_t count = 64;

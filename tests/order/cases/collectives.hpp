@@ -31,13 +31,6 @@ inline const order_case collective_cases[] = {
             if (right) edge(on, on.first, on.second);
             must(ncclAllGather(on.data, on.other, count, ncclFloat, world.comm, on.second));
         }},
-    {"what an all-reduce has written is read behind it", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            communicator world;
-            must(ncclAllReduce(on.data, on.data, count, ncclFloat, ncclSum, world.comm, on.second));
-            if (right) edge(on, on.second, on.first);
-            reads(on.first, on.data);
-        }},
     {"a communicator orders its own calls, but does not promise it", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             communicator world;

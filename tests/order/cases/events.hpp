@@ -72,39 +72,6 @@ inline const order_case events[] = {
             must(cudaStreamWaitEvent(on.second, on.event, 0));
             reads(on.second, on.data);
         }},
-    {"each of two producers must be waited for", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(on.first, on.data, size / 2);
-            writes(on.third, on.data + count / 2, size / 2);
-            edge(on, on.first, on.second);
-            if (right) edge(on, on.third, on.second);
-            reads(on.second, on.data);
-        }},
-    {"each of two consumers must wait", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(on.first, on.data);
-            must(cudaEventRecord(on.event, on.first));
-            must(cudaStreamWaitEvent(on.second, on.event, 0));
-            reads(on.second, on.data);
-            if (right) must(cudaStreamWaitEvent(on.third, on.event, 0));
-            reads(on.third, on.data);
-        }},
-    {"order passes from stream to stream", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(on.first, on.data);
-            edge(on, on.first, on.third);
-            edge(on, right ? on.third : on.blocking, on.second);
-            reads(on.second, on.data);
-        }},
-    {"the next step overwrites a buffer that the last one still reads", {hazard_kind::write_after_read},
-        [](bench& on, bool right) {
-            for (int step = 0; step < 2; ++step) {
-                writes(on.first, on.data);
-                edge(on, on.first, on.second);
-                reads(on.second, on.data);
-                if (right) edge(on, on.second, on.first);
-            }
-        }},
     {"a stream that is made anew with an old handle is another one", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.data);

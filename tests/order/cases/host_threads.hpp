@@ -34,12 +34,6 @@ inline const order_case host_threads[] = {
             while (right && cudaStreamQuery(on.first) != cudaSuccess) std::this_thread::yield();
             host_reads(on.managed);
         }},
-    {"a synchronisation with another stream tells nothing of this one", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(on.first, on.managed);
-            must(cudaStreamSynchronize(right ? on.first : on.second));
-            host_reads(on.managed);
-        }},
     {"a device synchronisation tells of all streams of the device", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             writes(on.first, on.managed);
@@ -47,12 +41,6 @@ inline const order_case host_threads[] = {
             must(cudaDeviceSynchronize());
             must(cudaSetDevice(0));
             host_reads(on.managed);
-        }},
-    {"work is behind what its thread has waited for", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(on.first, on.data);
-            if (right) must(cudaStreamSynchronize(on.first));
-            reads(on.second, on.data);
         }},
     {"a thread that polls a stream tells the stream nothing of what it has waited for",
         {hazard_kind::read_after_write},

@@ -19,7 +19,7 @@
 /// theta^m. So the result is exact for any model whose update is linear in g~: SGD, with or without momentum.
 ///
 /// The paper's Lemma 3.1 has (M+1)/M where independent noise gives (M-1)/M, and omits the dimension.
-/// (tests/replica/noise_gain_test.cpp compares both with a simulation.)
+/// (tests/replica/noise_gain_test.cpp compares ours with a simulation.)
 ///
 /// The estimate of sigma is unbiased for float and double weights. The rounding of bfloat16 weights does not act like
 /// such noise: updates below half an ulp are lost, others are rounded up. Measured ratio of the estimate of sigma^2 to
