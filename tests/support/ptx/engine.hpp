@@ -116,7 +116,4 @@ counts run(const kernel&, dims grid, dims block, std::size_t dynamic_shared, std
 bool replace(module&, // not the first word of a line: nvcc takes it for a directive
     const std::string& kernel_name, std::string_view text, unsigned which, const std::string& by = {});
 
-/// The forms (opcode with modifiers and types) that a kernel uses.
-std::vector<std::string> forms(const kernel&);
-
 } // namespace ptx
