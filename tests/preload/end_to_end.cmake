@@ -18,8 +18,7 @@ function(add_end_to_end_test name)
     add_test(NAME preload.${name} COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/end_to_end.py
         --preload $<TARGET_FILE:collprobe_preload> --proxy $<TARGET_FILE:collprobe_proxy>
         --engine $<TARGET_FILE:preload_engine_module> --nccl $<TARGET_FILE:stand_in_nccl_shared>
-        --cudart $<TARGET_FILE:stand_in_cudart_shared> --programs ${FOREIGN_DIR}
-        --merge $<TARGET_FILE:collprobe_merge> ${name})
+        --programs ${FOREIGN_DIR} --merge $<TARGET_FILE:collprobe_merge> ${name})
     set_tests_properties(preload.${name} PROPERTIES
         LABELS "stand_in;${ARGN}" TIMEOUT 300 PROCESSORS 2 ENVIRONMENT "${FOREIGN_ENVIRONMENT}")
 endfunction()

@@ -29,9 +29,6 @@
 /// the first stage calls them. Ranks are threads.
 namespace collprobe::testing {
 
-/// What the environment has beside the usual: each program with this header defines it.
-std::vector<std::pair<const char*, const char*>> engine_variables();
-
 /// The engine of this process, opened with every step probed, and its file.
 class engine_process {
 public:
@@ -94,7 +91,6 @@ private:
         ::setenv("COLLPROBE_EVERY", "1", 1);
         ::setenv("COLLPROBE_MIN_BYTES", "1", 1);
         ::setenv("COLLPROBE_OPS", "all_reduce,reduce_scatter,all_gather,broadcast", 1);
-        for (const auto& [name, value] : engine_variables()) ::setenv(name, value, 1);
         hooks_ = collprobe_engine_open(COLLPROBE_PRELOAD_ABI);
         if (hooks_ == nullptr) throw std::runtime_error("the engine cannot be opened");
         nccl_.path = "stand-in";

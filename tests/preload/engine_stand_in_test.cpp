@@ -22,11 +22,6 @@ using namespace collprobe::testing;
 
 extern "C" int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t tables);
 
-std::vector<std::pair<const char*, const char*>> collprobe::testing::engine_variables()
-{
-    return {};
-}
-
 namespace {
 
 ncclUniqueId new_id()

@@ -20,11 +20,6 @@
 #else
 #define STAND_IN_NCCL_NAMES_2_22(each)
 #endif
-#if NCCL_VERSION_CODE >= 22300
-#define STAND_IN_NCCL_NAMES_2_23(each) each(ncclCommInitRankScalable)
-#else
-#define STAND_IN_NCCL_NAMES_2_23(each)
-#endif
 #if NCCL_VERSION_CODE >= 22700
 #define STAND_IN_NCCL_NAMES_2_27(each) \
     each(ncclCommShrink) each(ncclCommWindowRegister) each(ncclCommWindowDeregister)
@@ -32,7 +27,7 @@
 #define STAND_IN_NCCL_NAMES_2_27(each)
 #endif
 #if NCCL_VERSION_CODE >= 22800
-#define STAND_IN_NCCL_NAMES_2_28(each) each(ncclAlltoAll) each(ncclGather) each(ncclScatter)
+#define STAND_IN_NCCL_NAMES_2_28(each) each(ncclAlltoAll)
 #else
 #define STAND_IN_NCCL_NAMES_2_28(each)
 #endif
@@ -43,9 +38,7 @@
 #endif
 #define STAND_IN_NCCL_NAMES_LATER(each) \
     each(ncclCommGetUniqueId) each(ncclCommGrow) each(ncclAllReduceConfig) each(ncclReduceScatterConfig) \
-    each(ncclAllGatherConfig) each(ncclAlltoAllConfig) each(ncclBroadcastConfig) each(ncclReduceConfig) \
-    each(ncclGatherConfig) each(ncclScatterConfig)
+    each(ncclAllGatherConfig)
 #define STAND_IN_NCCL_NAMES(each) \
-    STAND_IN_NCCL_NAMES_2_19(each) STAND_IN_NCCL_NAMES_2_22(each) STAND_IN_NCCL_NAMES_2_23(each) \
-    STAND_IN_NCCL_NAMES_2_27(each) STAND_IN_NCCL_NAMES_2_28(each) STAND_IN_NCCL_NAMES_2_28_7(each) \
-    STAND_IN_NCCL_NAMES_LATER(each)
+    STAND_IN_NCCL_NAMES_2_19(each) STAND_IN_NCCL_NAMES_2_22(each) STAND_IN_NCCL_NAMES_2_27(each) \
+    STAND_IN_NCCL_NAMES_2_28(each) STAND_IN_NCCL_NAMES_2_28_7(each) STAND_IN_NCCL_NAMES_LATER(each)

@@ -474,14 +474,6 @@ cudaError_t CUDARTAPI cudaLaunchKernel(
 {
     return launch_kernel(function, grid, block, arguments, dynamic_shared, stream);
 }
-cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments)
-{
-    for (unsigned k = 0; k < config->numAttrs; ++k) {
-        if (config->attrs[k].id != cudaLaunchAttributeIgnore) return finish(cudaErrorNotSupported);
-    }
-    return launch_kernel(
-        function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream);
-}
 cudaError_t CUDARTAPI cudaFuncSetAttribute(const void* function, cudaFuncAttribute what, int value)
 {
     STAND_IN_CALL(cudaFuncSetAttribute);
@@ -584,20 +576,6 @@ cudaError_t CUDARTAPI cudaMemcpyFromSymbol(
     unsigned char* from = nullptr;
     const cudaError_t code = find_part(symbol, offset, bytes, from);
     return code != cudaSuccess ? finish(code) : cudaMemcpy(to, from, bytes, kind);
-}
-cudaError_t CUDARTAPI cudaMemcpyToSymbolAsync(
-    const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream)
-{
-    unsigned char* to = nullptr;
-    const cudaError_t code = find_part(symbol, offset, bytes, to);
-    return code != cudaSuccess ? finish(code) : cudaMemcpyAsync(to, from, bytes, kind, stream);
-}
-cudaError_t CUDARTAPI cudaMemcpyFromSymbolAsync(
-    void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream)
-{
-    unsigned char* from = nullptr;
-    const cudaError_t code = find_part(symbol, offset, bytes, from);
-    return code != cudaSuccess ? finish(code) : cudaMemcpyAsync(to, from, bytes, kind, stream);
 }
 
 } // extern "C"
