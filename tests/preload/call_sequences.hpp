@@ -54,10 +54,9 @@ struct pieces {
 
 inline std::size_t number_at(const std::string& text, std::size_t& at)
 {
-    std::size_t result = 0;
-    for (; at < text.size() && text[at] >= '0' && text[at] <= '9'; ++at) {
-        result = 10 * result + static_cast<std::size_t>(text[at] - '0');
-    }
+    std::size_t length = 0;
+    const std::size_t result = std::stoul(text.substr(at), &length);
+    at += length;
     return result;
 }
 
