@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -84,45 +83,6 @@ TEST_CASE("a call's line has what the rank sent and got, in place and not")
         CHECK(contains(calls[4], "\"has_input\":false,\"has_result\":true"));
         CHECK(contains(last_coverage("plain", rank), "\"calls\":5,\"probed\":5,\"skipped\":{}"));
         CHECK(engine().lines_of("plain", "comm_end", rank).size() == 1);
-    }
-}
-
-TEST_CASE("a5: results of a group are read behind it, each on its call's stream")
-{
-    constexpr int ranks = 2;
-    const ncclUniqueId first = new_id();
-    const ncclUniqueId second = new_id();
-    std::vector<std::uint64_t> digests[2] = {std::vector<std::uint64_t>(3), std::vector<std::uint64_t>(3)};
-    run_threads(ranks, [&](int rank) {
-        preloaded_rank a(first, rank, ranks, "group a");
-        preloaded_rank b(second, rank, ranks, "group b");
-        const own_stream streams[2];
-        const random_buffer buffers[3] = {{20000, 1u}, {300, 2u}, {4000, 3u}};
-        group_start();
-        REQUIRE(a.all_reduce(buffers[0].data(), buffers[0].data(), 20000, ncclFloat32, ncclSum, streams[0])
-            == ncclSuccess);
-        group_start();
-        REQUIRE(b.all_reduce(buffers[1].data(), buffers[1].data(), 300, ncclFloat32, ncclSum, streams[1])
-            == ncclSuccess);
-        REQUIRE(group_end() == ncclSuccess);
-        REQUIRE(a.all_reduce(buffers[2].data(), buffers[2].data(), 4000, ncclFloat32, ncclMax, streams[1])
-            == ncclSuccess);
-        REQUIRE(group_end() == ncclSuccess);
-        for (const own_stream& each : streams) each.synchronize();
-        for (std::size_t i = 0; i < 3; ++i) digests[rank][i] = buffers[i].digest_now();
-        group_start(); // nothing in it
-        REQUIRE(group_end() == ncclSuccess);
-        a.destroy();
-        b.destroy();
-    });
-    for (int rank = 0; rank < ranks; ++rank) {
-        const auto a = engine().lines_of("group a", "call", rank);
-        const auto b = engine().lines_of("group b", "call", rank);
-        REQUIRE(a.size() == 2);
-        REQUIRE(b.size() == 1);
-        CHECK(contains(a[0], digest_text(digests[rank][0])));
-        CHECK(contains(b[0], digest_text(digests[rank][1])));
-        CHECK(contains(a[1], digest_text(digests[rank][2])));
     }
 }
 
@@ -237,60 +197,6 @@ TEST_CASE(
     CHECK(engine().lines_of("aborted", "call", 1).size() <= 1);
     CHECK(
         engine().lines_with({"\"kind\":\"comm_end\"", engine().key_of("aborted"), "\"abort\""}).size() == 2);
-}
-
-TEST_CASE("a8: captured calls pass through and are counted")
-{
-    constexpr int ranks = 2;
-    const ncclUniqueId id = new_id();
-    run_threads(ranks, [&](int rank) {
-        preloaded_rank comm(id, rank, ranks, "captured");
-        const own_stream stream;
-        const random_buffer buffer(800, 1u);
-        REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
-        for (int i = 0; i < 3; ++i) {
-            REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 800, ncclFloat32, ncclMax, stream)
-                == ncclSuccess);
-        }
-        cudaGraph_t graph = nullptr;
-        REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
-        cudaGraphExec_t runnable = nullptr;
-        REQUIRE(cudaGraphInstantiateWithFlags(&runnable, graph, 0) == cudaSuccess);
-        for (int i = 0; i < 2; ++i) REQUIRE(cudaGraphLaunch(runnable, stream) == cudaSuccess);
-        stream.synchronize();
-        REQUIRE(
-            comm.all_reduce(buffer.data(), buffer.data(), 800, ncclFloat32, ncclMax, stream) == ncclSuccess);
-        stream.synchronize();
-        (void)cudaGraphExecDestroy(runnable);
-        (void)cudaGraphDestroy(graph);
-        comm.destroy();
-    });
-    for (int rank = 0; rank < ranks; ++rank) {
-        CHECK(engine().lines_of("captured", "call", rank).size() == 1);
-        CHECK(contains(
-            last_coverage("captured", rank), "\"calls\":4,\"probed\":1,\"skipped\":{\"capture\":3}"));
-    }
-}
-
-TEST_CASE("a10: a rank tells at once what is not finite in its input")
-{
-    constexpr int ranks = 2;
-    const ncclUniqueId id = new_id();
-    run_threads(ranks, [&](int rank) {
-        preloaded_rank comm(id, rank, ranks, "nan");
-        const own_stream stream;
-        const random_buffer buffer(800, 1u);
-        if (rank == 1) buffer.data()[17] = std::numeric_limits<float>::quiet_NaN();
-        REQUIRE(
-            comm.all_reduce(buffer.data(), buffer.data(), 800, ncclFloat32, ncclSum, stream) == ncclSuccess);
-        stream.synchronize();
-        comm.destroy();
-    });
-    CHECK(engine().lines_with({"\"kind\":\"alarm\"", "\"comm\":\"nan\"", "\"writer\":1", "non_finite"}).size()
-        == 1);
-    CHECK(engine()
-              .lines_with({"\"kind\":\"alarm\"", "\"comm\":\"nan\"", "\"writer\":0", "non_finite"})
-              .empty());
 }
 
 TEST_CASE("a13: communicators that come and go use the same memory")
