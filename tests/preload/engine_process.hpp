@@ -271,25 +271,4 @@ inline ncclResult_t group_end()
     return result;
 }
 
-/// Runs `fn(rank)` on a thread for each rank; rethrows what one threw.
-inline void run_threads(int ranks, const std::function<void(int)>& fn, int deadline_s = 60)
-{
-    const watchdog guard("run_threads", deadline_s);
-    std::vector<std::thread> threads;
-    std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
-    for (int rank = 0; rank < ranks; ++rank) {
-        threads.emplace_back([&, rank] {
-            try {
-                fn(rank);
-            } catch (...) {
-                thrown[static_cast<std::size_t>(rank)] = std::current_exception();
-            }
-        });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (const std::exception_ptr& each : thrown) {
-        if (each) std::rethrow_exception(each);
-    }
-}
-
 } // namespace collprobe::testing

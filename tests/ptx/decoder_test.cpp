@@ -179,27 +179,6 @@ TEST_CASE("calls are inlined with their parameters and results and early returns
     CHECK(run(guarded, 4) == std::vector<unsigned>{0, 5, 0, 0, 0, 0, 0, 0});
 }
 
-TEST_CASE("variables of the module have their initial values and can be found")
-{
-    const std::string text = ".global .align 4 .u32 numbers[4] = {1, 0x10, -1};\n"
-                             ".const .align 8 .u64 place = generic(numbers)+4;\n"
-                             ".global .align 4 .f32 real = 0f3F800000;\n"
-                             ".extern .shared .align 16 .b8 dynamic[];\n"
-        + kernel_of("ld.param.u64 %d0, [to]; ld.const.u64 %d1, [place]; ld.global.u32 %r0, [%d1];\n"
-                    "st.global.u32 [%d0], %r0; ld.global.u32 %r1, [numbers+8]; st.global.u32 [%d0+4], %r1;\n"
-                    "ld.global.f32 %f0, [real]; st.global.f32 [%d0+8], %f0;");
-    const std::vector<unsigned> result = run(text);
-    CHECK(result[0] == 0x10);
-    CHECK(result[1] == 0xffffffff);
-    CHECK(result[2] == 0x3f800000);
-    const auto in = ptx::load(text);
-    CHECK(ptx::find_variable(*in, "numbers").size() == 16);
-    CHECK(ptx::find_variable(*in, "numbers")[4] == 0x10);
-    CHECK(ptx::find_variable(*in, "numbers")[12] == 0);
-    CHECK(ptx::find_variable(*in, "dynamic").empty());
-    CHECK(ptx::find_variable(*in, "missing").empty());
-}
-
 TEST_CASE("static shared variables lie at their alignment and dynamic ones apart")
 {
     const std::string text = ".extern .shared .align 16 .b8 dynamic[];\n.shared .align 8 .b8 of_module[24];\n"

@@ -14,8 +14,6 @@
 #include <limits>
 
 #include "tests/support/ptx/forms.hpp"
-#include "tests/support/ptx/operations.hpp"
-#include "tests/support/ptx/types.hpp"
 
 namespace ptx {
 

@@ -9,8 +9,6 @@
 #include <limits>
 
 #include "tests/support/ptx/forms.hpp"
-#include "tests/support/ptx/operations.hpp"
-#include "tests/support/ptx/types.hpp"
 
 namespace ptx {
 

@@ -7,7 +7,6 @@
 
 #include "tests/support/ptx/block.hpp"
 #include "tests/support/ptx/forms.hpp"
-#include "tests/support/ptx/operations.hpp"
 
 /// Loads, stores, atomic operations and fences.
 namespace ptx {

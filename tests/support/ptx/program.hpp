@@ -150,7 +150,6 @@ struct symbol {
 struct module {
     std::map<std::string, function> functions;
     std::map<std::string, symbol> symbols;
-    std::vector<std::unique_ptr<u8[]>> memory; ///< of the global variables
     std::map<std::string, std::unique_ptr<kernel>> decoded;
 };
 

@@ -110,24 +110,14 @@ struct inside {
     ~inside() { is_inside = before; }
 };
 
-/// Counts the calls of a function, those that NCCL makes itself once more as "inside <name>", and gives out its
-/// scripted failures.
+/// Counts the calls of a function, and gives out its scripted failures.
 class entry {
 public:
-    explicit entry(const char* function)
-        : all_(collprobe::stand_in::scripted::named(function)),
-          inside_(collprobe::stand_in::scripted::named((std::string("inside ") + function).c_str()))
-    {
-    }
-    ncclResult_t enter()
-    {
-        if (is_inside) (void)inside_.enter();
-        return static_cast<ncclResult_t>(all_.enter());
-    }
+    explicit entry(const char* function) : all_(collprobe::stand_in::scripted::named(function)) {}
+    ncclResult_t enter() { return static_cast<ncclResult_t>(all_.enter()); }
 
 private:
     collprobe::stand_in::scripted& all_;
-    collprobe::stand_in::scripted& inside_;
 };
 
 #define COLLPROBE_STAND_IN_ENTER() \
