@@ -25,7 +25,7 @@ endfunction()
 # The longer ones run once: where the engine has the kernels that nvcc makes. Under sanitizers those that have threads.
 if(COLLPROBE_EMULATED)
     set(label gpu)
-    set(cases a2_engine_fails a5_groups a9_ends a10_detection a10_clean_run inband inband_settings inband_mixed
+    set(cases a2_unwritable a5_groups a9_ends a10_detection a10_clean_run inband inband_settings inband_mixed
         control_file)
     add_dependencies(cuda_tests preload_end_to_end)
 elseif(COLLPROBE_SANITIZER)

@@ -76,8 +76,7 @@ public:
     /// The lines of a kind about the communicator with this name, by one of its ranks.
     std::vector<std::string> lines_of(const std::string& name, const std::string& kind, int rank) const
     {
-        return lines_with(
-            {"\"kind\":\"" + kind + "\"", key_of(name), "\"writer\":" + std::to_string(rank) + ","});
+        return lines_with({"\"kind\":\"" + kind + "\"", key_of(name), "\"writer\":" + std::to_string(rank) + ","});
     }
 
 private:
@@ -85,8 +84,7 @@ private:
     {
         folder_ = std::filesystem::temp_directory_path() / ("engine_test." + std::to_string(::getpid()));
         std::filesystem::create_directories(folder_);
-        if (std::getenv("KEEP") == nullptr)
-            std::atexit([] { std::filesystem::remove_all(instance().folder_); });
+        if (std::getenv("KEEP") == nullptr) std::atexit([] { std::filesystem::remove_all(instance().folder_); });
         ::setenv("COLLPROBE_DIR", folder_.c_str(), 1);
         ::setenv("COLLPROBE_EVERY", "1", 1);
         ::setenv("COLLPROBE_MIN_BYTES", "1", 1);
@@ -94,8 +92,7 @@ private:
         hooks_ = collprobe_engine_open(COLLPROBE_PRELOAD_ABI);
         if (hooks_ == nullptr) throw std::runtime_error("the engine cannot be opened");
         nccl_.path = "stand-in";
-        nccl_.all_gather = [](const void* send, void* receive, std::size_t count, int type, void* comm,
-                               void* stream) {
+        nccl_.all_gather = [](const void* send, void* receive, std::size_t count, int type, void* comm, void* stream) {
             return static_cast<int>(ncclAllGather(send, receive, count, static_cast<ncclDataType_t>(type),
                 static_cast<ncclComm_t>(comm), static_cast<cudaStream_t>(stream)));
         };
@@ -120,8 +117,7 @@ class random_buffer {
 public:
     random_buffer(std::size_t count, unsigned seed) : count_(count)
     {
-        if (cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(float)) != cudaSuccess)
-            throw std::bad_alloc();
+        if (cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(float)) != cudaSuccess) throw std::bad_alloc();
         std::mt19937 random(seed);
         std::normal_distribution<float> normal;
         for (std::size_t i = 0; i < count; ++i) data_[i] = normal(random);
@@ -183,20 +179,19 @@ public:
     int rank() const { return rank_; }
     ncclComm_t comm() const { return comm_; }
 
-    ncclResult_t all_reduce(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-        ncclRedOp_t what, cudaStream_t on)
+    ncclResult_t all_reduce(
+        const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what, cudaStream_t on)
     {
         return around(collprobe_all_reduce, send, receive, count, type, what, on,
             [&] { return ncclAllReduce(send, receive, count, type, what, comm_, on); });
     }
-    ncclResult_t all_gather(
-        const void* send, void* receive, std::size_t count, ncclDataType_t type, cudaStream_t on)
+    ncclResult_t all_gather(const void* send, void* receive, std::size_t count, ncclDataType_t type, cudaStream_t on)
     {
         return around(collprobe_all_gather, send, receive, count, type, ncclSum, on,
             [&] { return ncclAllGather(send, receive, count, type, comm_, on); });
     }
-    ncclResult_t reduce_scatter(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-        ncclRedOp_t what, cudaStream_t on)
+    ncclResult_t reduce_scatter(
+        const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what, cudaStream_t on)
     {
         return around(collprobe_reduce_scatter, send, receive, count, type, what, on,
             [&] { return ncclReduceScatter(send, receive, count, type, what, comm_, on); });

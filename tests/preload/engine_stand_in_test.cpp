@@ -53,15 +53,12 @@ TEST_CASE("a call's line has what the rank sent and got, in place and not")
         const own_stream stream;
         const random_buffer send(3000, static_cast<unsigned>(rank));
         const random_buffer receive(3000, 7);
-        REQUIRE(
-            comm.all_reduce(send.data(), receive.data(), 3000, ncclFloat32, ncclSum, stream) == ncclSuccess);
+        REQUIRE(comm.all_reduce(send.data(), receive.data(), 3000, ncclFloat32, ncclSum, stream) == ncclSuccess);
         stream.synchronize();
         results[static_cast<std::size_t>(rank)] = receive.digest_now();
-        REQUIRE(comm.all_reduce(receive.data(), receive.data(), 3000, ncclFloat32, ncclAvg, stream)
-            == ncclSuccess);
+        REQUIRE(comm.all_reduce(receive.data(), receive.data(), 3000, ncclFloat32, ncclAvg, stream) == ncclSuccess);
         const random_buffer parts(3000, 8);
-        REQUIRE(comm.reduce_scatter(send.data(), parts.data(), 1000, ncclFloat32, ncclSum, stream)
-            == ncclSuccess);
+        REQUIRE(comm.reduce_scatter(send.data(), parts.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
         REQUIRE(comm.all_gather(parts.data(), receive.data(), 1000, ncclFloat32, stream) == ncclSuccess);
         REQUIRE(comm.broadcast(receive.data(), 3000, ncclInt32, stream) == ncclSuccess);
         stream.synchronize();
@@ -95,12 +92,10 @@ TEST_CASE("a5: calls of a group that fails or is simulated have no result, and t
         const own_stream stream;
         const random_buffer buffer(1000, 1u);
         group_start();
-        REQUIRE(
-            comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
+        REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
         REQUIRE(comm.all_reduce(nullptr, nullptr, 1000, ncclFloat32, ncclSum, stream) == ncclInvalidArgument);
         REQUIRE(group_end() == ncclInvalidArgument);
-        REQUIRE(
-            comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
+        REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
         stream.synchronize();
         comm.destroy();
     });
@@ -123,8 +118,7 @@ TEST_CASE("a6: results of a non-blocking communicator are read when NCCL says th
         REQUIRE(comm.settle() == ncclSuccess);
         const own_stream stream;
         const random_buffer buffer(5000, static_cast<unsigned>(rank));
-        REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 5000, ncclFloat32, ncclSum, stream)
-            == ncclInProgress);
+        REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 5000, ncclFloat32, ncclSum, stream) == ncclInProgress);
         REQUIRE(comm.settle() == ncclSuccess);
         stream.synchronize();
         results[static_cast<std::size_t>(rank)] = buffer.digest_now();
@@ -152,24 +146,21 @@ TEST_CASE("a6: a call of a communicator that is aborted before it is enqueued is
         stand_in::nccl::set_launch_delay_ms(-1);
         const own_stream stream;
         const random_buffer buffer(500, 1u);
-        REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 500, ncclFloat32, ncclSum, stream)
-            == ncclInProgress);
+        REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 500, ncclFloat32, ncclSum, stream) == ncclInProgress);
         CHECK(comm.poll() == ncclInProgress);
         comm.abort();
         stream.synchronize();
     });
     stand_in::nccl::set_launch_delay_ms(1);
     for (int rank = 0; rank < ranks; ++rank) {
-        engine().await_lines({"\"kind\":\"comm_end\"", engine().key_of("aborted early"),
-                                 "\"writer\":" + std::to_string(rank) + ","},
-            1);
+        engine().await_lines(
+            {"\"kind\":\"comm_end\"", engine().key_of("aborted early"), "\"writer\":" + std::to_string(rank) + ","}, 1);
         CHECK(engine().lines_of("aborted early", "call", rank).empty());
         CHECK(contains(last_coverage("aborted early", rank), "\"calls\":1,\"probed\":0"));
     }
 }
 
-TEST_CASE(
-    "a7: an abort by a second thread frees the first one, and nothing of the communicator is used any more")
+TEST_CASE("a7: an abort by a second thread frees the first one, and nothing of the communicator is used any more")
 {
     constexpr int ranks = 2;
     const ncclUniqueId id = new_id();
@@ -177,12 +168,10 @@ TEST_CASE(
         preloaded_rank comm(id, rank, ranks, "aborted");
         const own_stream stream;
         const random_buffer buffer(500, 1u);
-        REQUIRE(
-            comm.all_reduce(buffer.data(), buffer.data(), 500, ncclFloat32, ncclSum, stream) == ncclSuccess);
+        REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 500, ncclFloat32, ncclSum, stream) == ncclSuccess);
         stream.synchronize();
         if (rank == 0) { // the peer never comes
-            REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 500, ncclFloat32, ncclSum, stream)
-                == ncclSuccess);
+            REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 500, ncclFloat32, ncclSum, stream) == ncclSuccess);
             std::thread watchdog([&] {
                 std::this_thread::sleep_for(std::chrono::milliseconds(20));
                 comm.abort();
@@ -195,8 +184,7 @@ TEST_CASE(
     });
     engine().await_lines({"\"kind\":\"comm_end\"", engine().key_of("aborted"), "\"abort\""}, 2);
     CHECK(engine().lines_of("aborted", "call", 1).size() <= 1);
-    CHECK(
-        engine().lines_with({"\"kind\":\"comm_end\"", engine().key_of("aborted"), "\"abort\""}).size() == 2);
+    CHECK(engine().lines_with({"\"kind\":\"comm_end\"", engine().key_of("aborted"), "\"abort\""}).size() == 2);
 }
 
 TEST_CASE("a13: communicators that come and go use the same memory")
@@ -208,8 +196,7 @@ TEST_CASE("a13: communicators that come and go use the same memory")
             preloaded_rank comm(id, rank, ranks, name);
             const own_stream stream;
             const random_buffer buffer(800, 1u);
-            REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 800, ncclFloat32, ncclSum, stream)
-                == ncclSuccess);
+            REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 800, ncclFloat32, ncclSum, stream) == ncclSuccess);
             stream.synchronize();
             comm.destroy();
         });

@@ -92,24 +92,19 @@ __global__ void shared_exchange(int* out)
 /// Lanes of a warp wait for the lane that has the lock.
 __global__ void lock_in_warp(int* lock, volatile int* sum)
 {
-    while (atomicCAS(lock, 0, 1) != 0) {
-    }
+    while (atomicCAS(lock, 0, 1) != 0) {}
     *sum = *sum + 1;
     __threadfence();
     atomicExch(lock, 0);
 }
 
-__global__ void read_timer(unsigned long long* out)
-{
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(*out));
-}
+__global__ void read_timer(unsigned long long* out) { asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(*out)); }
 
 /// Diverged lanes that wait for each other: lane 0 for a flag that lane 1 sets.
 __global__ void lanes_wait(int* out, volatile int* flag)
 {
     if (threadIdx.x == 0) {
-        while (*flag == 0) {
-        }
+        while (*flag == 0) {}
         out[0] = 1;
     } else if (threadIdx.x == 1) {
         *flag = 1;
@@ -123,8 +118,7 @@ __global__ void grid_barrier(unsigned* arrived, volatile int* part, int* out)
         part[blockIdx.x] = static_cast<int>(blockIdx.x) + 1;
         __threadfence();
         atomicAdd(arrived, 1u);
-        while (atomicAdd(arrived, 0u) != gridDim.x) {
-        }
+        while (atomicAdd(arrived, 0u) != gridDim.x) {}
         __threadfence();
         int sum = 0;
         for (unsigned k = 0; k < gridDim.x; ++k) sum += part[k];
@@ -159,8 +153,7 @@ __global__ void message_passing(int* data, int* flag, int* out)
         *static_cast<volatile int*>(flag) = 1;
     } else {
         out[1] = *data; // the first-level cache has it
-        while (*static_cast<volatile int*>(flag) == 0) {
-        }
+        while (*static_cast<volatile int*>(flag) == 0) {}
         __threadfence();
         *out = *data;
     }
@@ -313,8 +306,7 @@ __global__ void no_fence_before_flag(int* data, int* flag, int* out)
         *data = 42;
         *static_cast<volatile int*>(flag) = 1;
     } else {
-        while (*static_cast<volatile int*>(flag) == 0) {
-        }
+        while (*static_cast<volatile int*>(flag) == 0) {}
         __threadfence();
         *out = *data;
     }
@@ -328,8 +320,7 @@ __global__ void no_fence_after_flag(int* data, int* flag, int* out)
         *static_cast<volatile int*>(flag) = 1;
     } else {
         out[1] = *data;
-        while (*static_cast<volatile int*>(flag) == 0) {
-        }
+        while (*static_cast<volatile int*>(flag) == 0) {}
         asm volatile("" ::: "memory");
         *out = *data;
     }
@@ -342,8 +333,7 @@ __global__ void relaxed_atomic(int* data, int* flag, int* out)
         *data = 42;
         atomicExch(flag, 1);
     } else {
-        while (atomicAdd(flag, 0) == 0) {
-        }
+        while (atomicAdd(flag, 0) == 0) {}
         *out = __ldcg(data);
     }
 }

@@ -55,13 +55,12 @@ static int new_comm(ncclComm_t* comm)
 static unsigned sum(const ncclUniqueId* id)
 {
     unsigned total = 0;
-    for (size_t each = 0; each < sizeof id->internal; ++each)
-        total = total * 31 + (unsigned char)id->internal[each];
+    for (size_t each = 0; each < sizeof id->internal; ++each) total = total * 31 + (unsigned char)id->internal[each];
     return total;
 }
 
-static void trace_call(const char* name, const void* send, const void* receive, size_t count, int type,
-    int operation, int root, ncclComm_t comm, cudaStream_t stream, const void* config)
+static void trace_call(const char* name, const void* send, const void* receive, size_t count, int type, int operation,
+    int root, ncclComm_t comm, cudaStream_t stream, const void* config)
 {
     trace("nccl %s %p %p %zu %d %d %d %d %p %s errno %d", name, send, receive, count, type, operation, root,
         number(comm), stream, config != NULL ? "config" : "-", errno);
@@ -85,10 +84,8 @@ COLLECTIVE(Reduce, REDUCING_ROOTED, operation, root)
 COLLECTIVE(AlltoAll, MODEL_PLAIN, -1, -1)
 COLLECTIVE(Gather, MODEL_ROOTED, -1, root)
 COLLECTIVE(Scatter, MODEL_ROOTED, -1, root)
-CALL(Send, (const void* send, size_t count, int type, int peer, MODEL_ON), send, NULL, count, type, -1, peer,
-    NULL)
-CALL(Recv, (void* receive, size_t count, int type, int peer, MODEL_ON), NULL, receive, count, type, -1, peer,
-    NULL)
+CALL(Send, (const void* send, size_t count, int type, int peer, MODEL_ON), send, NULL, count, type, -1, peer, NULL)
+CALL(Recv, (void* receive, size_t count, int type, int peer, MODEL_ON), NULL, receive, count, type, -1, peer, NULL)
 CALL(WaitSignal, (int signals, void* list, MODEL_ON), list, NULL, (size_t)signals, -1, -1, -1, NULL)
 
 FUNCTION(int, Bcast, (void* buffer, size_t count, int type, int root, MODEL_ON))
@@ -97,11 +94,12 @@ FUNCTION(int, Bcast, (void* buffer, size_t count, int type, int root, MODEL_ON))
     return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
 }
 
-FUNCTION(int, PutSignal, (const void* send, size_t count, int type, int peer, void* window, size_t offset,
-    int signal, int context, unsigned flags, MODEL_ON))
+FUNCTION(int, PutSignal,
+    (const void* send, size_t count, int type, int peer, void* window, size_t offset, int signal, int context,
+        unsigned flags, MODEL_ON))
 {
-    trace("nccl PutSignal %p %zu %d %d %p %zu %d %d %u %d %p", send, count, type, peer, window, offset,
-        signal, context, flags, number(comm), stream);
+    trace("nccl PutSignal %p %zu %d %d %p %zu %d %d %u %d %p", send, count, type, peer, window, offset, signal, context,
+        flags, number(comm), stream);
     return known(comm);
 }
 
@@ -111,7 +109,7 @@ FUNCTION(int, Signal, (int peer, int signal, int context, unsigned flags, MODEL_
     return known(comm);
 }
 
-FUNCTION(int, CommInitRank, (ncclComm_t* comm, int ranks, ncclUniqueId id, int rank))
+FUNCTION(int, CommInitRank, (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank))
 {
     trace("nccl CommInitRank %d %u %d", ranks, sum(&id), rank);
     void* memory = NULL;
@@ -119,22 +117,20 @@ FUNCTION(int, CommInitRank, (ncclComm_t* comm, int ranks, ncclUniqueId id, int r
     return new_comm(comm);
 }
 
-FUNCTION(int, CommInitRankConfig, (ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config))
+FUNCTION(int, CommInitRankConfig, (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config))
 {
-    trace(
-        "nccl CommInitRankConfig %d %u %d %d", ranks, sum(&id), rank, config != NULL ? config->blocking : 1);
+    trace("nccl CommInitRankConfig %d %u %d %d", ranks, sum(&id), rank, config != NULL ? config->blocking : 1);
     return new_comm(comm);
 }
 
-FUNCTION(int, CommInitRankScalable, (
-    ncclComm_t* comm, int ranks, int rank, int ids, ncclUniqueId* id, ncclConfig_t* config))
+FUNCTION(int, CommInitRankScalable,
+    (ncclComm_t * comm, int ranks, int rank, int ids, ncclUniqueId* id, ncclConfig_t* config))
 {
-    trace("nccl CommInitRankScalable %d %d %d %u %s", ranks, rank, ids, sum(id + ids - 1),
-        config ? "config" : "-");
+    trace("nccl CommInitRankScalable %d %d %d %u %s", ranks, rank, ids, sum(id + ids - 1), config ? "config" : "-");
     return new_comm(comm);
 }
 
-FUNCTION(int, CommInitAll, (ncclComm_t* comm, int devices, const int* device))
+FUNCTION(int, CommInitAll, (ncclComm_t * comm, int devices, const int* device))
 {
     trace("nccl CommInitAll %d %s", devices, device != NULL ? "devices" : "-");
     for (int each = 0; each < devices; ++each) new_comm(comm + each);
@@ -149,19 +145,17 @@ FUNCTION(int, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t* made,
     return success;
 }
 
-FUNCTION(int, CommShrink, (
-    ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* made, ncclConfig_t* config, int flags))
+FUNCTION(int, CommShrink,
+    (ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* made, ncclConfig_t* config, int flags))
 {
-    trace("nccl CommShrink %d %d %d %s %d", number(comm), excluded[0], excluded_count,
-        config ? "config" : "-", flags);
+    trace("nccl CommShrink %d %d %d %s %d", number(comm), excluded[0], excluded_count, config ? "config" : "-", flags);
     return new_comm(made);
 }
 
-FUNCTION(int, CommGrow, (
-    ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* made, ncclConfig_t* config))
+FUNCTION(int, CommGrow,
+    (ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* made, ncclConfig_t* config))
 {
-    trace(
-        "nccl CommGrow %d %d %u %d %s", number(comm), ranks, id ? sum(id) : 0, rank, config ? "config" : "-");
+    trace("nccl CommGrow %d %d %u %d %s", number(comm), ranks, id ? sum(id) : 0, rank, config ? "config" : "-");
     return new_comm(made);
 }
 
@@ -253,7 +247,7 @@ FUNCTION(int, GetVersion, (int* version))
     return success;
 }
 
-FUNCTION(int, GetUniqueId, (ncclUniqueId* id))
+FUNCTION(int, GetUniqueId, (ncclUniqueId * id))
 {
     memset(id, MODEL_VERSION % 100, sizeof *id);
     return success;
@@ -283,11 +277,12 @@ FUNCTION(int, MemAlloc, (void** pointer, size_t bytes))
 
 FUNCTION(ncclTeam_t, TeamWorld, (ncclComm_t comm)) { return (ncclTeam_t){number(comm) % 1000, 8, 1}; }
 
-FUNCTION(int, DevCommCreate, (ncclUniqueId id, int a, double b, int c, float d, long e, int f, int g, int h,
-    double i, int j, double k, double l, double m, double n, double o, double p, double q))
+FUNCTION(int, DevCommCreate,
+    (ncclUniqueId id, int a, double b, int c, float d, long e, int f, int g, int h, double i, int j, double k, double l,
+        double m, double n, double o, double p, double q))
 {
-    trace("nccl DevCommCreate %u %d %g %d %g %ld %d %d %d %g %d %g %g %g %g %g %g %g", sum(&id), a, b, c,
-        (double)d, e, f, g, h, i, j, k, l, m, n, o, p, q);
+    trace("nccl DevCommCreate %u %d %g %d %g %ld %d %d %d %g %d %g %g %g %g %g %g %g", sum(&id), a, b, c, (double)d, e,
+        f, g, h, i, j, k, l, m, n, o, p, q);
     return success;
 }
 

@@ -12,7 +12,7 @@
     each(ncclGetUniqueId) each(ncclCommInitRank) each(ncclCommInitRankConfig) each(ncclCommInitAll) \
     each(ncclCommSplit) each(ncclCommFinalize) each(ncclCommDestroy) each(ncclCommAbort) \
     each(ncclCommGetAsyncError) each(ncclCommCount) each(ncclCommCuDevice) each(ncclCommUserRank) \
-    each(ncclCommRegister) each(ncclCommDeregister) each(ncclRedOpCreatePreMulSum) each(ncclRedOpDestroy) \
+    each(ncclRedOpCreatePreMulSum) each(ncclRedOpDestroy) \
     each(ncclGroupStart) each(ncclGroupEnd) each(ncclAllReduce) each(ncclReduceScatter) each(ncclAllGather) \
     each(ncclBroadcast) each(ncclBcast) each(ncclReduce) each(ncclSend) each(ncclRecv)
 #if NCCL_VERSION_CODE >= 22200

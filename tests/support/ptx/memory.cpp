@@ -151,14 +151,12 @@ void find_places(warp& w, const instruction& i, u32 mask, access how, places& wh
     const unsigned bytes = unsigned{i.bytes} * i.elements;
     switch (i.in) {
     case space::param:
-        if (i.address_bytes == 0)
-            each_lane(mask, [&](int l) { where.at[l] += reinterpret_cast<u64>(in.parameters); });
+        if (i.address_bytes == 0) each_lane(mask, [&](int l) { where.at[l] += reinterpret_cast<u64>(in.parameters); });
         return;
     case space::shared:
         for (u32 left = mask; left != 0; left &= left - 1) {
             const int l = std::countr_zero(left);
-            if (!is_shared_memory(in, where.at[l], bytes))
-                fail(w, i, l, "beyond the shared memory");
+            if (!is_shared_memory(in, where.at[l], bytes)) fail(w, i, l, "beyond the shared memory");
             where.at[l] += reinterpret_cast<u64>(in.shared);
         }
         where.shared = mask;
@@ -173,12 +171,10 @@ void find_places(warp& w, const instruction& i, u32 mask, access how, places& wh
         where.local = mask;
         break;
     default:
-        for (u32 left = mask; left != 0; left &= left - 1)
-            find_place(w, i, bytes, std::countr_zero(left), where);
+        for (u32 left = mask; left != 0; left &= left - 1) find_place(w, i, bytes, std::countr_zero(left), where);
     }
     for (u32 left = mask; left != 0; left &= left - 1)
-        if ((where.at[std::countr_zero(left)] & (bytes - 1)) != 0)
-            fail(w, i, std::countr_zero(left), "misaligned");
+        if ((where.at[std::countr_zero(left)] & (bytes - 1)) != 0) fail(w, i, std::countr_zero(left), "misaligned");
     if (where.shared != 0) {
         if (in.how->count) count_shared(w, i, where);
         if (in.how->check) {
@@ -240,8 +236,7 @@ void load(warp& w, const instruction& i, u32 mask)
         } else {
             for (u32 left = mask; left != 0; left &= left - 1) {
                 const int l = std::countr_zero(left);
-                write_as<T>(
-                    w, i.d[k], i.widths[0], l, *reinterpret_cast<const volatile T*>(where.at[l] + offset));
+                write_as<T>(w, i.d[k], i.widths[0], l, *reinterpret_cast<const volatile T*>(where.at[l] + offset));
             }
         }
         if (w.in->how->check) define(w, i.d[k], mask, lanes_with_value(w, where, mask, offset, sizeof(T)));
@@ -286,8 +281,8 @@ void store(warp& w, const instruction& i, u32 mask)
             const T value = read_as<T>(w, i.d[k], i.widths[0], l);
             const u64 at = where.at[l] + offset;
             if (to_view && (where.global >> l & 1) != 0) {
-                in.view.store(at, static_cast<u64>(value) & (~u64{0} >> (64 - 8 * sizeof(T))), sizeof(T),
-                    stamp_of(w, l));
+                in.view.store(
+                    at, static_cast<u64>(value) & (~u64{0} >> (64 - 8 * sizeof(T))), sizeof(T), stamp_of(w, l));
                 if (i.how != order::cached) in.view.settle(at, sizeof(T));
             } else {
                 *reinterpret_cast<volatile T*>(at) = value;

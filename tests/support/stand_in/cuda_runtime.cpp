@@ -323,8 +323,8 @@ cudaError_t add_memory(void* memory, std::size_t bytes, cudaMemoryType type, mem
     const auto first = reinterpret_cast<std::uintptr_t>(memory);
     const std::lock_guard lock(table.guard);
     const auto next = table.live.upper_bound(first);
-    const bool is_known = table.find(first) != table.live.end()
-        || (next != table.live.end() && next->first - first < bytes);
+    const bool is_known
+        = table.find(first) != table.live.end() || (next != table.live.end() && next->first - first < bytes);
     if (is_known || bytes == 0) return cudaErrorInvalidValue;
     table.live[first] = {bytes, type, this_threads_device, origin};
     return cudaSuccess;
@@ -438,10 +438,7 @@ int device_count() { return runtime::instance().count.load(std::memory_order_rel
 
 void enter_context() { device(this_threads_device).has_context.store(true, std::memory_order_relaxed); }
 
-cudaError_t broken_here()
-{
-    return as_error(device(this_threads_device).broken.load(std::memory_order_relaxed));
-}
+cudaError_t broken_here() { return as_error(device(this_threads_device).broken.load(std::memory_order_relaxed)); }
 
 // Forbidden where the documentation of cudaThreadExchangeStreamCaptureMode says so, and the capture is lost then.
 cudaError_t forbid_during_capture()
@@ -453,9 +450,9 @@ cudaError_t forbid_during_capture()
     cudaError_t result = cudaSuccess;
     for (const auto& running : all.active) {
         const bool own = running->owner == std::this_thread::get_id();
-        const bool forbids = own ? running->mode != cudaStreamCaptureModeRelaxed
-                                 : running->mode == cudaStreamCaptureModeGlobal
-                && this_threads_mode == cudaStreamCaptureModeGlobal;
+        const bool forbids = own
+            ? running->mode != cudaStreamCaptureModeRelaxed
+            : running->mode == cudaStreamCaptureModeGlobal && this_threads_mode == cudaStreamCaptureModeGlobal;
         if (!forbids) continue;
         running->valid = false;
         result = cudaErrorStreamCaptureUnsupported;
@@ -572,20 +569,6 @@ cudaError_t enter_launch(cudaStream_t on, const void* kernel)
 
 } // namespace detail
 
-cudaError_t enqueue_at_launch(cudaStream_t on, std::function<void(host::stream_ref)> issue)
-{
-    detail::target to;
-    cudaError_t code = detail::resolve(on, to);
-    if (code == cudaSuccess) {
-        if (to.stream) {
-            issue(*to.stream);
-        } else {
-            code = detail::append(on, std::move(issue));
-        }
-    }
-    return done(code);
-}
-
 } // namespace collprobe::stand_in
 
 // --- The runtime's functions ---
@@ -607,21 +590,22 @@ const char* CUDARTAPI cudaGetErrorName(cudaError_t code)
 #define STAND_IN_NAME(name) \
     case cuda##name: return "cuda" #name;
     switch (code) {
-        STAND_IN_NAME(Success) STAND_IN_NAME(ErrorInvalidValue) STAND_IN_NAME(ErrorMemoryAllocation)
-        STAND_IN_NAME(ErrorInitializationError) STAND_IN_NAME(ErrorCudartUnloading)
-        STAND_IN_NAME(ErrorInsufficientDriver) STAND_IN_NAME(ErrorNoDevice) STAND_IN_NAME(ErrorInvalidDevice)
-        STAND_IN_NAME(ErrorInvalidDeviceFunction) STAND_IN_NAME(ErrorInvalidSymbol)
-        STAND_IN_NAME(ErrorMissingConfiguration) STAND_IN_NAME(ErrorNoKernelImageForDevice)
-        STAND_IN_NAME(ErrorInvalidResourceHandle) STAND_IN_NAME(ErrorIllegalState) STAND_IN_NAME(ErrorNotReady)
-        STAND_IN_NAME(ErrorIllegalAddress) STAND_IN_NAME(ErrorPeerAccessAlreadyEnabled)
-        STAND_IN_NAME(ErrorECCUncorrectable) STAND_IN_NAME(ErrorInvalidConfiguration)
-        STAND_IN_NAME(ErrorLaunchOutOfResources) STAND_IN_NAME(ErrorLaunchFailure) STAND_IN_NAME(ErrorLaunchTimeout)
-        STAND_IN_NAME(ErrorNotSupported) STAND_IN_NAME(ErrorStreamCaptureUnsupported)
-        STAND_IN_NAME(ErrorStreamCaptureInvalidated) STAND_IN_NAME(ErrorStreamCaptureMerge)
-        STAND_IN_NAME(ErrorStreamCaptureUnmatched) STAND_IN_NAME(ErrorStreamCaptureUnjoined)
-        STAND_IN_NAME(ErrorStreamCaptureIsolation) STAND_IN_NAME(ErrorStreamCaptureImplicit)
-        STAND_IN_NAME(ErrorCapturedEvent) STAND_IN_NAME(ErrorStreamCaptureWrongThread)
-    default: return "unrecognized error code";
+        STAND_IN_NAME(Success)
+        STAND_IN_NAME(ErrorInvalidValue) STAND_IN_NAME(ErrorMemoryAllocation) STAND_IN_NAME(
+            ErrorInitializationError) STAND_IN_NAME(ErrorCudartUnloading) STAND_IN_NAME(ErrorInsufficientDriver)
+            STAND_IN_NAME(ErrorNoDevice) STAND_IN_NAME(ErrorInvalidDevice) STAND_IN_NAME(
+                ErrorInvalidDeviceFunction) STAND_IN_NAME(ErrorInvalidSymbol) STAND_IN_NAME(ErrorMissingConfiguration)
+                STAND_IN_NAME(ErrorNoKernelImageForDevice) STAND_IN_NAME(ErrorInvalidResourceHandle) STAND_IN_NAME(
+                    ErrorIllegalState) STAND_IN_NAME(ErrorNotReady) STAND_IN_NAME(ErrorIllegalAddress)
+                    STAND_IN_NAME(ErrorPeerAccessAlreadyEnabled) STAND_IN_NAME(ErrorECCUncorrectable)
+                        STAND_IN_NAME(ErrorInvalidConfiguration) STAND_IN_NAME(ErrorLaunchOutOfResources) STAND_IN_NAME(
+                            ErrorLaunchFailure) STAND_IN_NAME(ErrorLaunchTimeout) STAND_IN_NAME(ErrorNotSupported)
+                            STAND_IN_NAME(ErrorStreamCaptureUnsupported) STAND_IN_NAME(ErrorStreamCaptureInvalidated)
+                                STAND_IN_NAME(ErrorStreamCaptureMerge) STAND_IN_NAME(ErrorStreamCaptureUnmatched)
+                                    STAND_IN_NAME(ErrorStreamCaptureUnjoined) STAND_IN_NAME(ErrorStreamCaptureIsolation)
+                                        STAND_IN_NAME(ErrorStreamCaptureImplicit) STAND_IN_NAME(ErrorCapturedEvent)
+                                            STAND_IN_NAME(ErrorStreamCaptureWrongThread) default
+            : return "unrecognized error code";
     }
 #undef STAND_IN_NAME
 }
@@ -725,8 +709,8 @@ static int pointer_attributes(unsigned int count, int* attributes, void** values
     return cudaSuccess;
 }
 #if CUDART_VERSION >= 12050
-cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int,
-    unsigned long long, cudaDriverEntryPointQueryResult* status)
+cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(
+    const char* name, void** function, unsigned int, unsigned long long, cudaDriverEntryPointQueryResult* status)
 {
     return find_driver_function(name, function, status);
 }
@@ -918,8 +902,7 @@ cudaError_t fill(const rows& to, int value, cudaStream_t stream, bool is_async)
 
 extern "C" {
 
-cudaError_t CUDARTAPI cudaMemcpyAsync(
-    void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
+cudaError_t CUDARTAPI cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
 {
     STAND_IN_CALL(cudaMemcpyAsync);
     return copy({to, bytes, bytes, 1}, {from, bytes, bytes, 1}, stream, true);
@@ -954,8 +937,8 @@ cudaError_t CUDARTAPI cudaMemcpy(void* to, const void* from, size_t bytes, cudaM
     STAND_IN_CALL_OUTSIDE_CAPTURES(cudaMemcpy);
     return copy({to, bytes, bytes, 1}, {from, bytes, bytes, 1}, nullptr, false);
 }
-cudaError_t CUDARTAPI cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-    size_t height, cudaMemcpyKind)
+cudaError_t CUDARTAPI cudaMemcpy2D(
+    void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind)
 {
     STAND_IN_CALL_OUTSIDE_CAPTURES(cudaMemcpy2D);
     return copy({to, width, to_pitch, height}, {from, width, from_pitch, height}, nullptr, false);
@@ -1054,8 +1037,7 @@ cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event
         recorded = event->recorded;
         captured = event->captured;
     }
-    if (captured || stream->capturing.load(std::memory_order_relaxed))
-        return done(wait_captured(stream, captured));
+    if (captured || stream->capturing.load(std::memory_order_relaxed)) return done(wait_captured(stream, captured));
     if (!recorded.recorded()) return cudaSuccess; // as CUDA does: there is nothing to wait for
     if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
     stream->queue->wait(recorded);
@@ -1125,8 +1107,8 @@ cudaError_t CUDARTAPI cudaEventElapsedTime(float* milliseconds, cudaEvent_t from
         if (const cudaError_t code = forbid_captured(event); code != cudaSuccess) return done(code);
         const std::lock_guard lock(event->guard);
         if (!event->passed) return done(cudaErrorInvalidResourceHandle);
-        const cudaError_t state = or_broken(
-            event->device, [event] { return event->recorded.query() ? cudaSuccess : cudaErrorNotReady; });
+        const cudaError_t state
+            = or_broken(event->device, [event] { return event->recorded.query() ? cudaSuccess : cudaErrorNotReady; });
         if (state != cudaSuccess) return done(state);
         times[which] = *event->passed;
     }
@@ -1213,8 +1195,7 @@ cudaError_t CUDARTAPI cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* gra
     *graph = new CUgraph_st{std::make_shared<const graph_body>(std::move(ending->body))};
     return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(
-    cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long)
+cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long)
 {
     STAND_IN_CALL(cudaGraphInstantiateWithFlags);
     if (graph == nullptr) return done(cudaErrorInvalidValue);
@@ -1232,8 +1213,7 @@ cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t runnable, cudaStream_t han
 {
     STAND_IN_CALL(cudaGraphLaunch);
     CUstream_st* const stream = object(handle);
-    if (stream->capturing.load(std::memory_order_relaxed))
-        return done(cudaErrorNotSupported); // a graph in a graph
+    if (stream->capturing.load(std::memory_order_relaxed)) return done(cudaErrorNotSupported); // a graph in a graph
     if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
     runnable->launch(*stream->queue);
     return cudaSuccess;

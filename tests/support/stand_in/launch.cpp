@@ -106,7 +106,6 @@ struct registered_kernel {
     std::shared_ptr<binary> in;
     std::string name;
     tally* counted = nullptr;
-    std::atomic<std::size_t> most_dynamic{48 * 1024}; ///< bytes of dynamic shared memory
     std::atomic<const ptx::kernel*> code{nullptr}; ///< null: not decoded yet
 };
 
@@ -192,6 +191,8 @@ void write_report()
     std::fclose(file);
 }
 
+constexpr std::size_t block_shared_bytes = 48 * 1024; ///< more is not asked for by any kernel
+
 // --- Launches ---
 
 /// A launch, and in a graph each of its launches.
@@ -226,15 +227,14 @@ struct launch_task {
     }
 };
 
-cudaError_t check_configuration(
-    const registered_kernel& kernel, const ptx::kernel& code, dim3 grid, dim3 block, std::size_t dynamic_shared)
+cudaError_t check_configuration(const ptx::kernel& code, dim3 grid, dim3 block, std::size_t dynamic_shared)
 {
     const ptx::dims blocks{grid.x, grid.y, grid.z}, threads{block.x, block.y, block.z};
     if (blocks.count() == 0 || grid.x > 0x7FFFFFFF || grid.y > 0xFFFF || grid.z > 0xFFFF)
         return cudaErrorInvalidConfiguration;
     if (threads.count() == 0 || threads.count() > 1024 || block.z > 64) return cudaErrorInvalidConfiguration;
     if (threads.count() > ptx::most_threads(code)) return cudaErrorLaunchOutOfResources;
-    if (dynamic_shared + ptx::static_shared_bytes(code) > kernel.most_dynamic.load()) return cudaErrorInvalidValue;
+    if (dynamic_shared + ptx::static_shared_bytes(code) > block_shared_bytes) return cudaErrorInvalidValue;
     return cudaSuccess;
 }
 
@@ -245,7 +245,7 @@ cudaError_t launch_kernel(
     if (!kernel) return finish(cudaErrorInvalidDeviceFunction);
     const ptx::kernel* const code = code_of(*kernel);
     if (code == nullptr) return finish(cudaErrorNoKernelImageForDevice);
-    if (const cudaError_t wrong = check_configuration(*kernel, *code, grid, block, dynamic_shared);
+    if (const cudaError_t wrong = check_configuration(*code, grid, block, dynamic_shared);
         wrong != cudaSuccess)
         return finish(wrong);
     std::vector<unsigned char> values(ptx::parameter_bytes(*code));
@@ -269,7 +269,6 @@ thread_local std::vector<call_configuration> configurations; // of launches by <
 constexpr int multiprocessors = 4;
 constexpr int blocks_per_multiprocessor = 2;
 constexpr int block_threads = 1024;
-constexpr int optin_shared_bytes = 227 * 1024;
 constexpr std::size_t multiprocessor_shared_bytes = 228 * 1024;
 constexpr std::size_t reserved_shared_bytes = 1024; ///< of each block
 
@@ -297,8 +296,8 @@ bool attribute(int& value, cudaDeviceAttr what)
     case cudaDevAttrClockRate: value = clock_kilohertz(); break;
     case cudaDevAttrMaxThreadsPerBlock: value = block_threads; break;
     case cudaDevAttrMaxThreadsPerMultiProcessor: value = blocks_per_multiprocessor * block_threads; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: value = 48 * 1024; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: value = optin_shared_bytes; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: value = block_shared_bytes; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: value = block_shared_bytes; break;
     case cudaDevAttrUnifiedAddressing: value = 1; break;
     case cudaDevAttrConcurrentKernels: value = 1; break;
     default: return false; // nothing is guessed
@@ -314,7 +313,7 @@ cudaError_t describe(cudaFuncAttributes& attributes, const void* function)
     if (code == nullptr) return cudaErrorNoKernelImageForDevice;
     attributes.sharedSizeBytes = ptx::static_shared_bytes(*code);
     attributes.maxThreadsPerBlock = static_cast<int>(ptx::most_threads(*code));
-    attributes.maxDynamicSharedSizeBytes = static_cast<int>(kernel->most_dynamic.load() - attributes.sharedSizeBytes);
+    attributes.maxDynamicSharedSizeBytes = static_cast<int>(block_shared_bytes - attributes.sharedSizeBytes);
     attributes.ptxVersion = 90;
     attributes.binaryVersion = 90;
     return cudaSuccess;
@@ -411,20 +410,6 @@ cudaError_t CUDARTAPI cudaLaunchKernel(
 {
     return launch_kernel(function, grid, block, arguments, dynamic_shared, stream);
 }
-cudaError_t CUDARTAPI cudaFuncSetAttribute(const void* function, cudaFuncAttribute what, int value)
-{
-    STAND_IN_CALL(cudaFuncSetAttribute);
-    const std::shared_ptr<registered_kernel> kernel = find_registered(function);
-    if (!kernel) return finish(cudaErrorInvalidDeviceFunction);
-    if (what == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess; // a hint
-    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0) return finish(cudaErrorInvalidValue);
-    const ptx::kernel* const code = code_of(*kernel);
-    if (code == nullptr) return finish(cudaErrorNoKernelImageForDevice);
-    const std::size_t bytes = static_cast<std::size_t>(value) + ptx::static_shared_bytes(*code);
-    if (bytes > optin_shared_bytes) return finish(cudaErrorInvalidValue);
-    kernel->most_dynamic.store(bytes);
-    return cudaSuccess;
-}
 cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     int* blocks, const void* function, int threads, size_t dynamic_shared, unsigned)
 {
@@ -436,7 +421,7 @@ cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     if (code == nullptr) return finish(cudaErrorNoKernelImageForDevice);
     const std::size_t shared = ptx::static_shared_bytes(*code) + dynamic_shared;
     const bool fits
-        = static_cast<unsigned>(threads) <= ptx::most_threads(*code) && shared <= kernel->most_dynamic.load();
+        = static_cast<unsigned>(threads) <= ptx::most_threads(*code) && shared <= block_shared_bytes;
     const std::size_t by_shared = multiprocessor_shared_bytes / (shared + reserved_shared_bytes);
     *blocks = fits ? static_cast<int>(std::min<std::size_t>(blocks_per_multiprocessor, by_shared)) : 0;
     return cudaSuccess;
@@ -466,8 +451,8 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties, int or
     properties->maxThreadsDim[2] = 64;
     properties->maxGridSize[0] = 0x7FFFFFFF;
     properties->maxGridSize[1] = properties->maxGridSize[2] = 0xFFFF;
-    properties->sharedMemPerBlock = 48 * 1024;
-    properties->sharedMemPerBlockOptin = optin_shared_bytes;
+    properties->sharedMemPerBlock = block_shared_bytes;
+    properties->sharedMemPerBlockOptin = block_shared_bytes;
     properties->unifiedAddressing = 1;
     properties->canMapHostMemory = 1;
     properties->concurrentKernels = 1;

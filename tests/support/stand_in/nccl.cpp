@@ -738,35 +738,18 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank)
 
 // What communicators keep.
 
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, std::size_t, void** handle)
+#if NCCL_VERSION_CODE >= 22700
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t, ncclWindow_t* window, int)
 {
     COLLPROBE_STAND_IN_ENTER_READY(comm);
-    *handle = memory;
+    *window = static_cast<ncclWindow_t>(memory);
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void*)
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    return ensure_ready(comm);
-}
-
-#if NCCL_VERSION_CODE >= 22700
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t bytes, ncclWindow_t* window, int)
-{
-    COLLPROBE_STAND_IN_ENTER();
-    const inside call;
-    void* handle = nullptr;
-    const ncclResult_t result = ncclCommRegister(comm, memory, bytes, &handle);
-    *window = static_cast<ncclWindow_t>(handle);
-    return result;
-}
-
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
-{
-    COLLPROBE_STAND_IN_ENTER();
-    const inside call;
-    return ncclCommDeregister(comm, window);
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
+    return ncclSuccess;
 }
 #endif
 
