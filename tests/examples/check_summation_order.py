@@ -494,8 +494,8 @@ def check_permutations():
 
 
 def check_blocks():
-    """Orders by place, in a message that is computed block by block."""
-    n, count = 5, 20011
+    """Orders by place, in a message that is computed in several blocks (of 16384 elements)."""
+    n, count = 5, 60011
     path = array("large", FLOAT, [[random.gauss(0, 1) for _ in range(count)] for _ in range(n)])
     raw = path.read_bytes()[-4 * n * count:]
     rows = [struct.unpack_from(f"<{count}f", raw, 4 * k * count) for k in range(n)]
