@@ -7,10 +7,9 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <exception>
+#include <functional>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <collprobe/comm/nccl/communicator.hpp>
@@ -50,26 +49,12 @@ bool gathered(const zero_rank& self)
     return true;
 }
 
-template <class Body>
-void on_each_rank(Body body)
+void on_each_rank(const std::function<void(int)>& body)
 {
-    const watchdog guard("check_foreign_streams", 60);
-    std::vector<std::exception_ptr> thrown(ranks);
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-        threads.emplace_back([&, rank] {
-            try {
-                must(cudaSetDevice(rank % 8));
-                body(rank);
-            } catch (...) {
-                thrown[static_cast<std::size_t>(rank)] = std::current_exception();
-            }
-        });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (const std::exception_ptr& each : thrown) {
-        if (each) std::rethrow_exception(each);
-    }
+    run_threads(ranks, [&](int rank) {
+        must(cudaSetDevice(rank % 8));
+        body(rank);
+    });
 }
 
 struct rank_state {

@@ -3,8 +3,7 @@
 """Reads JSON lines strictly and checks that every name of the schema is there, and nothing that is not JSON.
 (What is no finite number is one of the strings "nan", "inf" and "-inf".)
 
-check_json.py FILE RANKS STEPS [RUN ...]   a file of the trainer
-check_json.py --sample FILE                the output of json_sample
+check_json.py FILE RANKS STEPS [RUN ...]
 """
 import json
 import sys
@@ -111,23 +110,5 @@ def check_trainer(path, ranks, steps, runs):
         assert abs(summary["loss"]["std"] - median) <= 1e-15 * abs(median)
 
 
-def check_sample(path):
-    (step,) = read(path)
-    check_object(step, {"loss_weighted"})
-    assert step["run"] == 'quote " backslash \\ newline \n tab \t bell \a gr\u00fc\u00df'
-    assert step["step"] == 2**64 - 1
-    assert step["loss"] == {"mean": 0.1, "std": 5e-324, "std_sample": "nan", "range": sys.float_info.max,
-                            "cv": "nan"}
-    assert step["grad_norm"] == {"mean": 1 / 3, "std": "nan", "std_sample": "nan", "range": "nan", "cv": "nan"}
-    assert step["noise_scale"] == "inf"
-    assert step["cosine"]["leave_one_out"] == [0, "nan"]
-    assert step["findings"] == [{"check": "non_finite", "ranks": [1], "other_rank": None, "bucket": 2, "exact": True,
-                                 "statistic": "-inf", "threshold": 0, "index": 7, "false_alarms_per_step": 0,
-                                 "damage": "input", "advice": "skip", "source": None, "text": "in 0 elements, the first at index 7"}]
-
-
-if sys.argv[1] == "--sample":
-    check_sample(sys.argv[2])
-else:
-    check_trainer(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+check_trainer(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
 print("as it should be")

@@ -493,6 +493,27 @@ def check_permutations():
     assert "\nfloat64 linear  " in table() and "\nfloat64 recursive_doubling  " in table(), table()
 
 
+def check_blocks():
+    """Orders by place, in a message that is computed in several blocks (of 16384 elements)."""
+    n, count = 5, 60011
+    path = array("large", FLOAT, [[random.gauss(0, 1) for _ in range(count)] for _ in range(n)])
+    raw = path.read_bytes()[-4 * n * count:]
+    rows = [struct.unpack_from(f"<{count}f", raw, 4 * k * count) for k in range(n)]
+
+    def add(a, b):  # rounded to double, then to float: that is as if rounded once
+        return struct.unpack("<f", struct.pack("<f", a + b))[0]
+
+    seen = 0
+    for line in lines_of(path, "--orders", "ring,tree", "--accumulations", "native", "--threads", 3):
+        if line["kind"] != "method" or line["ranks"] != n:
+            continue
+        result = [add_in(order_at(line["order"], n, count, 4, i, 0), [row[i] for row in rows], add) for i in range(count)]
+        raw = struct.pack(f"<{count}f", *result)
+        assert int(line["digest"], 16) == digest(*sums(raw), len(raw)), line
+        seen += 1
+    assert seen == 2
+
+
 def check_file_order():
     """Rank 2 is before rank 10, in whichever sequence a shell names their files."""
     place = folder / "ordered"
@@ -615,6 +636,7 @@ orders = ORDERS.split(",")
 assert all((a, b) in told_apart for a in orders for b in orders if a != b), sorted(told_apart)
 check_conclusions()
 check_permutations()
+check_blocks()
 check_file_order()
 check_refusals()
 if "safetensors" in sys.argv:

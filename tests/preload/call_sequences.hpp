@@ -54,10 +54,9 @@ struct pieces {
 
 inline std::size_t number_at(const std::string& text, std::size_t& at)
 {
-    std::size_t result = 0;
-    for (; at < text.size() && text[at] >= '0' && text[at] <= '9'; ++at) {
-        result = 10 * result + static_cast<std::size_t>(text[at] - '0');
-    }
+    std::size_t length = 0;
+    const std::size_t result = std::stoul(text.substr(at), &length);
+    at += length;
     return result;
 }
 
@@ -88,8 +87,7 @@ inline pieces pieces_of(const recorded_program& recorded)
 {
     const std::map<std::string, unsigned> operations
         = {{"all_reduce", 0}, {"reduce_scatter", 1}, {"all_gather", 2}, {"broadcast", 3}};
-    const std::map<std::string, unsigned> sizes
-        = {{"float32", 4}, {"bfloat16", 2}, {"int64", 8}, {"int32", 4}};
+    const std::map<std::string, unsigned> sizes = {{"float32", 4}, {"bfloat16", 2}, {"int64", 8}, {"int32", 4}};
     const std::map<std::string, unsigned> reductions = {{"-", 0}, {"SUM", 1}, {"AVG", 2}};
     pieces result;
     std::map<char, call> known;
@@ -102,8 +100,7 @@ inline pieces pieces_of(const recorded_program& recorded)
             std::uint64_t count = 0;
             unsigned root = 0;
             words >> letter >> operation >> type >> count >> reduction >> root;
-            known[letter[0]]
-                = call_of(operations.at(operation), count, sizes.at(type), reductions.at(reduction), root);
+            known[letter[0]] = call_of(operations.at(operation), count, sizes.at(type), reductions.at(reduction), root);
             continue;
         }
         std::size_t at = line.find(':');
@@ -112,9 +109,7 @@ inline pieces pieces_of(const recorded_program& recorded)
         std::size_t times = 1;
         if (star != std::string::npos) times = number_at(title, ++star);
         const calls made = sequence(line, at, known);
-        std::vector<calls>& to = title[0] == 'i' ? result.init
-            : title[0] == 's'                    ? result.steps
-                                                 : result.batches;
+        std::vector<calls>& to = title[0] == 'i' ? result.init : title[0] == 's' ? result.steps : result.batches;
         for (std::size_t i = 0; i < times; ++i) to.push_back(made);
     }
     return result;

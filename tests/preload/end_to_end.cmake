@@ -18,15 +18,14 @@ function(add_end_to_end_test name)
     add_test(NAME preload.${name} COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/end_to_end.py
         --preload $<TARGET_FILE:collprobe_preload> --proxy $<TARGET_FILE:collprobe_proxy>
         --engine $<TARGET_FILE:preload_engine_module> --nccl $<TARGET_FILE:stand_in_nccl_shared>
-        --cudart $<TARGET_FILE:stand_in_cudart_shared> --programs ${FOREIGN_DIR}
-        --merge $<TARGET_FILE:collprobe_merge> ${name})
+        --programs ${FOREIGN_DIR} --merge $<TARGET_FILE:collprobe_merge> ${name})
     set_tests_properties(preload.${name} PROPERTIES
         LABELS "stand_in;${ARGN}" TIMEOUT 300 PROCESSORS 2 ENVIRONMENT "${FOREIGN_ENVIRONMENT}")
 endfunction()
 # The longer ones run once: where the engine has the kernels that nvcc makes. Under sanitizers those that have threads.
 if(COLLPROBE_EMULATED)
     set(label gpu)
-    set(cases a2_engine_fails a5_groups a9_ends a10_detection a10_clean_run inband inband_settings inband_mixed
+    set(cases a2_unwritable a5_groups a9_ends a10_detection a10_clean_run inband inband_settings inband_mixed
         control_file)
     add_dependencies(cuda_tests preload_end_to_end)
 elseif(COLLPROBE_SANITIZER)
@@ -34,7 +33,7 @@ elseif(COLLPROBE_SANITIZER)
     set(cases a5_groups inband)
 else()
     set(label threads)
-    set(cases a2_same_with_and_without a4_counts a10_detection a14_mark_step inband)
+    set(cases a2_same_with_and_without a4_counts a5_groups a10_detection a14_mark_step inband)
 endif()
 foreach(name IN LISTS cases)
     add_end_to_end_test(${name} ${label})

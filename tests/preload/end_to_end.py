@@ -35,12 +35,10 @@ class Preloaded:
         command = [*RUN, "--ranks", str(ranks), "--timeout", "120", *launcher]
         if records:
             command += ["--preload", preload or self.paths.preload]
-            for variable in (f"COLLPROBE_DIR={records_at}", f"COLLPROBE_ENGINE={self.paths.engine}",
-                             "COLLPROBE_EVERY=1", "COLLPROBE_MIN_BYTES=1", *variables):
-                command += ["--env", variable]
-        else:
-            for variable in variables:
-                command += ["--env", variable]
+            variables = (f"COLLPROBE_DIR={records_at}", f"COLLPROBE_ENGINE={self.paths.engine}",
+                         "COLLPROBE_EVERY=1", "COLLPROBE_MIN_BYTES=1", *variables)
+        for variable in variables:
+            command += ["--env", variable]
         if not program.endswith(".py"):
             program = os.path.join(self.paths.programs, program)
         done = subprocess.run([*command, "--", program, *arguments], capture_output=True, text=True, check=False)
@@ -79,44 +77,24 @@ def require(condition, *evidence):
 
 def a2_same_with_and_without(job):
     """Every way to reach NCCL gives the same output and status with the preload, and records where it can."""
-    python = {"LD_LIBRARY_PATH": ":".join(os.path.dirname(path) for path in (job.paths.nccl, job.paths.cudart))}
     cases = {
-        "foreign_rpath": (job.paths.preload, True, ()),
-        "foreign_local": (job.paths.preload, True, ()),
-        "foreign_by_name": (job.paths.proxy, True, (f"COLLPROBE_NCCL_PATH={job.paths.nccl}",)),
-        "foreign_static_exported": (job.paths.preload, True, ()),
-        "foreign_static_hidden": (job.paths.preload, False, ()),
-        os.path.join(HERE, "foreign", "by_name.py"): (job.paths.proxy, True, (
-            f"COLLPROBE_NCCL_PATH={job.paths.nccl}", f"LD_LIBRARY_PATH={python['LD_LIBRARY_PATH']}",
-            f"CUDART_LIBRARY={os.path.basename(job.paths.cudart)}")),
-        os.path.join(HERE, "foreign", "torch_like.py"): (job.paths.preload, True, (
+        "foreign_rpath": (job.paths.preload, ()),
+        "foreign_by_name": (job.paths.proxy, (f"COLLPROBE_NCCL_PATH={job.paths.nccl}",)),
+        os.path.join(HERE, "foreign", "torch_like.py"): (job.paths.preload, (
             f"EXTENSION={os.path.join(job.paths.programs, 'libforeign_work.so')}",)),
     }
-    for program, (preload, is_seen, variables) in cases.items():
+    for program, (preload, variables) in cases.items():
         plain, _ = job.run(program, records=False, variables=variables, ranks=3)
         probed, records = job.run(program, preload=preload, variables=variables, ranks=3)
         require(plain.returncode == 0, program, plain)
         require(probed.returncode == plain.returncode, program, probed)
         require(probed.stdout == plain.stdout, program, plain, probed)
-        calls = lines(records, "call") if os.path.isdir(records) else []
-        require(bool(calls) == is_seen, program, f"{len(calls)} calls were recorded", probed)
+        require(lines(records, "call"), program, "no call was recorded", probed)
 
 
-def a2_engine_fails(job):
-    """Without an engine, with a broken one, and where CUDA fails: the program runs as before, with a line each."""
+def a2_unwritable(job):
+    """Where no file can be written the program runs as before, and that is said."""
     plain, _ = job.run("foreign_trainer", "--steps", "5", "--checksum", records=False, ranks=2)
-    truncated = os.path.join(job.folder, "truncated.so")
-    with open(job.paths.engine, "rb") as whole, open(truncated, "wb") as part:
-        part.write(whole.read(5000))
-    for engine in ("/nowhere/engine.so", truncated):
-        probed, records = job.run("foreign_trainer", "--steps", "5", "--checksum", ranks=2,
-                                  variables=(f"COLLPROBE_ENGINE={engine}",))
-        require(probed.returncode == 0 and checksums(probed) == checksums(plain), engine, probed)
-        told = [line for line in probed.stderr.splitlines() if "collprobe" in line]
-        require(len(told) == 2, engine, probed)
-        require(not os.path.isdir(records), engine)
-    off, records = job.run("foreign_trainer", "--steps", "5", "--checksum", ranks=2, variables=("COLLPROBE_ENABLE=0",))
-    require(off.returncode == 0 and checksums(off) == checksums(plain) and off.stderr == plain.stderr, off)
     unwritable, _ = job.run("foreign_trainer", "--steps", "5", "--checksum", ranks=2,
                             variables=("COLLPROBE_DIR=/proc/none",))
     require(unwritable.returncode == 0 and checksums(unwritable) == checksums(plain), unwritable)
@@ -165,7 +143,7 @@ def a5_groups(job):
             require({line["step_source"] for line in calls} >= {"tag"}, options)
         if "capture" in options:
             skipped = [line["skipped"].get("capture", 0) for line in lines(records, "coverage")]
-            require(max(skipped) > 0, options, skipped)
+            require(max(skipped) == 8, options, skipped)  # the buckets of the step that is captured
     mixed, records = job.run("foreign_mixed", ranks=2)
     require(mixed.returncode == 0, mixed)
     # Its ranks fork: a child writes no file.
@@ -191,12 +169,6 @@ def a9_ends(job):
                 json.loads(line)
 
 
-def findings(job, records):
-    """The verdict of the merge as text, and its status."""
-    merged = job.merge(records)
-    return merged
-
-
 def a10_detection(job):
     """One rank that sends NaN, repeats a tensor, sends another's, or gets one flipped bit: rank, call and step."""
     base = "--steps 40 --buckets 6 --size 600 --log-every 10".split()
@@ -208,9 +180,12 @@ def a10_detection(job):
         merged = job.merge(records)
         require(merged.returncode == 1, fault, merged)
         require(any(all(word in line for word in words) for line in merged.stdout.splitlines()), fault, merged)
+        if fault.startswith("nan"):  # which the rank tells at once, and alone
+            told = [line for line in lines(records, "alarm") if line["check"] == "non_finite"]
+            require([line["writer"] for line in told] == [2], told)
     # The 100th call of the communicator that has the gradients: which step and bucket it is, the records say.
     done, records = job.run("foreign_trainer", *base, "--mark",
-                            variables=("STAND_IN_NCCL_FLIP=rank=3,call=100,element=5,bit=3",))
+                            variables=("STAND_IN_NCCL_FLIP=3 100 5 3",))
     require(done.returncode == 0, done)
     flipped = [line for line in lines(records, "call") if line["collective_seq_id"] == 100 and line["writer"] == 3][0]
     merged = job.merge(records)
@@ -302,13 +277,13 @@ def control_file(job):
 
 
 CASES = {function.__name__: function for function in (
-    a2_same_with_and_without, a2_engine_fails, a4_counts, a5_groups, a9_ends, a10_detection, a10_clean_run,
+    a2_same_with_and_without, a2_unwritable, a4_counts, a5_groups, a9_ends, a10_detection, a10_clean_run,
     a14_mark_step, inband, inband_settings, inband_mixed, control_file)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("preload", "proxy", "engine", "nccl", "cudart", "programs", "merge"):
+    for name in ("preload", "proxy", "engine", "nccl", "programs", "merge"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("case", choices=CASES)
     paths = parser.parse_args()

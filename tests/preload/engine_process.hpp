@@ -29,9 +29,6 @@
 /// the first stage calls them. Ranks are threads.
 namespace collprobe::testing {
 
-/// What the environment has beside the usual: each program with this header defines it.
-std::vector<std::pair<const char*, const char*>> engine_variables();
-
 /// The engine of this process, opened with every step probed, and its file.
 class engine_process {
 public:
@@ -79,8 +76,7 @@ public:
     /// The lines of a kind about the communicator with this name, by one of its ranks.
     std::vector<std::string> lines_of(const std::string& name, const std::string& kind, int rank) const
     {
-        return lines_with(
-            {"\"kind\":\"" + kind + "\"", key_of(name), "\"writer\":" + std::to_string(rank) + ","});
+        return lines_with({"\"kind\":\"" + kind + "\"", key_of(name), "\"writer\":" + std::to_string(rank) + ","});
     }
 
 private:
@@ -88,18 +84,15 @@ private:
     {
         folder_ = std::filesystem::temp_directory_path() / ("engine_test." + std::to_string(::getpid()));
         std::filesystem::create_directories(folder_);
-        if (std::getenv("KEEP") == nullptr)
-            std::atexit([] { std::filesystem::remove_all(instance().folder_); });
+        if (std::getenv("KEEP") == nullptr) std::atexit([] { std::filesystem::remove_all(instance().folder_); });
         ::setenv("COLLPROBE_DIR", folder_.c_str(), 1);
         ::setenv("COLLPROBE_EVERY", "1", 1);
         ::setenv("COLLPROBE_MIN_BYTES", "1", 1);
         ::setenv("COLLPROBE_OPS", "all_reduce,reduce_scatter,all_gather,broadcast", 1);
-        for (const auto& [name, value] : engine_variables()) ::setenv(name, value, 1);
         hooks_ = collprobe_engine_open(COLLPROBE_PRELOAD_ABI);
         if (hooks_ == nullptr) throw std::runtime_error("the engine cannot be opened");
         nccl_.path = "stand-in";
-        nccl_.all_gather = [](const void* send, void* receive, std::size_t count, int type, void* comm,
-                               void* stream) {
+        nccl_.all_gather = [](const void* send, void* receive, std::size_t count, int type, void* comm, void* stream) {
             return static_cast<int>(ncclAllGather(send, receive, count, static_cast<ncclDataType_t>(type),
                 static_cast<ncclComm_t>(comm), static_cast<cudaStream_t>(stream)));
         };
@@ -124,8 +117,7 @@ class random_buffer {
 public:
     random_buffer(std::size_t count, unsigned seed) : count_(count)
     {
-        if (cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(float)) != cudaSuccess)
-            throw std::bad_alloc();
+        if (cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(float)) != cudaSuccess) throw std::bad_alloc();
         std::mt19937 random(seed);
         std::normal_distribution<float> normal;
         for (std::size_t i = 0; i < count; ++i) data_[i] = normal(random);
@@ -187,20 +179,19 @@ public:
     int rank() const { return rank_; }
     ncclComm_t comm() const { return comm_; }
 
-    ncclResult_t all_reduce(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-        ncclRedOp_t what, cudaStream_t on)
+    ncclResult_t all_reduce(
+        const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what, cudaStream_t on)
     {
         return around(collprobe_all_reduce, send, receive, count, type, what, on,
             [&] { return ncclAllReduce(send, receive, count, type, what, comm_, on); });
     }
-    ncclResult_t all_gather(
-        const void* send, void* receive, std::size_t count, ncclDataType_t type, cudaStream_t on)
+    ncclResult_t all_gather(const void* send, void* receive, std::size_t count, ncclDataType_t type, cudaStream_t on)
     {
         return around(collprobe_all_gather, send, receive, count, type, ncclSum, on,
             [&] { return ncclAllGather(send, receive, count, type, comm_, on); });
     }
-    ncclResult_t reduce_scatter(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-        ncclRedOp_t what, cudaStream_t on)
+    ncclResult_t reduce_scatter(
+        const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what, cudaStream_t on)
     {
         return around(collprobe_reduce_scatter, send, receive, count, type, what, on,
             [&] { return ncclReduceScatter(send, receive, count, type, what, comm_, on); });
@@ -273,27 +264,6 @@ inline ncclResult_t group_end()
     const ncclResult_t result = ncclGroupEnd();
     if (--open_groups == 0) engine_process::instance().hooks().group_ended(result, 0);
     return result;
-}
-
-/// Runs `fn(rank)` on a thread for each rank; rethrows what one threw.
-inline void run_threads(int ranks, const std::function<void(int)>& fn, int deadline_s = 60)
-{
-    const watchdog guard("run_threads", deadline_s);
-    std::vector<std::thread> threads;
-    std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
-    for (int rank = 0; rank < ranks; ++rank) {
-        threads.emplace_back([&, rank] {
-            try {
-                fn(rank);
-            } catch (...) {
-                thrown[static_cast<std::size_t>(rank)] = std::current_exception();
-            }
-        });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (const std::exception_ptr& each : thrown) {
-        if (each) std::rethrow_exception(each);
-    }
 }
 
 } // namespace collprobe::testing

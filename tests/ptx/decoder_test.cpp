@@ -65,6 +65,8 @@ TEST_CASE("what the engine does not know is refused with its text and line and k
              "tex.1d %f0;", "cvt.rn.relu.f16.f32 %h0, %f0;",
              "setp.lt.ftz.f32 %p0, %f0, %f1;", "ld.global.v8.u32 %r0, [%d0];",
              "atom.global.add.noftz.f16 %h0, [%d0], %h1;", "fence.proxy.async;", "bar.red.popc.u32 %r0, 0, %p0;",
+             "ld.acquire.gpu.global.u32 %r0, [%d0];", "st.release.gpu.global.u32 [%d0], %r0;",
+             "atom.acq_rel.gpu.global.add.u32 %r0, [%d0], 1;", "setp.lt.and.s32 %p0, %r0, %r1, %p2;", "mov.u32 %r0, %tid.y;",
              "shfl.down.b32 %r0, %r1, 1, 31;", "cvt.s32.f32 %r0, %f0;", "brx.idx %r0, targets;",
              "mov.u32 %r0, %pm0;"}) {
         CAPTURE(statement);
@@ -95,12 +97,8 @@ TEST_CASE("loads and stores and atomics know how they are ordered and cached")
         {"ld.global.ca.u32 %r0, [%d0];", order::cached}, {"ld.global.cg.u32 %r0, [%d0];", order::fresh},
         {"ld.global.nc.L1::no_allocate.v2.u32 {%r0, %r1}, [%d0];", order::read_only},
         {"ld.volatile.global.u32 %r0, [%d0];", order::fresh}, {"ld.relaxed.gpu.global.u32 %r0, [%d0];", order::fresh},
-        {"ld.acquire.gpu.global.u32 %r0, [%d0];", order::acquire}, {"st.global.u32 [%d0], %r0;", order::cached},
-        {"st.global.cg.u32 [%d0], %r0;", order::fresh}, {"st.release.gpu.global.u32 [%d0], %r0;", order::release},
-        {"atom.global.add.u32 %r0, [%d0], 1;", order::fresh},
-        {"atom.acq_rel.gpu.global.add.u32 %r0, [%d0], 1;", order::acquire_release},
-        {"atom.acquire.gpu.global.cas.b32 %r0, [%d0], 1, 2;", order::acquire},
-        {"red.release.gpu.global.add.u32 [%d0], 1;", order::release}, {"membar.gl;", order::acquire_release}};
+        {"st.global.u32 [%d0], %r0;", order::cached}, {"st.global.cg.u32 [%d0], %r0;", order::fresh},
+        {"atom.global.add.u32 %r0, [%d0], 1;", order::fresh}};
     for (const auto& each : all) {
         CAPTURE(each.first);
         CHECK(static_cast<int>(decoded(kernel_of(each.first)).first().how) == static_cast<int>(each.second));
@@ -120,7 +118,7 @@ TEST_CASE("an instruction names the registers that it reads and writes without n
     CHECK(count_of("mov.u64 %d0, to;") == "0 1");
     CHECK(count_of("mov.b64 {%r0, _}, %d0;") == "1 1");
     CHECK(count_of("mov.b64 %d0, {%r0, %r1};") == "2 1");
-    CHECK(count_of("setp.lt.and.s32 %p0|%p1, %r0, %r1, !%p2;") == "3 2");
+    CHECK(count_of("setp.lt.s32 %p0, %r0, %r1;") == "2 1");
     CHECK(count_of("ld.global.v4.u32 {%r0, %r1, _, %r3}, [%d0+16];") == "1 3");
     CHECK(count_of("st.global.v2.u32 [%d0], {%r0, 7};") == "2 0");
     CHECK(count_of("atom.global.cas.b32 %r0, [%d0], %r1, %r2;") == "3 1");
@@ -181,27 +179,6 @@ TEST_CASE("calls are inlined with their parameters and results and early returns
     CHECK(run(guarded, 4) == std::vector<unsigned>{0, 5, 0, 0, 0, 0, 0, 0});
 }
 
-TEST_CASE("variables of the module have their initial values and can be found")
-{
-    const std::string text = ".global .align 4 .u32 numbers[4] = {1, 0x10, -1};\n"
-                             ".const .align 8 .u64 place = generic(numbers)+4;\n"
-                             ".global .align 4 .f32 real = 0f3F800000;\n"
-                             ".extern .shared .align 16 .b8 dynamic[];\n"
-        + kernel_of("ld.param.u64 %d0, [to]; ld.const.u64 %d1, [place]; ld.global.u32 %r0, [%d1];\n"
-                    "st.global.u32 [%d0], %r0; ld.global.u32 %r1, [numbers+8]; st.global.u32 [%d0+4], %r1;\n"
-                    "ld.global.f32 %f0, [real]; st.global.f32 [%d0+8], %f0;");
-    const std::vector<unsigned> result = run(text);
-    CHECK(result[0] == 0x10);
-    CHECK(result[1] == 0xffffffff);
-    CHECK(result[2] == 0x3f800000);
-    const auto in = ptx::load(text);
-    CHECK(ptx::find_variable(*in, "numbers").size() == 16);
-    CHECK(ptx::find_variable(*in, "numbers")[4] == 0x10);
-    CHECK(ptx::find_variable(*in, "numbers")[12] == 0);
-    CHECK(ptx::find_variable(*in, "dynamic").empty());
-    CHECK(ptx::find_variable(*in, "missing").empty());
-}
-
 TEST_CASE("static shared variables lie at their alignment and dynamic ones apart")
 {
     const std::string text = ".extern .shared .align 16 .b8 dynamic[];\n.shared .align 8 .b8 of_module[24];\n"
@@ -213,7 +190,7 @@ TEST_CASE("static shared variables lie at their alignment and dynamic ones apart
     CHECK_FALSE(decoded(kernel_of("")).of->has_dynamic);
 }
 
-TEST_CASE("a kernel tells its parameters and threads and forms")
+TEST_CASE("a kernel tells its parameters and threads")
 {
     const auto in = ptx::load(".visible .entry tested(\n.param .u8 a,\n.param .align 8 .b8 b[12],\n.param .u32 c, "
                               ".param .u64 d\n)\n.maxntid 32, 4, 1\n.minnctapersm 2\n{ .reg .b32 %r<2>;\n"
@@ -234,7 +211,6 @@ TEST_CASE("a kernel tells its parameters and threads and forms")
     CHECK(ptx::parameter_bytes(*kernel) == 32);
     CHECK(ptx::most_threads(*kernel) == 128);
     CHECK(ptx::most_threads(*ptx::find_kernel(*in, "other")) == 1024);
-    CHECK(ptx::forms(*kernel) == std::vector<std::string>{"add.s32", "mov.b64.pack2", "ret"});
 }
 
 TEST_CASE("an instruction can be taken out or replaced by its text and number")

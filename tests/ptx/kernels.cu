@@ -4,22 +4,6 @@
 /// Kernels for the tests of the engine that executes PTX: right ones, and ones with the faults that it must find.
 /// Compiled to PTX.
 
-template <bool acquires>
-__device__ void pass_by_release(int* data, int* flag, int* out)
-{
-    if (blockIdx.x == 0) {
-        *data = 42;
-        asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
-        return;
-    }
-    out[1] = *data;
-    for (int seen = 0; seen == 0;) {
-        if (acquires) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
-        else asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
-    }
-    *out = *data;
-}
-
 extern "C" {
 
 // --- Right ---
@@ -46,8 +30,6 @@ __global__ void warp_operations(int* out)
     int v = __shfl_xor_sync(~0u, static_cast<int>(t), 5);
     v += __popc(__ballot_sync(~0u, t % 3 == 0));
     v += __any_sync(~0u, t == 7) + 2 * __all_sync(~0u, t < 31);
-    v += static_cast<int>(__reduce_add_sync(~0u, t));
-    v += static_cast<int>(__popc(__match_any_sync(~0u, t / 4)));
     if (t < 16) v += __shfl_up_sync(0xffff, v, 1);
     out[threadIdx.x] = v;
 }
@@ -110,29 +92,19 @@ __global__ void shared_exchange(int* out)
 /// Lanes of a warp wait for the lane that has the lock.
 __global__ void lock_in_warp(int* lock, volatile int* sum)
 {
-    while (atomicCAS(lock, 0, 1) != 0) {
-    }
+    while (atomicCAS(lock, 0, 1) != 0) {}
     *sum = *sum + 1;
     __threadfence();
     atomicExch(lock, 0);
 }
 
-__global__ void active_lanes(int* out)
-{
-    if (threadIdx.x % 3 == 0) out[threadIdx.x] = static_cast<int>(__activemask());
-}
-
-__global__ void read_timer(unsigned long long* out)
-{
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(*out));
-}
+__global__ void read_timer(unsigned long long* out) { asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(*out)); }
 
 /// Diverged lanes that wait for each other: lane 0 for a flag that lane 1 sets.
 __global__ void lanes_wait(int* out, volatile int* flag)
 {
     if (threadIdx.x == 0) {
-        while (*flag == 0) {
-        }
+        while (*flag == 0) {}
         out[0] = 1;
     } else if (threadIdx.x == 1) {
         *flag = 1;
@@ -146,8 +118,7 @@ __global__ void grid_barrier(unsigned* arrived, volatile int* part, int* out)
         part[blockIdx.x] = static_cast<int>(blockIdx.x) + 1;
         __threadfence();
         atomicAdd(arrived, 1u);
-        while (atomicAdd(arrived, 0u) != gridDim.x) {
-        }
+        while (atomicAdd(arrived, 0u) != gridDim.x) {}
         __threadfence();
         int sum = 0;
         for (unsigned k = 0; k < gridDim.x; ++k) sum += part[k];
@@ -182,26 +153,8 @@ __global__ void message_passing(int* data, int* flag, int* out)
         *static_cast<volatile int*>(flag) = 1;
     } else {
         out[1] = *data; // the first-level cache has it
-        while (*static_cast<volatile int*>(flag) == 0) {
-        }
+        while (*static_cast<volatile int*>(flag) == 0) {}
         __threadfence();
-        *out = *data;
-    }
-}
-
-/// A flag that is released and acquired needs no fence beside it.
-__global__ void release_acquire(int* data, int* flag, int* out) { pass_by_release<true>(data, flag, out); }
-
-/// The same with atomic operations.
-__global__ void release_acquire_atomic(int* data, int* flag, int* out)
-{
-    int old = 0;
-    if (blockIdx.x == 0) {
-        *data = 42;
-        asm volatile("atom.release.gpu.global.exch.b32 %0, [%1], 1;" : "=r"(old) : "l"(flag) : "memory");
-    } else {
-        out[1] = *data;
-        while (old == 0) asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], 0;" : "=r"(old) : "l"(flag) : "memory");
         *out = *data;
     }
 }
@@ -353,8 +306,7 @@ __global__ void no_fence_before_flag(int* data, int* flag, int* out)
         *data = 42;
         *static_cast<volatile int*>(flag) = 1;
     } else {
-        while (*static_cast<volatile int*>(flag) == 0) {
-        }
+        while (*static_cast<volatile int*>(flag) == 0) {}
         __threadfence();
         *out = *data;
     }
@@ -368,8 +320,7 @@ __global__ void no_fence_after_flag(int* data, int* flag, int* out)
         *static_cast<volatile int*>(flag) = 1;
     } else {
         out[1] = *data;
-        while (*static_cast<volatile int*>(flag) == 0) {
-        }
+        while (*static_cast<volatile int*>(flag) == 0) {}
         asm volatile("" ::: "memory");
         *out = *data;
     }
@@ -382,14 +333,10 @@ __global__ void relaxed_atomic(int* data, int* flag, int* out)
         *data = 42;
         atomicExch(flag, 1);
     } else {
-        while (atomicAdd(flag, 0) == 0) {
-        }
+        while (atomicAdd(flag, 0) == 0) {}
         *out = __ldcg(data);
     }
 }
-
-/// A flag that is released, but read without acquiring.
-__global__ void release_without_acquire(int* data, int* flag, int* out) { pass_by_release<false>(data, flag, out); }
 
 /// The threads write, but the fence of one thread comes without a barrier behind their stores.
 __global__ void fence_without_barrier(int* part, unsigned* ticket, int* out)

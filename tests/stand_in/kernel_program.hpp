@@ -12,11 +12,9 @@
 
 extern "C" {
 void** __cudaRegisterFatBinary(void* wrapper);
-void __cudaRegisterFatBinaryEnd(void** handle);
 void __cudaUnregisterFatBinary(void** handle);
 void __cudaRegisterFunction(void** handle, const char* function, char* device, const char* name, int threads, uint3*,
     uint3*, dim3*, dim3*, int*);
-void __cudaRegisterVar(void** handle, char* variable, char* device, const char* name, int, size_t, int, int);
 }
 
 /// Programs with kernels, as nvcc makes them, in plain C++.
@@ -71,11 +69,6 @@ public:
     {
         __cudaRegisterFunction(handle_, static_cast<const char*>(address), nullptr, name, -1, nullptr, nullptr,
             nullptr, nullptr, nullptr);
-    }
-    void add_variable(void* address, const char* name, std::size_t bytes) const
-    {
-        __cudaRegisterVar(handle_, static_cast<char*>(address), nullptr, name, 0, bytes, 0, 0);
-        __cudaRegisterFatBinaryEnd(handle_);
     }
 
 private:

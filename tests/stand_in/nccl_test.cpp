@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstddef>
 #include <latch>
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -69,22 +68,6 @@ ncclResult_t sum(const device_float& of, ncclComm_t comm, cudaStream_t on)
 }
 
 } // namespace
-
-TEST_CASE("a communicator knows its size, rank and device")
-{
-    run(2, [](int rank, ncclComm_t comm) {
-        int size = -1;
-        int own = -1;
-        int device = -1;
-        CHECK(ncclCommCount(comm, &size) == ncclSuccess);
-        CHECK(ncclCommUserRank(comm, &own) == ncclSuccess);
-        CHECK(ncclCommCuDevice(comm, &device) == ncclSuccess);
-        CHECK(size == 2);
-        CHECK(own == rank);
-        CHECK(device == rank);
-        CHECK(ncclCommDestroy(comm) == ncclSuccess);
-    });
-}
 
 TEST_CASE("a collective runs on its stream, in the order of the stream, when all ranks have come to it")
 {
@@ -176,67 +159,6 @@ TEST_CASE("ranks of one color become a communicator, ordered by key")
         }
         CHECK(ncclCommDestroy(comm) == ncclSuccess);
     });
-}
-
-TEST_CASE("the root alone gets the result of a reduce")
-{
-    run(2, [](int rank, ncclComm_t comm) {
-        const runtime_stream stream;
-        const device_float from(static_cast<float>(rank + 1));
-        const device_float to(-1);
-        CHECK(ncclReduce(from.value, rank == 1 ? to.value : nullptr, 1, ncclFloat32, ncclSum, 1, comm, stream.handle)
-            == ncclSuccess);
-        CHECK(stream.synchronize());
-        CHECK(to.get() == (rank == 1 ? 3.0f : -1.0f));
-        CHECK(ncclCommDestroy(comm) == ncclSuccess);
-    });
-}
-
-TEST_CASE("a pre-multiplied sum takes the factor of each rank, until it is destroyed")
-{
-    run(2, [](int rank, ncclComm_t comm) {
-        const runtime_stream stream;
-        const device_float value(3);
-        float factor = rank == 0 ? 0.5f : 2.0f;
-        ncclRedOp_t scaled = ncclSum;
-        CHECK(ncclRedOpCreatePreMulSum(&scaled, &factor, ncclFloat32, ncclScalarHostImmediate, comm) == ncclSuccess);
-        factor = 100;
-        CHECK(ncclAllReduce(value.value, value.value, 1, ncclFloat32, scaled, comm, stream.handle) == ncclSuccess);
-        CHECK(ncclRedOpDestroy(scaled, comm) == ncclSuccess);
-        CHECK(stream.synchronize());
-        CHECK(value.get() == 7.5f);
-        CHECK(ncclRedOpDestroy(scaled, comm) != ncclSuccess);
-        CHECK(ncclCommDestroy(comm) == ncclSuccess);
-    });
-}
-
-TEST_CASE("one thread makes the ranks of its devices at once, and calls for them in a group")
-{
-    constexpr int ranks = 2;
-    if (device_count() < ranks) {
-        MESSAGE("SKIPPED: needs 2 devices");
-        return;
-    }
-    ncclComm_t comms[ranks] = {};
-    REQUIRE(ncclCommInitAll(comms, ranks, nullptr) == ncclSuccess);
-    std::vector<std::unique_ptr<device_float>> values;
-    for (int rank = 0; rank < ranks; ++rank) {
-        REQUIRE(cudaSetDevice(rank) == cudaSuccess);
-        values.push_back(std::make_unique<device_float>(static_cast<float>(rank + 1)));
-    }
-    REQUIRE(ncclGroupStart() == ncclSuccess);
-    for (int rank = 0; rank < ranks; ++rank) {
-        float* const value = values[static_cast<std::size_t>(rank)]->value;
-        CHECK(ncclAllReduce(value, value, 1, ncclFloat32, ncclSum, comms[rank], nullptr) == ncclSuccess);
-    }
-    CHECK(ncclGroupEnd() == ncclSuccess);
-    for (int rank = 0; rank < ranks; ++rank) {
-        CHECK(cudaSetDevice(rank) == cudaSuccess);
-        CHECK(values[static_cast<std::size_t>(rank)]->get() == 3);
-        values[static_cast<std::size_t>(rank)].reset();
-        CHECK(ncclCommDestroy(comms[rank]) == ncclSuccess);
-    }
-    CHECK(cudaSetDevice(0) == cudaSuccess);
 }
 
 TEST_CASE("a non-blocking communicator is made in the background")

@@ -198,7 +198,7 @@ function(collprobe_add_cuda_test file)
     endif()
 endfunction()
 
-# A run of no test case is a failure (main.cpp says so too), exit status 77 a skip, but where a GPU is emulated.
+# A run of no test case is a failure, exit status 77 a skip, but where a GPU is emulated.
 function(collprobe_test_properties name timeout labels)
     set(skip SKIP_RETURN_CODE 77)
     if(COLLPROBE_EMULATED)

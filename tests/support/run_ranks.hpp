@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -66,6 +67,27 @@ struct rank_outcome {
         }
     }
 };
+
+/// Runs `fn(rank)` on a thread for each rank; rethrows what one threw.
+inline void run_threads(int ranks, const std::function<void(int)>& fn, int deadline_s = 60)
+{
+    const watchdog guard("run_threads", deadline_s);
+    std::vector<std::thread> threads;
+    std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) {
+        threads.emplace_back([&, rank] {
+            try {
+                fn(rank);
+            } catch (...) {
+                thrown[static_cast<std::size_t>(rank)] = std::current_exception();
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::exception_ptr& each : thrown) {
+        if (each) std::rethrow_exception(each);
+    }
+}
 
 /// Runs `fn(communicator&)` for every rank of a group and returns how each ended. Unlike `local::run`
 /// it fails nothing when a rank throws: what the peers get is the communicator's own doing.

@@ -243,17 +243,16 @@ static void abort_while_waiting(struct rank_state* self)
 
 static void use_windows(struct rank_state* self)
 {
-    float* memory = NULL;
-    void* handle = NULL;
-    CHECK_NCCL(ncclMemAlloc((void**)&memory, count * sizeof(float)));
-    CHECK_NCCL(ncclCommRegister(self->world, memory, count * sizeof(float), &handle));
-    CHECK_NCCL(ncclCommDeregister(self->world, handle));
 #if NCCL_VERSION_CODE >= 22700
+    float* memory = NULL;
     ncclWindow_t window = NULL;
+    CHECK_NCCL(ncclMemAlloc((void**)&memory, count * sizeof(float)));
     CHECK_NCCL(ncclCommWindowRegister(self->world, memory, count * sizeof(float), &window, NCCL_WIN_DEFAULT));
     CHECK_NCCL(ncclCommWindowDeregister(self->world, window));
-#endif
     CHECK_NCCL(ncclMemFree(memory));
+#else
+    (void)self;
+#endif
 }
 
 static void* run_rank(void* argument)

@@ -11,7 +11,7 @@ of ranks; what they say on stderr comes out at once. Every line begins with the 
 
 Exit status: 0 if all ranks ended with 0 and left no shared memory behind, 124 after the time-out, else the status of
 the rank that was the first to fail (128 + n: ended by signal n). Ranks that --kill ends do not count. When a rank has
-failed, the others have --grace seconds to end as well.
+failed, the others have 10 seconds to end as well.
 """
 
 import argparse
@@ -52,13 +52,11 @@ def kill_time(text):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--preload", action="append", default=[], metavar="LIB", help="LD_PRELOAD of the ranks")
+    parser.add_argument("--preload", metavar="LIB", help="LD_PRELOAD of the ranks")
     parser.add_argument("--env", type=assignment, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--rank-env", type=of_rank, action="append", default=[], metavar="RANK:NAME=VALUE")
     parser.add_argument("--timeout", type=float, default=120, metavar="SECONDS")
-    parser.add_argument("--grace", type=float, default=10, metavar="SECONDS")
     parser.add_argument("--kill", type=kill_time, action="append", default=[], metavar="RANK@SECONDS")
-    parser.add_argument("--log", metavar="DIR", help="rank<R>.out and rank<R>.err are kept there")
     parser.add_argument("command", nargs="+", metavar="PROGRAM ARGUMENT")
     return parser.parse_args()
 
@@ -75,8 +73,7 @@ def environment(options, rank, folder, shared):
     variables.update(options.env)
     variables.update(pair for of, pair in options.rank_env if of == rank)
     if options.preload:
-        before = variables.get("LD_PRELOAD")
-        variables["LD_PRELOAD"] = ":".join(options.preload + ([before] if before else []))
+        variables["LD_PRELOAD"] = ":".join(filter(None, (options.preload, variables.get("LD_PRELOAD"))))
     return variables
 
 
@@ -87,7 +84,6 @@ class Rank:
         self.number = number
         self.is_killed = False
         self.out = []
-        self.err = []
         self.process = subprocess.Popen(
             command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True)
@@ -101,9 +97,7 @@ class Rank:
 
     def read_err(self):
         for line in self.process.stderr:
-            text = line.decode(errors="replace")
-            self.err.append(text)
-            sys.stderr.write(f"{self.number}: {text}")
+            sys.stderr.write(f"{self.number}: {line.decode(errors='replace')}")
             sys.stderr.flush()
 
     def kill(self):
@@ -114,10 +108,6 @@ class Rank:
 
     def has_failed(self):
         return self.process.poll() not in (None, 0) and not self.is_killed
-
-    def status(self):
-        code = self.process.returncode
-        return 128 - code if code < 0 else code
 
 
 def wait_for(ranks, options):
@@ -138,7 +128,7 @@ def wait_for(ranks, options):
         if first_failed is None:
             first_failed = next((rank for rank in ranks if rank.has_failed()), None)
             if first_failed is not None:
-                end = min(end, now + options.grace)
+                end = min(end, now + 10)
         time.sleep(0.005)
     return first_failed or next((rank for rank in ranks if rank.has_failed()), None), True
 
@@ -162,15 +152,12 @@ def run(options, folder, shared):
     for rank in ranks:
         for line in rank.out:
             sys.stdout.write(f"{rank.number}: {line}")
-        if options.log:
-            for kind, lines in ("out", rank.out), ("err", rank.err):
-                with open(os.path.join(options.log, f"rank{rank.number}.{kind}"), "w", encoding="utf-8") as file:
-                    file.writelines(lines)
     sys.stdout.flush()
     if failed is not None:
         late = "" if in_time else ", and others went on"
-        sys.stderr.write(f"run_ranks: rank {failed.number} ended with status {failed.status()}{late}\n")
-        return failed.status()
+        code = failed.process.returncode
+        sys.stderr.write(f"run_ranks: rank {failed.number} ended with status {code}{late}\n")
+        return 128 - code if code < 0 else code
     if TERMINATED.is_set():
         return 128 + signal.SIGTERM
     if not in_time:
@@ -186,8 +173,6 @@ def run(options, folder, shared):
 def main():
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: TERMINATED.set())
-    if options.log:
-        os.makedirs(options.log, exist_ok=True)
     folder = tempfile.mkdtemp(prefix="run_ranks_")
     shared = tempfile.mkdtemp(prefix="run_ranks_", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     try:

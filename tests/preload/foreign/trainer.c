@@ -11,7 +11,6 @@
 #include <dlfcn.h>
 #include <getopt.h>
 #include <math.h>
-#include <signal.h>
 
 #include "common.h"
 
@@ -41,7 +40,7 @@ ncclResult_t ncclAllGatherConfig(const void*, void*, size_t, ncclDataType_t, ncc
 
 static const char* const usage
     = "--steps N (100)  --buckets N (8)  --size N (1024: elements; bucket b has 1 + b % 3 times as many)\n"
-      "--type bf16|fp32|fp64|mixed (bf16; mixed: bf16 and fp32 in turn)\n"
+      "--type bf16|mixed (bf16; mixed: bf16 and fp32 in turn)\n"
       "--avg | --premul       average or pre-multiplied sum; otherwise ranks divide before the sum\n"
       "--streams N (1)        bucket b is on stream b % N\n"
       "--groups               the buckets of a step are one group\n"
@@ -51,46 +50,30 @@ static const char* const usage
       "--log-every N (10)     steps between all-reduces of one logged number; 0: never\n"
       "--evaluate-every N (0) steps between evaluations: five all-reduces of three numbers; 0: never\n"
       "--split                gradients on a part of the ranks, of even or odd number; logs on all\n"
-      "--same-first           the first step has the same buckets as the others\n"
-      "--fault KIND:RANK,STEP,BUCKET  nan, inf (one element), stale (of the step before), copy (of the next rank),\n"
-      "                       zero, scale (eight times)\n"
-      "--fault-steps N (1)    how many steps have the fault\n"
-      "--die RANK,STEP        that rank kills itself\n"
+      "--fault KIND:RANK,STEP,BUCKET  nan (one element), stale (of the step before), copy (of the next rank)\n"
       "--exit return|_exit|leak  how it ends; leak: communicators are not destroyed\n"
       "--step-us N (0)        sleep in each step\n"
-      "--seed N (1)           another run\n"
       "--mark                 collprobe_mark_step(step), if the process has it\n"
       "--tag                  the forms of calls with a configuration, userProfilerTag = step, if NCCL has them\n"
       "--checksum             prints a hash of all results and of the final parameters\n"
-      "--verify N (0)         every N steps all results are computed here as well; status 3 if they differ\n"
-      "--time                 prints steps per second on stderr\n";
+      "--verify N (0)         every N steps all results are computed here as well; status 3 if they differ\n";
 
-enum fault { fault_none, fault_nan, fault_inf, fault_stale, fault_copy, fault_zero, fault_scale };
+enum fault { fault_none, fault_nan, fault_stale, fault_copy };
 enum { most_buckets = 64, most_streams = 8, seldom_elements = 3, evaluations = 5 };
 
 static struct {
-    long steps, buckets, size, streams, log_every, evaluate_every, fault_steps, step_us, seed, verify_every;
-    int avg, premul, groups, nonblocking, capture, shard, split, same_first, mark, tag, checksum, time;
+    long steps, buckets, size, streams, log_every, evaluate_every, step_us, verify_every;
+    int avg, premul, groups, nonblocking, capture, shard, split, mark, tag, checksum;
     const char *type, *ending;
     enum fault fault;
-    long fault_rank, fault_step, fault_bucket, die_rank, die_step;
-} options = {.steps = 100,
-    .buckets = 8,
-    .size = 1024,
-    .streams = 1,
-    .log_every = 10,
-    .fault_steps = 1,
-    .seed = 1,
-    .type = "bf16",
-    .ending = "return",
-    .die_rank = -1};
+    long fault_rank, fault_step, fault_bucket;
+} options = {
+    .steps = 100, .buckets = 8, .size = 1024, .streams = 1, .log_every = 10, .type = "bf16", .ending = "return"};
 
 /* --- Element types --- */
 
 static ncclDataType_t type_of(long bucket)
 {
-    if (strcmp(options.type, "fp32") == 0) return ncclFloat32;
-    if (strcmp(options.type, "fp64") == 0) return ncclFloat64;
     return strcmp(options.type, "mixed") == 0 && bucket % 2 == 1 ? ncclFloat32 : ncclBfloat16;
 }
 static size_t bytes_of(ncclDataType_t type) { return type == ncclFloat64 ? 8 : type == ncclFloat32 ? 4 : 2; }
@@ -173,7 +156,7 @@ static int rank_in_world(int of_rank) { return options.split ? 2 * of_rank + wor
 static double gradient(int of_rank, long step, uint64_t place)
 {
     static const double scales[] = {1e-2, 4e-3, 1e-3, 8e-3, 2e-3, 5e-4, 3e-3};
-    const uint64_t key = ((uint64_t)options.seed << 56) + ((uint64_t)step << 28) + place;
+    const uint64_t key = (UINT64_C(1) << 56) + ((uint64_t)step << 28) + place;
     const double scale = scales[place / 512 % 7];
     const double signal = deviate(key);
     const double noise = deviate(key ^ ((uint64_t)(rank_in_world(of_rank) + 1) << 48));
@@ -183,19 +166,15 @@ static uint64_t place_of(long bucket, size_t index) { return ((uint64_t)bucket <
 
 static void fill(struct buffer* of, long step, long bucket, size_t count, int divides)
 {
-    const long faulty = options.fault_step;
     const int is_faulty = options.fault != fault_none && world_rank == options.fault_rank
-        && bucket == options.fault_bucket && step >= faulty && step < faulty + options.fault_steps;
+        && bucket == options.fault_bucket && step == options.fault_step;
     const enum fault fault = is_faulty ? options.fault : fault_none;
     const int sender = fault == fault_copy ? (rank + 1) % ranks : rank;
     const long of_step = fault == fault_stale ? step - 1 : step;
-    double factor = divides ? 1.0 / ranks : 1;
-    if (fault == fault_zero) factor = 0;
-    if (fault == fault_scale) factor *= 8;
+    const double factor = divides ? 1.0 / ranks : 1;
     for (size_t i = 0; i < count; ++i)
         store(of->host, i, of->type, factor * gradient(sender, of_step, place_of(bucket, i)));
     if (fault == fault_nan) store(of->host, count / 3, of->type, (double)NAN);
-    if (fault == fault_inf) store(of->host, count / 3, of->type, (double)INFINITY);
 }
 
 /* Whether the result is the mean of all ranks' gradients, but for three roundings: of gradients, factor and result. */
@@ -306,7 +285,7 @@ static void note_result(const struct buffer* of)
 
 static void train_on_buckets(long step)
 {
-    const int is_first = step == 0 && !options.same_first;
+    const int is_first = step == 0;
     struct buffer* const all = is_first ? first_buckets : buckets;
     const long number = options.buckets + is_first;
     const int divides = !options.avg && !options.premul;
@@ -379,7 +358,6 @@ static void train(long step)
         *(void**)&mark = dlsym(RTLD_DEFAULT, "collprobe_mark_step");
         if (mark != NULL) mark((uint64_t)step);
     }
-    if (world_rank == options.die_rank && step == options.die_step) (void)kill(getpid(), SIGKILL);
     train_on_buckets(step);
     if (options.shard) train_on_shards(step);
     if (options.log_every > 0 && (step + 1) % options.log_every == 0) reduce_seldom(&logged, step, ncclAvg);
@@ -481,12 +459,12 @@ static void refuse(const char* what)
 
 static void read_fault(const char* text)
 {
-    static const char* const names[] = {"none", "nan", "inf", "stale", "copy", "zero", "scale"};
+    static const char* const names[] = {"none", "nan", "stale", "copy"};
     char name[16];
     if (sscanf(text, "%15[a-z]:%ld,%ld,%ld", name, &options.fault_rank, &options.fault_step, &options.fault_bucket)
         != 4)
         refuse("--fault KIND:RANK,STEP,BUCKET");
-    for (int i = 1; i <= fault_scale; ++i) {
+    for (int i = 1; i <= fault_copy; ++i) {
         if (strcmp(name, names[i]) == 0) options.fault = (enum fault)i;
     }
     if (options.fault == fault_none) refuse("--fault: no such kind");
@@ -499,18 +477,17 @@ static void read_options(int count, char** arguments)
         long* number;
     } numbers[] = {{"steps", &options.steps}, {"buckets", &options.buckets}, {"size", &options.size},
         {"streams", &options.streams}, {"log-every", &options.log_every}, {"evaluate-every", &options.evaluate_every},
-        {"fault-steps", &options.fault_steps}, {"step-us", &options.step_us}, {"seed", &options.seed},
-        {"verify", &options.verify_every}};
+        {"step-us", &options.step_us}, {"verify", &options.verify_every}};
     static const struct {
         const char* name;
         int* flag;
     } flags[] = {{"avg", &options.avg}, {"premul", &options.premul}, {"groups", &options.groups},
         {"nonblocking", &options.nonblocking}, {"capture", &options.capture}, {"shard", &options.shard},
-        {"split", &options.split}, {"same-first", &options.same_first}, {"mark", &options.mark}, {"tag", &options.tag},
-        {"checksum", &options.checksum}, {"time", &options.time}};
+        {"split", &options.split}, {"mark", &options.mark}, {"tag", &options.tag},
+        {"checksum", &options.checksum}};
     enum { number_count = sizeof(numbers) / sizeof(*numbers), flag_count = sizeof(flags) / sizeof(*flags) };
-    enum { type_option = 1000, fault_option, die_option, exit_option };
-    struct option known[number_count + flag_count + 5];
+    enum { type_option = 1000, fault_option, exit_option };
+    struct option known[number_count + flag_count + 4];
     memset(known, 0, sizeof(known));
     for (int i = 0; i < number_count; ++i) known[i] = (struct option){numbers[i].name, required_argument, NULL, i + 1};
     for (int i = 0; i < flag_count; ++i)
@@ -518,16 +495,13 @@ static void read_options(int count, char** arguments)
     struct option* const others = known + number_count + flag_count;
     others[0] = (struct option){"type", required_argument, NULL, type_option};
     others[1] = (struct option){"fault", required_argument, NULL, fault_option};
-    others[2] = (struct option){"die", required_argument, NULL, die_option};
-    others[3] = (struct option){"exit", required_argument, NULL, exit_option};
+    others[2] = (struct option){"exit", required_argument, NULL, exit_option};
 
     for (int found; (found = getopt_long(count, arguments, "", known, NULL)) != -1;) {
         if (found == '?') refuse("");
         if (found == type_option) options.type = optarg;
         if (found == exit_option) options.ending = optarg;
         if (found == fault_option) read_fault(optarg);
-        if (found == die_option && sscanf(optarg, "%ld,%ld", &options.die_rank, &options.die_step) != 2)
-            refuse("--die RANK,STEP");
         if (found >= 1 && found <= number_count) *numbers[found - 1].number = strtol(optarg, NULL, 0);
     }
     if (optind < count) refuse(arguments[optind]);
@@ -551,14 +525,7 @@ int main(int count, char** arguments)
     make_buffers();
     broadcast_parameters();
 
-    struct timespec begin, end;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
     for (long step = 0; step < options.steps; ++step) train(step);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    if (options.time && world_rank == 0) {
-        const double seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
-        fprintf(stderr, "%.1f steps/s\n", (double)options.steps / seconds);
-    }
     if (options.checksum) {
         note_result(&parameters);
         printf("checksum %016llx\n", (unsigned long long)checksum);

@@ -12,8 +12,9 @@
 #ifndef MODEL_VERSION
 #define MODEL_VERSION 21903
 #endif
-#define WEAK(name) __typeof__(nccl##name) nccl##name __attribute__((weak, alias("pnccl" #name)))
-#define STRONG(name) pnccl##name
+#define FUNCTION(result, name, parameters) \
+    __typeof__(nccl##name) nccl##name __attribute__((weak, alias("pnccl" #name))); \
+    result pnccl##name parameters
 #pragma GCC visibility push(default)
 
 enum { success = 0, invalid_argument = 4, in_progress = 7 };
@@ -54,25 +55,23 @@ static int new_comm(ncclComm_t* comm)
 static unsigned sum(const ncclUniqueId* id)
 {
     unsigned total = 0;
-    for (size_t each = 0; each < sizeof id->internal; ++each)
-        total = total * 31 + (unsigned char)id->internal[each];
+    for (size_t each = 0; each < sizeof id->internal; ++each) total = total * 31 + (unsigned char)id->internal[each];
     return total;
 }
 
-static void trace_call(const char* name, const void* send, const void* receive, size_t count, int type,
-    int operation, int root, ncclComm_t comm, cudaStream_t stream, const void* config)
+static void trace_call(const char* name, const void* send, const void* receive, size_t count, int type, int operation,
+    int root, ncclComm_t comm, cudaStream_t stream, const void* config)
 {
     trace("nccl %s %p %p %zu %d %d %d %d %p %s errno %d", name, send, receive, count, type, operation, root,
         number(comm), stream, config != NULL ? "config" : "-", errno);
 }
 
 #define CALL(name, parameters, send, receive, count, type, operation, root, config) \
-    int STRONG(name) parameters \
+    FUNCTION(int, name, parameters) \
     { \
         trace_call(#name, send, receive, count, type, operation, root, comm, stream, config); \
         return known(comm); \
-    } \
-    WEAK(name);
+    }
 #define COLLECTIVE(name, operands, operation, root) \
     CALL(name, (operands, MODEL_ON), send, receive, count, type, operation, root, NULL) \
     CALL(name##Config, (operands, MODEL_ON, MODEL_WITH), send, receive, count, type, operation, root, config)
@@ -85,149 +84,128 @@ COLLECTIVE(Reduce, REDUCING_ROOTED, operation, root)
 COLLECTIVE(AlltoAll, MODEL_PLAIN, -1, -1)
 COLLECTIVE(Gather, MODEL_ROOTED, -1, root)
 COLLECTIVE(Scatter, MODEL_ROOTED, -1, root)
-CALL(Send, (const void* send, size_t count, int type, int peer, MODEL_ON), send, NULL, count, type, -1, peer,
-    NULL)
-CALL(Recv, (void* receive, size_t count, int type, int peer, MODEL_ON), NULL, receive, count, type, -1, peer,
-    NULL)
+CALL(Send, (const void* send, size_t count, int type, int peer, MODEL_ON), send, NULL, count, type, -1, peer, NULL)
+CALL(Recv, (void* receive, size_t count, int type, int peer, MODEL_ON), NULL, receive, count, type, -1, peer, NULL)
 CALL(WaitSignal, (int signals, void* list, MODEL_ON), list, NULL, (size_t)signals, -1, -1, -1, NULL)
 
-int STRONG(Bcast)(void* buffer, size_t count, int type, int root, MODEL_ON)
+FUNCTION(int, Bcast, (void* buffer, size_t count, int type, int root, MODEL_ON))
 {
     trace("nccl Bcast");
     return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
 }
-WEAK(Bcast);
 
-int STRONG(PutSignal)(const void* send, size_t count, int type, int peer, void* window, size_t offset,
-    int signal, int context, unsigned flags, MODEL_ON)
+FUNCTION(int, PutSignal,
+    (const void* send, size_t count, int type, int peer, void* window, size_t offset, int signal, int context,
+        unsigned flags, MODEL_ON))
 {
-    trace("nccl PutSignal %p %zu %d %d %p %zu %d %d %u %d %p", send, count, type, peer, window, offset,
-        signal, context, flags, number(comm), stream);
+    trace("nccl PutSignal %p %zu %d %d %p %zu %d %d %u %d %p", send, count, type, peer, window, offset, signal, context,
+        flags, number(comm), stream);
     return known(comm);
 }
-WEAK(PutSignal);
 
-int STRONG(Signal)(int peer, int signal, int context, unsigned flags, MODEL_ON)
+FUNCTION(int, Signal, (int peer, int signal, int context, unsigned flags, MODEL_ON))
 {
     trace("nccl Signal %d %d %d %u %d %p", peer, signal, context, flags, number(comm), stream);
     return known(comm);
 }
-WEAK(Signal);
 
-int STRONG(CommInitRank)(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank)
+FUNCTION(int, CommInitRank, (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank))
 {
     trace("nccl CommInitRank %d %u %d", ranks, sum(&id), rank);
     void* memory = NULL;
     if (ncclMemAlloc(&memory, 64) != success) return invalid_argument;
     return new_comm(comm);
 }
-WEAK(CommInitRank);
 
-int STRONG(CommInitRankConfig)(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config)
+FUNCTION(int, CommInitRankConfig, (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config))
 {
-    trace(
-        "nccl CommInitRankConfig %d %u %d %d", ranks, sum(&id), rank, config != NULL ? config->blocking : 1);
+    trace("nccl CommInitRankConfig %d %u %d %d", ranks, sum(&id), rank, config != NULL ? config->blocking : 1);
     return new_comm(comm);
 }
-WEAK(CommInitRankConfig);
 
-int STRONG(CommInitRankScalable)(
-    ncclComm_t* comm, int ranks, int rank, int ids, ncclUniqueId* id, ncclConfig_t* config)
+FUNCTION(int, CommInitRankScalable,
+    (ncclComm_t * comm, int ranks, int rank, int ids, ncclUniqueId* id, ncclConfig_t* config))
 {
-    trace("nccl CommInitRankScalable %d %d %d %u %s", ranks, rank, ids, sum(id + ids - 1),
-        config ? "config" : "-");
+    trace("nccl CommInitRankScalable %d %d %d %u %s", ranks, rank, ids, sum(id + ids - 1), config ? "config" : "-");
     return new_comm(comm);
 }
-WEAK(CommInitRankScalable);
 
-int STRONG(CommInitAll)(ncclComm_t* comm, int devices, const int* device)
+FUNCTION(int, CommInitAll, (ncclComm_t * comm, int devices, const int* device))
 {
     trace("nccl CommInitAll %d %s", devices, device != NULL ? "devices" : "-");
     for (int each = 0; each < devices; ++each) new_comm(comm + each);
     return success;
 }
-WEAK(CommInitAll);
 
-int STRONG(CommSplit)(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config)
+FUNCTION(int, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config))
 {
     trace("nccl CommSplit %d %d %d %s", number(comm), color, key, config ? "config" : "-");
     if (color >= 0) return new_comm(made);
     *made = NULL;
     return success;
 }
-WEAK(CommSplit);
 
-int STRONG(CommShrink)(
-    ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* made, ncclConfig_t* config, int flags)
+FUNCTION(int, CommShrink,
+    (ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* made, ncclConfig_t* config, int flags))
 {
-    trace("nccl CommShrink %d %d %d %s %d", number(comm), excluded[0], excluded_count,
-        config ? "config" : "-", flags);
+    trace("nccl CommShrink %d %d %d %s %d", number(comm), excluded[0], excluded_count, config ? "config" : "-", flags);
     return new_comm(made);
 }
-WEAK(CommShrink);
 
-int STRONG(CommGrow)(
-    ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* made, ncclConfig_t* config)
+FUNCTION(int, CommGrow,
+    (ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* made, ncclConfig_t* config))
 {
-    trace(
-        "nccl CommGrow %d %d %u %d %s", number(comm), ranks, id ? sum(id) : 0, rank, config ? "config" : "-");
+    trace("nccl CommGrow %d %d %u %d %s", number(comm), ranks, id ? sum(id) : 0, rank, config ? "config" : "-");
     return new_comm(made);
 }
-WEAK(CommGrow);
 
 #define OF_COMM(name) \
-    int STRONG(name)(ncclComm_t comm) \
+    FUNCTION(int, name, (ncclComm_t comm)) \
     { \
         trace("nccl " #name " %d", number(comm)); \
         return known(comm); \
-    } \
-    WEAK(name);
+    }
 #define OF_COMM_WITH_FLAGS(name) \
-    int STRONG(name)(ncclComm_t comm, int flags) \
+    FUNCTION(int, name, (ncclComm_t comm, int flags)) \
     { \
         trace("nccl " #name " %d %d", number(comm), flags); \
         return known(comm); \
-    } \
-    WEAK(name);
+    }
 OF_COMM(CommFinalize)
 OF_COMM(CommAbort)
 OF_COMM_WITH_FLAGS(CommRevoke)
 OF_COMM_WITH_FLAGS(CommSuspend)
 
-int STRONG(CommDestroy)(ncclComm_t comm)
+FUNCTION(int, CommDestroy, (ncclComm_t comm))
 {
     trace("nccl CommDestroy %d", number(comm));
     int state = success;
     ncclCommGetAsyncError(comm, &state);
     return known(comm);
 }
-WEAK(CommDestroy);
 
-int STRONG(CommGetAsyncError)(ncclComm_t comm, int* state)
+FUNCTION(int, CommGetAsyncError, (ncclComm_t comm, int* state))
 {
     static int polls;
     trace("nccl CommGetAsyncError %d", number(comm));
     *state = wanted("MODEL_INIT", "in progress") && ++polls < 3 ? in_progress : success;
     return known(comm);
 }
-WEAK(CommGetAsyncError);
 
-int STRONG(CommWindowRegister)(ncclComm_t comm, void* buffer, size_t bytes, void** window, int flags)
+FUNCTION(int, CommWindowRegister, (ncclComm_t comm, void* buffer, size_t bytes, void** window, int flags))
 {
     trace("nccl CommWindowRegister %d %p %zu %d", number(comm), buffer, bytes, flags);
     *window = buffer;
     return known(comm);
 }
-WEAK(CommWindowRegister);
 
-int STRONG(GroupStart)(void)
+FUNCTION(int, GroupStart, (void))
 {
     trace("nccl GroupStart");
     if (wanted("MODEL_GROUP", "does not start")) return invalid_argument;
     ++depth;
     return success;
 }
-WEAK(GroupStart);
 
 static int end_group(void)
 {
@@ -238,103 +216,89 @@ static int end_group(void)
     return wanted("MODEL_GROUP", "fails") ? 1 : success;
 }
 
-int STRONG(GroupEnd)(void)
+FUNCTION(int, GroupEnd, (void))
 {
     trace("nccl GroupEnd");
     return end_group();
 }
-WEAK(GroupEnd);
 
-int STRONG(GroupSimulateEnd)(void* simulation)
+FUNCTION(int, GroupSimulateEnd, (void* simulation))
 {
     trace("nccl GroupSimulateEnd %p", simulation);
     return end_group();
 }
-WEAK(GroupSimulateEnd);
 
-int STRONG(RedOpCreatePreMulSum)(int* operation, void* scalar, int type, int residence, ncclComm_t comm)
+FUNCTION(int, RedOpCreatePreMulSum, (int* operation, void* scalar, int type, int residence, ncclComm_t comm))
 {
     trace("nccl RedOpCreatePreMulSum %s %d %d %d", scalar ? "scalar" : "-", type, residence, number(comm));
     *operation = 6;
     return known(comm);
 }
-WEAK(RedOpCreatePreMulSum);
 
-int STRONG(RedOpDestroy)(int operation, ncclComm_t comm)
+FUNCTION(int, RedOpDestroy, (int operation, ncclComm_t comm))
 {
     trace("nccl RedOpDestroy %d %d", operation, number(comm));
     return known(comm);
 }
-WEAK(RedOpDestroy);
 
-int STRONG(GetVersion)(int* version)
+FUNCTION(int, GetVersion, (int* version))
 {
     *version = MODEL_VERSION;
     return success;
 }
-WEAK(GetVersion);
 
-int STRONG(GetUniqueId)(ncclUniqueId* id)
+FUNCTION(int, GetUniqueId, (ncclUniqueId * id))
 {
     memset(id, MODEL_VERSION % 100, sizeof *id);
     return success;
 }
-WEAK(GetUniqueId);
 
-const char* STRONG(GetErrorString)(int result) { return result == success ? "no error" : "an error"; }
-WEAK(GetErrorString);
+FUNCTION(const char*, GetErrorString, (int result)) { return result == success ? "no error" : "an error"; }
 
-int STRONG(CommCount)(ncclComm_t comm, int* count)
+FUNCTION(int, CommCount, (ncclComm_t comm, int* count))
 {
     *count = 8;
     return known(comm);
 }
-WEAK(CommCount);
 
-int STRONG(CommUserRank)(ncclComm_t comm, int* rank)
+FUNCTION(int, CommUserRank, (ncclComm_t comm, int* rank))
 {
     *rank = 3;
     return known(comm);
 }
-WEAK(CommUserRank);
 
-int STRONG(MemAlloc)(void** pointer, size_t bytes)
+FUNCTION(int, MemAlloc, (void** pointer, size_t bytes))
 {
     static char memory[64];
     trace("nccl MemAlloc %zu", bytes);
     *pointer = memory;
     return success;
 }
-WEAK(MemAlloc);
 
-ncclTeam_t STRONG(TeamWorld)(ncclComm_t comm) { return (ncclTeam_t){number(comm) % 1000, 8, 1}; }
-WEAK(TeamWorld);
+FUNCTION(ncclTeam_t, TeamWorld, (ncclComm_t comm)) { return (ncclTeam_t){number(comm) % 1000, 8, 1}; }
 
-int STRONG(DevCommCreate)(ncclUniqueId id, int a, double b, int c, float d, long e, int f, int g, int h,
-    double i, int j, double k, double l, double m, double n, double o, double p, double q)
+FUNCTION(int, DevCommCreate,
+    (ncclUniqueId id, int a, double b, int c, float d, long e, int f, int g, int h, double i, int j, double k, double l,
+        double m, double n, double o, double p, double q))
 {
-    trace("nccl DevCommCreate %u %d %g %d %g %ld %d %d %d %g %d %g %g %g %g %g %g %g", sum(&id), a, b, c,
-        (double)d, e, f, g, h, i, j, k, l, m, n, o, p, q);
+    trace("nccl DevCommCreate %u %d %g %d %g %ld %d %d %d %g %d %g %g %g %g %g %g %g", sum(&id), a, b, c, (double)d, e,
+        f, g, h, i, j, k, l, m, n, o, p, q);
     return success;
 }
-WEAK(DevCommCreate);
 
-ncclUniqueId STRONG(TeamLsa)(double a, long b)
+FUNCTION(ncclUniqueId, TeamLsa, (double a, long b))
 {
     ncclUniqueId id;
     memset(&id, (int)a + (int)b, sizeof id);
     return id;
 }
-WEAK(TeamLsa);
 
 #if MODEL_VERSION >= 23203
-int STRONG(ParamBind)(void** handle, const char* key)
+FUNCTION(int, ParamBind, (void** handle, const char* key))
 {
     *handle = NULL;
     return *key == 'x' ? success : invalid_argument;
 }
-WEAK(ParamBind);
 
-const char* STRONG(GetLastError)(ncclComm_t comm) { return known(comm) == success ? "none" : "some"; }
-WEAK(GetLastError);
+FUNCTION(const char*, GetLastError, (ncclComm_t comm)) { return known(comm) == success ? "none" : "some"; }
 #endif

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// STAND_IN_NCCL_COUNTS=file: at exit a line of JSON is appended: how often each function was entered, and how often by
-// NCCL itself. "%p" in the name is the number of the process. A child after fork() writes none.
+// STAND_IN_NCCL_COUNTS=file: at exit a line of JSON is appended: how often each function was entered. A child after
+// fork() writes none.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -24,28 +24,19 @@ constexpr const char* names[] = {
 #undef STAND_IN_NCCL_NAME
 };
 
-std::string counts_of(const std::string& prefix)
-{
-    std::string text;
-    for (const char* const name : names) {
-        const std::uint64_t calls = collprobe::stand_in::calls((prefix + name).c_str());
-        if (calls == 0) continue;
-        text += (text.empty() ? "\"" : ", \"") + std::string(name) + "\": " + std::to_string(calls);
-    }
-    return text;
-}
-
 __attribute__((destructor)) void write_counts()
 {
     const char* const wanted = std::getenv("STAND_IN_NCCL_COUNTS");
     if (wanted == nullptr || getpid() != process_of_the_library) return;
-    std::string path = wanted;
-    const std::string process = std::to_string(getpid());
-    if (const std::size_t at = path.find("%p"); at != std::string::npos) path.replace(at, 2, process);
+    std::string line;
+    for (const char* const name : names) {
+        const std::uint64_t calls = collprobe::stand_in::calls(name);
+        if (calls == 0) continue;
+        line += (line.empty() ? "\"" : ", \"") + std::string(name) + "\": " + std::to_string(calls);
+    }
     const char* const rank = std::getenv("RANK");
-    const std::string line = std::string("{\"rank\": ") + (rank == nullptr ? "null" : rank) + ", \"pid\": " + process
-        + ", \"calls\": {" + counts_of("") + "}, \"inside\": {" + counts_of("inside ") + "}}\n";
-    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    line = std::string("{\"rank\": ") + (rank == nullptr ? "null" : rank) + ", \"calls\": {" + line + "}}\n";
+    const int file = open(wanted, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (file < 0 || write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::perror(wanted);
     if (file >= 0) close(file);
 }

@@ -12,18 +12,13 @@
     each(ncclGetUniqueId) each(ncclCommInitRank) each(ncclCommInitRankConfig) each(ncclCommInitAll) \
     each(ncclCommSplit) each(ncclCommFinalize) each(ncclCommDestroy) each(ncclCommAbort) \
     each(ncclCommGetAsyncError) each(ncclCommCount) each(ncclCommCuDevice) each(ncclCommUserRank) \
-    each(ncclCommRegister) each(ncclCommDeregister) each(ncclRedOpCreatePreMulSum) each(ncclRedOpDestroy) \
+    each(ncclRedOpCreatePreMulSum) each(ncclRedOpDestroy) \
     each(ncclGroupStart) each(ncclGroupEnd) each(ncclAllReduce) each(ncclReduceScatter) each(ncclAllGather) \
     each(ncclBroadcast) each(ncclBcast) each(ncclReduce) each(ncclSend) each(ncclRecv)
 #if NCCL_VERSION_CODE >= 22200
 #define STAND_IN_NCCL_NAMES_2_22(each) each(ncclGroupSimulateEnd)
 #else
 #define STAND_IN_NCCL_NAMES_2_22(each)
-#endif
-#if NCCL_VERSION_CODE >= 22300
-#define STAND_IN_NCCL_NAMES_2_23(each) each(ncclCommInitRankScalable)
-#else
-#define STAND_IN_NCCL_NAMES_2_23(each)
 #endif
 #if NCCL_VERSION_CODE >= 22700
 #define STAND_IN_NCCL_NAMES_2_27(each) \
@@ -32,7 +27,7 @@
 #define STAND_IN_NCCL_NAMES_2_27(each)
 #endif
 #if NCCL_VERSION_CODE >= 22800
-#define STAND_IN_NCCL_NAMES_2_28(each) each(ncclAlltoAll) each(ncclGather) each(ncclScatter)
+#define STAND_IN_NCCL_NAMES_2_28(each) each(ncclAlltoAll)
 #else
 #define STAND_IN_NCCL_NAMES_2_28(each)
 #endif
@@ -43,9 +38,7 @@
 #endif
 #define STAND_IN_NCCL_NAMES_LATER(each) \
     each(ncclCommGetUniqueId) each(ncclCommGrow) each(ncclAllReduceConfig) each(ncclReduceScatterConfig) \
-    each(ncclAllGatherConfig) each(ncclAlltoAllConfig) each(ncclBroadcastConfig) each(ncclReduceConfig) \
-    each(ncclGatherConfig) each(ncclScatterConfig)
+    each(ncclAllGatherConfig)
 #define STAND_IN_NCCL_NAMES(each) \
-    STAND_IN_NCCL_NAMES_2_19(each) STAND_IN_NCCL_NAMES_2_22(each) STAND_IN_NCCL_NAMES_2_23(each) \
-    STAND_IN_NCCL_NAMES_2_27(each) STAND_IN_NCCL_NAMES_2_28(each) STAND_IN_NCCL_NAMES_2_28_7(each) \
-    STAND_IN_NCCL_NAMES_LATER(each)
+    STAND_IN_NCCL_NAMES_2_19(each) STAND_IN_NCCL_NAMES_2_22(each) STAND_IN_NCCL_NAMES_2_27(each) \
+    STAND_IN_NCCL_NAMES_2_28(each) STAND_IN_NCCL_NAMES_2_28_7(each) STAND_IN_NCCL_NAMES_LATER(each)

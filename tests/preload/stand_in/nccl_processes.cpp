@@ -5,14 +5,8 @@
 // be the same on all ranks but for FLIP:
 //     STAND_IN_NCCL_DIR=path             folder of the shared memory; /dev/shm unless given, or TMPDIR, or /tmp
 //     STAND_IN_NCCL_DEADLINE_S=s         how long a rank waits for others before the communicator fails; 60 unless given
-//     STAND_IN_NCCL_PIECE_BYTES=n        what a rank shares of its data at a time; 262144 unless given
-//     STAND_IN_NCCL_FLIP="rank=r,call=c,element=e,bit=b[,comm=k];..."
-//                                        one bit is wrong in the result that rank r gets of its collective number c on
-//                                        the communicator number k (of this process); all numbers are from 0
-//     STAND_IN_NCCL_POLLS=n              the number of the ncclCommGetAsyncError that a non-blocking communicator tells
-//                                        its success; 3 unless given
-//     STAND_IN_NCCL_LAUNCH_DELAY_MS=n    how long a non-blocking communicator takes at least; 0 unless given
-//     STAND_IN_NCCL_VERSION=n            what ncclGetVersion tells
+//     STAND_IN_NCCL_FLIP="r c e b"       bit b of element e is wrong in the result that rank r gets of its collective
+//                                        number c on the first communicator of this process; all numbers are from 0
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -21,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -39,14 +32,17 @@ namespace {
 // --- What the environment asks for ---
 
 struct flip {
-    std::uint64_t rank = 0, comm = 0, call = 0, element = 0, bit = 0;
+    unsigned long long rank = 0, call = 0, element = 0, bit = 0;
+    bool is_wanted = false;
 };
+
+/// What a rank shares of its data at a time.
+constexpr std::size_t piece_bytes = 64 * 1024;
 
 struct settings {
     std::string folder;
     double deadline_s = 60;
-    std::size_t piece_bytes = 0;
-    std::vector<flip> flips;
+    flip wrong;
 
     static const settings& given()
     {
@@ -59,11 +55,6 @@ struct settings {
         const char* const value = std::getenv(name);
         return value == nullptr ? otherwise : value;
     }
-    static int number(const char* name, int otherwise)
-    {
-        const std::string value = text(name);
-        return value.empty() ? otherwise : std::atoi(value.c_str());
-    }
 
 private:
     settings()
@@ -71,31 +62,12 @@ private:
         const std::string temporary = text("TMPDIR", "/tmp");
         folder = text("STAND_IN_NCCL_DIR", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : temporary.c_str());
         deadline_s = std::strtod(text("STAND_IN_NCCL_DEADLINE_S", "60").c_str(), nullptr);
-        piece_bytes = static_cast<std::size_t>(std::max(4096, number("STAND_IN_NCCL_PIECE_BYTES", 256 * 1024)));
-        piece_bytes = piece_bytes / 64 * 64;
-        read_flips(text("STAND_IN_NCCL_FLIP"));
-    }
-    void read_flips(const std::string& all)
-    {
-        for (std::size_t begin = 0; begin < all.size();) {
-            const std::size_t end = std::min(all.find(';', begin), all.size());
-            flip one;
-            const std::map<std::string, std::uint64_t*> fields{{"rank", &one.rank}, {"comm", &one.comm},
-                {"call", &one.call}, {"element", &one.element}, {"bit", &one.bit}};
-            while (begin < end) {
-                const std::size_t next = std::min(all.find(',', begin), end);
-                const std::size_t equals = std::min(all.find('=', begin), next);
-                const auto field = fields.find(all.substr(begin, equals - begin));
-                if (field == fields.end() || equals == next) {
-                    std::fprintf(stderr, "NCCL stand-in: STAND_IN_NCCL_FLIP is wrong: %s\n", all.c_str());
-                    std::exit(2);
-                }
-                *field->second = std::strtoull(all.c_str() + equals + 1, nullptr, 0);
-                begin = next + (next < end ? 1 : 0);
-            }
-            flips.push_back(one);
-            begin = end + 1;
-        }
+        const std::string numbers = text("STAND_IN_NCCL_FLIP");
+        wrong.is_wanted = std::sscanf(numbers.c_str(), "%llu %llu %llu %llu", &wrong.rank, &wrong.call, &wrong.element,
+                              &wrong.bit) == 4;
+        if (wrong.is_wanted || numbers.empty()) return;
+        std::fprintf(stderr, "NCCL stand-in: STAND_IN_NCCL_FLIP is wrong: %s\n", numbers.c_str());
+        std::exit(2);
     }
 };
 
@@ -165,7 +137,7 @@ std::atomic<std::uint64_t> communicators_here{0};
 class world_of_processes : public world {
 public:
     world_of_processes(const std::string& path, int ranks)
-        : ranks_(ranks), shared_(path, stages_at() + 2 * count() * settings::given().piece_bytes)
+        : ranks_(ranks), shared_(path, stages_at() + 2 * count() * piece_bytes)
     {
     }
     /// Whether memory is shared, with ranks of as many.
@@ -262,7 +234,7 @@ private:
     unsigned char* stage(int rank, std::uint32_t number) const
     {
         const std::size_t place = 2 * static_cast<std::size_t>(rank) + number % 2;
-        return shared_.at<unsigned char>(stages_at() + place * settings::given().piece_bytes);
+        return shared_.at<unsigned char>(stages_at() + place * piece_bytes);
     }
 
     // --- Meetings ---
@@ -335,10 +307,9 @@ private:
     {
         const std::uint64_t call = collectives_++;
         const std::size_t element = bytes_of(own.type);
-        const bool sends_parts
-            = own.what == kind::reduce_scatter || own.what == kind::all_to_all || own.what == kind::scatter;
+        const bool sends_parts = own.what == kind::reduce_scatter || own.what == kind::all_to_all;
         const std::size_t part = own.count * element;
-        const std::size_t most = settings::given().piece_bytes / (sends_parts ? count() : 1) / 16 * 16;
+        const std::size_t most = piece_bytes / (sends_parts ? count() : 1) / 16 * 16;
         for (std::size_t begin = 0; begin < part; begin += most) {
             const piece now{begin, std::min(most, part - begin), part, ++meetings_};
             post(rank, own, now);
@@ -353,7 +324,7 @@ private:
             if (own.receives(rank)) receive_piece(rank, own, now);
         }
         if (!own.receives(rank)) return;
-        const bool whole = own.what == kind::all_gather || own.what == kind::all_to_all || own.what == kind::gather;
+        const bool whole = own.what == kind::all_gather || own.what == kind::all_to_all;
         flip_bits(rank, call, own.receive, element, own.count * (whole ? count() : 1));
     }
 
@@ -374,8 +345,7 @@ private:
 
     void stage_piece(int rank, const operation& own, const piece& now, bool sends_parts) const
     {
-        const bool only_root = own.what == kind::broadcast || own.what == kind::scatter;
-        if (only_root && rank != own.root) return;
+        if (own.what == kind::broadcast && rank != own.root) return;
         unsigned char* const to = stage(rank, now.meeting);
         const auto* const from = static_cast<const unsigned char*>(own.send) + now.begin;
         const std::size_t parts = sends_parts ? count() : 1;
@@ -391,7 +361,6 @@ private:
         case kind::reduce: reduce_piece(own, now, 0, to); break;
         case kind::reduce_scatter: reduce_piece(own, now, mine, to); break;
         case kind::all_gather:
-        case kind::gather:
         case kind::all_to_all:
             for (int peer = 0; peer < ranks_; ++peer) {
                 const unsigned char* const from = stage(peer, now.meeting) + (own.what == kind::all_to_all ? mine : 0);
@@ -399,7 +368,6 @@ private:
             }
             break;
         case kind::broadcast: std::memcpy(to, stage(own.root, now.meeting), now.bytes); break;
-        case kind::scatter: std::memcpy(to, stage(own.root, now.meeting) + mine, now.bytes); break;
         case kind::transfers: break;
         }
     }
@@ -428,13 +396,12 @@ private:
 
     void flip_bits(int rank, std::uint64_t call, void* memory, std::size_t element, std::size_t elements) const
     {
-        for (const flip& each : settings::given().flips) {
-            const bool is_here = each.comm == number_here_ && each.rank == static_cast<std::uint64_t>(rank)
-                && each.call == call && each.element < elements && each.bit < 8 * element;
-            if (!is_here) continue;
-            auto* const byte = static_cast<unsigned char*>(memory) + each.element * element + each.bit / 8;
-            *byte = static_cast<unsigned char>(*byte ^ (1u << (each.bit % 8)));
-        }
+        const flip& wrong = settings::given().wrong;
+        const bool is_here = wrong.is_wanted && number_here_ == 0 && wrong.rank == static_cast<std::uint64_t>(rank)
+            && wrong.call == call && wrong.element < elements && wrong.bit < 8 * element;
+        if (!is_here) return;
+        auto* const byte = static_cast<unsigned char*>(memory) + wrong.element * element + wrong.bit / 8;
+        *byte = static_cast<unsigned char>(*byte ^ (1u << (wrong.bit % 8)));
     }
 
     static const char* name_of(kind what)
@@ -446,8 +413,6 @@ private:
         case kind::all_gather: return "an all-gather";
         case kind::all_to_all: return "an all-to-all";
         case kind::broadcast: return "a broadcast";
-        case kind::gather: return "a gather";
-        case kind::scatter: return "a scatter";
         case kind::transfers: break;
         }
         return "sends and receives";
@@ -565,10 +530,6 @@ std::string new_name()
     return hexadecimal(random[0]) + hexadecimal(random[1]);
 }
 
-manners first_manners()
-{
-    return {settings::number("STAND_IN_NCCL_LAUNCH_DELAY_MS", 0), settings::number("STAND_IN_NCCL_POLLS", 3), true,
-        true, settings::number("STAND_IN_NCCL_VERSION", NCCL_VERSION_CODE)};
-}
+manners first_manners() { return {.launch_delay_ms = 0, .polls = 3, .calls_itself = true}; }
 
 } // namespace collprobe::stand_in::nccl

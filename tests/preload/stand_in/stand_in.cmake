@@ -1,8 +1,7 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 
-# NCCL between processes, as the real library is linked: libnccl.so.2 (stand_in_nccl_shared), and an archive for those
-# that have NCCL in a library of their own (stand_in_nccl_static).
+# NCCL between processes, as the real library is linked: libnccl.so.2.
 include_guard(DIRECTORY)
 set(here ${CMAKE_CURRENT_LIST_DIR})
 set(support ${PROJECT_SOURCE_DIR}/tests/support/stand_in)
@@ -25,8 +24,3 @@ target_link_options(stand_in_nccl_shared PRIVATE LINKER:--version-script=${here}
 target_link_libraries(stand_in_nccl_shared PRIVATE stand_in_cudart_shared)
 target_include_directories(stand_in_nccl_shared SYSTEM INTERFACE
     ${COLLPROBE_NCCL_INCLUDE_DIR} ${COLLPROBE_CUDA_INCLUDE_DIR})
-
-add_library(stand_in_nccl_static STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:stand_in_nccl_objects>)
-target_include_directories(stand_in_nccl_static SYSTEM INTERFACE
-    ${COLLPROBE_NCCL_INCLUDE_DIR} ${COLLPROBE_CUDA_INCLUDE_DIR})
-target_link_libraries(stand_in_nccl_static PUBLIC stand_in_cudart_shared)

@@ -3,18 +3,17 @@
 
 // The instructions that need no other thread, but conversions. The top of decoder.cpp says which operand is in which
 // field.
+// Of the forms that PTX has, those are here that nvcc makes of the project's kernels.
 //
 // The `.approx` forms give the true value, rounded: a GPU may differ in the last digits.
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <immintrin.h>
 #include <limits>
-#include <utility>
 
 #include "tests/support/ptx/forms.hpp"
-#include "tests/support/ptx/operations.hpp"
-#include "tests/support/ptx/types.hpp"
 
 namespace ptx {
 
@@ -22,19 +21,6 @@ namespace {
 
 // --- Operations on one, two and three values ---
 
-struct high_product {
-    template <class T>
-    static T of(T a, T b)
-    {
-        if constexpr (sizeof(T) == 8) {
-            using wide = std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>;
-            return static_cast<T>((static_cast<wide>(a) * static_cast<wide>(b)) >> 64);
-        } else {
-            using wide = std::conditional_t<std::is_signed_v<T>, s64, u64>;
-            return static_cast<T>((static_cast<wide>(a) * static_cast<wide>(b)) >> bits_of<T>);
-        }
-    }
-};
 /// By zero: all ones, which PTX leaves open.
 struct division {
     template <class T>
@@ -60,10 +46,6 @@ struct remainder {
             if (b == -1) return 0;
         return static_cast<T>(a % b);
     }
-};
-struct copy_sign { // of a, to b
-    template <class T>
-    static T of(T a, T b) { return std::copysign(b, a); }
 };
 struct bitwise_not {
     template <class T>
@@ -93,15 +75,6 @@ struct same {
     template <class T>
     static T of(T a) { return a; }
 };
-struct reversal {
-    template <class T>
-    static T of(T a)
-    {
-        T reversed = 0;
-        for (u32 k = 0; k < bits_of<T>; ++k) reversed = static_cast<T>(reversed << 1 | (a >> k & 1));
-        return reversed;
-    }
-};
 struct leading_zeros {
     template <class T>
     static u32 of(T a) { return static_cast<u32>(std::countl_zero(a)); }
@@ -115,8 +88,7 @@ struct square_root {
     static T of(T a) { return canonical(std::sqrt(a)); }
 };
 struct reciprocal {
-    template <class T>
-    static T of(T a) { return canonical(1 / a); }
+    static f64 of(f64 a) { return 1 / a; }
 };
 struct reciprocal_square_root {
     static f64 of(f64 a) { return 1 / std::sqrt(a); }
@@ -124,23 +96,13 @@ struct reciprocal_square_root {
 struct power_of_two {
     static f64 of(f64 a) { return std::exp2(a); }
 };
-struct logarithm {
-    static f64 of(f64 a) { return std::log2(a); }
-};
-struct sine {
-    static f64 of(f64 a) { return std::sin(a); }
-};
-struct cosine {
-    static f64 of(f64 a) { return std::cos(a); }
-};
 struct fused {
     template <class T>
     static T of(T a, T b, T c) { return canonical(std::fma(a, b, c)); }
 };
-template <class Product>
 struct product_and_sum {
     template <class T>
-    static T of(T a, T b, T c) { return addition::of<T>(Product::template of<T>(a, b), c); }
+    static T of(T a, T b, T c) { return addition::of<T>(multiplication::of<T>(a, b), c); }
 };
 
 // --- Handlers ---
@@ -166,48 +128,32 @@ void ternary(warp& w, const instruction& i, u32 mask)
     const T *const a = values<T>(w, i.a), *const b = values<T>(w, i.b), *const c = values<T>(w, i.c);
     each_lane(mask, [=](int lane) { d[lane] = Operation::template of<T>(a[lane], b[lane], c[lane]); });
 }
-/// `operands`: how many the operation has.
-template <class T, class Operation, int operands, rounding how>
-void rounded(warp& w, const instruction& i, u32 mask)
-{
-    T* const d = values<T>(w, i.d[0]);
-    const slot slots[3] = {i.a, operands > 1 ? i.b : i.a, operands > 2 ? i.c : i.a};
-    const rounds during(how);
-    each_lane(mask, [&](int lane) {
-        const T a = opaque(values<T>(w, slots[0])[lane]);
-        const T b = opaque(values<T>(w, slots[1])[lane]), c = opaque(values<T>(w, slots[2])[lane]);
-        if constexpr (operands == 1) d[lane] = opaque(Operation::template of<T>(a));
-        else if constexpr (operands == 2) d[lane] = opaque(Operation::template of<T>(a, b));
-        else d[lane] = opaque(Operation::template of<T>(a, b, c));
-    });
-}
-/// `.ftz`: subnormal operands and results are zeros of their sign.
 template <class Operation, bool flushes>
 void approximate(warp& w, const instruction& i, u32 mask)
 {
+    const auto flushed = [](f32 x) {
+        return flushes && std::fabs(x) < std::numeric_limits<f32>::min() ? std::copysign(0.0f, x) : x;
+    };
     f32* const d = values<f32>(w, i.d[0]);
     const f32* const a = values<f32>(w, i.a);
-    const auto flushed = [](f32 x) {
-        return flushes && std::fabs(x) < std::numeric_limits<f32>::min() ? std::copysign(0.0f, x) : x;
-    };
     each_lane(mask, [=](int lane) {
-        d[lane] = flushed(canonical(static_cast<f32>(Operation::of(static_cast<f64>(flushed(a[lane]))))));
+        d[lane] = flushed(canonical(static_cast<f32>(Operation::of(f64{flushed(a[lane])}))));
     });
 }
-/// `full`: over the whole range. Else a divisor above 2^126 has no reciprocal.
-template <bool full, bool flushes>
-void approximate_quotient(warp& w, const instruction& i, u32 mask)
+/// Rounded downwards. The compiler moves nothing over the empty assembly.
+void fused_down(warp& w, const instruction& i, u32 mask)
 {
-    f32* const d = values<f32>(w, i.d[0]);
-    const f32 *const a = values<f32>(w, i.a), *const b = values<f32>(w, i.b);
-    const auto flushed = [](f32 x) {
-        return flushes && std::fabs(x) < std::numeric_limits<f32>::min() ? std::copysign(0.0f, x) : x;
+    const auto opaque = [](f32 x) {
+        asm volatile("" : "+x"(x));
+        return x;
     };
-    each_lane(mask, [=](int lane) {
-        const f32 x = flushed(a[lane]), y = flushed(b[lane]);
-        const bool is_lost = !full && std::fabs(y) > 0x1p126f && std::isfinite(y);
-        d[lane] = flushed(canonical(is_lost ? x * std::copysign(0.0f, y) : x / y));
+    const u32 before = _mm_getcsr();
+    _mm_setcsr((before & ~u32{_MM_ROUND_MASK}) | _MM_ROUND_DOWN);
+    each_lane(mask, [&](int lane) {
+        values<f32>(w, i.d[0])[lane] = opaque(fused::of(opaque(values<f32>(w, i.a)[lane]),
+            opaque(values<f32>(w, i.b)[lane]), opaque(values<f32>(w, i.c)[lane])));
     });
+    _mm_setcsr(before);
 }
 /// Reads and writes the upper halves alone, and no subnormals.
 template <class Operation>
@@ -223,17 +169,12 @@ void approximate_upper_half(warp& w, const instruction& i, u32 mask)
     });
 }
 
-template <class T, class Wide, bool adds>
+template <class T, class Wide>
 void multiply_wide(warp& w, const instruction& i, u32 mask)
 {
     Wide* const d = values<Wide>(w, i.d[0]);
     const T *const a = values<T>(w, i.a), *const b = values<T>(w, i.b);
-    const Wide* const c = adds ? values<Wide>(w, i.c) : nullptr;
-    each_lane(mask, [=](int lane) {
-        const Wide product = static_cast<Wide>(static_cast<Wide>(a[lane]) * static_cast<Wide>(b[lane]));
-        if constexpr (adds) d[lane] = addition::of<Wide>(product, c[lane]);
-        else d[lane] = product;
-    });
+    each_lane(mask, [=](int lane) { d[lane] = static_cast<Wide>(static_cast<Wide>(a[lane]) * static_cast<Wide>(b[lane])); });
 }
 template <class T, bool subtracts, bool takes_carry, bool gives_carry>
 void with_carry(warp& w, const instruction& i, u32 mask)
@@ -264,16 +205,11 @@ void shift(warp& w, const instruction& i, u32 mask)
         else d[lane] = b[lane] > last ? T{0} : static_cast<T>(a[lane] >> by);
     });
 }
-template <bool left, bool wraps>
-void shift_funnel(warp& w, const instruction& i, u32 mask)
+void shift_funnel_right(warp& w, const instruction& i, u32 mask)
 {
     u32* const d = values<u32>(w, i.d[0]);
     const u32 *const a = values<u32>(w, i.a), *const b = values<u32>(w, i.b), *const c = values<u32>(w, i.c);
-    each_lane(mask, [=](int lane) {
-        const u32 by = wraps ? c[lane] & 31 : c[lane] > 32 ? 32 : c[lane];
-        const u64 both = u64{b[lane]} << 32 | a[lane];
-        d[lane] = static_cast<u32>(left ? both >> (32 - by) : both >> by);
-    });
+    each_lane(mask, [=](int lane) { d[lane] = static_cast<u32>((u64{b[lane]} << 32 | a[lane]) >> (c[lane] & 31)); });
 }
 template <class T>
 T low_ones(u32 count)
@@ -291,21 +227,6 @@ void insert_bits(warp& w, const instruction& i, u32 mask)
         values<T>(w, i.d[0])[lane] = static_cast<T>((b & ~field) | (moved & field));
     });
 }
-/// Bits beyond the field, or beyond the register, are those of the field's sign.
-template <class T>
-void extract_bits(warp& w, const instruction& i, u32 mask)
-{
-    using bits = std::make_unsigned_t<T>;
-    each_lane(mask, [&](int lane) {
-        const bits a = values<bits>(w, i.a)[lane];
-        const u32 from = values<u32>(w, i.b)[lane] & 0xff, length = values<u32>(w, i.c)[lane] & 0xff;
-        const u32 within = from >= bits_of<T> ? 0 : std::min(length, bits_of<T> - from);
-        const u32 top = std::min(from + length - 1, bits_of<T> - 1);
-        const bits field = within == 0 ? bits{0} : static_cast<bits>(a >> from & low_ones<bits>(within));
-        const bool fills = std::is_signed_v<T> && length != 0 && (a >> top & 1) != 0;
-        values<bits>(w, i.d[0])[lane] = fills ? static_cast<bits>(field | ~low_ones<bits>(within)) : field;
-    });
-}
 void permute(warp& w, const instruction& i, u32 mask)
 {
     u32* const d = values<u32>(w, i.d[0]);
@@ -320,37 +241,6 @@ void permute(warp& w, const instruction& i, u32 mask)
             result |= byte << (8 * k);
         }
         d[lane] = result;
-    });
-}
-void any_of_three(warp& w, const instruction& i, u32 mask)
-{
-    u32* const d = values<u32>(w, i.d[0]);
-    const u32 *const a = values<u32>(w, i.a), *const b = values<u32>(w, i.b), *const c = values<u32>(w, i.c);
-    u32 chosen[8]; // all ones for each row of the truth table that gives a one
-    for (unsigned k = 0; k < 8; ++k) chosen[k] = (i.offset >> k & 1) != 0 ? ~u32{0} : 0;
-    each_lane(mask, [=](int lane) {
-        u32 result = 0;
-        for (unsigned k = 0; k < 8; ++k) {
-            const u32 row = ((k & 4) != 0 ? a[lane] : ~a[lane]) & ((k & 2) != 0 ? b[lane] : ~b[lane])
-                & ((k & 1) != 0 ? c[lane] : ~c[lane]);
-            result |= row & chosen[k];
-        }
-        d[lane] = result;
-    });
-}
-/// A, B: of a byte.
-template <class A, class B>
-void dot_of_four(warp& w, const instruction& i, u32 mask)
-{
-    u32* const d = values<u32>(w, i.d[0]);
-    const u32 *const a = values<u32>(w, i.a), *const b = values<u32>(w, i.b), *const c = values<u32>(w, i.c);
-    each_lane(mask, [=](int lane) {
-        u32 sum = c[lane];
-        for (unsigned k = 0; k < 4; ++k) {
-            const s32 x = static_cast<A>(a[lane] >> (8 * k)), y = static_cast<B>(b[lane] >> (8 * k));
-            sum += static_cast<u32>(x * y);
-        }
-        d[lane] = sum;
     });
 }
 template <class T>
@@ -382,9 +272,8 @@ void do_nothing(warp&, const instruction&, u32) {}
 
 // --- Comparisons ---
 
-enum comparison { eq, ne, lt, le, gt, ge, equ, neu, ltu, leu, gtu, geu, num, nan };
-constexpr const char* comparison_names[]
-    = {"eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
+enum comparison { eq, ne, lt, le, gt, ge, equ, neu, ltu, leu, gtu, geu };
+constexpr const char* comparison_names[] = {"eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu"};
 
 /// Those that end in u hold for a NaN as well.
 template <class T, comparison how>
@@ -403,29 +292,15 @@ bool compare(T a, T b)
     case ltu: return !(a >= b);
     case leu: return !(a > b);
     case gtu: return !(a <= b);
-    case geu: return !(a < b);
-    case num: return !is_nan;
-    default: return is_nan;
+    default: return !(a < b);
     }
 }
 template <class T, comparison how>
 void set_predicate(warp& w, const instruction& i, u32 mask)
 {
     const T *const a = values<T>(w, i.a), *const b = values<T>(w, i.b);
-    if (i.mode == 0 && i.d[1] == none && i.d[0] != none) {
-        u8* const d = values<u8>(w, i.d[0]);
-        each_lane(mask, [=](int lane) { d[lane] = compare<T, how>(a[lane], b[lane]); });
-        return;
-    }
-    each_lane(mask, [&](int lane) {
-        const u8 other = i.mode == 0 ? 0 : values<u8>(w, i.c)[lane] ^ i.widths[2];
-        const auto combined = [&](bool x) -> u8 {
-            return i.mode == 1 ? x & other : i.mode == 2 ? x | other : i.mode == 3 ? x ^ other : x;
-        };
-        const bool result = compare<T, how>(a[lane], b[lane]);
-        if (i.d[0] != none) values<u8>(w, i.d[0])[lane] = combined(result);
-        if (i.d[1] != none) values<u8>(w, i.d[1])[lane] = combined(!result);
-    });
+    u8* const d = values<u8>(w, i.d[0]);
+    each_lane(mask, [=](int lane) { d[lane] = compare<T, how>(a[lane], b[lane]); });
 }
 
 // --- The table ---
@@ -437,9 +312,7 @@ void add_forms_of_integers(table& to)
     to["add." + name] = &binary<T, addition>;
     to["sub." + name] = &binary<T, subtraction>;
     to["mul.lo." + name] = &binary<T, multiplication>;
-    to["mul.hi." + name] = &binary<T, high_product>;
-    to["mad.lo." + name] = &ternary<T, product_and_sum<multiplication>>;
-    to["mad.hi." + name] = &ternary<T, product_and_sum<high_product>>;
+    to["mad.lo." + name] = &ternary<T, product_and_sum>;
     to["div." + name] = &binary<T, division>;
     to["rem." + name] = &binary<T, remainder>;
     to["min." + name] = &binary<T, minimum>;
@@ -451,12 +324,10 @@ void add_forms_of_integers(table& to)
         to["abs." + name] = &unary<T, absolute>;
         to["neg." + name] = &unary<T, negation>;
     }
-    if constexpr (sizeof(T) >= 4) to["bfe." + name] = &extract_bits<T>;
     if constexpr (sizeof(T) <= 4) {
         using wide_signed = std::conditional_t<sizeof(T) == 2, s32, s64>;
         using wide = std::conditional_t<std::is_signed_v<T>, wide_signed, std::make_unsigned_t<wide_signed>>;
-        to["mul.wide." + name] = &multiply_wide<T, wide, false>;
-        to["mad.wide." + name] = &multiply_wide<T, wide, true>;
+        to["mul.wide." + name] = &multiply_wide<T, wide>;
     }
     if constexpr (sizeof(T) >= 4) {
         using bits = std::make_unsigned_t<T>;
@@ -482,25 +353,12 @@ void add_forms_of_bits(table& to)
     to["mov." + name] = &unary<T, same>;
     to["selp." + name] = &select<T>;
     if constexpr (sizeof(T) >= 4) {
-        to["brev." + name] = &unary<T, reversal>;
         to["clz." + name] = &unary<T, leading_zeros, u32>;
         to["popc." + name] = &unary<T, ones, u32>;
         to["bfi." + name] = &insert_bits<T>;
     }
 }
 
-template <class T, rounding how>
-void add_rounded_forms(table& to, const std::string& modifier)
-{
-    const std::string name = modifier + name_of<T>();
-    to["add" + name] = &rounded<T, addition, 2, how>;
-    to["sub" + name] = &rounded<T, subtraction, 2, how>;
-    to["mul" + name] = &rounded<T, multiplication, 2, how>;
-    to["div" + name] = &rounded<T, division, 2, how>;
-    to["fma" + name] = &rounded<T, fused, 3, how>;
-    to["sqrt" + name] = &rounded<T, square_root, 1, how>;
-    to["rcp" + name] = &rounded<T, reciprocal, 1, how>;
-}
 template <class T>
 void add_forms_of_floats(table& to)
 {
@@ -513,32 +371,13 @@ void add_forms_of_floats(table& to)
     to["div.rn." + name] = &binary<T, division>;
     to["fma.rn." + name] = &ternary<T, fused>;
     to["sqrt.rn." + name] = &unary<T, square_root>;
-    to["rcp.rn." + name] = &unary<T, reciprocal>;
-    add_rounded_forms<T, rounding::zero>(to, ".rz.");
-    add_rounded_forms<T, rounding::down>(to, ".rm.");
-    add_rounded_forms<T, rounding::up>(to, ".rp.");
     to["min." + name] = &binary<T, minimum>;
     to["max." + name] = &binary<T, maximum>;
     to["abs." + name] = &unary<T, absolute>;
     to["neg." + name] = &unary<T, negation>;
-    to["copysign." + name] = &binary<T, copy_sign>;
     to["mov." + name] = &unary<T, same>;
     to["selp." + name] = &select<T>;
 }
-template <bool flushes>
-void add_approximate_forms(table& to, const std::string& modifiers)
-{
-    to["rcp" + modifiers + "f32"] = &approximate<reciprocal, flushes>;
-    to["sqrt" + modifiers + "f32"] = &approximate<square_root, flushes>;
-    to["rsqrt" + modifiers + "f32"] = &approximate<reciprocal_square_root, flushes>;
-    to["ex2" + modifiers + "f32"] = &approximate<power_of_two, flushes>;
-    to["lg2" + modifiers + "f32"] = &approximate<logarithm, flushes>;
-    to["sin" + modifiers + "f32"] = &approximate<sine, flushes>;
-    to["cos" + modifiers + "f32"] = &approximate<cosine, flushes>;
-    to["div" + modifiers + "f32"] = &approximate_quotient<false, flushes>;
-    to[flushes ? "div.full.ftz.f32" : "div.full.f32"] = &approximate_quotient<true, flushes>;
-}
-
 template <class T, int... how>
 void add_comparisons(table& to, const std::string& name, std::integer_sequence<int, how...>)
 {
@@ -554,13 +393,9 @@ void add_comparisons(table& to)
     for_types<u16, u32, u64>([&](auto of) {
         using T = typename decltype(of)::is;
         add_comparisons<T>(to, bits_name_of<T>(), std::make_integer_sequence<int, ne + 1>());
-        to["setp.lo." + name_of<T>()] = &set_predicate<T, lt>;
-        to["setp.ls." + name_of<T>()] = &set_predicate<T, le>;
-        to["setp.hi." + name_of<T>()] = &set_predicate<T, gt>;
-        to["setp.hs." + name_of<T>()] = &set_predicate<T, ge>;
     });
-    add_comparisons<f32>(to, "f32", std::make_integer_sequence<int, nan + 1>());
-    add_comparisons<f64>(to, "f64", std::make_integer_sequence<int, nan + 1>());
+    add_comparisons<f32>(to, "f32", std::make_integer_sequence<int, geu + 1>());
+    add_comparisons<f64>(to, "f64", std::make_integer_sequence<int, geu + 1>());
 }
 void add_other_forms(table& to)
 {
@@ -571,22 +406,14 @@ void add_other_forms(table& to)
     to["not.pred"] = &unary<u8, logical_not>;
     to["mov.pred"] = &unary<u8, same>;
     to["rcp.approx.ftz.f64"] = &approximate_upper_half<reciprocal>;
-    to["rsqrt.approx.ftz.f64"] = &approximate_upper_half<reciprocal_square_root>;
+    to["rsqrt.approx.f32"] = &approximate<reciprocal_square_root, false>;
+    to["ex2.approx.ftz.f32"] = &approximate<power_of_two, true>;
+    to["fma.rm.f32"] = &fused_down;
     to["max.u16x2"] = &binary<u32, maximum_of_halves>;
     to["prmt.b32"] = &permute;
-    to["lop3.b32"] = &any_of_three;
-    to["shf.l.wrap.b32"] = &shift_funnel<true, true>;
-    to["shf.l.clamp.b32"] = &shift_funnel<true, false>;
-    to["shf.r.wrap.b32"] = &shift_funnel<false, true>;
-    to["shf.r.clamp.b32"] = &shift_funnel<false, false>;
-    to["dp4a.s32.s32"] = &dot_of_four<s8, s8>;
-    to["dp4a.u32.u32"] = &dot_of_four<u8, u8>;
-    to["dp4a.s32.u32"] = &dot_of_four<s8, u8>;
-    to["dp4a.u32.s32"] = &dot_of_four<u8, s8>;
+    to["shf.r.wrap.b32"] = &shift_funnel_right;
     to["mov.b64.split2"] = &move_parts<u64, u32, true>;
     to["mov.b64.pack2"] = &move_parts<u64, u32, false>;
-    to["mov.b64.split4"] = &move_parts<u64, u16, true>;
-    to["mov.b64.pack4"] = &move_parts<u64, u16, false>;
     to["mov.b32.split2"] = &move_parts<u32, u16, true>;
     to["mov.b32.pack2"] = &move_parts<u32, u16, false>;
 }
@@ -598,8 +425,6 @@ void add_arithmetic_forms(table& to)
     for_integers([&](auto of) { add_forms_of_integers<typename decltype(of)::is>(to); });
     for_types<u16, u32, u64>([&](auto of) { add_forms_of_bits<typename decltype(of)::is>(to); });
     for_types<f32, f64>([&](auto of) { add_forms_of_floats<typename decltype(of)::is>(to); });
-    add_approximate_forms<false>(to, ".approx.");
-    add_approximate_forms<true>(to, ".approx.ftz.");
     add_comparisons(to);
     add_other_forms(to);
 }

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "tests/support/ptx/global_view.hpp"
-#include "tests/support/ptx/random.hpp"
 #include "tests/support/ptx/warp.hpp"
 
 namespace ptx {

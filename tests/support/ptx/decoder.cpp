@@ -5,26 +5,19 @@
 // numbers, symbols and special registers have slots too, filled before the kernel runs.
 //
 //   arithmetic      d[0] = f(a, b, c, e), as many as the instruction has
-//     lop3          `offset`: the table
 //     add.cc ...    c: the carries of the warp, a predicate
-//     setp          d[0], d[1] (or none): of the opposite; c: a predicate that `mode` combines: 0 none, 1 and, 2 or,
-//                   3 xor; widths[2] = 1: c is negated
-//     cvt           widths[0], widths[1]: of the registers d[0] and a; widths[2] = 1: saturates; mode: a `rounding`,
-//                   plus 4 if it rounds to integral values
-//     mov.b64.split2 ...  d[0..1] = parts of a;  mov.b64.pack2 ...  d[0] = parts in a, b, c, e
+//     cvt           widths[0], widths[1]: of the registers d[0] and a
+//     mov.b64.split2 ...  d[0..1] = parts of a;  mov.b64.pack2 ...  d[0] = parts in a, b
 //   ld, st          d[k]: element k, or none, each `widths[0]` wide; address: a (`address_bytes` wide) + offset;
 //                   bytes, elements; in, how
 //   atom, red       d[0]: the old value, or none; address as for ld; b, c: the operands; in, how
-//   fence           how
 //   shfl            d[0]; d[1]: a predicate or none; a, b, c; mode: 0 up, 1 down, 2 butterfly, 3 index
 //   vote            d[0]; a: a predicate; mode: 0 all, 1 any, 2 uniform, 3 ballot; widths[1] = 1: a is negated
-//   match, redux    d[0], a
-//   warp_sync       e: the members (shfl, vote, match, redux, bar.warp.sync)
+//   warp_sync       e: the members (shfl, vote, bar.warp.sync)
 //   barrier         a: its number; b: how many threads, or none
-//   cvta, isspacep  d[0], a
+//   cvta            d[0], a
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "tests/support/ptx/forms.hpp"
@@ -35,27 +28,21 @@ namespace ptx {
 namespace {
 
 /// Operands of plain instructions: the field and the width of each. t: of the type, w: twice that, p: a predicate,
-/// 4 and 8: bytes; o#: a number for `offset`.
+/// 4 and 8: bytes.
 struct operand_rule {
     std::string_view opcodes, operands;
 };
 constexpr operand_rule operand_rules[] = {
-    {"add sub mul min max div rem and or xor copysign addc subc", "dt at bt"},
+    {"add sub mul min max div rem and or xor addc subc", "dt at bt"},
     {"shl shr", "dt at b4"},
     {"mul.wide", "dw at bt"},
-    {"mad.wide", "dw at bt cw"},
-    {"mad fma prmt dp4a", "dt at bt ct"},
-    {"mov abs neg not brev sqrt rcp rsqrt sin cos ex2 lg2 tanh", "dt at"},
+    {"mad fma prmt", "dt at bt ct"},
+    {"mov abs neg not sqrt rcp rsqrt ex2", "dt at"},
+    {"setp", "dp at bt"},
     {"clz popc", "d4 at"},
     {"bfi", "dt at bt c4 e4"},
-    {"bfe", "dt at b4 c4"},
     {"selp", "dt at bt cp"},
-    {"lop3", "dt at bt ct o#"},
     {"shf", "d4 a4 b4 c4"},
-    {"match", "d4 at e4"},
-    {"redux", "dt at e4"},
-    {"activemask", "d4"},
-    {"isspacep", "dp a8"},
     {"cvta", "d8 a8"},
     {"bar.warp", "e4"},
 };
@@ -70,19 +57,11 @@ std::map<std::string, std::vector<std::string>> make_operand_table()
 
 std::map<std::string, special> make_special_names()
 {
-    return {{"%tid.x", special::tid_x}, {"%tid.y", special::tid_y}, {"%tid.z", special::tid_z},
-        {"%ntid.x", special::ntid_x}, {"%ntid.y", special::ntid_y}, {"%ntid.z", special::ntid_z},
-        {"%ctaid.x", special::ctaid_x}, {"%ctaid.y", special::ctaid_y}, {"%ctaid.z", special::ctaid_z},
-        {"%nctaid.x", special::nctaid_x}, {"%nctaid.y", special::nctaid_y}, {"%nctaid.z", special::nctaid_z},
-        {"%laneid", special::laneid}, {"%warpid", special::warpid}, {"%nwarpid", special::nwarpid},
-        {"%smid", special::smid}, {"%nsmid", special::nsmid}, {"%gridid", special::gridid},
-        {"%lanemask_eq", special::mask_eq}, {"%lanemask_lt", special::mask_lt}, {"%lanemask_le", special::mask_le},
-        {"%lanemask_gt", special::mask_gt}, {"%lanemask_ge", special::mask_ge},
-        {"%dynamic_smem_size", special::dynamic_bytes}, {"%total_smem_size", special::total_bytes}};
+    return {{"%tid.x", special::tid}, {"%ntid.x", special::ntid}, {"%ctaid.x", special::ctaid},
+        {"%nctaid.x", special::nctaid}};
 }
 
 u64 aligned(u64 at, u64 align) { return (at + align - 1) / align * align; }
-bool is_clock(const std::string& name) { return name == "%clock" || name == "%clock64" || name == "%globaltimer"; }
 std::vector<std::string> inside_braces(const std::string& text)
 {
     if (text.empty() || text.front() != '{') return {text};
@@ -120,7 +99,6 @@ struct operation {
     std::string type; ///< the last part
     instruction made = {};
     register_use use = {};
-    std::string form = {}; ///< for `kernel::forms`
 
     bool has(std::string_view part) const { return std::find(parts.begin(), parts.end(), part) != parts.end(); }
     /// `a.b` if there is a second part.
@@ -155,7 +133,6 @@ public:
         last.made.what = kind::leave;
         emit(last);
         to_.local_bytes = static_cast<u32>(aligned(to_.local_bytes, 16));
-        to_.forms.assign(forms_.begin(), forms_.end());
     }
 
 private:
@@ -272,12 +249,10 @@ private:
     slot fixed(const std::string& name, unsigned width)
     {
         if (const std::optional<u64> value = number(name)) return constant(width, *value);
-        if (name == "WARP_SZ") return constant(width, 32);
         if (name[0] == '%') {
             static const std::map<std::string, special> names = make_special_names();
             const auto found = names.find(name);
             if (found == names.end()) refuse("no register " + name);
-            if (found->second == special::gridid && width == 8) return constant(width, 0);
             if (width != 4) refuse("a register of another width");
             return special_slot(found->second, width);
         }
@@ -329,12 +304,6 @@ private:
         for (std::size_t k = 0; k < rule.size(); ++k) {
             const std::string& text = of.arguments[k];
             const char field = rule[k][0], size = rule[k][1];
-            if (size == '#') {
-                const std::optional<u64> value = number(text);
-                if (!value) refuse("no number " + text);
-                made.offset = static_cast<s64>(*value);
-                continue;
-            }
             const unsigned width = size == 'p' ? 1
                 : size == 't'                  ? type_bytes(of.type)
                 : size == 'w'                  ? 2 * type_bytes(of.type)
@@ -362,7 +331,6 @@ private:
         const bool packs = name == "mov" && of.use.reads.size() > 1;
         of.use.assembles = name == "or" || name == "bfi" || name == "prmt" || packs;
         to_.uses.push_back(std::move(of.use));
-        if (!of.opcode.empty()) forms_.insert(of.form.empty() ? of.opcode : of.form);
         return static_cast<u32>(to_.code.size() - 1);
     }
 
@@ -457,14 +425,11 @@ private:
     {
         std::map<std::string, reader> made = {{"bra", &decoder::read_branch}, {"call", &decoder::read_call},
             {"bar", &decoder::read_barrier}, {"barrier", &decoder::read_barrier}, {"membar", &decoder::read_fence},
-            {"fence", &decoder::read_fence}, {"shfl", &decoder::read_shuffle}, {"vote", &decoder::read_vote},
-            {"match", &decoder::read_of_warp}, {"redux", &decoder::read_of_warp}, {"cvta", &decoder::read_of_address},
-            {"isspacep", &decoder::read_of_address}, {"mov", &decoder::read_move}, {"cvt", &decoder::read_conversion},
-            {"setp", &decoder::read_comparison}};
+            {"shfl", &decoder::read_shuffle}, {"vote", &decoder::read_vote},
+            {"cvta", &decoder::read_of_address}, {"mov", &decoder::read_move}, {"cvt", &decoder::read_conversion},
+            {"nanosleep", &decoder::read_hint}};
         for (const char* each : {"ret", "exit", "trap", "brkpt"}) made[each] = &decoder::read_end;
-        for (const char* each : {"nanosleep", "prefetch", "prefetchu", "discard", "applypriority", "griddepcontrol"})
-            made[each] = &decoder::read_hint;
-        for (const char* each : {"ld", "ldu", "st"}) made[each] = &decoder::read_access;
+        for (const char* each : {"ld", "st"}) made[each] = &decoder::read_access;
         for (const char* each : {"atom", "red"}) made[each] = &decoder::read_atomic;
         return made;
     }
@@ -524,12 +489,7 @@ private:
     void read_fence(operation& of)
     {
         need(of, 0, 0);
-        const bool is_membar = of.parts[0] == "membar";
-        if (!is_membar && (of.parts.size() != 3 || !(of.has("sc") || of.has("acq_rel")))) refuse("unsupported fence");
-        const bool of_block = of.has("cta");
-        if (!of_block && of.which({"gl", "gpu", "sys", "cluster"}) == 4) refuse("unsupported fence");
-        of.made.how = order::acquire_release;
-        of.made.run = find(of_block ? "fence.cta" : is_membar || of.has("sc") ? "fence.sc" : "fence.acq_rel");
+        of.made.run = find(of.opcode);
         emit(of);
     }
 
@@ -561,31 +521,17 @@ private:
         of.made.e = source(of, of.arguments[2], 4);
         emit(of);
     }
-    void read_of_warp(operation& of)
-    {
-        if (!of.has("sync") || of.parts.size() != 4) refuse("unsupported instruction");
-        of.made.what = kind::warp_sync;
-        const std::string& name = of.parts[1] == "sync" ? of.parts[2] : of.parts[1];
-        read_plain(of, of.parts[0] + "." + name + "." + of.type);
-    }
     void read_of_address(operation& of)
     {
-        const u8 where = of.which({"local", "shared", "shared::cta"});
-        if (of.parts[0] == "isspacep") {
-            if (where == 3) refuse("unsupported instruction");
-            read_plain(of, where == 0 ? "isspacep.local" : "isspacep.shared");
-            return;
-        }
-        const std::string to = of.has("to") ? "cvta.to." : "cvta.";
-        // Addresses of global memory and of parameters are generic ones.
-        read_plain(of, where == 3 ? "mov.b64" : to + (where == 0 ? "local" : "shared"));
+        const bool is_local = of.has("local");
+        if (!is_local && !of.has("global")) refuse("unsupported instruction");
+        // Addresses of global memory are generic ones.
+        read_plain(of, !is_local ? "mov.b64" : of.has("to") ? "cvta.to.local" : "cvta.local");
     }
 
-    static order order_of(const operation& of, order by_default)
+    order order_of(const operation& of, order by_default) const
     {
-        if (of.has("acq_rel")) return order::acquire_release;
-        if (of.has("acquire")) return order::acquire;
-        if (of.has("release")) return order::release;
+        if (of.which({"acq_rel", "acquire", "release"}) < 3) refuse("unsupported order");
         if (of.has("nc")) return order::read_only;
         const bool is_fresh = of.which({"volatile", "relaxed", "mmio", "cg", "cv", "wt"}) < 6;
         return is_fresh ? order::fresh : by_default;
@@ -608,7 +554,7 @@ private:
         instruction& made = of.made;
         made.run = find((stores ? "st." : "ld.") + of.type);
         made.in = space_of(of);
-        made.how = of.has("const") || of.parts[0] == "ldu" ? order::read_only : order_of(of, order::cached);
+        made.how = of.has("const") ? order::read_only : order_of(of, order::cached);
         made.bytes = static_cast<u8>(type_bytes(of.type));
         const std::vector<std::string> values = inside_braces(of.arguments[stores ? 1 : 0]);
         constexpr std::size_t sizes[] = {2, 4, 8, 1};
@@ -633,7 +579,7 @@ private:
     void read_atomic(operation& of)
     {
         const std::size_t returns = of.parts[0] == "atom" ? 1 : 0;
-        constexpr std::string_view all[] = {"add", "inc", "dec", "min", "max", "exch", "cas", "and", "or", "xor"};
+        constexpr std::string_view all[] = {"add", "inc", "min", "max", "exch", "cas"};
         const auto name = std::find_if(std::begin(all), std::end(all), [&](auto each) { return of.has(each); });
         if (name == std::end(all)) refuse("unsupported instruction");
         const bool has_two = *name == "cas";
@@ -655,13 +601,9 @@ private:
     {
         need(of, 2, 2);
         const bool splits = of.arguments[0][0] == '{', packs = of.arguments[1][0] == '{';
-        if (is_clock(of.arguments[1])) {
-            const unsigned width = type_bytes(of.type);
-            const bool is_timer = of.arguments[1] == "%globaltimer";
-            if (is_timer && width != 8) refuse("a register of another width");
-            of.form = is_timer ? "globaltimer" : width == 8 ? "clock.u64" : "clock.u32";
-            of.made.run = find(of.form);
-            of.made.d[0] = destination(of, of.arguments[0], width);
+        if (of.arguments[1] == "%globaltimer" || of.arguments[1] == "%clock64") {
+            of.made.run = find(of.arguments[1]);
+            of.made.d[0] = destination(of, of.arguments[0], 8);
             emit(of);
         } else if (splits || packs) {
             read_move_of_parts(of, splits);
@@ -672,11 +614,10 @@ private:
     void read_move_of_parts(operation& of, bool splits)
     {
         const std::vector<std::string> parts = inside_braces(of.arguments[splits ? 0 : 1]);
-        of.form = of.opcode + (splits ? ".split" : ".pack") + std::to_string(parts.size());
         instruction& made = of.made;
-        made.run = find(of.form);
+        made.run = find(of.opcode + (splits ? ".split" : ".pack") + std::to_string(parts.size()));
         const unsigned whole = type_bytes(of.type), part = whole / static_cast<unsigned>(parts.size());
-        slot* const parts_read[4] = {&made.a, &made.b, &made.c, &made.e};
+        slot* const parts_read[2] = {&made.a, &made.b};
         for (std::size_t k = 0; k < parts.size(); ++k) {
             if (splits) made.d[k] = destination(of, parts[k], part);
             else *parts_read[k] = source(of, parts[k], part);
@@ -691,18 +632,8 @@ private:
         need(of, 2, 3);
         if (of.parts.size() < 3) refuse("no types");
         const std::string &from = of.type, &to = of.parts[of.parts.size() - 2];
-        const auto is_float = [](const std::string& type) { return type[0] == 'f' || type.starts_with("bf") || type == "e4m3x2"; };
-        const u8 integral = of.which({"rni", "rzi", "rmi", "rpi"}), floating = of.which({"rn", "rz", "rm", "rp"});
-        if (is_float(from) && !is_float(to) && integral == 4) refuse("unsupported rounding");
-        const bool to_e4m3 = to == "e4m3x2"; // to nearest and finite, always
-        if (of.which({"relu", "ftz", "rna", "rs"}) < 4 || of.has("satfinite") != to_e4m3 || (to_e4m3 && floating != 0))
-            refuse("unsupported rounding");
         instruction& made = of.made;
-        if ((to.starts_with("f16") || to.starts_with("bf16")) && (floating == 2 || floating == 3))
-            refuse("unsupported rounding");
-        made.mode = integral < 4 ? integral + 4 : floating % 4;
-        made.run = find("cvt." + to + "." + from);
-        made.widths[2] = of.has("sat");
+        made.run = find(of.opcode);
         if (to.ends_with("x2") != (of.arguments.size() == 3)) refuse("an unknown number of operands");
         unsigned width = 0;
         made.d[0] = destination(of, of.arguments[0], type_bytes(to), &width);
@@ -713,22 +644,6 @@ private:
         if (made.d[0] == none) refuse("no destination");
         emit(of);
     }
-    void read_comparison(operation& of)
-    {
-        if (of.parts.size() < 3 || of.has("ftz")) refuse("unsupported instruction");
-        instruction& made = of.made;
-        made.run = find("setp." + of.parts[1] + "." + of.type);
-        made.mode = static_cast<u8>((of.which({"and", "or", "xor"}) + 1) % 4);
-        need(of, made.mode == 0 ? 3 : 4, made.mode == 0 ? 3 : 4);
-        const std::vector<std::string> results = split(of.arguments[0], '|');
-        for (std::size_t k = 0; k < results.size() && k < 2; ++k) made.d[k] = destination(of, results[k], 1);
-        const unsigned width = type_bytes(of.type);
-        made.a = source(of, of.arguments[1], width);
-        made.b = source(of, of.arguments[2], width);
-        if (made.mode != 0) made.widths[2] = maybe_negated(of, made.c, of.arguments[3]);
-        emit(of);
-    }
-
     /// The called function's instructions stand in place of the call.
     void read_call(operation& of)
     {
@@ -746,7 +661,6 @@ private:
         if (found == in_.functions.end()) refuse("an indirect call");
         const function& callee = found->second;
         if (!callee.defined) {
-            of.form = "call " + name;
             of.made.what = name == "vprintf" ? kind::plain : kind::trap; // what prints is left out
             of.made.run = find("nothing");
             emit(of);
@@ -762,7 +676,7 @@ private:
             of.made.what = kind::branch;
             of.made.negated = !of.made.negated;
             around = emit(of);
-        } else forms_.insert(of.opcode);
+        }
         read_function(callee, inner);
         if (around) to_.code[*around].target = static_cast<u32>(to_.code.size());
         --depth_;
@@ -787,7 +701,6 @@ private:
     std::map<std::pair<unsigned, u64>, slot> constants_;
     std::map<std::pair<special, u64>, slot> specials_;
     std::map<std::string, u64> module_shared_;
-    std::set<std::string> forms_;
 };
 
 } // namespace
@@ -828,6 +741,5 @@ const std::vector<parameter_place>& parameters(const kernel& of) { return of.par
 std::size_t parameter_bytes(const kernel& of) { return of.parameter_bytes; }
 unsigned most_threads(const kernel& of) { return of.most_threads; }
 std::size_t static_shared_bytes(const kernel& of) { return of.shared_bytes; }
-std::vector<std::string> forms(const kernel& of) { return of.forms; }
 
 } // namespace ptx

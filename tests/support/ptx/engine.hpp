@@ -94,10 +94,6 @@ std::shared_ptr<module> load(std::string text);
 std::vector<std::string> kernel_names(const module&);
 /// Null: there is no kernel of this name. Throws `std::runtime_error` naming the first form that is not supported.
 const kernel* find_kernel(module&, const std::string& name);
-/// The memory of a global variable; empty if there is none.
-std::span<unsigned char> find_variable(module&, const std::string& name);
-/// The memory of all global variables, those too that the compiler made.
-std::vector<memory_range> variable_ranges(const module&);
 
 struct parameter_place {
     std::size_t offset, bytes;
@@ -115,8 +111,5 @@ counts run(const kernel&, dims grid, dims block, std::size_t dynamic_shared, std
 /// another in its place. False: there is none. Throws `std::runtime_error` if the other is none.
 bool replace(module&, // not the first word of a line: nvcc takes it for a directive
     const std::string& kernel_name, std::string_view text, unsigned which, const std::string& by = {});
-
-/// The forms (opcode with modifiers and types) that a kernel uses.
-std::vector<std::string> forms(const kernel&);
 
 } // namespace ptx

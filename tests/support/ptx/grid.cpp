@@ -23,34 +23,12 @@ T* aligned(std::vector<T>& memory, std::size_t to)
 u64 value_of(const block& b, const kernel::special_register& s, u32 warp_number, u32 lane)
 {
     const u32 thread = warp_number * 32 + lane;
-    const u64 bit = u64{1} << lane;
     switch (s.what) {
-    case special::tid_x: return thread % b.threads.x;
-    case special::tid_y: return thread / b.threads.x % b.threads.y;
-    case special::tid_z: return thread / b.threads.x / b.threads.y;
-    case special::ntid_x: return b.threads.x;
-    case special::ntid_y: return b.threads.y;
-    case special::ntid_z: return b.threads.z;
-    case special::ctaid_x: return b.index % b.grid.x;
-    case special::ctaid_y: return b.index / b.grid.x % b.grid.y;
-    case special::ctaid_z: return b.index / b.grid.x / b.grid.y;
-    case special::nctaid_x: return b.grid.x;
-    case special::nctaid_y: return b.grid.y;
-    case special::nctaid_z: return b.grid.z;
-    case special::laneid: return lane;
-    case special::warpid: return warp_number;
-    case special::nwarpid: return b.warps.size();
-    case special::nsmid: return 1;
-    case special::mask_eq: return bit;
-    case special::mask_lt: return bit - 1;
-    case special::mask_le: return 2 * bit - 1;
-    case special::mask_gt: return ~(2 * bit - 1) & 0xffffffff;
-    case special::mask_ge: return ~(bit - 1) & 0xffffffff;
-    case special::dynamic_bytes: return b.dynamic_bytes;
-    case special::total_bytes: return b.shared_size;
+    case special::tid: return thread % b.threads.x;
+    case special::ntid: return b.threads.x;
+    case special::ctaid: return b.index % b.grid.x;
+    case special::nctaid: return b.grid.x;
     case special::parameter_address: return reinterpret_cast<u64>(b.parameters) + s.value;
-    case special::smid:
-    case special::gridid: return 0;
     }
     return 0;
 }

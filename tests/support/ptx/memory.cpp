@@ -7,7 +7,6 @@
 
 #include "tests/support/ptx/block.hpp"
 #include "tests/support/ptx/forms.hpp"
-#include "tests/support/ptx/operations.hpp"
 
 /// Loads, stores, atomic operations and fences.
 namespace ptx {
@@ -152,14 +151,12 @@ void find_places(warp& w, const instruction& i, u32 mask, access how, places& wh
     const unsigned bytes = unsigned{i.bytes} * i.elements;
     switch (i.in) {
     case space::param:
-        if (i.address_bytes == 0)
-            each_lane(mask, [&](int l) { where.at[l] += reinterpret_cast<u64>(in.parameters); });
+        if (i.address_bytes == 0) each_lane(mask, [&](int l) { where.at[l] += reinterpret_cast<u64>(in.parameters); });
         return;
     case space::shared:
         for (u32 left = mask; left != 0; left &= left - 1) {
             const int l = std::countr_zero(left);
-            if (!is_shared_memory(in, where.at[l], bytes))
-                fail(w, i, l, "beyond the shared memory");
+            if (!is_shared_memory(in, where.at[l], bytes)) fail(w, i, l, "beyond the shared memory");
             where.at[l] += reinterpret_cast<u64>(in.shared);
         }
         where.shared = mask;
@@ -174,12 +171,10 @@ void find_places(warp& w, const instruction& i, u32 mask, access how, places& wh
         where.local = mask;
         break;
     default:
-        for (u32 left = mask; left != 0; left &= left - 1)
-            find_place(w, i, bytes, std::countr_zero(left), where);
+        for (u32 left = mask; left != 0; left &= left - 1) find_place(w, i, bytes, std::countr_zero(left), where);
     }
     for (u32 left = mask; left != 0; left &= left - 1)
-        if ((where.at[std::countr_zero(left)] & (bytes - 1)) != 0)
-            fail(w, i, std::countr_zero(left), "misaligned");
+        if ((where.at[std::countr_zero(left)] & (bytes - 1)) != 0) fail(w, i, std::countr_zero(left), "misaligned");
     if (where.shared != 0) {
         if (in.how->count) count_shared(w, i, where);
         if (in.how->check) {
@@ -241,13 +236,11 @@ void load(warp& w, const instruction& i, u32 mask)
         } else {
             for (u32 left = mask; left != 0; left &= left - 1) {
                 const int l = std::countr_zero(left);
-                write_as<T>(
-                    w, i.d[k], i.widths[0], l, *reinterpret_cast<const volatile T*>(where.at[l] + offset));
+                write_as<T>(w, i.d[k], i.widths[0], l, *reinterpret_cast<const volatile T*>(where.at[l] + offset));
             }
         }
         if (w.in->how->check) define(w, i.d[k], mask, lanes_with_value(w, where, mask, offset, sizeof(T)));
     }
-    if (i.how == order::acquire) w.in->view.empty_cache();
 }
 
 global_view::stamp stamp_of(const warp& w, int lane)
@@ -278,7 +271,6 @@ void store(warp& w, const instruction& i, u32 mask)
     find_places(w, i, mask, access::write, where);
     block& in = *w.in;
     const bool to_view = in.is_random() && where.global != 0;
-    if (to_view && i.how == order::release) release_stores(w, mask);
     for (unsigned k = 0; k < i.elements; ++k) {
         const u64 offset = k * sizeof(T);
         const u32 defined = defined_lanes(w, i.d[k], mask);
@@ -289,8 +281,8 @@ void store(warp& w, const instruction& i, u32 mask)
             const T value = read_as<T>(w, i.d[k], i.widths[0], l);
             const u64 at = where.at[l] + offset;
             if (to_view && (where.global >> l & 1) != 0) {
-                in.view.store(at, static_cast<u64>(value) & (~u64{0} >> (64 - 8 * sizeof(T))), sizeof(T),
-                    stamp_of(w, l));
+                in.view.store(
+                    at, static_cast<u64>(value) & (~u64{0} >> (64 - 8 * sizeof(T))), sizeof(T), stamp_of(w, l));
                 if (i.how != order::cached) in.view.settle(at, sizeof(T));
             } else {
                 *reinterpret_cast<volatile T*>(at) = value;
@@ -320,14 +312,6 @@ struct increment {
         return old >= limit ? T{0} : static_cast<T>(old + 1);
     }
 };
-struct decrement {
-    template <class T>
-    static T of(T old, T limit)
-    {
-        return old == 0 || old > limit ? limit : static_cast<T>(old - 1);
-    }
-};
-
 /// `c`: the new value of a compare-and-swap, or none. `d[0]`: the old value, or none.
 template <class T, class Operation>
 void atomic(warp& w, const instruction& i, u32 mask)
@@ -342,8 +326,6 @@ void atomic(warp& w, const instruction& i, u32 mask)
     if (reads && where.unwritten != 0)
         fail(w, i, std::countr_zero(where.unwritten), "an atomic operation on memory that was never written");
     if (in.how->count) in.sum.atomics += static_cast<unsigned>(std::popcount(where.global));
-    if (in.is_random() && (i.how == order::release || i.how == order::acquire_release))
-        release_stores(w, mask);
     for (u32 left = mask; left != 0; left &= left - 1) {
         const int l = std::countr_zero(left);
         if (in.is_random() && (where.global >> l & 1) != 0) in.view.settle(where.at[l], sizeof(T));
@@ -361,7 +343,6 @@ void atomic(warp& w, const instruction& i, u32 mask)
         if (i.d[0] != none) values<T>(w, i.d[0])[l] = std::bit_cast<T>(old);
     }
     define(w, i.d[0], mask, mask & ~where.unwritten);
-    if (i.how == order::acquire || i.how == order::acquire_release) in.view.empty_cache();
     // What other blocks see just now may be of interest: sometimes this block rests.
     if (in.is_random() && where.global != 0) {
         in.yields = true;
@@ -377,7 +358,6 @@ void fence(warp& w, const instruction&, u32 mask)
     }
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
-void nothing(warp&, const instruction&, u32) {}
 
 /// Adds `times` the address of local or shared memory: to a generic address, or back.
 template <int times>
@@ -388,20 +368,6 @@ void move_local(warp& w, const instruction& i, u32 mask)
         values<u64>(w, i.d[0])[l] = values<u64>(w, i.a)[l] + static_cast<u64>(times) * base;
     });
 }
-template <int times>
-void move_shared(warp& w, const instruction& i, u32 mask)
-{
-    const auto base = reinterpret_cast<u64>(w.in->shared);
-    each_lane(mask,
-        [&](int l) { values<u64>(w, i.d[0])[l] = values<u64>(w, i.a)[l] + static_cast<u64>(times) * base; });
-}
-void is_shared(warp& w, const instruction& i, u32 mask)
-{
-    const auto base = reinterpret_cast<u64>(w.in->shared);
-    each_lane(
-        mask, [&](int l) { values<u8>(w, i.d[0])[l] = values<u64>(w, i.a)[l] - base < w.in->shared_size; });
-}
-
 template <class T>
 void add_moves(table& forms, const std::string& type)
 {
@@ -416,11 +382,7 @@ void add_atomics(table& forms, const std::string& type)
     forms["atom.min." + type] = &atomic<T, minimum>;
     forms["atom.max." + type] = &atomic<T, maximum>;
     if constexpr (std::is_unsigned_v<T>) {
-        forms["atom.and." + type] = &atomic<T, bitwise_and>;
-        forms["atom.or." + type] = &atomic<T, bitwise_or>;
-        forms["atom.xor." + type] = &atomic<T, bitwise_xor>;
         forms["atom.inc." + type] = &atomic<T, increment>;
-        forms["atom.dec." + type] = &atomic<T, decrement>;
     }
 }
 
@@ -444,15 +406,10 @@ void add_memory_forms(table& forms)
     for (const char* const type : {"u64", "b64"}) add_atomics<u64>(forms, type);
     add_atomics<s32>(forms, "s32");
     add_atomics<s64>(forms, "s64");
-    add_atomics<f32>(forms, "f32");
-    add_atomics<f64>(forms, "f64");
-    forms["fence.sc"] = forms["fence.acq_rel"] = &fence;
-    forms["fence.cta"] = forms["nothing"] = &nothing;
+    forms["atom.add.f32"] = &atomic<f32, addition>;
+    forms["membar.gl"] = &fence;
     forms["cvta.local"] = &move_local<1>;
     forms["cvta.to.local"] = &move_local<-1>;
-    forms["cvta.shared"] = &move_shared<1>;
-    forms["cvta.to.shared"] = &move_shared<-1>;
-    forms["isspacep.shared"] = &is_shared;
 }
 
 } // namespace ptx

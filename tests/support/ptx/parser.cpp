@@ -101,7 +101,6 @@ declaration read_declaration(const std::string& text)
 {
     declaration made;
     const std::size_t equals = text.find('=');
-    if (equals != std::string::npos) made.initial = trimmed(text.substr(equals + 1));
     std::size_t count = 1, align = 0;
     const std::vector<std::string> all = words(text.substr(0, equals));
     for (std::size_t k = 0; k < all.size(); ++k) {
@@ -135,17 +134,9 @@ public:
     {
         blank_comments();
         for (skip_blanks(); at_ < text_.size() && text_[at_] != '\0'; skip_blanks()) read_item();
-        for (const reference& each : references_) resolve(each);
     }
 
 private:
-    /// An address in the initial value of a variable.
-    struct reference {
-        u8* at;
-        std::string text;
-        std::string variable;
-    };
-
     [[noreturn]] void refuse(const std::string& why) const
     {
         throw std::runtime_error("ptx: " + why + " in line " + std::to_string(line_));
@@ -229,44 +220,7 @@ private:
             to_.symbols[made.name] = {space::shared, made.open_array ? u64{none} : 0, made.bytes, made.align};
             return;
         }
-        if (has(".extern")) return;
-        constexpr std::size_t most_align = 256;
-        auto memory = std::make_unique<u8[]>(made.bytes + most_align);
-        const u64 begin = reinterpret_cast<u64>(memory.get());
-        u8* const at = memory.get() + (most_align - begin % most_align) % most_align;
-        set_initial(at, made);
-        to_.symbols[made.name] = {space::global, reinterpret_cast<u64>(at), made.bytes, made.align};
-        to_.memory.push_back(std::move(memory));
-    }
-    void set_initial(u8* to, const declaration& of)
-    {
-        std::string values = of.initial;
-        std::erase_if(values, [](char c) { return c == '{' || c == '}'; });
-        std::size_t at = 0;
-        for (const std::string& each : split(values, ',')) {
-            if (each.empty()) continue;
-            if (at + of.element_bytes > of.bytes) refuse("too many initial values for " + of.name);
-            if (const std::optional<u64> value = number(each)) std::memcpy(to + at, &*value, of.element_bytes);
-            else if (of.element_bytes == 8) references_.push_back({to + at, each, of.name});
-            else refuse("unsupported initial value `" + each + "` of " + of.name);
-            at += of.element_bytes;
-        }
-    }
-    void resolve(const reference& each)
-    {
-        std::string inside = each.text; // `x`, `x+8`, `generic(x)`, `generic(x)+8`
-        if (inside.starts_with("generic(")) {
-            inside.erase(0, 8);
-            std::erase(inside, ')');
-        }
-        const auto [name, offset] = name_and_offset(inside);
-        const auto found = to_.symbols.find(name);
-        if (found == to_.symbols.end() || found->second.in != space::global) {
-            to_.symbols[each.variable].problem = "unsupported initial value `" + each.text + "` of " + each.variable;
-            return;
-        }
-        const u64 address = found->second.at + static_cast<u64>(offset);
-        std::memcpy(each.at, &address, sizeof address);
+        if (!has(".extern")) to_.symbols[made.name].problem = "a variable of the module";
     }
 
     /// `(.param .b32 a, ...)` at `at`, which moves behind it.
@@ -362,7 +316,6 @@ private:
     std::string text_;
     std::size_t at_ = 0;
     u32 line_ = 1;
-    std::vector<reference> references_;
 };
 
 } // namespace
@@ -379,21 +332,6 @@ std::vector<std::string> kernel_names(const module& in)
     std::vector<std::string> all;
     for (const auto& [name, each] : in.functions)
         if (each.is_entry && each.defined) all.push_back(name);
-    return all;
-}
-
-std::span<unsigned char> find_variable(module& in, const std::string& name)
-{
-    const auto found = in.symbols.find(name);
-    if (found == in.symbols.end() || found->second.in != space::global) return {};
-    return {reinterpret_cast<u8*>(found->second.at), found->second.bytes};
-}
-
-std::vector<memory_range> variable_ranges(const module& in)
-{
-    std::vector<memory_range> all;
-    for (const auto& [name, each] : in.symbols)
-        if (each.in == space::global && each.bytes != 0) all.push_back({each.at, each.at + each.bytes});
     return all;
 }
 

@@ -50,10 +50,7 @@ enum class space : u8 { generic, global, shared, local, param };
 enum class order : u8 {
     cached, ///< a load through the first-level cache; a plain store
     read_only, ///< `ld.global.nc`: no thread writes there while the kernel runs
-    fresh, ///< `.cg`, `.cv`, `volatile`, `relaxed`: past the first-level cache
-    acquire,
-    release,
-    acquire_release
+    fresh ///< `.cg`, `.cv`, `volatile`, `relaxed`: past the first-level cache
 };
 
 struct instruction {
@@ -85,31 +82,10 @@ struct register_use {
 
 /// Registers that the hardware fills in.
 enum class special : u8 {
-    tid_x,
-    tid_y,
-    tid_z,
-    ntid_x,
-    ntid_y,
-    ntid_z,
-    ctaid_x,
-    ctaid_y,
-    ctaid_z,
-    nctaid_x,
-    nctaid_y,
-    nctaid_z,
-    laneid,
-    warpid,
-    nwarpid,
-    smid,
-    nsmid,
-    gridid,
-    mask_eq,
-    mask_lt,
-    mask_le,
-    mask_gt,
-    mask_ge,
-    dynamic_bytes,
-    total_bytes,
+    tid, ///< of the first dimension, as the next three
+    ntid,
+    ctaid,
+    nctaid,
     parameter_address ///< of the parameters' memory, plus `value`
 };
 
@@ -139,7 +115,6 @@ struct kernel {
     std::vector<instruction> code;
     std::vector<register_use> uses; ///< of each instruction
     std::vector<std::string> texts;
-    std::vector<std::string> forms; ///< sorted, each once
     std::vector<constant> constants;
     std::vector<special_register> specials;
     std::shared_ptr<block_pool> idle = make_block_pool();
@@ -175,7 +150,6 @@ struct symbol {
 struct module {
     std::map<std::string, function> functions;
     std::map<std::string, symbol> symbols;
-    std::vector<std::unique_ptr<u8[]>> memory; ///< of the global variables
     std::map<std::string, std::unique_ptr<kernel>> decoded;
 };
 

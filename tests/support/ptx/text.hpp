@@ -36,7 +36,6 @@ struct declaration {
     std::size_t bytes = 0, align = 1;
     unsigned element_bytes = 0;
     bool open_array = false; ///< `name[]`
-    std::string initial;
 };
 declaration read_declaration(const std::string& text);
 

@@ -1,12 +1,10 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
-#include <type_traits>
 #include <x86intrin.h>
 
 #include "tests/support/ptx/block.hpp"
 #include "tests/support/ptx/forms.hpp"
-#include "tests/support/ptx/operations.hpp"
 
 /// How a warp advances, and the instructions that its lanes execute together.
 namespace ptx {
@@ -109,39 +107,10 @@ void vote(warp& w, const instruction& i, u32 mask)
     define(w, i.d[0], mask, mask);
 }
 
-template <class T>
-void match_any(warp& w, const instruction& i, u32 mask)
-{
-    const T* const from = values<T>(w, i.a);
-    each_lane(mask, [&](int lane) {
-        u32 same = 0;
-        for (u32 left = mask; left != 0; left &= left - 1)
-            if (from[std::countr_zero(left)] == from[lane]) same |= left & (~left + 1);
-        values<u32>(w, i.d[0])[lane] = same;
-    });
-    define(w, i.d[0], mask, mask);
-}
-
-template <class T, class Operation>
-void reduce_warp(warp& w, const instruction& i, u32 mask)
-{
-    T all = values<T>(w, i.a)[std::countr_zero(mask)];
-    for (u32 left = mask & (mask - 1); left != 0; left &= left - 1)
-        all = Operation::of(all, values<T>(w, i.a)[std::countr_zero(left)]);
-    each_lane(mask, [&](int lane) { values<T>(w, i.d[0])[lane] = all; });
-    define(w, i.d[0], mask, mask);
-}
-
-void active_mask(warp& w, const instruction& i, u32 mask)
-{
-    each_lane(mask, [&](int lane) { values<u32>(w, i.d[0])[lane] = mask; });
-}
-
-template <class T>
 void clock(warp& w, const instruction& i, u32 mask)
 {
-    const auto now = static_cast<T>(__rdtsc());
-    each_lane(mask, [&](int lane) { values<T>(w, i.d[0])[lane] = now; });
+    const u64 now = __rdtsc();
+    each_lane(mask, [&](int lane) { values<u64>(w, i.d[0])[lane] = now; });
 }
 
 /// In nanoseconds.
@@ -152,17 +121,6 @@ void global_timer(warp& w, const instruction& i, u32 mask)
 }
 
 void sync_warp(warp& w, const instruction&, u32 mask) { note_sync(w, mask); }
-
-template <class T>
-void add_reductions(table& forms, const std::string& type)
-{
-    forms["redux.add." + type] = &reduce_warp<T, addition>;
-    forms["redux.min." + type] = &reduce_warp<T, minimum>;
-    forms["redux.max." + type] = &reduce_warp<T, maximum>;
-    forms["redux.and." + type] = &reduce_warp<T, bitwise_and>;
-    forms["redux.or." + type] = &reduce_warp<T, bitwise_or>;
-    forms["redux.xor." + type] = &reduce_warp<T, bitwise_xor>;
-}
 
 // --- Advancing ---
 
@@ -416,16 +374,9 @@ void add_warp_forms(table& forms)
 {
     forms["shfl"] = &shuffle_any;
     forms["vote"] = &vote;
-    forms["match.any.b32"] = &match_any<u32>;
-    forms["match.any.b64"] = &match_any<u64>;
-    forms["activemask.b32"] = &active_mask;
-    forms["globaltimer"] = &global_timer;
-    forms["clock.u32"] = &clock<u32>;
-    forms["clock.u64"] = &clock<u64>;
+    forms["%globaltimer"] = &global_timer;
+    forms["%clock64"] = &clock;
     forms["bar.warp.sync"] = &sync_warp;
-    add_reductions<u32>(forms, "u32");
-    add_reductions<u32>(forms, "b32");
-    add_reductions<s32>(forms, "s32");
 }
 
 } // namespace ptx

@@ -65,10 +65,15 @@ cudaError_t done(cudaError_t code)
 }
 
 // A task that threw is what a fault in a kernel is: the device is broken from then on.
-cudaError_t break_by_fault(int ordinal)
+template <class Body>
+cudaError_t or_broken(int ordinal, Body body)
 {
-    device(ordinal).broken.store(cudaErrorLaunchFailure, std::memory_order_relaxed);
-    return cudaErrorLaunchFailure;
+    try {
+        return body();
+    } catch (...) {
+        device(ordinal).broken.store(cudaErrorLaunchFailure, std::memory_order_relaxed);
+        return cudaErrorLaunchFailure;
+    }
 }
 
 // --- Streams ---
@@ -184,13 +189,11 @@ std::vector<host::event> ends_of_peers(CUstream_st* stream)
 
 cudaError_t synchronize(CUstream_st* stream)
 {
-    try {
+    return or_broken(stream->device, [stream] {
         for (const host::event& end : ends_of_peers(stream)) end.synchronize();
         stream->queue->synchronize();
         return cudaSuccess;
-    } catch (...) {
-        return break_by_fault(stream->device);
-    }
+    });
 }
 
 // --- Captures ---
@@ -204,6 +207,12 @@ cudaError_t forbid_on_capturing(CUstream_st* stream)
     if (!stream->capture) return cudaSuccess;
     stream->capture->valid = false;
     return cudaErrorStreamCaptureUnsupported;
+}
+
+host::event recorded_in(CUevent_st* event)
+{
+    const std::lock_guard lock(event->guard);
+    return event->recorded;
 }
 
 cudaError_t forbid_captured(CUevent_st* event)
@@ -314,8 +323,8 @@ cudaError_t add_memory(void* memory, std::size_t bytes, cudaMemoryType type, mem
     const auto first = reinterpret_cast<std::uintptr_t>(memory);
     const std::lock_guard lock(table.guard);
     const auto next = table.live.upper_bound(first);
-    const bool is_known = table.find(first) != table.live.end()
-        || (next != table.live.end() && next->first - first < bytes);
+    const bool is_known
+        = table.find(first) != table.live.end() || (next != table.live.end() && next->first - first < bytes);
     if (is_known || bytes == 0) return cudaErrorInvalidValue;
     table.live[first] = {bytes, type, this_threads_device, origin};
     return cudaSuccess;
@@ -429,10 +438,7 @@ int device_count() { return runtime::instance().count.load(std::memory_order_rel
 
 void enter_context() { device(this_threads_device).has_context.store(true, std::memory_order_relaxed); }
 
-cudaError_t broken_here()
-{
-    return as_error(device(this_threads_device).broken.load(std::memory_order_relaxed));
-}
+cudaError_t broken_here() { return as_error(device(this_threads_device).broken.load(std::memory_order_relaxed)); }
 
 // Forbidden where the documentation of cudaThreadExchangeStreamCaptureMode says so, and the capture is lost then.
 cudaError_t forbid_during_capture()
@@ -444,9 +450,9 @@ cudaError_t forbid_during_capture()
     cudaError_t result = cudaSuccess;
     for (const auto& running : all.active) {
         const bool own = running->owner == std::this_thread::get_id();
-        const bool forbids = own ? running->mode != cudaStreamCaptureModeRelaxed
-                                 : running->mode == cudaStreamCaptureModeGlobal
-                && this_threads_mode == cudaStreamCaptureModeGlobal;
+        const bool forbids = own
+            ? running->mode != cudaStreamCaptureModeRelaxed
+            : running->mode == cudaStreamCaptureModeGlobal && this_threads_mode == cudaStreamCaptureModeGlobal;
         if (!forbids) continue;
         running->valid = false;
         result = cudaErrorStreamCaptureUnsupported;
@@ -563,20 +569,6 @@ cudaError_t enter_launch(cudaStream_t on, const void* kernel)
 
 } // namespace detail
 
-cudaError_t enqueue_at_launch(cudaStream_t on, std::function<void(host::stream_ref)> issue)
-{
-    detail::target to;
-    cudaError_t code = detail::resolve(on, to);
-    if (code == cudaSuccess) {
-        if (to.stream) {
-            issue(*to.stream);
-        } else {
-            code = detail::append(on, std::move(issue));
-        }
-    }
-    return done(code);
-}
-
 } // namespace collprobe::stand_in
 
 // --- The runtime's functions ---
@@ -595,44 +587,27 @@ cudaError_t CUDARTAPI cudaPeekAtLastError(void) { return this_threads_error; }
 
 const char* CUDARTAPI cudaGetErrorName(cudaError_t code)
 {
-    switch (code) {
 #define STAND_IN_NAME(name) \
-    case name: return #name
-        STAND_IN_NAME(cudaSuccess);
-        STAND_IN_NAME(cudaErrorInvalidValue);
-        STAND_IN_NAME(cudaErrorMemoryAllocation);
-        STAND_IN_NAME(cudaErrorInitializationError);
-        STAND_IN_NAME(cudaErrorCudartUnloading);
-        STAND_IN_NAME(cudaErrorInsufficientDriver);
-        STAND_IN_NAME(cudaErrorNoDevice);
-        STAND_IN_NAME(cudaErrorInvalidDevice);
-        STAND_IN_NAME(cudaErrorInvalidDeviceFunction);
-        STAND_IN_NAME(cudaErrorInvalidSymbol);
-        STAND_IN_NAME(cudaErrorMissingConfiguration);
-        STAND_IN_NAME(cudaErrorNoKernelImageForDevice);
-        STAND_IN_NAME(cudaErrorInvalidResourceHandle);
-        STAND_IN_NAME(cudaErrorIllegalState);
-        STAND_IN_NAME(cudaErrorNotReady);
-        STAND_IN_NAME(cudaErrorIllegalAddress);
-        STAND_IN_NAME(cudaErrorPeerAccessAlreadyEnabled);
-        STAND_IN_NAME(cudaErrorECCUncorrectable);
-        STAND_IN_NAME(cudaErrorInvalidConfiguration);
-        STAND_IN_NAME(cudaErrorLaunchOutOfResources);
-        STAND_IN_NAME(cudaErrorLaunchFailure);
-        STAND_IN_NAME(cudaErrorLaunchTimeout);
-        STAND_IN_NAME(cudaErrorNotSupported);
-        STAND_IN_NAME(cudaErrorStreamCaptureUnsupported);
-        STAND_IN_NAME(cudaErrorStreamCaptureInvalidated);
-        STAND_IN_NAME(cudaErrorStreamCaptureMerge);
-        STAND_IN_NAME(cudaErrorStreamCaptureUnmatched);
-        STAND_IN_NAME(cudaErrorStreamCaptureUnjoined);
-        STAND_IN_NAME(cudaErrorStreamCaptureIsolation);
-        STAND_IN_NAME(cudaErrorStreamCaptureImplicit);
-        STAND_IN_NAME(cudaErrorCapturedEvent);
-        STAND_IN_NAME(cudaErrorStreamCaptureWrongThread);
-#undef STAND_IN_NAME
-    default: return "unrecognized error code";
+    case cuda##name: return "cuda" #name;
+    switch (code) {
+        STAND_IN_NAME(Success)
+        STAND_IN_NAME(ErrorInvalidValue) STAND_IN_NAME(ErrorMemoryAllocation) STAND_IN_NAME(
+            ErrorInitializationError) STAND_IN_NAME(ErrorCudartUnloading) STAND_IN_NAME(ErrorInsufficientDriver)
+            STAND_IN_NAME(ErrorNoDevice) STAND_IN_NAME(ErrorInvalidDevice) STAND_IN_NAME(
+                ErrorInvalidDeviceFunction) STAND_IN_NAME(ErrorInvalidSymbol) STAND_IN_NAME(ErrorMissingConfiguration)
+                STAND_IN_NAME(ErrorNoKernelImageForDevice) STAND_IN_NAME(ErrorInvalidResourceHandle) STAND_IN_NAME(
+                    ErrorIllegalState) STAND_IN_NAME(ErrorNotReady) STAND_IN_NAME(ErrorIllegalAddress)
+                    STAND_IN_NAME(ErrorPeerAccessAlreadyEnabled) STAND_IN_NAME(ErrorECCUncorrectable)
+                        STAND_IN_NAME(ErrorInvalidConfiguration) STAND_IN_NAME(ErrorLaunchOutOfResources) STAND_IN_NAME(
+                            ErrorLaunchFailure) STAND_IN_NAME(ErrorLaunchTimeout) STAND_IN_NAME(ErrorNotSupported)
+                            STAND_IN_NAME(ErrorStreamCaptureUnsupported) STAND_IN_NAME(ErrorStreamCaptureInvalidated)
+                                STAND_IN_NAME(ErrorStreamCaptureMerge) STAND_IN_NAME(ErrorStreamCaptureUnmatched)
+                                    STAND_IN_NAME(ErrorStreamCaptureUnjoined) STAND_IN_NAME(ErrorStreamCaptureIsolation)
+                                        STAND_IN_NAME(ErrorStreamCaptureImplicit) STAND_IN_NAME(ErrorCapturedEvent)
+                                            STAND_IN_NAME(ErrorStreamCaptureWrongThread) default
+            : return "unrecognized error code";
     }
+#undef STAND_IN_NAME
 }
 const char* CUDARTAPI cudaGetErrorString(cudaError_t) { return "said by the stand-in"; }
 
@@ -658,8 +633,7 @@ cudaError_t CUDARTAPI cudaSetDevice(int ordinal)
 }
 cudaError_t CUDARTAPI cudaDeviceSynchronize(void)
 {
-    STAND_IN_CALL(cudaDeviceSynchronize);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaDeviceSynchronize);
     std::vector<host::event> ends;
     {
         fake_device& here = device(this_threads_device);
@@ -667,12 +641,10 @@ cudaError_t CUDARTAPI cudaDeviceSynchronize(void)
         for (CUstream_st* const stream : here.streams) ends.emplace_back().record(*stream->queue);
         if (here.default_stream) ends.emplace_back().record(*here.default_stream->queue);
     }
-    try {
+    return done(or_broken(this_threads_device, [&ends] {
         for (const host::event& end : ends) end.synchronize();
-    } catch (...) {
-        return done(break_by_fault(this_threads_device));
-    }
-    return cudaSuccess;
+        return cudaSuccess;
+    }));
 }
 cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version)
 {
@@ -737,8 +709,8 @@ static int pointer_attributes(unsigned int count, int* attributes, void** values
     return cudaSuccess;
 }
 #if CUDART_VERSION >= 12050
-cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int,
-    unsigned long long, cudaDriverEntryPointQueryResult* status)
+cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(
+    const char* name, void** function, unsigned int, unsigned long long, cudaDriverEntryPointQueryResult* status)
 {
     return find_driver_function(name, function, status);
 }
@@ -754,8 +726,7 @@ cudaError_t CUDARTAPI cudaGetDriverEntryPoint(
 
 cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel)
 {
-    STAND_IN_CALL(cudaFuncGetAttributes);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaFuncGetAttributes);
     *attributes = {};
     (void)load_here(kernel);
     const describe_function describe = kernel_table::instance().describe.load();
@@ -766,21 +737,18 @@ cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* attributes, cons
 
 cudaError_t CUDARTAPI cudaMalloc(void** memory, size_t bytes)
 {
-    STAND_IN_CALL(cudaMalloc);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaMalloc);
     return done(allocate(memory, bytes, cudaMemoryTypeDevice));
 }
 cudaError_t CUDARTAPI cudaMallocPitch(void** memory, size_t* pitch, size_t width, size_t height)
 {
-    STAND_IN_CALL(cudaMallocPitch);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaMallocPitch);
     *pitch = (width + 511) / 512 * 512;
     return done(allocate(memory, *pitch * height, cudaMemoryTypeDevice));
 }
 cudaError_t CUDARTAPI cudaFree(void* memory)
 {
-    STAND_IN_CALL(cudaFree);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaFree);
     // For the caller such a copy was over: its memory may be freed.
     while (uploads_under_way.load() != 0) std::this_thread::yield();
     return done(deallocate(memory, cudaMemoryTypeDevice));
@@ -797,45 +765,33 @@ cudaError_t CUDARTAPI cudaFreeAsync(void* memory, cudaStream_t stream)
 }
 cudaError_t CUDARTAPI cudaMallocManaged(void** memory, size_t bytes, unsigned int)
 {
-    STAND_IN_CALL(cudaMallocManaged);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaMallocManaged);
     return done(allocate(memory, bytes, cudaMemoryTypeManaged));
 }
 cudaError_t CUDARTAPI cudaMallocHost(void** memory, size_t bytes)
 {
-    STAND_IN_CALL(cudaMallocHost);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaMallocHost);
     return done(allocate(memory, bytes, cudaMemoryTypeHost));
 }
 cudaError_t CUDARTAPI cudaHostAlloc(void** memory, size_t bytes, unsigned int)
 {
-    STAND_IN_CALL(cudaHostAlloc);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaHostAlloc);
     return done(allocate(memory, bytes, cudaMemoryTypeHost));
 }
 cudaError_t CUDARTAPI cudaFreeHost(void* memory)
 {
-    STAND_IN_CALL(cudaFreeHost);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaFreeHost);
     return done(deallocate(memory, cudaMemoryTypeHost));
 }
 cudaError_t CUDARTAPI cudaHostRegister(void* memory, size_t bytes, unsigned int)
 {
-    STAND_IN_CALL(cudaHostRegister);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaHostRegister);
     return done(add_memory(memory, bytes, cudaMemoryTypeHost, memory_origin::registration));
 }
 cudaError_t CUDARTAPI cudaHostUnregister(void* memory)
 {
-    STAND_IN_CALL(cudaHostUnregister);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaHostUnregister);
     return done(remove_memory(memory, memory_origin::registration));
-}
-cudaError_t CUDARTAPI cudaHostGetDevicePointer(void** on_device, void* on_host, unsigned int)
-{
-    STAND_IN_CALL(cudaHostGetDevicePointer);
-    *on_device = on_host;
-    return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int ordinal)
 {
@@ -946,8 +902,7 @@ cudaError_t fill(const rows& to, int value, cudaStream_t stream, bool is_async)
 
 extern "C" {
 
-cudaError_t CUDARTAPI cudaMemcpyAsync(
-    void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
+cudaError_t CUDARTAPI cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
 {
     STAND_IN_CALL(cudaMemcpyAsync);
     return copy({to, bytes, bytes, 1}, {from, bytes, bytes, 1}, stream, true);
@@ -979,27 +934,23 @@ cudaError_t CUDARTAPI cudaMemset2DAsync(
 }
 cudaError_t CUDARTAPI cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 {
-    STAND_IN_CALL(cudaMemcpy);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaMemcpy);
     return copy({to, bytes, bytes, 1}, {from, bytes, bytes, 1}, nullptr, false);
 }
-cudaError_t CUDARTAPI cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-    size_t height, cudaMemcpyKind)
+cudaError_t CUDARTAPI cudaMemcpy2D(
+    void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind)
 {
-    STAND_IN_CALL(cudaMemcpy2D);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaMemcpy2D);
     return copy({to, width, to_pitch, height}, {from, width, from_pitch, height}, nullptr, false);
 }
 cudaError_t CUDARTAPI cudaMemset(void* to, int value, size_t bytes)
 {
-    STAND_IN_CALL(cudaMemset);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaMemset);
     return fill({to, bytes, bytes, 1}, value, nullptr, false);
 }
 cudaError_t CUDARTAPI cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height)
 {
-    STAND_IN_CALL(cudaMemset2D);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaMemset2D);
     return fill({to, width, pitch, height}, value, nullptr, false);
 }
 
@@ -1068,14 +1019,12 @@ cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t handle)
     CUstream_st* const stream = object(handle);
     if (const cudaError_t code = forbid_on_capturing(stream); code != cudaSuccess) return done(code);
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
-    try {
+    return done(or_broken(stream->device, [stream] {
         std::vector<host::event> ends = ends_of_peers(stream);
         ends.emplace_back().record(*stream->queue);
         const auto is_over = [](const host::event& end) { return end.query(); };
-        return done(std::all_of(ends.begin(), ends.end(), is_over) ? cudaSuccess : cudaErrorNotReady);
-    } catch (...) {
-        return done(break_by_fault(stream->device));
-    }
+        return std::all_of(ends.begin(), ends.end(), is_over) ? cudaSuccess : cudaErrorNotReady;
+    }));
 }
 cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned int)
 {
@@ -1088,8 +1037,7 @@ cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event
         recorded = event->recorded;
         captured = event->captured;
     }
-    if (captured || stream->capturing.load(std::memory_order_relaxed))
-        return done(wait_captured(stream, captured));
+    if (captured || stream->capturing.load(std::memory_order_relaxed)) return done(wait_captured(stream, captured));
     if (!recorded.recorded()) return cudaSuccess; // as CUDA does: there is nothing to wait for
     if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
     stream->queue->wait(recorded);
@@ -1134,38 +1082,21 @@ cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
 }
 cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event)
 {
-    STAND_IN_CALL(cudaEventQuery);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaEventQuery);
     if (const cudaError_t code = forbid_captured(event); code != cudaSuccess) return done(code);
-    host::event recorded;
-    {
-        const std::lock_guard lock(event->guard);
-        recorded = event->recorded;
-    }
-    try {
-        return done(!recorded.recorded() || recorded.query() ? cudaSuccess : cudaErrorNotReady);
-    } catch (...) {
-        return done(break_by_fault(event->device));
-    }
+    return done(or_broken(event->device, [recorded = recorded_in(event)] {
+        return !recorded.recorded() || recorded.query() ? cudaSuccess : cudaErrorNotReady;
+    }));
 }
 cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event)
 {
-    STAND_IN_CALL(cudaEventSynchronize);
-    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    STAND_IN_CALL_OUTSIDE_CAPTURES(cudaEventSynchronize);
     if (const cudaError_t code = forbid_captured(event); code != cudaSuccess) return done(code);
-    host::event recorded;
-    {
-        const std::lock_guard lock(event->guard);
-        recorded = event->recorded;
-    }
-    try {
+    return done(or_broken(event->device, [recorded = recorded_in(event)] {
         if (recorded.recorded()) recorded.synchronize();
         return cudaSuccess;
-    } catch (...) {
-        return done(break_by_fault(event->device));
-    }
+    }));
 }
-
 cudaError_t CUDARTAPI cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to)
 {
     STAND_IN_CALL(cudaEventElapsedTime);
@@ -1176,11 +1107,9 @@ cudaError_t CUDARTAPI cudaEventElapsedTime(float* milliseconds, cudaEvent_t from
         if (const cudaError_t code = forbid_captured(event); code != cudaSuccess) return done(code);
         const std::lock_guard lock(event->guard);
         if (!event->passed) return done(cudaErrorInvalidResourceHandle);
-        try {
-            if (!event->recorded.query()) return done(cudaErrorNotReady);
-        } catch (...) {
-            return done(break_by_fault(event->device));
-        }
+        const cudaError_t state
+            = or_broken(event->device, [event] { return event->recorded.query() ? cudaSuccess : cudaErrorNotReady; });
+        if (state != cudaSuccess) return done(state);
         times[which] = *event->passed;
     }
     *milliseconds = std::chrono::duration<float, std::milli>(times[1] - times[0]).count();
@@ -1266,8 +1195,7 @@ cudaError_t CUDARTAPI cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* gra
     *graph = new CUgraph_st{std::make_shared<const graph_body>(std::move(ending->body))};
     return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(
-    cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long)
+cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long)
 {
     STAND_IN_CALL(cudaGraphInstantiateWithFlags);
     if (graph == nullptr) return done(cudaErrorInvalidValue);
@@ -1285,8 +1213,7 @@ cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t runnable, cudaStream_t han
 {
     STAND_IN_CALL(cudaGraphLaunch);
     CUstream_st* const stream = object(handle);
-    if (stream->capturing.load(std::memory_order_relaxed))
-        return done(cudaErrorNotSupported); // a graph in a graph
+    if (stream->capturing.load(std::memory_order_relaxed)) return done(cudaErrorNotSupported); // a graph in a graph
     if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
     runnable->launch(*stream->queue);
     return cudaSuccess;

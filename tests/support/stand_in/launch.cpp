@@ -11,7 +11,6 @@
 //                                         with `b` in its text is taken out
 //     COLLPROBE_EMULATED_PUT="c"          the instruction `c` is put in its place
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -100,31 +99,19 @@ struct tally {
 struct binary {
     std::string text;
     std::string problem; ///< why there is no text
-    bool has_variables = false;
-    std::array<std::shared_ptr<ptx::module>, most_devices> modules; ///< under the lock of `programs`
-
-    /// Devices share the code, unless they have variables of their own.
-    std::size_t place(int device) const { return has_variables ? static_cast<std::size_t>(device) : 0; }
+    std::shared_ptr<ptx::module> module; ///< under the lock of `programs`
 };
 
 struct registered_kernel {
     std::shared_ptr<binary> in;
     std::string name;
     tally* counted = nullptr;
-    std::atomic<std::size_t> most_dynamic{48 * 1024}; ///< bytes of dynamic shared memory
-    std::array<std::atomic<const ptx::kernel*>, most_devices> code{}; ///< null: not decoded yet
-};
-
-struct registered_variable {
-    std::shared_ptr<binary> in;
-    std::string name;
+    std::atomic<const ptx::kernel*> code{nullptr}; ///< null: not decoded yet
 };
 
 struct programs {
     std::shared_mutex guard;
     std::unordered_map<const void*, std::shared_ptr<registered_kernel>> kernels; ///< by the address on the host
-    std::unordered_map<const void*, registered_variable> variables; ///< the same
-    std::map<std::uint64_t, std::uint64_t> variable_ranges; ///< first address, end
     std::map<std::string, tally> tallies;
     std::atomic<bool> counting{false};
     std::mutex taken_guard;
@@ -142,36 +129,24 @@ void say(const std::string& name, const std::string& problem)
     std::fprintf(stderr, "emulated: %s: %s\n", name.c_str(), problem.c_str());
 }
 
-/// For a caller that has the lock. \throws std::runtime_error
-ptx::module& module_on(programs& all, binary& of, int device)
-{
-    std::shared_ptr<ptx::module>& found = of.modules[of.place(device)];
-    if (found) return *found;
-    if (!of.problem.empty()) throw std::runtime_error(of.problem);
-    std::shared_ptr<ptx::module> loaded = ptx::load(of.text);
-    for (const ptx::memory_range& each : ptx::variable_ranges(*loaded)) all.variable_ranges[each.begin] = each.end;
-    found = std::move(loaded);
-    return *found;
-}
-
 /// The decoded kernel; null, after a line on stderr, if there is none.
-const ptx::kernel* code_on(registered_kernel& kernel, int device)
+const ptx::kernel* code_of(registered_kernel& kernel)
 {
-    std::atomic<const ptx::kernel*>& known = kernel.code[kernel.in->place(device)];
-    if (const ptx::kernel* const code = known.load(std::memory_order_acquire); code != nullptr) return code;
-    programs& all = programs::instance();
-    const std::lock_guard lock(all.guard);
-    if (const ptx::kernel* const code = known.load(std::memory_order_relaxed); code != nullptr) return code;
+    if (const ptx::kernel* const code = kernel.code.load(std::memory_order_acquire); code != nullptr) return code;
+    const std::lock_guard lock(programs::instance().guard);
+    if (const ptx::kernel* const code = kernel.code.load(std::memory_order_relaxed); code != nullptr) return code;
     try {
-        ptx::module& in = module_on(all, *kernel.in, device);
+        binary& in = *kernel.in;
+        if (!in.problem.empty()) throw std::runtime_error(in.problem);
+        if (!in.module) in.module = ptx::load(in.text);
         const settings& given = settings::given();
         if (!given.drop.empty() && kernel.name.find(given.drop_in) != std::string::npos) {
-            const bool dropped = ptx::replace(in, kernel.name, given.drop, given.drop_number, given.put);
+            const bool dropped = ptx::replace(*in.module, kernel.name, given.drop, given.drop_number, given.put);
             say(kernel.name, (dropped ? "dropped " : "has no ") + given.drop);
         }
-        const ptx::kernel* const code = ptx::find_kernel(in, kernel.name);
+        const ptx::kernel* const code = ptx::find_kernel(*in.module, kernel.name);
         if (code == nullptr) say(kernel.name, "not in the PTX");
-        known.store(code, std::memory_order_release);
+        kernel.code.store(code, std::memory_order_release);
         return code;
     } catch (const std::exception& problem) {
         say(kernel.name, problem.what());
@@ -189,14 +164,8 @@ std::shared_ptr<registered_kernel> find_registered(const void* function)
 
 ptx::memory_range find_range(std::uint64_t address)
 {
-    if (const live_memory found = find_memory(address); found.bytes != 0)
-        return {found.begin, found.begin + found.bytes};
-    programs& all = programs::instance();
-    const std::shared_lock lock(all.guard);
-    auto found = all.variable_ranges.upper_bound(address);
-    if (found == all.variable_ranges.begin()) return {};
-    --found;
-    return address < found->second ? ptx::memory_range{found->first, found->second} : ptx::memory_range{};
+    const live_memory found = find_memory(address);
+    return {found.begin, found.begin + found.bytes};
 }
 
 void write_report()
@@ -221,6 +190,8 @@ void write_report()
     }
     std::fclose(file);
 }
+
+constexpr std::size_t block_shared_bytes = 48 * 1024; ///< more is not asked for by any kernel
 
 // --- Launches ---
 
@@ -256,15 +227,14 @@ struct launch_task {
     }
 };
 
-cudaError_t check_configuration(
-    const registered_kernel& kernel, const ptx::kernel& code, dim3 grid, dim3 block, std::size_t dynamic_shared)
+cudaError_t check_configuration(const ptx::kernel& code, dim3 grid, dim3 block, std::size_t dynamic_shared)
 {
     const ptx::dims blocks{grid.x, grid.y, grid.z}, threads{block.x, block.y, block.z};
     if (blocks.count() == 0 || grid.x > 0x7FFFFFFF || grid.y > 0xFFFF || grid.z > 0xFFFF)
         return cudaErrorInvalidConfiguration;
     if (threads.count() == 0 || threads.count() > 1024 || block.z > 64) return cudaErrorInvalidConfiguration;
     if (threads.count() > ptx::most_threads(code)) return cudaErrorLaunchOutOfResources;
-    if (dynamic_shared + ptx::static_shared_bytes(code) > kernel.most_dynamic.load()) return cudaErrorInvalidValue;
+    if (dynamic_shared + ptx::static_shared_bytes(code) > block_shared_bytes) return cudaErrorInvalidValue;
     return cudaSuccess;
 }
 
@@ -273,9 +243,9 @@ cudaError_t launch_kernel(
 {
     std::shared_ptr<registered_kernel> kernel = find_registered(function);
     if (!kernel) return finish(cudaErrorInvalidDeviceFunction);
-    const ptx::kernel* const code = code_on(*kernel, current_device());
+    const ptx::kernel* const code = code_of(*kernel);
     if (code == nullptr) return finish(cudaErrorNoKernelImageForDevice);
-    if (const cudaError_t wrong = check_configuration(*kernel, *code, grid, block, dynamic_shared);
+    if (const cudaError_t wrong = check_configuration(*code, grid, block, dynamic_shared);
         wrong != cudaSuccess)
         return finish(wrong);
     std::vector<unsigned char> values(ptx::parameter_bytes(*code));
@@ -299,7 +269,6 @@ thread_local std::vector<call_configuration> configurations; // of launches by <
 constexpr int multiprocessors = 4;
 constexpr int blocks_per_multiprocessor = 2;
 constexpr int block_threads = 1024;
-constexpr int optin_shared_bytes = 227 * 1024;
 constexpr std::size_t multiprocessor_shared_bytes = 228 * 1024;
 constexpr std::size_t reserved_shared_bytes = 1024; ///< of each block
 
@@ -327,8 +296,8 @@ bool attribute(int& value, cudaDeviceAttr what)
     case cudaDevAttrClockRate: value = clock_kilohertz(); break;
     case cudaDevAttrMaxThreadsPerBlock: value = block_threads; break;
     case cudaDevAttrMaxThreadsPerMultiProcessor: value = blocks_per_multiprocessor * block_threads; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: value = 48 * 1024; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: value = optin_shared_bytes; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: value = block_shared_bytes; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: value = block_shared_bytes; break;
     case cudaDevAttrUnifiedAddressing: value = 1; break;
     case cudaDevAttrConcurrentKernels: value = 1; break;
     default: return false; // nothing is guessed
@@ -340,37 +309,13 @@ cudaError_t describe(cudaFuncAttributes& attributes, const void* function)
 {
     const std::shared_ptr<registered_kernel> kernel = find_registered(function);
     if (!kernel) return cudaErrorInvalidDeviceFunction;
-    const ptx::kernel* const code = code_on(*kernel, current_device());
+    const ptx::kernel* const code = code_of(*kernel);
     if (code == nullptr) return cudaErrorNoKernelImageForDevice;
     attributes.sharedSizeBytes = ptx::static_shared_bytes(*code);
     attributes.maxThreadsPerBlock = static_cast<int>(ptx::most_threads(*code));
-    attributes.maxDynamicSharedSizeBytes = static_cast<int>(kernel->most_dynamic.load() - attributes.sharedSizeBytes);
+    attributes.maxDynamicSharedSizeBytes = static_cast<int>(block_shared_bytes - attributes.sharedSizeBytes);
     attributes.ptxVersion = 90;
     attributes.binaryVersion = 90;
-    return cudaSuccess;
-}
-
-cudaError_t find_symbol(const void* symbol, std::span<unsigned char>& memory)
-{
-    programs& all = programs::instance();
-    const std::lock_guard lock(all.guard);
-    const auto found = all.variables.find(symbol);
-    if (found == all.variables.end()) return cudaErrorInvalidSymbol;
-    try {
-        memory = ptx::find_variable(module_on(all, *found->second.in, current_device()), found->second.name);
-    } catch (const std::exception& problem) {
-        say(found->second.name, problem.what());
-    }
-    return memory.empty() ? cudaErrorInvalidSymbol : cudaSuccess;
-}
-
-/// The part of a symbol that a copy is about.
-cudaError_t find_part(const void* symbol, std::size_t offset, std::size_t bytes, unsigned char*& at)
-{
-    std::span<unsigned char> memory;
-    if (const cudaError_t code = find_symbol(symbol, memory); code != cudaSuccess) return code;
-    if (offset > memory.size() || bytes > memory.size() - offset) return cudaErrorInvalidValue;
-    at = memory.data() + offset;
     return cudaSuccess;
 }
 
@@ -418,7 +363,6 @@ void __cudaUnregisterFatBinary(void** handle)
     programs& all = programs::instance();
     const std::lock_guard lock(all.guard);
     std::erase_if(all.kernels, [&](const auto& each) { return each.second->in == *of; });
-    std::erase_if(all.variables, [&](const auto& each) { return each.second.in == *of; });
     delete of;
 }
 void __cudaRegisterFunction(
@@ -431,14 +375,6 @@ void __cudaRegisterFunction(
     const std::lock_guard lock(all.guard);
     made->counted = &all.tallies[name];
     all.kernels.try_emplace(function, std::move(made)); // an instance of a template may be in several binaries
-}
-void __cudaRegisterVar(void** handle, char* variable, char*, const char* name, int, size_t, int, int)
-{
-    const std::shared_ptr<binary>& in = *reinterpret_cast<std::shared_ptr<binary>*>(handle);
-    programs& all = programs::instance();
-    const std::lock_guard lock(all.guard);
-    in->has_variables = true;
-    all.variables.try_emplace(variable, registered_variable{in, name});
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream)
 {
@@ -474,28 +410,6 @@ cudaError_t CUDARTAPI cudaLaunchKernel(
 {
     return launch_kernel(function, grid, block, arguments, dynamic_shared, stream);
 }
-cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments)
-{
-    for (unsigned k = 0; k < config->numAttrs; ++k) {
-        if (config->attrs[k].id != cudaLaunchAttributeIgnore) return finish(cudaErrorNotSupported);
-    }
-    return launch_kernel(
-        function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream);
-}
-cudaError_t CUDARTAPI cudaFuncSetAttribute(const void* function, cudaFuncAttribute what, int value)
-{
-    STAND_IN_CALL(cudaFuncSetAttribute);
-    const std::shared_ptr<registered_kernel> kernel = find_registered(function);
-    if (!kernel) return finish(cudaErrorInvalidDeviceFunction);
-    if (what == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess; // a hint
-    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0) return finish(cudaErrorInvalidValue);
-    const ptx::kernel* const code = code_on(*kernel, current_device());
-    if (code == nullptr) return finish(cudaErrorNoKernelImageForDevice);
-    const std::size_t bytes = static_cast<std::size_t>(value) + ptx::static_shared_bytes(*code);
-    if (bytes > optin_shared_bytes) return finish(cudaErrorInvalidValue);
-    kernel->most_dynamic.store(bytes);
-    return cudaSuccess;
-}
 cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     int* blocks, const void* function, int threads, size_t dynamic_shared, unsigned)
 {
@@ -503,11 +417,11 @@ cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     const std::shared_ptr<registered_kernel> kernel = find_registered(function);
     if (!kernel) return finish(cudaErrorInvalidDeviceFunction);
     if (threads <= 0) return finish(cudaErrorInvalidValue);
-    const ptx::kernel* const code = code_on(*kernel, current_device());
+    const ptx::kernel* const code = code_of(*kernel);
     if (code == nullptr) return finish(cudaErrorNoKernelImageForDevice);
     const std::size_t shared = ptx::static_shared_bytes(*code) + dynamic_shared;
     const bool fits
-        = static_cast<unsigned>(threads) <= ptx::most_threads(*code) && shared <= kernel->most_dynamic.load();
+        = static_cast<unsigned>(threads) <= ptx::most_threads(*code) && shared <= block_shared_bytes;
     const std::size_t by_shared = multiprocessor_shared_bytes / (shared + reserved_shared_bytes);
     *blocks = fits ? static_cast<int>(std::min<std::size_t>(blocks_per_multiprocessor, by_shared)) : 0;
     return cudaSuccess;
@@ -537,8 +451,8 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties, int or
     properties->maxThreadsDim[2] = 64;
     properties->maxGridSize[0] = 0x7FFFFFFF;
     properties->maxGridSize[1] = properties->maxGridSize[2] = 0xFFFF;
-    properties->sharedMemPerBlock = 48 * 1024;
-    properties->sharedMemPerBlockOptin = optin_shared_bytes;
+    properties->sharedMemPerBlock = block_shared_bytes;
+    properties->sharedMemPerBlockOptin = block_shared_bytes;
     properties->unifiedAddressing = 1;
     properties->canMapHostMemory = 1;
     properties->concurrentKernels = 1;
@@ -551,53 +465,6 @@ cudaError_t CUDARTAPI cudaMemGetInfo(size_t* free, size_t* total)
     *total = settings::given().device_bytes;
     *free = used < *total ? *total - used : 0;
     return cudaSuccess;
-}
-
-// Variables.
-
-cudaError_t CUDARTAPI cudaGetSymbolAddress(void** address, const void* symbol)
-{
-    STAND_IN_CALL(cudaGetSymbolAddress);
-    std::span<unsigned char> memory;
-    const cudaError_t code = find_symbol(symbol, memory);
-    *address = memory.data();
-    return finish(code);
-}
-cudaError_t CUDARTAPI cudaGetSymbolSize(size_t* bytes, const void* symbol)
-{
-    STAND_IN_CALL(cudaGetSymbolSize);
-    std::span<unsigned char> memory;
-    const cudaError_t code = find_symbol(symbol, memory);
-    *bytes = memory.size();
-    return finish(code);
-}
-cudaError_t CUDARTAPI cudaMemcpyToSymbol(
-    const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind)
-{
-    unsigned char* to = nullptr;
-    const cudaError_t code = find_part(symbol, offset, bytes, to);
-    return code != cudaSuccess ? finish(code) : cudaMemcpy(to, from, bytes, kind);
-}
-cudaError_t CUDARTAPI cudaMemcpyFromSymbol(
-    void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind)
-{
-    unsigned char* from = nullptr;
-    const cudaError_t code = find_part(symbol, offset, bytes, from);
-    return code != cudaSuccess ? finish(code) : cudaMemcpy(to, from, bytes, kind);
-}
-cudaError_t CUDARTAPI cudaMemcpyToSymbolAsync(
-    const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream)
-{
-    unsigned char* to = nullptr;
-    const cudaError_t code = find_part(symbol, offset, bytes, to);
-    return code != cudaSuccess ? finish(code) : cudaMemcpyAsync(to, from, bytes, kind, stream);
-}
-cudaError_t CUDARTAPI cudaMemcpyFromSymbolAsync(
-    void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream)
-{
-    unsigned char* from = nullptr;
-    const cudaError_t code = find_part(symbol, offset, bytes, from);
-    return code != cudaSuccess ? finish(code) : cudaMemcpyAsync(to, from, bytes, kind, stream);
 }
 
 } // extern "C"

@@ -110,29 +110,23 @@ struct inside {
     ~inside() { is_inside = before; }
 };
 
-/// Counts the calls of a function, those that NCCL makes itself once more as "inside <name>", and gives out its
-/// scripted failures.
+/// Counts the calls of a function, and gives out its scripted failures.
 class entry {
 public:
-    explicit entry(const char* function)
-        : all_(collprobe::stand_in::scripted::named(function)),
-          inside_(collprobe::stand_in::scripted::named((std::string("inside ") + function).c_str()))
-    {
-    }
-    ncclResult_t enter()
-    {
-        if (is_inside) (void)inside_.enter();
-        return static_cast<ncclResult_t>(all_.enter());
-    }
+    explicit entry(const char* function) : all_(collprobe::stand_in::scripted::named(function)) {}
+    ncclResult_t enter() { return static_cast<ncclResult_t>(all_.enter()); }
 
 private:
     collprobe::stand_in::scripted& all_;
-    collprobe::stand_in::scripted& inside_;
 };
 
 #define COLLPROBE_STAND_IN_ENTER() \
     static entry own_entry(__func__); \
     if (const ncclResult_t scripted_code = own_entry.enter(); scripted_code != ncclSuccess) return scripted_code
+
+#define COLLPROBE_STAND_IN_ENTER_READY(comm) \
+    COLLPROBE_STAND_IN_ENTER(); \
+    if (const ncclResult_t not_ready = ensure_ready(comm); not_ready != ncclSuccess) return not_ready
 
 /// A call that a group has collected.
 struct collected {
@@ -300,13 +294,11 @@ ncclResult_t collect(entry& own, ncclComm_t comm, operation what, cudaStream_t o
         return fail(ncclInvalidArgument);
     }
     if (const ncclResult_t code = find_operation(comm, what); code != ncclSuccess) return fail(code);
-    const bool is_transfer = what.what == kind::transfers;
-    const bool lone_transfers = registry().own.lone_transfers;
-    if (group.depth > 0 && (comm->of->size() > 1 || (is_transfer && lone_transfers))) {
+    if (group.depth > 0 && comm->of->size() > 1) {
         group.calls.push_back({comm, std::move(what), on});
         return ncclSuccess;
     }
-    if (is_transfer && !lone_transfers) return ncclInvalidUsage;
+    if (what.what == kind::transfers) return ncclInvalidUsage;
     if (comm->of->size() == 1) return enqueue_now(comm, what, on);
     return run_or_launch(comm, [comm, what = std::move(what), on] { return enqueue_now(comm, what, on); });
 }
@@ -508,7 +500,7 @@ extern "C" {
 ncclResult_t ncclGetVersion(int* version)
 {
     COLLPROBE_STAND_IN_ENTER();
-    *version = registry().own.version;
+    *version = NCCL_VERSION_CODE;
     return ncclSuccess;
 }
 
@@ -579,16 +571,6 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int 
     return init_rank(comm, name_in(id), ranks, rank, true);
 }
 
-#if NCCL_VERSION_CODE >= 22300
-ncclResult_t ncclCommInitRankScalable(
-    ncclComm_t* comm, int ranks, int rank, int ids, ncclUniqueId* id, ncclConfig_t* config)
-{
-    COLLPROBE_STAND_IN_ENTER();
-    if (ids < 1 || ids > ranks) return ncclInvalidArgument;
-    return init_rank(comm, name_in(*id), ranks, rank, blocks(config, true));
-}
-#endif
-
 ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* list)
 {
     COLLPROBE_STAND_IN_ENTER();
@@ -613,8 +595,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* list)
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
     *part = nullptr;
     return form(comm, [comm, color, key, part, blocking = blocks(config, comm->blocking)] {
         return split_now(comm, color, key, part, blocking);
@@ -644,8 +625,7 @@ ncclResult_t ncclCommShrink(
 
 ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* id)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
     return write_id(id, new_name());
 }
 
@@ -677,8 +657,7 @@ ncclResult_t ncclCommGrow(
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
     return end_comm(comm, [](ncclComm_t last) {
         return run_or_launch(last, [last] { return last->of->drain(last->rank) ? ncclSuccess : ncclInternalError; });
     });
@@ -686,8 +665,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
     return end_comm(comm, [](ncclComm_t last) {
         last->join();
         last->of->drain(last->rank);
@@ -739,68 +717,46 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state)
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
     *count = comm->of->size();
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
     *device = comm->device;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
     *rank = comm->rank;
     return ncclSuccess;
 }
 
 // What communicators keep.
 
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, std::size_t, void** handle)
+#if NCCL_VERSION_CODE >= 22700
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t, ncclWindow_t* window, int)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
-    *handle = memory;
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
+    *window = static_cast<ncclWindow_t>(memory);
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void*)
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    return ensure_ready(comm);
-}
-
-#if NCCL_VERSION_CODE >= 22700
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t bytes, ncclWindow_t* window, int)
-{
-    COLLPROBE_STAND_IN_ENTER();
-    const inside call;
-    void* handle = nullptr;
-    const ncclResult_t result = ncclCommRegister(comm, memory, bytes, &handle);
-    *window = static_cast<ncclWindow_t>(handle);
-    return result;
-}
-
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
-{
-    COLLPROBE_STAND_IN_ENTER();
-    const inside call;
-    return ncclCommDeregister(comm, window);
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
+    return ncclSuccess;
 }
 #endif
 
 ncclResult_t ncclRedOpCreatePreMulSum(
     ncclRedOp_t* what, void* scalar, ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t comm)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
     if (scalar == nullptr || type >= ncclNumTypes) return ncclInvalidArgument;
     premultiplier made;
     made.is_used = true;
@@ -814,8 +770,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(
 
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t what, ncclComm_t comm)
 {
-    COLLPROBE_STAND_IN_ENTER();
-    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    COLLPROBE_STAND_IN_ENTER_READY(comm);
     operation with{};
     with.reduction = what;
     if (what < ncclNumOps || find_operation(comm, with) != ncclSuccess) return ncclInvalidArgument;
@@ -860,100 +815,36 @@ ncclResult_t ncclGroupEnd()
     return group.depth > 0 ? ncclSuccess : end_group();
 }
 
-// Collectives. Since 2.32 each has a form with a configuration.
+// Collectives. Since 2.32 they have a form with a configuration as well.
 
-ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what,
-    ncclComm_t comm, cudaStream_t on)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::all_reduce, send, receive, count, type, what, 0, {}}, on);
-}
-ncclResult_t ncclAllReduceConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-    ncclRedOp_t what, ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::all_reduce, send, receive, count, type, what, 0, {}}, on);
-}
+#define STAND_IN_COLLECTIVE(name, parameters, ...) \
+    ncclResult_t nccl##name(STAND_IN_PLAIN STAND_IN_##parameters ncclComm_t comm, cudaStream_t on) \
+    { \
+        static entry own(__func__); \
+        return collect(own, comm, {__VA_ARGS__, {}}, on); \
+    }
+#define STAND_IN_CONFIGURED(name, parameters, ...) \
+    STAND_IN_COLLECTIVE(name, parameters, __VA_ARGS__) \
+    ncclResult_t nccl##name##Config( \
+        STAND_IN_PLAIN STAND_IN_##parameters ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*) \
+    { \
+        static entry own(__func__); \
+        return collect(own, comm, {__VA_ARGS__, {}}, on); \
+    }
+#define STAND_IN_PLAIN const void *send, void *receive, std::size_t count, ncclDataType_t type,
+#define STAND_IN_MOVED
+#define STAND_IN_ROOTED int root,
+#define STAND_IN_REDUCED ncclRedOp_t what,
+#define STAND_IN_REDUCED_TO ncclRedOp_t what, int root,
 
-ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-    ncclRedOp_t what, ncclComm_t comm, cudaStream_t on)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::reduce_scatter, send, receive, count, type, what, 0, {}}, on);
-}
-ncclResult_t ncclReduceScatterConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-    ncclRedOp_t what, ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::reduce_scatter, send, receive, count, type, what, 0, {}}, on);
-}
-
-ncclResult_t ncclAllGather(
-    const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t on)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::all_gather, send, receive, count, type, ncclSum, 0, {}}, on);
-}
-ncclResult_t ncclAllGatherConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::all_gather, send, receive, count, type, ncclSum, 0, {}}, on);
-}
-
+STAND_IN_CONFIGURED(AllReduce, REDUCED, kind::all_reduce, send, receive, count, type, what, 0)
+STAND_IN_CONFIGURED(ReduceScatter, REDUCED, kind::reduce_scatter, send, receive, count, type, what, 0)
+STAND_IN_CONFIGURED(AllGather, MOVED, kind::all_gather, send, receive, count, type, ncclSum, 0)
+STAND_IN_COLLECTIVE(Broadcast, ROOTED, kind::broadcast, send, receive, count, type, ncclSum, root)
+STAND_IN_COLLECTIVE(Reduce, REDUCED_TO, kind::reduce, send, receive, count, type, what, root)
 #if NCCL_VERSION_CODE >= 22800
-ncclResult_t ncclAlltoAll(
-    const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t on)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::all_to_all, send, receive, count, type, ncclSum, 0, {}}, on);
-}
-
-ncclResult_t ncclGather(
-    const void* send, void* receive, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t on)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::gather, send, receive, count, type, ncclSum, root, {}}, on);
-}
-
-ncclResult_t ncclScatter(
-    const void* send, void* receive, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t on)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::scatter, send, receive, count, type, ncclSum, root, {}}, on);
-}
+STAND_IN_COLLECTIVE(AlltoAll, MOVED, kind::all_to_all, send, receive, count, type, ncclSum, 0)
 #endif
-ncclResult_t ncclAlltoAllConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::all_to_all, send, receive, count, type, ncclSum, 0, {}}, on);
-}
-ncclResult_t ncclGatherConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
-    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::gather, send, receive, count, type, ncclSum, root, {}}, on);
-}
-ncclResult_t ncclScatterConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
-    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::scatter, send, receive, count, type, ncclSum, root, {}}, on);
-}
-
-ncclResult_t ncclBroadcast(
-    const void* send, void* receive, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t on)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::broadcast, send, receive, count, type, ncclSum, root, {}}, on);
-}
-ncclResult_t ncclBroadcastConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
-    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::broadcast, send, receive, count, type, ncclSum, root, {}}, on);
-}
 
 ncclResult_t ncclBcast(void* memory, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t on)
 {
@@ -962,34 +853,21 @@ ncclResult_t ncclBcast(void* memory, std::size_t count, ncclDataType_t type, int
     return ncclBroadcast(memory, memory, count, type, root, comm, on);
 }
 
-ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what,
-    int root, ncclComm_t comm, cudaStream_t on)
+static ncclResult_t collect_transfer(entry& own, const transfer& one, ncclDataType_t type, ncclComm_t comm, cudaStream_t on)
 {
-    static entry own(__func__);
-    return collect(own, comm, {kind::reduce, send, receive, count, type, what, root, {}}, on);
+    const auto all = std::make_shared<std::vector<transfer>>(1, one);
+    return collect(own, comm, {kind::transfers, nullptr, nullptr, 0, type, ncclSum, 0, all}, on);
 }
-ncclResult_t ncclReduceConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what,
-    int root, ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
-{
-    static entry own(__func__);
-    return collect(own, comm, {kind::reduce, send, receive, count, type, what, root, {}}, on);
-}
-
 ncclResult_t ncclSend(
     const void* send, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t on)
 {
-    const auto one = std::make_shared<std::vector<transfer>>(
-        std::vector<transfer>{{true, send, nullptr, count * bytes_of(type), peer}});
     static entry own(__func__);
-    return collect(own, comm, {kind::transfers, nullptr, nullptr, 0, type, ncclSum, 0, one}, on);
+    return collect_transfer(own, {true, send, nullptr, count * bytes_of(type), peer}, type, comm, on);
 }
-
 ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t on)
 {
-    const auto one = std::make_shared<std::vector<transfer>>(
-        std::vector<transfer>{{false, nullptr, receive, count * bytes_of(type), peer}});
     static entry own(__func__);
-    return collect(own, comm, {kind::transfers, nullptr, nullptr, 0, type, ncclSum, 0, one}, on);
+    return collect_transfer(own, {false, nullptr, receive, count * bytes_of(type), peer}, type, comm, on);
 }
 
 } // extern "C"

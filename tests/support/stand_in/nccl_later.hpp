@@ -40,16 +40,6 @@ ncclResult_t ncclReduceScatterConfig(const void* send, void* receive, std::size_
     ncclRedOp_t what, ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t* config);
 ncclResult_t ncclAllGatherConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type,
     ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t* config);
-ncclResult_t ncclAlltoAllConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t* config);
-ncclResult_t ncclBroadcastConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
-    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t* config);
-ncclResult_t ncclReduceConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what,
-    int root, ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t* config);
-ncclResult_t ncclGatherConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
-    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t* config);
-ncclResult_t ncclScatterConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
-    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t* config);
 #endif
 
 } // extern "C"

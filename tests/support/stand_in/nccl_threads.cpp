@@ -129,7 +129,7 @@ private:
         const auto n = static_cast<std::size_t>(size());
         const auto mine = static_cast<std::size_t>(rank);
         const std::size_t part = own.count * element;
-        const bool whole = own.what == kind::all_gather || own.what == kind::all_to_all || own.what == kind::gather;
+        const bool whole = own.what == kind::all_gather || own.what == kind::all_to_all;
         const std::size_t bytes = !own.receives(rank) ? 0 : whole ? n * part : part;
         // Not from `new`: tests count that. Ranks may be in place, so the result is written at the end.
         auto* const result = static_cast<unsigned char*>(std::malloc(bytes + 1));
@@ -154,8 +154,6 @@ private:
             });
             break;
         case kind::all_gather:
-        case kind::gather:
-            if (!own.receives(rank)) break;
             for (std::size_t peer = 0; peer < n; ++peer) std::memcpy(result + peer * part, send_of(peer), part);
             break;
         case kind::all_to_all:
@@ -164,7 +162,6 @@ private:
             }
             break;
         case kind::broadcast: std::memcpy(result, send_of(static_cast<std::size_t>(own.root)), part); break;
-        case kind::scatter: std::memcpy(result, send_of(static_cast<std::size_t>(own.root)) + mine * part, part); break;
         case kind::transfers: receive_all(rank, own); break;
         }
         {

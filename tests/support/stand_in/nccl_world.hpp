@@ -17,7 +17,7 @@
 /// (`nccl_threads.cpp`), or processes (`tests/preload/stand_in/nccl_processes.cpp`). A program links one of them.
 namespace collprobe::stand_in::nccl {
 
-enum class kind { all_reduce, reduce, reduce_scatter, all_gather, all_to_all, broadcast, gather, scatter, transfers };
+enum class kind { all_reduce, reduce, reduce_scatter, all_gather, all_to_all, broadcast, transfers };
 
 /// One side of a send or a receive.
 struct transfer {
@@ -52,8 +52,7 @@ struct operation {
     /// Whether the rank gets a result.
     bool receives(int rank) const
     {
-        const bool only_root = what == kind::reduce || what == kind::gather;
-        return what != kind::transfers && (!only_root || rank == root);
+        return what != kind::transfers && (what != kind::reduce || rank == root);
     }
 };
 
@@ -92,8 +91,6 @@ struct manners {
     int launch_delay_ms = 1; ///< that a non-blocking communicator takes; negative: until it is aborted
     int polls = 1; ///< the number of the ncclCommGetAsyncError that tells its success first
     bool calls_itself = false; ///< enters its own public functions where NCCL does so
-    bool lone_transfers = false; ///< sends and receives need no group
-    int version = NCCL_VERSION_CODE;
 };
 manners first_manners();
 

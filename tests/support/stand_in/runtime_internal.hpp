@@ -57,3 +57,7 @@ void give_attributes_by(attribute_function give);
     STAND_IN_CALL_ON_ANY_DEVICE(function); \
     if (const cudaError_t broken = collprobe::stand_in::detail::broken_here(); broken != cudaSuccess) \
     return collprobe::stand_in::detail::finish(broken)
+#define STAND_IN_CALL_OUTSIDE_CAPTURES(function) \
+    STAND_IN_CALL(function); \
+    if (const cudaError_t forbidden = collprobe::stand_in::detail::forbid_during_capture(); forbidden != cudaSuccess) \
+    return collprobe::stand_in::detail::finish(forbidden)

@@ -150,8 +150,4 @@ cudaError_t launch(cudaStream_t on, const void* kernel, Task task)
     return enqueue(on, std::move(task));
 }
 
-/// Calls `issue` with the host stream underneath, now or at each launch of the graph that the stream
-/// is capturing: for operations that enqueue more than one task, or whose tasks differ each time.
-cudaError_t enqueue_at_launch(cudaStream_t on, std::function<void(host::stream_ref)> issue);
-
 } // namespace collprobe::stand_in

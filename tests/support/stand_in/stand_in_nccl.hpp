@@ -26,8 +26,8 @@
 /// - ncclGroupSimulateEnd refuses what is no info, which counts as a call of "warning", but not in a group.
 /// - A non-blocking communicator returns ncclInProgress, and a thread of its own enqueues later.
 /// - A captured collective is issued anew at each launch of the graph.
-/// Not as in NCCL: several ranks may share a device; streams of one group do not wait for each other; between
-/// threads, sends and receives work in groups only, in which all ranks take part.
+/// Not as in NCCL: several ranks may share a device; streams of one group do not wait for each other; sends and
+/// receives work in groups only, in which, between threads, all ranks take part.
 ///
 /// Calls are counted, and failures scripted, by `stand_in::calls` and `stand_in::fail_next`.
 namespace collprobe::stand_in::nccl {

@@ -41,8 +41,7 @@ private:
 /// A capture that is begun, and ended, given up or turned into a graph to launch.
 class captured_graph {
 public:
-    explicit captured_graph(cuda::stream_ref on, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal)
-        : on_(on)
+    explicit captured_graph(cuda::stream_ref on, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) : on_(on)
     {
         cuda::check(cudaStreamBeginCapture(on.get(), mode), "cudaStreamBeginCapture");
     }
@@ -62,10 +61,7 @@ public:
         if (code == cudaSuccess) code = cudaGraphInstantiateWithFlags(&runnable_, graph_, 0);
         return code;
     }
-    void launch(cuda::stream_ref on) const
-    {
-        cuda::check(cudaGraphLaunch(runnable_, on.get()), "cudaGraphLaunch");
-    }
+    void launch(cuda::stream_ref on) const { cuda::check(cudaGraphLaunch(runnable_, on.get()), "cudaGraphLaunch"); }
 
 private:
     cuda::stream_ref on_;
