@@ -86,7 +86,7 @@ struct missing_call {
 };
 
 /// What a check found in a step, with the evidence: of the ranks of which it says the same. `alarms` tells findings
-/// anew as it acts on them: there the evidence is the strongest of the ranks. Equal on all ranks, but for lines of code.
+/// anew as it acts on them: there the evidence is the strongest of the ranks. Equal on all ranks, but for source lines.
 struct finding {
     std::vector<int> ranks = {}; ///< that the check names, ascending; empty: it found an error, but not who has it
     /// `duplicate`, `value_repeats`: the lowest rank that holds the same, one of `ranks`; `shard_differs`: the owner of
