@@ -136,30 +136,6 @@ TEST_CASE("what all other ranks received alike was sent so, though the owner's o
     }
 }
 
-TEST_CASE("receivers with wrong bits of their own are each named")
-{
-    const testing::verdict verdict = gathered<float>(8, 100, false,
-        {{.kind = fault_kind::gaussian, .rank = 2, .magnitude = 1e-6}, {.kind = fault_kind::gaussian, .rank = 5, .magnitude = 1e-6}});
-    CHECK(verdict.damaged() == 16);
-    CHECK(verdict.culprits() == std::vector<int>{2, 5});
-}
-
-TEST_CASE("every kind of damage to a result is seen")
-{
-    for (int k = 0; k <= static_cast<int>(fault_kind::infinity); ++k) {
-        const auto kind = static_cast<fault_kind>(k);
-        if (kind == fault_kind::stale) continue; // the first call has none before it
-        CAPTURE(std::string(name(kind)));
-        for (uint64_t seed = 0; seed < 20; ++seed) {
-            fault one{.kind = kind, .rank = 1, .magnitude = 0.5, .seed = seed};
-            if (kind == fault_kind::untouched_tail) one.elements = 1;
-            const testing::verdict verdict = gathered<float>(4, 100, false, {one});
-            CHECK(!verdict.intact());
-            CHECK(verdict.culprits() == std::vector<int>{1});
-        }
-    }
-}
-
 TEST_CASE("lists are bounded, counts are not")
 {
     const testing::verdict verdict = gathered<float>(16, 4, false, {}, [](int rank, std::vector<float>& whole) {

@@ -65,91 +65,70 @@ using ranks = std::vector<int>;
 
 } // namespace
 
-TEST_CASE("equal bits that are the sum are no damage")
+TEST_CASE("what ranks hold, and what they say of the sum, tells where the damage is and who has it")
 {
-    for (std::size_t n = 1; n <= 5; ++n) {
-        const judgement found = judge(std::vector<entry>(n, right(7)));
-        CHECK(found.call.results_agree);
-        CHECK(found.call.audit.majority);
-        CHECK(found.call.audit.conserved);
-        CHECK(found.call.audit.where == damage::none);
-        CHECK(found.call.audit.residual == 1);
-        CHECK(found.call.audit.residual_limit == 8);
-        CHECK(found.findings.empty());
-    }
-}
-
-TEST_CASE("equal bits that are not the sum were damaged in the reduction, and nobody is named")
-{
-    const judgement found = judge({wrong(7), wrong(7), wrong(7)});
-    CHECK(found.call.results_agree);
-    CHECK_FALSE(found.call.audit.conserved);
-    CHECK(found.call.audit.where == damage::reduce);
-    CHECK(found.call.audit.culprits.empty());
-    REQUIRE(found.findings.size() == 1);
-    CHECK(found.findings[0].what == finding_kind::sum_differs);
-    CHECK(found.findings[0].rank() == -1);
-    CHECK(found.findings[0].call == call_index);
-    CHECK(found.findings[0].statistic == 99);
-    CHECK(found.findings[0].threshold == 8);
-}
-
-TEST_CASE("who holds other bits than the majority is named, with or without a sum")
-{
-    for (const entry good : {right(7), unchecked(7)}) {
-        for (const entry bad : {right(8), wrong(8), unchecked(8)}) {
-            if (!good.sum.checked && bad.sum.checked) continue; // then most received a NaN: see below
-            const judgement found = judge({good, bad, good, good});
-            CHECK_FALSE(found.call.results_agree);
-            CHECK(found.call.audit.majority);
-            CHECK(found.call.audit.conserved);
-            CHECK(found.call.audit.where == damage::broadcast);
-            CHECK(found.call.audit.culprits == ranks{1});
-            REQUIRE(found.findings.size() == 1);
-            CHECK(found.findings[0].what == finding_kind::result_differs);
-            CHECK(found.findings[0].rank() == 1);
+    struct way {
+        std::vector<entry> entries;
+        damage where;
+        ranks culprits = {};
+        bool majority = true;
+        bool conserved = true;
+    };
+    const entry a = right(7), b = right(8), bad_a = wrong(7), bad_b = wrong(8), some_a = unchecked(7), some_b = unchecked(8);
+    const way ways[] = {
+        {{a}, damage::none},
+        {{a, a}, damage::none},
+        {{a, a, a, a, a}, damage::none},
+        {{bad_a, bad_a, bad_a}, damage::reduce, {}, true, false}, // equal bits, but not the sum
+        // Other bits than the majority, with or without a sum.
+        {{a, b, a, a}, damage::broadcast, {1}},
+        {{a, bad_b, a, a}, damage::broadcast, {1}},
+        {{a, some_b, a, a}, damage::broadcast, {1}},
+        {{some_a, b, some_a, some_a}, damage::broadcast, {0, 2, 3}}, // the others received a NaN
+        {{some_a, some_b, some_a, some_a}, damage::broadcast, {1}},
+        // The sum tells which of two is right, and speaks before the majority.
+        {{a, bad_b}, damage::broadcast, {1}, false},
+        {{bad_a, b}, damage::broadcast, {0}, false},
+        {{some_a, b}, damage::broadcast, {0}, false},
+        {{bad_a, bad_a, bad_a, b}, damage::broadcast, {0, 1, 2}},
+        {{bad_a, a, bad_b}, damage::broadcast, {2}}, // rank 0 was told damaged checksums
+        {{some_a, some_a, b}, damage::broadcast, {0, 1}},
+        // Without a right group.
+        {{a, b}, damage::unknown, {}, false},
+        {{bad_a, bad_b}, damage::unknown, {}, false, false},
+        {{some_a, some_b}, damage::unknown, {}, false},
+        {{bad_a, bad_a, bad_b}, damage::unknown, {}, true, false},
+        {{bad_a, bad_a, bad_a, b, right(9)}, damage::unknown, {}, true, false},
+        {{right(1), right(2), right(3), right(4)}, damage::unknown, {}, false},
+        {{a, bad_a, a}, damage::unknown, {}, true, false}, // equal bits that ranks judge differently: they were told different checksums
+    };
+    for (const way& of : ways) {
+        CAPTURE(&of - ways);
+        const judgement found = judge(of.entries);
+        const bool agree = std::all_of(of.entries.begin(), of.entries.end(), [&](const entry& e) { return e.digest == of.entries[0].digest; });
+        CHECK(found.call.results_agree == agree);
+        CHECK(found.call.audit.where == of.where);
+        CHECK(found.call.audit.culprits == of.culprits);
+        CHECK(found.call.audit.majority == of.majority);
+        CHECK(found.call.audit.conserved == of.conserved);
+        if (of.where == damage::none) {
+            CHECK(found.call.audit.residual_limit == 8);
+            CHECK(found.call.audit.residual == 1);
+            CHECK(found.findings.empty());
+            continue;
+        }
+        if (agree && of.where == damage::unknown) continue;
+        REQUIRE(found.findings.size() == 1);
+        CHECK(found.findings[0].what == (of.where == damage::reduce ? finding_kind::sum_differs : finding_kind::result_differs));
+        CHECK(found.findings[0].ranks == of.culprits);
+        CHECK(found.findings[0].call == call_index);
+        if (of.where == damage::reduce) {
+            CHECK(found.findings[0].statistic == 99);
+            CHECK(found.findings[0].threshold == 8);
+        } else if (of.culprits.empty()) {
+            CHECK(found.findings[0].statistic >= 2);
         }
     }
-}
-
-TEST_CASE("the sum tells which of two ranks is right")
-{
-    CHECK(judge({right(7), wrong(8)}).call.audit.culprits == ranks{1});
-    CHECK(judge({wrong(7), right(8)}).call.audit.culprits == ranks{0});
-    CHECK(judge({unchecked(7), right(8)}).call.audit.culprits == ranks{0}); // it received a NaN
-    CHECK(judge({wrong(7), right(8)}).call.audit.where == damage::broadcast);
-    CHECK_FALSE(judge({wrong(7), right(8)}).call.audit.majority);
-}
-
-TEST_CASE("the sum speaks before the majority")
-{
-    const judgement found = judge({wrong(7), wrong(7), wrong(7), right(8)});
-    CHECK(found.call.audit.where == damage::broadcast);
-    CHECK(found.call.audit.culprits == ranks{0, 1, 2});
-    CHECK(judge({wrong(7), right(7), wrong(8)}).call.audit.culprits == ranks{2}); // rank 0 was told damaged checksums
-    CHECK(judge({unchecked(7), unchecked(7), right(8)}).call.audit.culprits == ranks{0, 1}); // they received a NaN
-}
-
-TEST_CASE("without a right group it is unknown what happened, and nobody is named")
-{
-    for (const judgement& found : {judge({right(7), right(8)}), judge({wrong(7), wrong(8)}),
-             judge({unchecked(7), unchecked(8)}), judge({wrong(7), wrong(7), wrong(8)}),
-             judge({wrong(7), wrong(7), wrong(7), right(8), right(9)}), judge({right(1), right(2), right(3), right(4)})}) {
-        CHECK_FALSE(found.call.results_agree);
-        CHECK(found.call.audit.where == damage::unknown);
-        CHECK(found.call.audit.culprits.empty());
-        REQUIRE(found.findings.size() == 1);
-        CHECK(found.findings[0].what == finding_kind::result_differs);
-        CHECK(found.findings[0].rank() == -1);
-        CHECK(found.findings[0].statistic >= 2);
-    }
-}
-
-TEST_CASE("ranks that hold the same and judge it differently were told different checksums")
-{
-    const judgement found = judge({right(7), wrong(7), right(7)});
-    CHECK(found.call.audit.where == damage::unknown);
-    CHECK(found.call.audit.culprits.empty());
 }
 
 TEST_CASE("shards that arrived damaged name whom the digests speak against")

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/alarm/alarms.hpp>
 #include <collprobe/audit/audit.hpp>
 #include <collprobe/audit/merge_ranks.hpp>
 #include <collprobe/comm/communicator.hpp>
@@ -23,6 +22,7 @@
 #include "support/checks.hpp"
 #include "support/difference.hpp"
 #include "support/element_types.hpp"
+#include "support/steps.hpp"
 
 using namespace collprobe;
 using testing::block_words;
@@ -31,6 +31,7 @@ using testing::gradient;
 using testing::job;
 using testing::normal;
 using testing::steps_with;
+using testing::told;
 using testing::uniform;
 
 TEST_CASE("merge_ranks makes of blocks the record that probed makes of messages, with the same options")
@@ -168,14 +169,6 @@ std::vector<std::vector<T>> gradients(int ranks, std::uint64_t step, std::size_t
     return all;
 }
 
-bool names(const step_record& record, finding_kind what, int rank, int call)
-{
-    for (const finding& found : record.findings) {
-        if (found.what == what && found.rank() == rank && found.call == call) return true;
-    }
-    return false;
-}
-
 } // namespace
 
 TEST_CASE("without digests of its shards an all-gather is judged by the whole result")
@@ -194,9 +187,7 @@ TEST_CASE("without digests of its shards an all-gather is judged by the whole re
         CHECK(record.calls[0].has_result_digest); // which an audit by shards does not take
         CHECK(record.calls[0].audit.checked);
         CHECK(record.calls[0].audit.culprits == (step == 1 ? std::vector<int>{2} : std::vector<int>()));
-        REQUIRE(record.findings.size() == (step == 0 ? 0 : 1));
-        if (step == 1) CHECK(names(record, finding_kind::result_differs, 2, 0));
-        if (step == 2) CHECK(names(record, finding_kind::stale, 3, 0));
+        CHECK(told(record) == (step == 0 ? "" : step == 1 ? "result_differs 2 in 0" : "stale 3 in 0"));
     }
 }
 
@@ -242,9 +233,7 @@ TEST_CASE("a sum with a factor that nobody knows is no gradient, but searched an
     const step_record& record = steps.end();
     CHECK(record.gradient_norms.empty());
     CHECK_FALSE(record.calls[0].audit.sum_checked);
-    REQUIRE(record.findings.size() == 2);
-    CHECK(names(record, finding_kind::non_finite, 1, 0));
-    CHECK(names(record, finding_kind::result_differs, 3, 0));
+    CHECK(told(record) == "non_finite 1 in 0; result_differs 3 in 0");
 }
 
 TEST_CASE("a call that a rank lacks keeps its place, and the others are judged")
@@ -264,9 +253,7 @@ TEST_CASE("a call that a rank lacks keeps its place, and the others are judged")
     CHECK(record.calls[1].inputs.empty());
     CHECK_FALSE(record.calls[1].audit.checked);
     CHECK(record.calls[1].results_agree);
-    REQUIRE(record.findings.size() == 2);
-    CHECK(names(record, finding_kind::non_finite, 0, 1)); // what another rank sent is known
-    CHECK(names(record, finding_kind::result_differs, 1, 2));
+    CHECK(told(record) == "non_finite 0 in 1; result_differs 1 in 2"); // what another rank sent is known
 }
 
 TEST_CASE("a call is compared with the earlier ones of its bucket and form, wherever it stands in its step")
@@ -281,8 +268,7 @@ TEST_CASE("a call is compared with the earlier ones of its bucket and form, wher
     CHECK(steps.end().findings.empty());
     steps.all_reduce(again, {}, "second", 3); // at another index, and the only call of the step
     const step_record& stale = steps.end();
-    REQUIRE(stale.findings.size() == 1);
-    CHECK(names(stale, finding_kind::stale, 2, 0));
+    REQUIRE(told(stale) == "stale 2 in 0");
     CHECK(std::string(stale.findings[0].site.name) == "second");
     // The form changes, or the bucket: another call, which has no past.
     steps.all_reduce(first, {}, "third", 4);
@@ -316,112 +302,32 @@ TEST_CASE("all-to-alls, even and uneven, keep squares; lost elements show")
             if (damaged) std::fill_n(got[1].begin() + 16, 8, 0.0f);
             steps.move(collective::all_to_all, sent, got);
             const step_record& record = steps.end();
-            CHECK(names(record, finding_kind::shard_differs, -1, 0) == damaged);
+            CHECK(told(record) == (damaged ? "shard_differs in 0" : ""));
             CHECK((record.calls[0].excess > 1) == damaged);
-            CHECK(record.findings.size() == (damaged ? 1 : 0));
         }
     }
 }
 
-TEST_CASE("calls whose form is always another one need no memory without end, and raise nothing")
+TEST_CASE("adjacent steps tell the time between them, others do not, and their clocks may have wrapped around")
 {
-    constexpr int ranks = 3;
-    own_steps steps(ranks);
-    for (std::uint64_t step = 0; step < 200; ++step) {
-        steps.all_reduce(gradients<float>(ranks, step, 0, 100 + step));
-        CHECK(steps.end().findings.empty());
-    }
-}
-
-TEST_CASE("who comes late is named, also if the steps lie apart by more than the clock's range")
-{
-    constexpr int ranks = 4;
-    own_steps steps(ranks, {.false_alarms_per_step = 1e-3});
-    bool named = false;
-    for (std::uint64_t step = 0; step < 120; ++step) {
-        for (std::size_t c = 0; c < 2; ++c) {
-            steps.all_reduce(gradients<float>(ranks, step, c, 64), {}, "", c);
-            for (int r = 0; r < ranks; ++r) {
-                // Each rank has a clock of its own, which wraps around between two steps. Rank 2 comes 1 ms late.
-                const auto begin = static_cast<clock_stamp>(
-                    detail::mix64(static_cast<std::uint64_t>(r)) + step * 0x90000000u + c * 100'000);
-                const double jitter = 20 * uniform(step * 10 + c, static_cast<std::uint64_t>(r));
-                const double waits = (r == 2 ? 1'000 : 5'000) + jitter; // ticks
-                rank_measurement& of = steps.measurement(c, r);
-                of.input_done = begin;
-                of.result_begun = begin + static_cast<clock_stamp>(waits);
-            }
-        }
-        const step_record& record = steps.end({.follows = false});
-        CHECK(is_nan(record.calls[0].lateness.gain_before)); // nobody knows when the call before ended
-        for (const finding& found : record.findings) {
-            CHECK(found.rank() == 2);
-            CHECK(found.what == finding_kind::unlike);
-            CHECK(found.evidence.metric == finding_kind::late);
-            named = true;
-        }
-        CHECK(record.lateness.last == 2);
-    }
-    CHECK(named);
-}
-
-TEST_CASE("adjacent steps tell the time between them, others do not")
-{
-    constexpr int ranks = 2;
-    const auto first_call_of_second_step = [](bool follows) {
-        own_steps steps(ranks);
+    for (const bool follows : {true, false}) {
+        own_steps steps(2);
         for (clock_stamp step = 0; step < 2; ++step) {
-            steps.all_reduce(gradients<float>(ranks, step, 0, 64));
-            for (int r = 0; r < ranks; ++r) {
+            steps.all_reduce(gradients<float>(2, step, 0, 64));
+            for (int r = 0; r < 2; ++r) {
                 // Rank 1 works longer before the second step, by 2000 ticks.
-                const clock_stamp late = r == 1 ? 2000 * step : 0;
-                steps.measurement(0, r).input_done = 10'000 * step + late;
-                steps.measurement(0, r).result_begun = 10'000 * step + 5000;
+                const clock_stamp begin = (follows ? 10'000u : 0x90000000u) * step + (r == 1 ? 2000 * step : 0);
+                steps.measurement(0, r).input_done = begin;
+                steps.measurement(0, r).result_begun = (follows ? 10'000u : 0x90000000u) * step + 5000;
             }
             steps.end({.follows = follows});
         }
-        return steps.record.calls[0].lateness;
-    };
-    const call_lateness told = first_call_of_second_step(true);
-    CHECK(told.last == 1);
-    CHECK(told.gain_before == 2000 * 256.0);
-    CHECK(is_nan(first_call_of_second_step(false).gain_before));
-}
-
-TEST_CASE("clean steps have findings at the stated rate, and no alarm")
-{
-    constexpr int ranks = 8;
-    constexpr std::uint64_t steps_made
-        = COLLPROBE_TEST_UNLESS_BRIEF(10'000, COLLPROBE_TEST_UNLESS_SANITIZED(2'000, 400));
-    constexpr double rate = 1e-2; // frequent enough to be measured
-    own_steps steps(ranks, {.false_alarms_per_step = rate});
-    own_steps rare(ranks);
-    alarms raised(ranks);
-    std::uint64_t suspicious = 0;
-    std::uint64_t exact = 0;
-    std::uint64_t alarm_count = 0;
-    std::uint64_t rare_suspicious = 0;
-    for (std::uint64_t step = 0; step < steps_made; ++step) {
-        const auto a = gradients<float>(ranks, step, 0, 200);
-        const auto b = gradients<bfloat16>(ranks, step, 1, 300);
-        for (own_steps* each : {&steps, &rare}) {
-            each->all_reduce(a, {}, "a", 0);
-            each->all_reduce(b, {}, "b", 1);
-        }
-        // As steps come that are sampled, some of them with a call fewer.
-        const step_record& record = steps.end({.follows = step % 3 == 0});
-        suspicious += record.findings.empty() ? 0 : 1;
-        for (const finding& found : record.findings) exact += found.exact ? 1 : 0;
-        alarm_count += raised.judge(record).size();
-        rare_suspicious += rare.end().findings.empty() ? 0 : 1;
+        const call_lateness& told = steps.record.calls[0].lateness;
+        CHECK(told.last == 1);
+        CHECK(told.spread == 2000 * 256.0);
+        if (follows) CHECK(told.gain_before == 2000 * 256.0);
+        else CHECK(is_nan(told.gain_before)); // nobody knows when the call before ended
     }
-    CHECK(exact == 0);
-    MESSAGE(steps_made, " clean steps: findings in ", suspicious, " at ", rate, " and in ", rare_suspicious,
-        " at 1e-4; alarms: ", alarm_count);
-    const double expected = rate * static_cast<double>(steps_made);
-    CHECK(static_cast<double>(suspicious) <= expected + 4 * std::sqrt(expected));
-    CHECK(rare_suspicious <= 4);
-    CHECK(alarm_count <= 2);
 }
 
 TEST_CASE("merge_ranks refuses what it cannot judge")
@@ -430,21 +336,16 @@ TEST_CASE("merge_ranks refuses what it cannot judge")
     merge_ranks judge(2);
     const merged_call call{.count = 1, .result_count = 1};
     const rank_block block;
-    testing::check_error(testing::error_of([&] {
-        judge.judge({.calls = {&call, 1}, .blocks = {&block, 1}}, record);
-    }), status::invalid_argument, std::vector<std::string>{"one block for each call and rank"});
-    testing::check_error(testing::error_of([] { merge_ranks(0); }), status::invalid_argument,
-        std::vector<std::string>{"at least 1 rank"});
     const step_observation lone;
-    testing::check_error(testing::error_of([&] { judge.judge({.observations = {&lone, 1}}, record); }),
-        status::invalid_argument, std::vector<std::string>{"an observation of each rank, or none"});
-    const auto refuses = [](const probe_options& options, const char* name) {
-        testing::check_error(testing::error_of([&] { merge_ranks(2, options); }), status::invalid_argument,
-            std::vector<std::string>{name});
+    const auto refuses = [](const auto& make, const char* part) {
+        testing::check_error(testing::error_of(make), status::invalid_argument, std::vector<std::string>{part});
     };
-    refuses({.false_alarms_per_step = 0}, "false_alarms_per_step");
-    refuses({.false_alarms_per_run = 1}, "false_alarms_per_run");
-    refuses({.tolerance = -1}, "tolerance");
-    refuses({.groups = {0, 0, 1}}, "groups");
-    refuses({.lateness_floor_ns = -1}, "lateness_floor_ns");
+    refuses([&] { judge.judge({.calls = {&call, 1}, .blocks = {&block, 1}}, record); }, "one block for each call and rank");
+    refuses([] { merge_ranks(0); }, "at least 1 rank");
+    refuses([&] { judge.judge({.observations = {&lone, 1}}, record); }, "an observation of each rank, or none");
+    refuses([] { merge_ranks(2, {.false_alarms_per_step = 0}); }, "false_alarms_per_step");
+    refuses([] { merge_ranks(2, {.false_alarms_per_run = 1}); }, "false_alarms_per_run");
+    refuses([] { merge_ranks(2, {.tolerance = -1}); }, "tolerance");
+    refuses([] { merge_ranks(2, {.groups = {0, 0, 1}}); }, "groups");
+    refuses([] { merge_ranks(2, {.lateness_floor_ns = -1}); }, "lateness_floor_ns");
 }

@@ -169,23 +169,6 @@ TEST_CASE("one rank of eight a hundred times random lowers pooled far below the 
     CHECK(near(pooled, 0.021, 0.0015));
 }
 
-TEST_CASE("noise scale and cosine are one number")
-{
-    for (const double ratio : {0.1, 0.5, 2.0, 20.0}) { // signal over noise, in squared norm
-        const double truth_scale = 1 / ratio;
-        const truth expected(shared_signal(8, 40000, std::sqrt(truth_scale), 7));
-        direction a;
-        collprobe::detail::align_from_sums(expected.norms_squared, {}, expected.sum_norm_squared, a);
-        direction b;
-        collprobe::detail::align_from_gram(expected.gram, 8, b);
-        CAPTURE(ratio);
-        CHECK(near(a.noise_scale / truth_scale, 1, 0.05));
-        CHECK(near((1 - b.mean_pairwise) / b.mean_pairwise / a.noise_scale, 1, 1e-3));
-        CHECK(near(a.predicted_cosine, b.mean_pairwise, 1e-3));
-        CHECK(near(b.noise_scale / a.noise_scale, 1, 1e-10));
-    }
-}
-
 TEST_CASE("identical gradients have cosine one and no noise")
 {
     std::vector<double> gradient = shared_signal(1, 100, 1, 9)[0];
@@ -335,33 +318,6 @@ TEST_CASE("the smoothed noise scale averages moments before it divides")
     CHECK(near(smoothed.predicted_cosine(), (0.99 * 2 - 1) / (0.99 * 2 - 1 + 0.99 * 3 + 5), 1e-13));
     smoothed.update({collprobe::detail::not_a_number(), 1});
     CHECK(near(smoothed.predicted_cosine(), (0.99 * 2 - 1) / (0.99 * 2 - 1 + 0.99 * 3 + 5), 1e-13));
-}
-
-TEST_CASE("the smoothed noise scale finds what single steps cannot")
-{
-    // 20 times more noise than signal on few coordinates: single steps are often negative.
-    collprobe::detail::smoothed_noise_scale smoothed;
-    std::mt19937_64 random(21);
-    std::normal_distribution<double> normal;
-    int negative = 0;
-    for (int step = 0; step < 8000; ++step) {
-        double squares = 0;
-        double total = 0;
-        for (int k = 0; k < 80; ++k) {
-            double sum = 0;
-            for (int r = 0; r < 4; ++r) {
-                const double x = 1 + std::sqrt(20.0) * normal(random);
-                squares += x * x;
-                sum += x;
-            }
-            total += sum * sum;
-        }
-        const collprobe::detail::noise_moments moments = collprobe::detail::estimate_noise(4, squares, total);
-        negative += moments.signal < 0 ? 1 : 0;
-        smoothed.update(moments);
-    }
-    CHECK(negative > 500);
-    CHECK(near((1 / smoothed.predicted_cosine() - 1) / 20, 1, 0.2));
 }
 
 } // namespace

@@ -227,36 +227,6 @@ TEST_CASE("in each step the pay-outs of all ranks add up to their number, also w
     }
 }
 
-TEST_CASE("the bets on 64 ranks are fair over many steps, with and without a tolerance")
-{
-    // A rank's wealth after four steps of alike ranks. Bets that begin in a step cannot have won before it.
-    source random(18);
-    for (const double tolerance : {0.0, 0.25}) {
-        double sum = 0;
-        double squares = 0;
-        constexpr int runs = 4000 / reduction;
-        for (int run = 0; run < runs; ++run) {
-            exchangeability_watch watch = watch_of(64, {1, 0, 0}, {.tolerance = tolerance});
-            row values(64);
-            for (std::uint64_t step = 0; step < 3; ++step) { // from the fourth on gains may be forgotten
-                for (double& x : values) x = std::exp(normal(random));
-                watch.begin_step(step);
-                watch.judge(0, values);
-            }
-            const double wealth = watch.of(7).odds * 64;
-            sum += wealth;
-            squares += wealth * wealth;
-        }
-        double staked = 0.5;
-        for (const std::uint64_t t : {1u, 2u, 3u}) staked += collprobe::detail::weight_of_start(t);
-        const double mean = sum / runs;
-        const double error = std::sqrt((squares / runs - mean * mean) / runs);
-        CAPTURE(tolerance);
-        CHECK(mean <= staked + 4 * error);
-        CHECK(mean >= (tolerance == 0 ? staked - 4 * error : 0.5 * staked));
-    }
-}
-
 TEST_CASE("the weights of the starts of bets add up to at most 1")
 {
     double sum = 0.5;
@@ -320,40 +290,6 @@ TEST_CASE("over many steps odds follow the definition where ranks have no memory
             CHECK(watch.of(r).odds <= static_cast<double>(expected.odds(rank)));
             CHECK(watch.of(r).since == expected.since(rank));
         }
-    }
-}
-
-TEST_CASE("alike ranks are named in no more runs than stated, whatever the tails")
-{
-    const auto student = [](source& random, double degrees) {
-        return std::student_t_distribution<double>(degrees)(random);
-    };
-    const std::vector<std::function<double(source&)>> families{normal,
-        [&](source& random) { return student(random, 3); }, [&](source& random) { return student(random, 1); },
-        [](source& random) { return std::exp(normal(random)); },
-        [](source& random) { return std::floor(1.5 * normal(random)); }};
-    source random(3);
-    constexpr double stated = 0.1; // more alarms make the test sharper
-    constexpr int runs = 60 / reduction;
-    for (const int ranks : {2, 3, 8, 33}) {
-        const side_shares shares = ranks == 2 ? only(rank_side::largest) : side_shares{0.5, 0.25, 0.25};
-        int alarms = 0;
-        for (const auto& family : families) {
-            for (int run = 0; run < runs; ++run) {
-                exchangeability_watch watch
-                    = watch_of(ranks, shares, {.false_alarms_per_run = stated, .steps_between_alarms = 1e9});
-                double level = 0;
-                const naming found = first_named(watch, 400, 0, [&](row& values, std::uint64_t) {
-                    level = 0.95 * level + normal(random);
-                    const double width = std::exp(0.1 * level);
-                    for (double& x : values) x = level + width * family(random);
-                });
-                alarms += found.rank != -2 ? 1 : 0;
-            }
-        }
-        const double count = runs * static_cast<double>(families.size());
-        CAPTURE(ranks);
-        CHECK(alarms <= stated * count + 3 * std::sqrt(stated * count));
     }
 }
 
@@ -538,24 +474,6 @@ TEST_CASE("ranks without a majority are not named one by one")
     CHECK(all_named({3, 3, 3, 3, 0, 0, 0, 0}, 0).empty()); // two kinds of ranks, which keep their places
 }
 
-TEST_CASE("what a rank at one side has won for the others at the opposite one is taken from them")
-{
-    // Rank 0 is the largest in each step. The others take turns, so each is the smallest more often than one in four.
-    exchangeability_watch watch = watch_of(4, {0.5, 0.5, 0});
-    bool named = false;
-    for (std::uint64_t step = 0; step < 30 && !named; ++step) {
-        const double turn = static_cast<double>(step % 3);
-        watch.begin_step(step);
-        watch.judge(0, row{9, turn, std::fmod(turn + 1, 3), std::fmod(turn + 2, 3)});
-        named = watch.named().size() != 0;
-    }
-    REQUIRE(named);
-    CHECK(watch.named()[0].rank == 0);
-    watch.begin_step(30);
-    watch.judge(0, row{9, 1, 1, 1}); // pays 1 to all of the others
-    for (int rank = 1; rank < 4; ++rank) CHECK(watch.of(rank).odds <= 0.51 * 0.5 / 4);
-}
-
 TEST_CASE("a finding without a rank is told at once where a majority was there again in between")
 {
     source random(16);
@@ -666,100 +584,57 @@ TEST_CASE("ranks that keep their places by chance are seldom named")
     }
 }
 
-TEST_CASE("a restored watch goes on as if it had never stopped")
-{
-    source random(13);
-    const std::vector<int> groups{0, 0, 0, 0, 1, 1, 1};
-    exchangeability_watch whole(7, {.groups = groups});
-    whole.add(finding_kind::loss, {0.25, 0.25, 0.25});
-    whole.add(finding_kind::gradient_norm, {0.125, 0.125, 0});
-    std::vector<row> rows(300, row(7));
-    for (row& each : rows)
-        for (double& x : each) x = normal(random);
-    for (std::size_t t = 100; t < 300; ++t) rows[t][2] += 1.5;
-    const auto judge = [&](exchangeability_watch& watch, std::size_t t) {
-        watch.begin_step(t);
-        watch.judge(0, rows[t]);
-        watch.judge(1, rows[299 - t], 0, 3);
-    };
-    for (std::size_t t = 0; t < 120; ++t) judge(whole, t);
-    const std::vector<std::uint64_t> saved = whole.state();
-    exchangeability_watch restored(7, {.groups = groups});
-    restored.restore(saved);
-    CHECK(restored.metrics() == 2);
-    CHECK(restored.state() == saved);
-    bool named = false;
-    for (std::size_t t = 120; t < 300; ++t) {
-        judge(whole, t);
-        judge(restored, t);
-        CHECK(whole.named().size() == restored.named().size());
-        named = named || whole.named().size() != 0;
-        for (int r = 0; r < 7; ++r) {
-            CHECK(whole.of(r).odds == restored.of(r).odds);
-            CHECK(whole.of(r).since == restored.of(r).since);
-            CHECK(whole.of(r).unlike == restored.of(r).unlike);
-        }
-    }
-    CHECK(named);
-    CHECK(whole.state() == restored.state());
-    restored.reset();
-    CHECK(restored.metrics() == 0);
-
-    SUBCASE("what is no such state is refused, and changes nothing")
-    {
-        exchangeability_watch other(7, {.groups = groups});
-        other.restore(saved);
-        const auto refused = [&](std::vector<std::uint64_t> words, const std::string& why) {
-            const auto before = other.state();
-            CHECK(contains(refusal([&] { other.restore(words); }), why));
-            CHECK(other.state() == before);
-        };
-        refused({}, "no such state");
-        refused(std::vector<std::uint64_t>(100, 0), "no such state");
-        auto damaged = saved;
-        damaged[saved.size() / 2] ^= 1;
-        refused(damaged, "damaged");
-        auto shorter = saved;
-        shorter.pop_back();
-        refused(shorter, "damaged");
-        exchangeability_watch six(6);
-        six.add(finding_kind::loss, {1, 0, 0});
-        refused(six.state(), "another number of ranks");
-        exchangeability_watch ungrouped(7);
-        ungrouped.add(finding_kind::loss, {1, 0, 0});
-        refused(ungrouped.state(), "other groups");
-    }
-}
-
-TEST_CASE("a restored watch of many ranks goes on bit for bit, and a number's state is small")
+TEST_CASE("a restored watch of many ranks goes on bit for bit, and a number's state is small; other states are refused")
 {
     source random(19);
     constexpr std::size_t ranks = 100;
-    exchangeability_watch whole(ranks, {.false_alarms_per_run = 1e-6, .tolerance = 0.1});
+    exchangeability_options options{.false_alarms_per_run = 1e-6, .tolerance = 0.1, .groups = std::vector<int>(ranks, 7)};
+    options.groups[0] = options.groups[1] = options.groups[2] = 3;
+    exchangeability_watch whole(ranks, options);
     const std::size_t before = whole.state().size();
     whole.add(finding_kind::gradient_norm, {0.125, 0.125});
     CHECK(8 * (whole.state().size() - before) <= 76 * ranks);
+    whole.add(finding_kind::loss, {0.25, 0.25, 0.25});
     row values(ranks);
-    const auto fill = [&](std::uint64_t step) {
+    std::vector<int> named;
+    for (std::uint64_t step = 0; step < 300; ++step) {
+        exchangeability_watch restored(ranks, options);
+        restored.restore(whole.state());
+        CHECK(restored.metrics() == 2);
         for (double& x : values) x = normal(random);
+        const row others = values;
         values[step % 50] = absent;
         values[60] += 3;
         values[70] -= step > 150 ? 3 : 0;
-    };
-    std::vector<int> named;
-    for (std::uint64_t step = 0; step < 300; ++step) {
-        exchangeability_watch restored(ranks, whole.options());
-        restored.restore(whole.state());
-        fill(step);
         for (exchangeability_watch* each : {&whole, &restored}) {
             each->begin_step(step);
             each->judge(0, values, 0.01, 5);
+            each->judge(1, others);
         }
         CHECK(whole.state() == restored.state());
         CHECK(whole.named().size() == restored.named().size());
         for (const auto& each : whole.named()) named.push_back(each.rank);
     }
     CHECK(named == std::vector<int>{60, 70});
+
+    const auto refused = [&](const std::vector<std::uint64_t>& words, const std::string& why) {
+        const auto state = whole.state();
+        CAPTURE(why);
+        CHECK(contains(refusal([&] { whole.restore(words); }), why));
+        CHECK(whole.state() == state);
+    };
+    refused({}, "no such state");
+    refused(std::vector<std::uint64_t>(100, 0), "no such state");
+    auto damaged = whole.state();
+    damaged[damaged.size() / 2] ^= 1;
+    refused(damaged, "damaged");
+    auto shorter = whole.state();
+    shorter.pop_back();
+    refused(shorter, "damaged");
+    refused(watch_of(ranks + 1, {1, 0, 0}).state(), "another number of ranks");
+    refused(watch_of(ranks, {1, 0, 0}).state(), "other groups");
+    whole.reset();
+    CHECK(whole.metrics() == 0);
 }
 
 TEST_CASE("evidence has an upper end, and steps may be any numbers")

@@ -12,11 +12,10 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/collprobe.hpp>
-#include <collprobe/reduce.hpp>
-#include <collprobe/report/json.hpp>
+#include <collprobe/report/table.hpp>
 
 #include "support/count_allocations.hpp"
+#include "support/steps.hpp"
 
 using namespace collprobe;
 
@@ -31,30 +30,34 @@ double exactly(const std::vector<T>& terms)
     return static_cast<double>(sum);
 }
 
-/// All steps of one rank.
-template <class T>
-std::vector<step_record> steps_of(int ranks, std::uint64_t count, probe_options options, reduction operation,
-    bool scattered = false, local::options order = {})
+probe_options sampled(int elements)
 {
-    std::vector<step_record> seen;
-    local::run(ranks, order, [&](local::communicator& world) {
-        host::stream stream;
-        probed comm(world, options);
-        std::mt19937 random(static_cast<unsigned>(world.rank()) + 7);
-        std::normal_distribution<float> normal;
-        std::vector<T> gradient(count);
-        for (T& value : gradient) value = T(normal(random));
+    probe_options options;
+    options.order_sample = elements;
+    return options;
+}
+
+template <class T>
+std::vector<T> gradient_of(int rank, std::uint64_t count)
+{
+    std::mt19937 random(static_cast<unsigned>(rank) + 7);
+    std::normal_distribution<float> normal;
+    std::vector<T> gradient(count);
+    for (T& value : gradient) value = T(normal(random));
+    return gradient;
+}
+
+/// The record of one sum.
+template <class T>
+step_record step_of(int ranks, std::uint64_t count, const probe_options& options, bool scattered = false)
+{
+    return testing::records_of({ranks, 1, options}, [&](auto& comm, auto& stream, int, auto&) {
+        const std::vector<T> gradient = gradient_of<T>(comm.rank(), count);
         std::vector<T> result(scattered ? count / static_cast<std::uint64_t>(ranks) : count);
-        if (scattered) comm.reduce_scatter(gradient, view(result), operation, stream);
-        else comm.all_reduce(gradient, view(result), operation, stream);
-        comm.end_step(0, {}, stream);
+        if (scattered) comm.reduce_scatter(gradient, view(result), reduction::sum, stream);
+        else comm.all_reduce(gradient, view(result), reduction::sum, stream);
         stream.synchronize(20'000);
-        step_record record;
-        while (comm.poll(record)) {
-            if (world.rank() == 0) seen.push_back(record);
-        }
-    });
-    return seen;
+    })[0];
 }
 
 } // namespace
@@ -178,21 +181,11 @@ TEST_CASE("an element is counted and left out if its exact sum, its result or a 
 
 TEST_CASE("a step whose sampled elements are all left out says so")
 {
-    probe_options options;
-    options.order_sample = 8;
-    step_record seen;
-    local::run(2, [&](local::communicator& world) {
-        host::stream stream;
-        probed comm(world, options);
+    const step_record seen = testing::records_of({2, 1, sampled(8)}, [](auto& comm, auto& stream, int, auto&) {
         std::vector<float> gradient(100, std::numeric_limits<float>::quiet_NaN()), result(100);
         comm.all_reduce(gradient, view(result), reduction::average, stream);
-        comm.end_step(0, {}, stream);
         stream.synchronize(20'000);
-        step_record record;
-        while (comm.poll(record)) {
-            if (world.rank() == 0) seen = record;
-        }
-    });
+    })[0];
     CHECK(seen.order().elements == 0);
     CHECK(seen.order().nonfinite == 8);
     CHECK(report::step_table(seen).find("order of the sum: 8 sampled elements left out") != std::string::npos);
@@ -201,11 +194,9 @@ TEST_CASE("a step whose sampled elements are all left out says so")
 
 TEST_CASE("judging samples allocates nothing once steps are as large as they get")
 {
-    probe_options options;
-    options.order_sample = 16;
     local::run(1, [&](local::communicator& world) {
         host::stream stream;
-        probed comm(world, options);
+        probed comm(world, sampled(16));
         std::vector<float> gradient(100, 1.5f), result(100);
         std::vector<float16> narrow(100, float16(0.5f)), narrow_result(100);
         step_record record;
@@ -228,25 +219,18 @@ TEST_CASE("a step measures its sums against the exact ones")
 {
     const std::uint64_t count = 333;
     const int ranks = 8;
-    probe_options options;
-    options.order_sample = 64;
-    const auto steps = steps_of<bfloat16>(ranks, count, options, reduction::sum);
-    REQUIRE(steps.size() == 1);
-    const order_sensitivity seen = steps[0].order();
+    const step_record step = step_of<bfloat16>(ranks, count, sampled(64));
+    const order_sensitivity seen = step.order();
     CHECK(seen.elements == 64);
     CHECK(seen.changed > 16); // about 61 % at 8 ranks
     CHECK(seen.max_ulp_error >= 1);
-    CHECK(report::step_table(steps[0]).find("order of the sum: ") != std::string::npos);
-    CHECK(report::json_line("run", steps[0]).find("\"order\":{\"elements\":64,") != std::string::npos);
+    CHECK(report::step_table(step).find("order of the sum: ") != std::string::npos);
+    CHECK(report::json_line("run", step).find("\"order\":{\"elements\":64,") != std::string::npos);
 
     // The same numbers, recomputed from the ranks' data and a linear sum in the element type.
     double squares = 0;
-    std::vector<std::vector<bfloat16>> data(ranks, std::vector<bfloat16>(count));
-    for (int r = 0; r < ranks; ++r) {
-        std::mt19937 random(static_cast<unsigned>(r) + 7);
-        std::normal_distribution<float> normal;
-        for (bfloat16& value : data[static_cast<std::size_t>(r)]) value = bfloat16(normal(random));
-    }
+    std::vector<std::vector<bfloat16>> data;
+    for (int r = 0; r < ranks; ++r) data.push_back(gradient_of<bfloat16>(r, count));
     for (std::uint64_t i = 0; i < 64; ++i) {
         const std::uint64_t place = detail::sample_place(i, 64, count);
         std::vector<bfloat16> terms;
@@ -261,54 +245,23 @@ TEST_CASE("a step measures its sums against the exact ones")
     CHECK(std::abs(seen.rms_ulp_error - std::sqrt(squares / 64)) < 1e-9);
 }
 
-TEST_CASE("a correctly rounded reduction has no error, whatever its order does")
-{
-    probe_options options;
-    options.order_sample = 32;
-    order_sensitivity seen;
-    local::run(4, [&](local::communicator& world) {
-        host::stream stream;
-        probed comm(reproducible(world, contract<reproducibility::correctly_rounded>{}), options);
-        std::vector<float> gradient(500), result(500);
-        std::mt19937 random(static_cast<unsigned>(world.rank()));
-        std::normal_distribution<float> normal;
-        for (float& value : gradient) value = normal(random);
-        comm.all_reduce(gradient, view(result), reduction::average, stream);
-        comm.end_step(0, {}, stream);
-        stream.synchronize(20'000);
-        step_record record;
-        while (comm.poll(record)) {
-            if (world.rank() == 0) seen = record.order();
-        }
-    });
-    CHECK(seen.elements == 32);
-    CHECK(seen.changed > 5);
-    CHECK(seen.max_ulp_error == 0);
-}
-
 TEST_CASE("a reduce-scatter's results come from the rank that holds them")
 {
-    probe_options options;
-    options.order_sample = 50;
-    const auto whole = steps_of<float>(4, 400, options, reduction::sum);
-    const auto parts = steps_of<float>(4, 400, options, reduction::sum, true);
-    REQUIRE(whole.size() == 1);
-    REQUIRE(parts.size() == 1);
+    const order_sensitivity whole = step_of<float>(4, 400, sampled(50)).order();
+    const order_sensitivity parts = step_of<float>(4, 400, sampled(50), true).order();
     // `local` adds both in rank order: the same results.
-    CHECK(parts[0].order().rms_ulp_error == whole[0].order().rms_ulp_error);
-    CHECK(parts[0].order().changed == whole[0].order().changed);
-    CHECK(whole[0].order().elements == 50);
+    CHECK(parts.rms_ulp_error == whole.rms_ulp_error);
+    CHECK(parts.changed == whole.changed);
+    CHECK(whole.elements == 50);
 }
 
-TEST_CASE("nothing is measured where nobody asks, and options out of range are refused")
+TEST_CASE("nothing is measured where nobody asks, and a summary refuses it")
 {
-    const auto steps = steps_of<float>(2, 100, {}, reduction::sum);
-    REQUIRE(steps.size() == 1);
-    CHECK(steps[0].order().elements == 0);
-    CHECK(report::json_line("run", steps[0]).find("\"order\"") == std::string::npos);
+    const step_record step = step_of<float>(2, 100, {});
+    CHECK(step.order().elements == 0);
+    CHECK(report::json_line("run", step).find("\"order\"") == std::string::npos);
     local::run(1, [](local::communicator& world) {
-        probe_options options;
-        options.order_sample = 8;
+        probe_options options = sampled(8);
         options.mode = report_mode::summary;
         CHECK_THROWS_AS(probed(world, options), error);
     });

@@ -114,23 +114,6 @@ TEST_CASE("few numbers share a bucket, also beside one that is far from all othe
     }
 }
 
-TEST_CASE("the order of the numbers does not change their places")
-{
-    source random(3);
-    for_all([&](const row& numbers, double) {
-        std::vector<std::size_t> from(numbers.size());
-        for (std::size_t i = 0; i < from.size(); ++i) from[i] = i;
-        std::shuffle(from.begin(), from.end(), random);
-        row shuffled(numbers.size());
-        for (std::size_t i = 0; i < from.size(); ++i) shuffled[i] = numbers[from[i]];
-        const rank_places one = places_of(numbers);
-        const rank_places other = places_of(shuffled);
-        bool is_same = one.buckets() == other.buckets();
-        for (std::size_t i = 0; i < from.size(); ++i) is_same = is_same && other.bucket(i) == one.bucket(from[i]);
-        CHECK(is_same);
-    });
-}
-
 TEST_CASE("within a margin are all numbers that are, and of many those of two buckets more")
 {
     source random(4);

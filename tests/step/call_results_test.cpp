@@ -6,53 +6,42 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/collprobe.hpp>
-#include <collprobe/fault.hpp>
+#include <collprobe/fault/faulty.hpp>
 #include <collprobe/scan/digest.hpp>
+
+#include "support/steps.hpp"
 
 using namespace collprobe;
 
 namespace {
 
-/// The records of two steps, each with a sum, a gather, a scatter and a call of integers, and what rank 0 received.
+/// The records of two steps, each with a sum, a gather, a scatter and a call of integers, and what the ranks received.
 struct seen {
     std::vector<step_record> steps;
-    std::vector<std::vector<float>> sums;
-    std::vector<std::vector<float>> gathers;
-    std::vector<std::vector<float>> parts; ///< of the scatter, of all ranks one after the other
+    std::vector<std::vector<float>> sums{2}, gathers{2};
+    std::vector<std::vector<float>> parts{2}; ///< of the scatter, of all ranks one after the other
 };
 
-seen run(const probe_options& options, std::vector<fault> faults = {}, int ranks = 4)
+seen run(const probe_options& options, const std::vector<fault>& faults = {})
 {
     seen result;
-    result.parts.resize(2);
-    local::run(ranks, [&](local::communicator& world) {
-        host::stream stream;
-        probed comm{faulty{world, faults}, options};
-        const auto n = static_cast<std::size_t>(world.size());
-        std::vector<float> gradient(96), sum(96), all(96 * n), part(96 / n);
-        std::vector<std::int32_t> ints(5, world.rank()), ints_sum(5);
-        for (std::uint64_t step = 0; step < 2; ++step) {
-            for (std::size_t i = 0; i < gradient.size(); ++i) {
-                gradient[i] = std::sin(static_cast<float>(i + 7 * step + 1) * static_cast<float>(world.rank() + 2));
-            }
-            comm.all_reduce(gradient, view(sum), reduction::sum, stream);
-            comm.all_gather(gradient, view(all), stream);
-            comm.reduce_scatter(gradient, view(part), reduction::sum, stream);
-            comm.all_reduce(ints, view(ints_sum), reduction::sum, stream);
-            comm.end_step(step, stream);
-            stream.synchronize();
-            std::vector<float> parts(96);
-            world.all_gather(part, view(parts), stream);
-            stream.synchronize();
-            if (world.rank() != 0) continue;
-            result.sums.push_back(sum);
-            result.gathers.push_back(all);
-            result.parts[step] = parts;
-        }
-        for (step_record record; comm.wait(record);) {
-            if (world.rank() == 0) result.steps.push_back(record);
-        }
+    const auto wrap = [&](local::communicator& world) { return faulty(world, faults); };
+    result.steps = testing::records_over({4, 2, options}, wrap, [&](auto& comm, host::stream& stream, int step, auto&) {
+        std::vector<float> gradient(96), sum(96), all(96 * 4), part(96 / 4), parts(96);
+        std::vector<std::int32_t> ints(5, comm.rank()), ints_sum(5);
+        for (std::size_t i = 0; i < gradient.size(); ++i)
+            gradient[i] = std::sin(static_cast<float>(i + 7 * static_cast<std::size_t>(step) + 1) * static_cast<float>(comm.rank() + 2));
+        comm.all_reduce(gradient, view(sum), reduction::sum, stream);
+        comm.all_gather(gradient, view(all), stream);
+        comm.reduce_scatter(gradient, view(part), reduction::sum, stream);
+        comm.all_reduce(ints, view(ints_sum), reduction::sum, stream);
+        comm.base().base().all_gather(part, view(parts), stream);
+        stream.synchronize();
+        if (comm.rank() != 0) return;
+        const auto s = static_cast<std::size_t>(step);
+        result.sums[s] = sum;
+        result.gathers[s] = all;
+        result.parts[s] = parts;
     });
     return result;
 }
@@ -68,7 +57,7 @@ double norm_of(const std::vector<float>& values)
 
 TEST_CASE("a call tells the digest and the norm of its result, in both modes")
 {
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+    for (const report_mode mode : testing::both_modes) {
         CAPTURE(name(mode));
         const seen got = run({.mode = mode});
         REQUIRE(got.steps.size() == 2);

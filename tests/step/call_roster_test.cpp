@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/collprobe.hpp>
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 #include <collprobe/step/detail/call_roster.hpp>
 
 #include "support/element_types.hpp"
+#include "support/steps.hpp"
 
 using namespace collprobe;
 using detail::probed_call;
@@ -231,13 +231,6 @@ TEST_CASE("healthy patterns of calls are silent")
         const calls_of_step one{call_of("g", 1000), loss[0]};
         program().stay_silent([&](std::uint64_t s) { return s % 100 < 90 ? one : loss; });
     }
-    SUBCASE("evaluation")
-    {
-        const calls_of_step evaluation{call_of("loss", 1), call_of("accuracy", 1), call_of("tokens", 1)};
-        calls_of_step all = whole;
-        all.push_back(call_of("loss", 1));
-        program().stay_silent([&](std::uint64_t s) { return s % 120 < 100 ? all : evaluation; });
-    }
     SUBCASE("a call in every k-th step")
     {
         calls_of_step more = whole;
@@ -277,14 +270,6 @@ TEST_CASE("healthy patterns of calls are silent")
                 return calls;
             });
         }
-    }
-    SUBCASE("a ragged last batch")
-    {
-        program().stay_silent([&](std::uint64_t s) {
-            calls_of_step calls = whole;
-            calls.push_back(call_of("tokens", s % 20 == 19 ? 17 + s % 7 : 512, collective::all_gather));
-            return calls;
-        });
     }
     SUBCASE("random subsets")
     {
@@ -408,53 +393,40 @@ TEST_CASE("programs of random periodic patterns have no suspect once each of the
 
 TEST_CASE("in both modes, named and unnamed, all ranks tell the call that they do not make any more")
 {
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+    for (const report_mode mode : testing::both_modes) {
         for (const bool is_named : {true, false}) {
-            for (const std::uint64_t from : {std::uint64_t{1}, std::uint64_t{30}, std::uint64_t{1000}}) {
-                local::run(3, [&](local::communicator& world) {
-                    probed<local::communicator> comm(world, {.mode = mode});
-                    host::stream stream;
-                    std::vector<float> g(64, 1.0f);
-                    int findings = 0;
-                    int notes = 0;
-                    for (std::uint64_t s = 0; s < 60; ++s) {
-                        for (std::uint64_t t = 0; t < 5; ++t) {
-                            if (t == 2 && s >= from) continue;
-                            const char* const names[] = {"a", "b", "c", "d", "e"};
-                            const std::uint64_t count = 32 + 4 * t;
-                            stream.synchronize();
-                            for (float& x : g) x = static_cast<float>(world.rank() + 1) + static_cast<float>(s * t);
-                            if (is_named) {
-                                comm.all_reduce(view<const float>(g.data(), count), view<float>(g.data(), count),
-                                    reduction::sum, stream, call_site::named(names[t]));
-                            } else {
-                                comm.all_reduce(view<const float>(g.data(), count), view<float>(g.data(), count),
-                                    reduction::sum, stream);
-                            }
-                        }
-                        comm.end_step(s, stream);
-                        step_record record;
-                        while (comm.wait(record)) {
-                            for (const finding& each : record.findings) {
-                                if (each.what != finding_kind::call_missing) continue;
-                                ++findings;
-                                CHECK(record.step == 30);
-                                CHECK(each.other.count == 40);
-                                CHECK(each.number.steps == 30);
-                                if (is_named) CHECK(std::string(each.other.site.name) == "c");
-                                CHECK(each.other.site.line != 0);
-                            }
-                            for (const missing_call& each : record.missing_calls) {
-                                ++notes;
-                                CHECK(record.step == 1);
-                                CHECK(each.call.count == 40);
-                                CHECK(report::step_table(record).find("note: since step 1 without all_reduce") != std::string::npos);
-                            }
-                        }
+            for (const int from : {1, 30, 1000}) {
+                int findings = 0, notes = 0;
+                for (const step_record& record : testing::records_of({3, 60, {.mode = mode, .times = false}},
+                         [&](auto& comm, auto& stream, int s, auto&) {
+                             static thread_local std::vector<float> g(64);
+                             for (std::size_t t = 0; t < 5; ++t) {
+                                 if (t == 2 && s >= from) continue;
+                                 for (float& x : g) x = static_cast<float>(comm.rank() + 1) + static_cast<float>(s * static_cast<int>(t));
+                                 const view<float> all = view(g).part(0, 32 + 4 * t);
+                                 const char* const names[] = {"a", "b", "c", "d", "e"};
+                                 comm.all_reduce(view<const float>(all), all, reduction::sum, stream,
+                                     is_named ? call_site::named(names[t]) : call_site::current());
+                                 stream.synchronize();
+                             }
+                         })) {
+                    for (const finding& each : testing::findings_of(record, finding_kind::call_missing)) {
+                        ++findings;
+                        CHECK(record.step == 30);
+                        CHECK(each.other.count == 40);
+                        CHECK(each.number.steps == 30);
+                        if (is_named) CHECK(std::string(each.other.site.name) == "c");
+                        CHECK(each.other.site.line != 0);
                     }
-                    CHECK(findings == (from == 30 ? 1 : 0));
-                    CHECK(notes == (from == 1 ? 1 : 0));
-                });
+                    for (const missing_call& each : record.missing_calls) {
+                        ++notes;
+                        CHECK(record.step == 1);
+                        CHECK(each.call.count == 40);
+                        CHECK(report::step_table(record).find("note: since step 1 without all_reduce") != std::string::npos);
+                    }
+                }
+                CHECK(findings == (from == 30 ? 1 : 0));
+                CHECK(notes == (from == 1 ? 1 : 0));
             }
         }
     }

@@ -15,7 +15,6 @@
 
 #include <collprobe/collprobe.hpp>
 #include <collprobe/step/detail/call_series.hpp>
-#include <collprobe/step/detail/judge.hpp>
 
 #include "support/failing_part.hpp"
 
@@ -35,29 +34,6 @@ void fill(std::vector<float>& send, int rank, std::uint64_t step, std::uint64_t 
     std::mt19937 random(static_cast<unsigned>((step * 64 + call) * 64 + static_cast<std::uint64_t>(rank)));
     std::normal_distribution<float> normal;
     for (float& x : send) x = normal(random);
-}
-
-/// The message of each rank: the norms of `calls` gradients of 100 elements.
-std::vector<std::uint64_t> messages_of(std::uint64_t step, int ranks, std::size_t calls, std::uint16_t lost_ago)
-{
-    const detail::message_layout layout;
-    const std::uint64_t stride = layout.bytes(calls);
-    std::vector<std::uint64_t> words(static_cast<std::size_t>(ranks) * stride / 8);
-    auto* at = reinterpret_cast<unsigned char*>(words.data());
-    for (int r = 0; r < ranks; ++r, at += stride) {
-        std::mt19937_64 random(step * 64 + static_cast<std::uint64_t>(r));
-        *reinterpret_cast<detail::step_header*>(at)
-            = {step, detail::not_given(), 1, detail::not_given(), lost_ago, 0, static_cast<std::uint32_t>(step)};
-        for (std::size_t c = 0; c < calls; ++c) {
-            statistics& input = layout.entry(at, c).input;
-            input.count = 100;
-            input.digest = random();
-            const double norm = 1 + 1e-3 * static_cast<double>(random() % 1000) * 1e-3;
-            // Rank 2 stands out more in each step.
-            input.sum_of_squares = r == 2 ? norm * norm * (1 + 0.001 * static_cast<double>(step)) : norm * norm;
-        }
-    }
-    return words;
 }
 
 int stale_of(const step_record& record, int rank, const std::string& name)
@@ -111,21 +87,6 @@ TEST_CASE("calls are known again as an oracle knows them, with bounded memory")
         CHECK(series.slots() <= 4 * largest + 32);
     }
     CHECK(forgotten > 0);
-}
-
-TEST_CASE("a step with other counts each time does not make a call forget that comes in every second step")
-{
-    detail::call_series series;
-    std::uint64_t number = 0;
-    for (std::uint64_t step = 0; step < 200; ++step) {
-        std::vector<detail::probed_call> calls;
-        if (step % 2 == 0) calls.push_back(call_of(9, 9));
-        for (std::uint64_t c = 0; c < 8; ++c) calls.push_back(call_of(1, 100 + 8 * step + c));
-        const view<const detail::series_place> found = series.find({calls.data(), calls.size()}, true);
-        if (step == 0) number = found[0].number;
-        if (step % 2 == 0) CHECK(found[0].number == number);
-    }
-    CHECK(series.slots() <= 68);
 }
 
 TEST_CASE("places in the program tell calls apart only where the ranks agree on them")
@@ -207,37 +168,6 @@ TEST_CASE("a repeated gradient is named in each step, whatever calls come and go
             CHECK(found == 17);
         });
     }
-}
-
-TEST_CASE("what a rank's past says of a norm outlives calls that come and go before it")
-{
-    // Rank 2's norms are a third larger than all others' by habit: only its own past shows the step in which they are
-    // not. With a memory by index it has no past.
-    local::run(8, [](local::communicator& world) {
-        host::stream stream;
-        probed probe{world, {.false_alarms_per_step = 1e-2}};
-        std::vector<float> send(4096), receive(4096), other(4096);
-        step_record record;
-        for (std::uint64_t step = 0; step < 120; ++step) {
-            if (step % 2 == 0) {
-                fill(other, world.rank(), step, 1);
-                for (float& x : other) x *= 100;
-                probe.all_reduce(other, view(receive), reduction::average, stream, call_site::named("at times"));
-                stream.synchronize();
-            }
-            fill(send, world.rank(), step, 0);
-            if (step == 110 && world.rank() == 2)
-                for (float& x : send) x *= 1.15f;
-            probe.all_reduce(send, view(receive), reduction::average, stream, call_site::named("gradient"));
-            probe.end_step(step, stream);
-            REQUIRE(probe.wait(record));
-            if (step != 110) continue;
-            bool named = false;
-            for (const finding& each : record.findings)
-                named = named || (each.what == finding_kind::gradient_norm && each.rank() == 2 && each.call == 1);
-            CHECK(named);
-        }
-    });
 }
 
 TEST_CASE("saved evidence goes on with the call that it is of, whatever its index")
@@ -328,39 +258,6 @@ TEST_CASE("a step that fails on one rank makes all forget, so that their records
         CHECK(predicted[0][5] > 0.7);
         CHECK(predicted[0][19] < 0.4); // nothing of the steps before is left
     }
-}
-
-TEST_CASE("what a rank saw before it forgot makes no difference afterwards, also if it never saw the largest step")
-{
-    constexpr int ranks = 4;
-    detail::step_judge all(ranks, {.tolerance = 0});
-    detail::step_judge lost(ranks, {.tolerance = 0});
-    int found = 0;
-    for (std::uint64_t step = 1; step <= 120; ++step) {
-        const std::size_t count = step == 5 ? 200 : 1 + step % 3;
-        const std::uint64_t ago = step > 5 ? step - 5 : 0;
-        const std::vector<std::uint64_t> words = messages_of(step, ranks, count, static_cast<std::uint16_t>(ago));
-        const detail::gathered_step messages(reinterpret_cast<const unsigned char*>(words.data()), ranks, count);
-        std::vector<detail::probed_call> calls;
-        for (std::size_t c = 0; c < count; ++c) {
-            calls.push_back({.count = 100 + c, .has_input = true, .place = c});
-        }
-        step_record a;
-        step_record b;
-        all.judge(messages, {calls.data(), count}, {}, {}, a);
-        if (step == 5) continue;
-        lost.judge(messages, {calls.data(), count}, {}, {}, b);
-        CHECK(a.forgot == (step == 6));
-        if (step < 6) continue;
-        CHECK(a.findings.size() == b.findings.size());
-        for (std::size_t i = 0; i < a.findings.size() && i < b.findings.size(); ++i) {
-            CHECK(a.findings[i].statistic == b.findings[i].statistic);
-            CHECK(a.findings[i].threshold == b.findings[i].threshold);
-        }
-        found += static_cast<int>(a.findings.size());
-        CHECK(all.evidence_state() == lost.evidence_state());
-    }
-    CHECK(found > 0);
 }
 
 TEST_CASE("evidence that is restored after a lost step stays")

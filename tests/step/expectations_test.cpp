@@ -1,50 +1,36 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
-#include <doctest/doctest.h>
 
+// Values that ranks must have alike, or each its own; calls that they make in another order; norms that trainers tell.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <latch>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/local/communicator.hpp>
+#include <doctest/doctest.h>
+
 #include <collprobe/report/table.hpp>
-#include <collprobe/step/probed.hpp>
+
+#include "support/held_clock.hpp"
+#include "support/run_ranks.hpp"
+#include "support/steps.hpp"
 
 using namespace collprobe;
 
-/// Values that ranks must have alike, or each its own; calls that they make in another order; norms that trainers tell.
 namespace {
 
 template <class Step>
-std::vector<step_record> run(int ranks, int steps, const probe_options& options, const Step& step)
+std::vector<step_record> run(int ranks, int steps, probe_options options, const Step& step)
 {
-    std::vector<step_record> records;
-    local::run(ranks, [&](local::communicator& world) {
-        host::stream stream;
-        probed comm(world, options);
-        for (int s = 0; s < steps; ++s) {
-            step_observation seen;
-            step(comm, stream, s, seen);
-            comm.end_step(static_cast<std::uint64_t>(s), seen, stream);
-            step_record record;
-            REQUIRE(comm.wait(record));
-            if (world.rank() == ranks - 1) records.push_back(record);
-        }
-    });
-    return records;
+    options.times = false;
+    return testing::records_of({.ranks = ranks, .steps = steps, .options = options, .has_own_names = true}, step);
 }
 
-std::vector<finding> of(const step_record& record, finding_kind what)
-{
-    std::vector<finding> found;
-    for (const finding& each : record.findings)
-        if (each.what == what) found.push_back(each);
-    return found;
-}
+std::vector<finding> of(const step_record& record, finding_kind what) { return testing::findings_of(record, what); }
 
 } // namespace
 
@@ -241,7 +227,6 @@ TEST_CASE("what cannot be told is refused, and the step goes on")
             doctest::Contains("weights is null with count 3"), error);
         probed summed(world, {.mode = report_mode::summary});
         CHECK_THROWS_WITH_AS(summed.expect_distinct("seed", 1), doctest::Contains("summary"), error);
-        CHECK_THROWS_AS(probed(world, {.expectations = -1}), error);
     });
 }
 
@@ -406,19 +391,46 @@ TEST_CASE("the other call of a rank has the form of the call that it made, whate
     }
 }
 
-TEST_CASE("in a summary a norm that all ranks tell wrong names none")
+TEST_CASE("a check of values returns before its peers have called")
 {
-    for (const bool all : {true, false}) {
-        const auto records = run(4, 1, {.mode = report_mode::summary}, [&](auto& comm, auto& stream, int, auto& seen) {
-            static thread_local std::vector<float> data(64);
-            for (float& x : data) x = 1;
-            comm.all_reduce(view<const float>(data), view(data), reduction::average, stream);
-            seen.gradient_norm = all || comm.rank() == 2 ? 16 : 8;
-            stream.synchronize(60'000);
-        });
-        const auto found = of(records[0], finding_kind::norm_differs);
-        REQUIRE(found.size() == 1);
-        CHECK(found[0].rank() == (all ? -1 : 2));
-        CHECK(found[0].statistic == doctest::Approx(16));
+    std::latch returned(1);
+    CHECK_NOTHROW(testing::local_provider{2}.run([&](local::communicator& world) {
+        std::vector<float> weights(100'000);
+        const host::stream stream;
+        probed comm(world);
+        if (world.rank() == 1) returned.wait();
+        comm.expect_equal("weights", view<const float>(weights), stream);
+        comm.expect_equal("learning rate", 0.1);
+        comm.end_step(0, stream);
+        step_record record;
+        if (world.rank() == 0) {
+            CHECK(!comm.poll(record));
+            returned.count_down();
+        }
+        REQUIRE(comm.wait(record));
+        CHECK(record.expectations.at(0).holds);
+        CHECK(record.expectations.at(1).holds);
+    }));
+}
+
+TEST_CASE("a peer that never tells its values is a time-out that names it, not a hang")
+{
+    const testing::held_clock clock;
+    const local::group group(3, {.timeout_ms = 300});
+    const auto outcomes = testing::run_each(group, [&](local::communicator& world) {
+        if (world.rank() == 1) return clock.advance_ms(300, {0, 2});
+        std::vector<float> weights(10);
+        probed comm(world);
+        const host::stream stream;
+        stream.enqueue([&, rank = world.rank()] { clock.i_am(rank); });
+        comm.expect_equal("weights", view<const float>(weights), stream);
+        comm.end_step(0, stream);
+        step_record record;
+        (void)comm.wait(record);
+    });
+    for (const std::size_t r : {std::size_t{0}, std::size_t{2}}) {
+        REQUIRE(outcomes[r].failure());
+        CHECK(outcomes[r].failure()->code() == status::timeout);
+        CHECK(outcomes[r].failure()->culprits() == std::vector{1});
     }
 }

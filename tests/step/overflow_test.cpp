@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/audit.hpp>
-#include <collprobe/collprobe.hpp>
-#include <collprobe/fault.hpp>
-#include <collprobe/report.hpp>
+#include <collprobe/audit/audit.hpp>
+#include <collprobe/fault/faulty.hpp>
+#include <collprobe/report/table.hpp>
 
 #include "support/element_types.hpp"
+#include "support/steps.hpp"
 
 using namespace collprobe;
 
@@ -23,21 +23,19 @@ namespace {
 
 constexpr int ranks = 4;
 
-/// The record of a step in which all ranks do the same, as rank 0 has it. `make_calls(comm, rank, stream)`.
+/// The records of audited steps with faults on the way. `make_calls(comm, stream, step, seen)`.
+template <class MakeCalls>
+std::vector<step_record> records_of(
+    report_mode mode, int steps, const MakeCalls& make_calls, const std::vector<fault>& faults = {})
+{
+    const auto wrap = [&](local::communicator& world) { return faulty(world, faults); };
+    return testing::records_over({ranks, steps, {.mode = mode, .times = false}}, wrap, make_calls, audit());
+}
+/// The record of a step. `make_calls(comm, rank, stream)`.
 template <class MakeCalls>
 step_record record_of(report_mode mode, const MakeCalls& make_calls, const std::vector<fault>& faults = {})
 {
-    step_record seen;
-    local::run(ranks, [&](local::communicator& world) {
-        host::stream stream;
-        probed comm{faulty{world, faults}, {.mode = mode, .times = false}, audit()};
-        make_calls(comm, world.rank(), stream);
-        comm.end_step(7, stream);
-        step_record record;
-        REQUIRE(comm.wait(record));
-        if (world.rank() == 0) seen = record;
-    });
-    return seen;
+    return records_of(mode, 1, [&](auto& comm, auto& stream, int, auto&) { make_calls(comm, comm.rank(), stream); }, faults)[0];
 }
 
 /// 4096 elements of a rank, between -1 and 1.
@@ -96,7 +94,7 @@ struct counted_nonfinite {
 
 TEST_CASE("a sum of finite float16 gradients that is infinite is an overflow, with its element")
 {
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+    for (const report_mode mode : testing::both_modes) {
         for (const bool in_place : {false, true}) {
             for (const float large : {10'000.f, 20'000.f}) {
                 CAPTURE(name(mode));
@@ -125,12 +123,8 @@ TEST_CASE("a sum of finite float16 gradients that is infinite is an overflow, wi
                     CHECK(call.result_nonfinite == 0);
                     continue;
                 }
-                REQUIRE(record.findings.size() == 1);
+                REQUIRE(testing::told(record) == "overflow in 0");
                 const finding& found = record.findings[0];
-                CHECK(found.what == finding_kind::overflow);
-                CHECK(found.rank() == -1);
-                CHECK(found.call == 0);
-                CHECK(found.exact);
                 CHECK(found.statistic == 1);
                 CHECK(found.threshold == 0);
                 CHECK(found.index == (is_gather ? 100 : no_index));
@@ -171,7 +165,7 @@ TEST_CASE_TEMPLATE("number and first index of an overflow are those of the buffe
             }
             counted_nonfinite of_sum;
             std::vector<counted_nonfinite> of_parts(ranks);
-            for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+            for (const report_mode mode : testing::both_modes) {
                 CAPTURE(name(mode));
                 const step_record record = record_of(mode, [&](auto& comm, int rank, host::stream& stream) {
                     std::vector<T> send = gradient<T>(rank, 3, count);
@@ -228,7 +222,7 @@ TEST_CASE_TEMPLATE("number and first index of an overflow are those of the buffe
 
 TEST_CASE("where an input is not finite nothing overflows, and norm and direction of the result are undefined")
 {
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+    for (const report_mode mode : testing::both_modes) {
         CAPTURE(name(mode));
         const step_record record = record_of(mode, [&](auto& comm, int rank, host::stream& stream) {
             std::vector<float> send = gradient<float>(rank, 1), sum(send.size());
@@ -236,9 +230,7 @@ TEST_CASE("where an input is not finite nothing overflows, and norm and directio
             comm.all_reduce(send, view(sum), reduction::average, stream);
             stream.synchronize();
         });
-        REQUIRE(record.findings.size() == 1);
-        CHECK(record.findings[0].what == finding_kind::non_finite);
-        CHECK(record.findings[0].rank() == 2);
+        REQUIRE(testing::told(record) == "non_finite 2 in 0");
         CHECK(record.findings[0].statistic == 1);
         CHECK(is_nan(record.calls[0].result_norm));
         CHECK(is_nan(record.calls[0].pooled_cosine));
@@ -251,7 +243,7 @@ TEST_CASE("where an input is not finite nothing overflows, and norm and directio
 TEST_CASE("an infinity in a result whose inputs cannot overflow is damage, and the finding says so")
 {
     const std::vector<fault> faults{{.kind = fault_kind::infinity, .phase = fault_phase::during, .rank = 1}};
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+    for (const report_mode mode : testing::both_modes) {
         CAPTURE(name(mode));
         for (const reduction how : {reduction::sum, reduction::average, reduction::max}) {
             CAPTURE(name(how));
@@ -326,55 +318,52 @@ TEST_CASE("the headroom of sums and averages, and where there is none")
 
 TEST_CASE("sums that come near the range of their type, and stay in it, are silent")
 {
-    constexpr std::uint64_t steps = COLLPROBE_TEST_UNLESS_BRIEF(10'000, COLLPROBE_TEST_UNLESS_SANITIZED(1'000, 100));
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        std::uint64_t suspects = 0;
-        std::uint64_t near = 0;
-        local::run(ranks, [&](local::communicator& world) {
-            host::stream stream;
-            probed comm{world, {.mode = mode, .times = false}, audit()};
-            std::vector<float16> sum(256), part(64);
-            step_record record;
-            for (std::uint64_t step = 0; step < steps; ++step) {
-                std::vector<float16> send = gradient<float16>(world.rank(), step, 256);
-                for (float16& each : send) each = float16(static_cast<float>(16'000 * detail::widen(each)));
-                comm.all_reduce(send, view(sum), reduction::sum, stream);
-                comm.reduce_scatter(send, view(part), reduction::average, stream);
-                comm.end_step(step, stream);
-                REQUIRE(comm.wait(record));
-                if (world.rank() != 0) continue;
-                for (const finding& each : record.findings) suspects += each.exact ? 1 : 0;
-                near += is_finite(record.calls[0].headroom) && record.calls[0].headroom < 1.2 ? 1 : 0;
-            }
-        });
-        CHECK(suspects == 0);
+    constexpr int steps = COLLPROBE_TEST_UNLESS_BRIEF(10'000, COLLPROBE_TEST_UNLESS_SANITIZED(1'000, 100));
+    for (const report_mode mode : testing::both_modes) {
+        int near = 0;
+        for (const step_record& record : records_of(mode, steps, [](auto& comm, auto& stream, int step, auto&) {
+                 std::vector<float16> send = gradient<float16>(comm.rank(), static_cast<std::uint64_t>(step), 256), sum(256), part(64);
+                 for (float16& each : send) each = float16(static_cast<float>(16'000 * detail::widen(each)));
+                 comm.all_reduce(send, view(sum), reduction::sum, stream);
+                 comm.reduce_scatter(send, view(part), reduction::average, stream);
+                 stream.synchronize();
+             })) {
+            for (const finding& each : record.findings) CHECK_FALSE(each.exact);
+            near += is_finite(record.calls[0].headroom) && record.calls[0].headroom < 1.2 ? 1 : 0;
+        }
         CHECK(near == (mode == report_mode::gather ? steps : 0));
     }
 }
 
-TEST_CASE("a step with an overflow leaves no trace in what is learnt over the steps")
+TEST_CASE("neither a step with an overflow, nor a damaged sum or a healthy spike spoils what is learnt over the steps")
 {
-    std::vector<step_record> last(2);
-    for (const bool overflows : {false, true}) {
-        local::run(ranks, [&](local::communicator& world) {
-            host::stream stream;
-            probed comm{world, {.times = false}};
-            std::vector<float16> sum(4096);
-            step_record record;
-            for (std::uint64_t step = 0; step < 9; ++step) {
-                std::vector<float16> send = gradient<float16>(world.rank(), step);
-                if (step == 4) {
-                    if (!overflows) continue;
-                    send[9] = float16(30'000.f);
-                }
+    enum class in_step_50 { nothing, overflow, spike, damage };
+    for (const report_mode mode : testing::both_modes) {
+        double undisturbed = 0; // in the last step
+        for (const in_step_50 what : {in_step_50::nothing, in_step_50::overflow, in_step_50::spike, in_step_50::damage}) {
+            CAPTURE(name(mode));
+            CAPTURE(static_cast<int>(what));
+            std::vector<fault> faults;
+            if (what == in_step_50::damage)
+                faults = {{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 2, .call = 50, .magnitude = 1e4}};
+            const auto records = records_of(mode, 120, [&](auto& comm, auto& stream, int step, auto&) {
+                // Half of the ranks' mean is common to them.
+                const std::vector<float> own = gradient<float>(comm.rank(), static_cast<std::uint64_t>(step));
+                const std::vector<float> common = gradient<float>(77, 0);
+                std::vector<float16> send(own.size()), sum(own.size());
+                const float scale = step == 50 && what == in_step_50::spike ? 100.f : 1.f;
+                for (std::size_t i = 0; i < own.size(); ++i) send[i] = float16(scale * (0.5f * common[i] + own[i]));
+                if (step == 50 && what == in_step_50::overflow) send[9] = float16(30'000.f);
                 comm.all_reduce(send, view(sum), reduction::sum, stream);
-                comm.end_step(step, stream);
-                REQUIRE(comm.wait(record));
-                if (step == 4) CHECK(all_of(record, finding_kind::overflow).size() == 1);
-            }
-            if (world.rank() == 0) last[overflows ? 1 : 0] = record;
-        });
+                stream.synchronize();
+            }, faults);
+            CHECK(all_of(records[50], finding_kind::overflow).size() == (what == in_step_50::overflow ? 1 : 0));
+            const double before = records[49].cosine.predicted_cosine;
+            CHECK(before > 0.15);
+            for (std::size_t step = 51; step < 120; ++step)
+                CHECK(records[step].cosine.predicted_cosine == doctest::Approx(before).epsilon(0.1));
+            if (what == in_step_50::nothing) undisturbed = records[119].cosine.predicted_cosine;
+            else CHECK(records[119].cosine.predicted_cosine == doctest::Approx(undisturbed).epsilon(0.02));
+        }
     }
-    CHECK(to_bits(last[0].cosine.predicted_cosine) == to_bits(last[1].cosine.predicted_cosine));
-    CHECK(is_finite(last[0].cosine.predicted_cosine));
 }

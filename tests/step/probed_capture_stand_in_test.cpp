@@ -115,9 +115,59 @@ struct trainer {
         }
     }
     step_observation seen_on_device() const { return {loss.data(), weight.data()}; }
+    /// A step that is not captured.
+    template <class Comm>
+    step_record make_step(Comm& comm, std::uint64_t step)
+    {
+        reduce(comm);
+        comm.end_step(step, seen(step), stream);
+        return next_record(comm);
+    }
 };
 
 using probed_nccl = probed<nccl::communicator_ref>;
+
+/// A step that was captured: the rank's reductions, or what `calls` makes.
+template <class Comm>
+struct recorded {
+    Comm& comm;
+    trainer& rank;
+    captured_step captured;
+    graph launched;
+
+    recorded(Comm& of, trainer& by) : recorded(of, by, [&] { by.reduce(of); }) {}
+    template <class Calls>
+    recorded(Comm& of, trainer& by, Calls calls)
+        : comm(of), rank(by), launched(settled(by), [&] {
+              calls();
+              captured = of.end_captured_step(by.seen_on_device(), by.stream);
+          })
+    {
+    }
+    void launch() const { launched.launch(rank.stream); }
+    void replay(std::uint64_t number) const
+    {
+        comm.replay(captured, number, rank.stream, [this] { launch(); });
+    }
+
+private:
+    static const cuda::stream& settled(trainer& rank)
+    {
+        rank.stream.synchronize(soon_ms);
+        return rank.stream;
+    }
+};
+
+/// `body(world, rank)` of ranks that are trainers.
+template <class Body>
+void run_trainers(int ranks, Body body)
+{
+    run_nccl(ranks, [&](testing::nccl_owner& world) {
+        trainer rank(world);
+        body(world, rank);
+        rank.stream.synchronize(soon_ms);
+    });
+}
 
 } // namespace
 
@@ -127,24 +177,18 @@ TEST_CASE("replays note times: a rank that launches late is last, and work betwe
     const auto is_late = [](double ns) { return std::fabs(ns - late_ns) <= 2 * tick; };
     const held_clock clock;
     const auto all = std::make_shared<arrivals>(3);
-    run_nccl(3, [&](testing::nccl_owner& world) {
+    run_trainers(3, [&](testing::nccl_owner& world, trainer& rank) {
         const auto enqueue = [](cuda::stream_ref on, std::function<void()> task) {
             cuda::check(stand_in::enqueue(on.get(), std::move(task)), "enqueue");
         };
-        trainer rank(world);
         probed comm(with_rank_clocks(nccl::communicator_ref(world), all, enqueue));
-        captured_step captured;
-        rank.stream.synchronize(soon_ms);
-        const graph step(rank.stream, [&] {
-            rank.reduce(comm);
-            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-        });
+        const recorded step(comm, rank);
         for (std::uint64_t number = 0; number < 20; ++number) {
             rank.prepare(number);
             const int late = static_cast<int>(number * 7 % 3);
             if (late == rank.rank)
                 enqueue(rank.stream, [] { held_clock::set_ahead_ns(held_clock::ahead_ns() + 20'000'000); });
-            comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+            step.replay(number);
             const step_record record = next_record(comm);
             CHECK(record.lateness.calls == 3);
             CHECK(record.lateness.present == 3);
@@ -165,76 +209,39 @@ TEST_CASE("replays with fresh data give the records of the same steps uncaptured
         for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
             for (const direction_mode direction : {direction_mode::pooled, direction_mode::exact}) {
                 CAPTURE(ranks);
-                CAPTURE(static_cast<int>(mode));
+                CAPTURE(name(mode));
                 CAPTURE(static_cast<int>(direction));
-                run_nccl(ranks, [&](testing::nccl_owner& world) {
-                    trainer rank(world);
+                run_trainers(ranks, [&](testing::nccl_owner& world, trainer& rank) {
                     const probe_options options{.mode = mode, .direction = direction, .scratch_bytes = 1 << 14};
                     probed_nccl plain(world, options);
                     probed_nccl comm(world, options);
-                    captured_step captured;
-                    rank.stream.synchronize(soon_ms);
-                    const graph step(rank.stream, [&] {
-                        rank.reduce(comm);
-                        captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-                    });
+                    const recorded step(comm, rank);
                     CHECK(comm.pending_steps() == 0);
                     for (std::uint64_t number = 5; number < 12; ++number) {
                         rank.prepare(number);
-                        rank.reduce(plain);
-                        plain.end_step(number, rank.seen(number), rank.stream);
-                        comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
-                        const step_record expected = next_record(plain);
+                        const step_record expected = rank.make_step(plain, number);
+                        step.replay(number);
                         const step_record record = next_record(comm);
                         CHECK(record.step == number);
                         check_same(record, expected);
                     }
-                    rank.stream.synchronize(soon_ms);
                 });
             }
         }
     }
 }
 
-namespace {
-
-/// What an audited step does beside its sums of floats.
-struct audited_extras {
-    device_vector<float> numbers{100};
-    device_vector<float> shard{50}, whole;
-    explicit audited_extras(int ranks) : whole(50 * static_cast<std::size_t>(ranks)) {}
-
-    void prepare(const trainer& rank, std::uint64_t step)
-    {
-        numbers.set(std::vector<float>(100, static_cast<float>(step) + static_cast<float>(rank.rank)), rank.stream);
-        shard.set(gradient(rank.rank, step, 50), rank.stream);
-    }
-    template <class Comm>
-    void call(Comm& comm, const trainer& rank)
-    {
-        const view<float> all(numbers.data(), numbers.size());
-        comm.all_reduce(view<const float>(all), all, reduction::sum, rank.stream);
-        comm.all_gather(view<const float>(shard.data(), 50), view<float>(whole.data(), whole.size()), rank.stream);
-    }
-};
-
-} // namespace
-
 TEST_CASE("a value that a rank has otherwise in one replay is named there; a number of the host is refused in a graph")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         CAPTURE(name(mode));
-        run_nccl(3, [&](testing::nccl_owner& world) {
-            trainer rank(world);
+        run_trainers(3, [&](testing::nccl_owner& world, trainer& rank) {
             probed comm(nccl::communicator_ref(world), {.mode = mode});
-            captured_step captured;
-            rank.stream.synchronize(soon_ms);
-            const graph step(rank.stream, [&] {
+            const recorded step(comm, rank, [&] {
                 rank.reduce(comm);
                 comm.expect_equal("lr", 0.5);
-                CHECK_THROWS_WITH_AS(comm.end_captured_step(rank.seen_on_device(), rank.stream),
-                    doctest::Contains("a number of the host"), error);
-                captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+                check_refused([&] { (void)comm.end_captured_step(rank.seen_on_device(), rank.stream); },
+                    "a number of the host", status::unsupported);
             });
             for (std::uint64_t number = 0; number < 6; ++number) {
                 rank.prepare(number);
@@ -242,17 +249,15 @@ TEST_CASE("a value that a rank has otherwise in one replay is named there; a num
                     rank.stream.synchronize(soon_ms);
                     rank.told.set({99}, rank.stream);
                 }
-                comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
-                step_record record;
-                REQUIRE(comm.wait(record));
+                step.replay(number);
+                const step_record record = next_record(comm);
                 REQUIRE(record.expectations.size() == 1);
                 CHECK(record.expectations[0].holds == (number < 4));
-                for (const finding& found : record.findings) {
-                    CHECK(found.what == finding_kind::value_differs);
-                    CHECK(found.rank() == (mode == report_mode::gather ? 1 : -1));
-                    CHECK(found.number.since == 4);
-                }
-                CHECK(record.findings.size() == (number < 4 ? 0 : 1));
+                REQUIRE(record.findings.size() == (number < 4 ? 0 : 1));
+                if (number < 4) continue;
+                CHECK(record.findings[0].what == finding_kind::value_differs);
+                CHECK(record.findings[0].rank() == (mode == report_mode::gather ? 1 : -1));
+                CHECK(record.findings[0].number.since == 4);
             }
         });
     }
@@ -269,30 +274,31 @@ TEST_CASE("an audited step in a graph gives the records of the same steps uncapt
             for (const std::vector<fault>& damage_done : damages) {
                 CAPTURE(name(mode));
                 CAPTURE(statistics);
-                run_nccl(3, [&](testing::nccl_owner& world) {
-                    trainer rank(world);
-                    audited_extras extras(3);
+                run_trainers(3, [&](testing::nccl_owner& world, trainer& rank) {
+                    device_vector<float> numbers(100), shard(50), whole(150);
+                    const auto make_calls = [&](auto& comm) {
+                        rank.reduce(comm);
+                        const view<float> all(numbers.data(), numbers.size());
+                        comm.all_reduce(view<const float>(all), all, reduction::sum, rank.stream);
+                        comm.all_gather(view<const float>(shard), view<float>(whole), rank.stream);
+                    };
+                    const auto prepare = [&](std::uint64_t step) {
+                        rank.prepare(step);
+                        numbers.set(std::vector<float>(100, static_cast<float>(step) + static_cast<float>(rank.rank)), rank.stream);
+                        shard.set(gradient(rank.rank, step, 50), rank.stream);
+                    };
                     const probe_options options{.mode = mode, .statistics = statistics};
                     const audit_options checks{.conservation = {.sketch = {.bins = 64}}};
                     probed plain{nccl::communicator_ref(world), options, audit(checks)};
                     probed comm{faulty{nccl::communicator_ref(world), damage_done, {.max_bytes = 1 << 14}}, options,
                         audit(checks)};
-                    captured_step captured;
-                    rank.stream.synchronize(soon_ms);
-                    const graph step(rank.stream, [&] {
-                        rank.reduce(comm);
-                        extras.call(comm, rank);
-                        captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-                    });
+                    const recorded step(comm, rank, [&] { make_calls(comm); });
                     for (std::uint64_t number = 5; number < 9; ++number) {
-                        rank.prepare(number);
-                        extras.prepare(rank, number);
-                        rank.reduce(plain);
-                        extras.call(plain, rank);
+                        prepare(number);
+                        make_calls(plain);
                         plain.end_step(number, rank.seen(number), rank.stream);
-                        rank.stream.synchronize(soon_ms);
-                        extras.prepare(rank, number);
-                        comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+                        prepare(number);
+                        step.replay(number);
                         const step_record expected = next_record(plain);
                         const step_record record = next_record(comm);
                         CHECK(expected.findings.empty());
@@ -309,7 +315,6 @@ TEST_CASE("an audited step in a graph gives the records of the same steps uncapt
                         else if (mode == report_mode::gather) CHECK(record.findings[0].rank() == 1);
                         else CHECK(record.findings[0].what == finding_kind::result_differs);
                     }
-                    rank.stream.synchronize(soon_ms);
                 });
             }
         }
@@ -318,39 +323,26 @@ TEST_CASE("an audited step in a graph gives the records of the same steps uncapt
 
 TEST_CASE("weights of averages in a graph are those of the same steps uncaptured")
 {
-    run_nccl(3, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(3, [](testing::nccl_owner& world, trainer& rank) {
         probed plain{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
         probed comm{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
-        captured_step captured;
-        rank.stream.synchronize(soon_ms);
-        const graph step(rank.stream, [&] {
-            rank.reduce(comm);
-            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-        });
+        const recorded step(comm, rank);
         for (std::uint64_t number = 5; number < 8; ++number) {
             rank.prepare(number);
-            rank.reduce(plain);
-            plain.end_step(number, rank.seen(number), rank.stream);
-            rank.stream.synchronize(soon_ms);
-            comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
-            const step_record expected = next_record(plain);
+            const step_record expected = rank.make_step(plain, number);
+            step.replay(number);
             const step_record record = next_record(comm);
+            check_same(record, expected);
             REQUIRE(record.calls.size() == 3);
-            for (std::size_t c = 0; c < 3; ++c) {
+            for (std::size_t c = 0; c < 3; ++c)
                 CHECK(record.calls[c].weights.how == (c == 1 ? averaging::unknown : averaging::mean));
-                CHECK(record.calls[c].weights.weights == expected.calls[c].weights.weights);
-                CHECK(record.calls[c].weights.bounds == expected.calls[c].weights.bounds);
-            }
         }
-        rank.stream.synchronize(soon_ms);
     });
 }
 
 TEST_CASE("a capture whose number cannot be had takes no captured step")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world, {.captured_steps = 1});
         rank.stream.synchronize(soon_ms);
         // Each of the questions of a capture's first call fails once.
@@ -368,32 +360,21 @@ TEST_CASE("a capture whose number cannot be had takes no captured step")
             });
             CHECK(failed);
         }
-        captured_step captured;
-        const graph step(rank.stream, [&] {
-            rank.reduce(comm);
-            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-        });
+        const recorded step(comm, rank);
         rank.prepare(1);
-        comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
+        step.replay(1);
         CHECK(next_record(comm).calls.size() == 3);
-        rank.stream.synchronize(soon_ms);
     });
 }
 
 TEST_CASE("a replay that fails on one rank alone makes all forget")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed comm(nccl::communicator_ref(world), {}, failing_part{world.rank() == 1});
-        captured_step captured;
-        rank.stream.synchronize(soon_ms);
-        const graph step(rank.stream, [&] {
-            rank.reduce(comm);
-            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-        });
+        const recorded step(comm, rank);
         for (std::uint64_t number = 0; number < 10; ++number) {
             rank.prepare(number);
-            comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+            step.replay(number);
             if (number == 5 && world.rank() == 1) {
                 step_record lost;
                 CHECK_THROWS_AS(comm.wait(lost), error);
@@ -404,36 +385,29 @@ TEST_CASE("a replay that fails on one rank alone makes all forget")
             CHECK(record.first_call == 3 * number);
             CHECK(record.forgot == (number == 6));
         }
-        rank.stream.synchronize(soon_ms);
     });
 }
 
 TEST_CASE("a captured step that has more calls than room counts the others")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world, {.calls = 2});
-        captured_step captured;
-        rank.stream.synchronize(soon_ms);
-        const graph step(rank.stream, [&] {
+        const recorded step(comm, rank, [&] {
             rank.reduce(comm);
             check_error(error_of([&] { (void)comm.end_captured_step({.loss = 1.5}, rank.stream); }),
                 status::unsupported, {"a loss or norm of the host", "give the address"});
-            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
         });
         rank.prepare(1);
-        comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
+        step.replay(1);
         const step_record record = next_record(comm);
         CHECK(record.calls.size() == 2);
         CHECK(record.unprobed_calls == 1);
-        rank.stream.synchronize(soon_ms);
     });
 }
 
 TEST_CASE("a probe moves within a capture and between replays, and its captured steps go with it")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl plain(world);
         probed_nccl first(world, {.captured_steps = 2});
         std::optional<probed_nccl> second;
@@ -447,45 +421,32 @@ TEST_CASE("a probe moves within a capture and between replays, and its captured 
         std::vector<probed_nccl> probes;
         probes.push_back(std::move(*second));
         second.reset();
+        const auto replay = [&](probed_nccl& comm, const captured_step& which, std::uint64_t number) {
+            comm.replay(which, number, rank.stream, [&] { step.launch(rank.stream); });
+        };
         for (std::uint64_t number = 0; number < 6; ++number) {
             rank.prepare(number);
-            rank.reduce(plain);
-            plain.end_step(number, rank.seen(number), rank.stream);
-            probes[0].replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
-            const step_record expected = next_record(plain);
+            const step_record expected = rank.make_step(plain, number);
+            replay(probes[0], captured, number);
             probes.push_back(probed_nccl(world, {.captured_steps = 1})); // moves the first, now and then
             check_same(next_record(probes[0]), expected);
         }
-        const auto refusal_of = [&](probed_nccl& comm, const captured_step& which) {
-            try {
-                comm.replay(which, 7, rank.stream, [&] { step.launch(rank.stream); });
-                return std::string("none");
-            } catch (const error& refused) {
-                return std::string(refused.what());
-            }
-        };
-        CHECK(contains(refusal_of(probes[1], captured), "no such captured step"));
-        CHECK(contains(refusal_of(probes[0], captured_step()), "no such captured step"));
+        check_refused([&] { replay(probes[1], captured, 7); }, "no such captured step");
+        check_refused([&] { replay(probes[0], captured_step(), 7); }, "no such captured step");
         probes[0].release(captured);
-        CHECK(contains(refusal_of(probes[0], captured), "no such captured step"));
-        rank.stream.synchronize(soon_ms);
+        check_refused([&] { replay(probes[0], captured, 7); }, "no such captured step");
     });
 }
 
 TEST_CASE("several replays are under way at once, and the host waits only when all slots are taken")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world, {.steps_in_flight = 4});
         rank.prepare(0);
         rank.stream.synchronize(soon_ms);
-        captured_step captured;
-        const graph step(rank.stream, [&] {
-            rank.reduce(comm);
-            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-        });
+        const recorded step(comm, rank);
         for (std::uint64_t number = 0; number < 50; ++number) {
-            comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+            step.replay(number);
         }
         rank.stream.synchronize(soon_ms);
         for (std::uint64_t number = 0; number < 50; ++number) CHECK(next_record(comm).step == number);
@@ -497,8 +458,7 @@ TEST_CASE("several replays are under way at once, and the host waits only when a
 TEST_CASE("uncaptured steps and replays mix on any streams, and their records come in order")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        run_nccl(3, [mode](testing::nccl_owner& world) {
-            trainer rank(world);
+        run_trainers(3, [mode](testing::nccl_owner& world, trainer& rank) {
             const cuda::stream other;
             probed_nccl comm(world, {.mode = mode, .direction = direction_mode::exact, .captured_steps = 2});
             const auto uncaptured = [&](std::uint64_t number) {
@@ -506,53 +466,42 @@ TEST_CASE("uncaptured steps and replays mix on any streams, and their records co
                 rank.reduce(comm);
                 comm.end_step(number, rank.seen(number), rank.stream);
             };
-            const auto capture = [&](captured_step& into) {
-                return [&] {
-                    rank.reduce(comm);
-                    into = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-                };
-            };
             uncaptured(0);
             uncaptured(1);
-            captured_step first, second;
-            const graph first_graph(rank.stream, capture(first));
+            const recorded first(comm, rank);
             uncaptured(2);
-            const graph second_graph(rank.stream, capture(second));
-            rank.stream.synchronize(soon_ms);
+            const recorded second(comm, rank);
             rank.prepare(3);
-            rank.stream.synchronize(soon_ms);
-            comm.replay(first, 3, rank.stream, [&] { first_graph.launch(rank.stream); });
-            comm.replay(second, 4, rank.stream, [&] { second_graph.launch(rank.stream); });
-            comm.replay(first, 5, other, [&] { first_graph.launch(other); });
-            comm.replay(second, 6, other, [&] { second_graph.launch(other); });
-            comm.replay(first, 7, rank.stream, [&] { first_graph.launch(rank.stream); });
+            first.replay(3);
+            second.replay(4);
+            for (const std::uint64_t number : {5u, 6u}) {
+                const recorded<probed_nccl>& step = number == 5 ? first : second;
+                comm.replay(step.captured, number, other, [&] { step.launched.launch(other); });
+            }
+            first.replay(7);
             other.synchronize(soon_ms);
             uncaptured(8);
-            std::vector<step_record> records;
+            double cosine = 0;
             for (std::uint64_t number = 0; number < 9; ++number) {
-                records.push_back(next_record(comm));
-                CHECK(records.back().step == number);
-                CHECK(records.back().calls.size() == 3);
-                CHECK(records.back().loss.mean
+                const step_record record = next_record(comm);
+                CHECK(record.step == number);
+                CHECK(record.calls.size() == 3);
+                CHECK(record.loss.mean
                     == doctest::Approx(2.25 + static_cast<double>(number >= 3 && number < 8 ? 3 : number)));
+                if (number == 3) cosine = record.cosine.mean_pairwise; // that of all replays of these data
+                if (number > 3 && number < 8) CHECK(record.cosine.mean_pairwise == cosine);
             }
-            // The replays of one set of data differ in nothing but their number.
-            records[4].step = records[3].step;
-            CHECK(records[4].cosine.mean_pairwise == records[3].cosine.mean_pairwise);
-            rank.stream.synchronize(soon_ms);
         });
     }
 }
 
 TEST_CASE("a captured step may fork to other streams: each bucket on its own, with memory of its own")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         const std::vector<cuda::stream> side(2);
         probed_nccl plain(world, {.direction = direction_mode::exact});
         probed_nccl comm(world, {.direction = direction_mode::exact});
-        captured_step captured;
-        const graph step(rank.stream, [&] {
+        const recorded step(comm, rank, [&] {
             cuda::event fork;
             fork.record(rank.stream);
             for (const cuda::stream& other : side) other.wait(fork);
@@ -561,23 +510,19 @@ TEST_CASE("a captured step may fork to other streams: each bucket on its own, wi
                 comm.all_reduce(
                     view<const float>(rank.send[b]), view<float>(rank.receive[b]), reduction::average, on[b]);
             }
-            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+            comm.expect_equal("step", view<const std::uint64_t>(rank.told), rank.stream);
         });
         for (std::uint64_t number = 0; number < 5; ++number) {
             rank.prepare(number);
-            comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
-            rank.reduce(plain);
-            plain.end_step(number, rank.seen(number), rank.stream);
-            check_same(next_record(comm), next_record(plain));
+            step.replay(number);
+            check_same(next_record(comm), rank.make_step(plain, number));
         }
-        rank.stream.synchronize(soon_ms);
     });
 }
 
 TEST_CASE("what a graph cannot hold is refused by name, and the capture can be given up")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world, {.streams = 1});
         rank.prepare(0);
         rank.stream.synchronize(soon_ms);
@@ -588,19 +533,14 @@ TEST_CASE("what a graph cannot hold is refused by name, and the capture can be g
             check_refused([&] { comm.end_step(0, {}, rank.stream); }, "end_captured_step");
             rank.reduce(comm);
             const cuda::stream other;
-            check_refused(
-                [&] {
-                    comm.all_reduce(view<const float>(rank.send[0]), view<float>(rank.receive[0]), reduction::sum, other);
-                },
-                "abandon_capture");
+            const auto on_other = [&] {
+                comm.all_reduce(view<const float>(rank.send[0]), view<float>(rank.receive[0]), reduction::sum, other);
+            };
+            check_refused(on_other, "abandon_capture");
             cuda::event fork;
             fork.record(rank.stream);
             other.wait(fork);
-            check_refused(
-                [&] {
-                    comm.all_reduce(view<const float>(rank.send[0]), view<float>(rank.receive[0]), reduction::sum, other);
-                },
-                "probe_options::streams");
+            check_refused(on_other, "probe_options::streams");
             cuda::event join;
             join.record(other);
             rank.stream.wait(join);
@@ -613,6 +553,7 @@ TEST_CASE("what a graph cannot hold is refused by name, and the capture can be g
         comm.end_step(1, rank.seen(1), rank.stream);
         CHECK(next_record(comm).calls.size() == 3);
 
+        rank.stream.synchronize(soon_ms);
         captured_step captured;
         const graph step(rank.stream, [&] {
             rank.reduce(comm);
@@ -641,8 +582,7 @@ TEST_CASE("what a graph cannot hold is refused by name, and the capture can be g
 
 TEST_CASE("an abandoned capture takes along its observed inputs and the calls of an open group")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed comm(nccl::communicator_ref(world), {}, audit());
         rank.prepare(0);
         rank.stream.synchronize(soon_ms);
@@ -665,20 +605,15 @@ TEST_CASE("an abandoned capture takes along its observed inputs and the calls of
 
 TEST_CASE("what was asked for the next step is not spent on a captured one, which cannot have it")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed comm(nccl::communicator_ref(world), {.every = 0}, audit({.every = 0}));
         rank.prepare(0);
         rank.stream.synchronize(soon_ms);
         comm.request();
         comm.request<audit>();
-        captured_step captured;
-        const graph step(rank.stream, [&] {
-            rank.reduce(comm);
-            captured = comm.end_captured_step({}, rank.stream);
-        });
+        const recorded step(comm, rank);
         for (std::uint64_t s = 0; s < 4; s += 2) {
-            comm.replay(captured, s, rank.stream, [&] { step.launch(rank.stream); });
+            step.replay(s);
             step_record record = next_record(comm);
             CHECK(record.calls.empty());
             CHECK(record.unread_calls == 3);
@@ -693,132 +628,98 @@ TEST_CASE("what was asked for the next step is not spent on a captured one, whic
 
 TEST_CASE("a released step makes room for another capture, after its replays")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world, {.direction = direction_mode::exact, .steps_in_flight = 8});
         rank.prepare(0);
         for (std::uint64_t round = 0; round < 3; ++round) {
-            captured_step captured;
-            const graph step(rank.stream, [&] {
+            const recorded step(comm, rank, [&] {
                 for (std::uint64_t calls = 0; calls <= round; ++calls) rank.reduce(comm);
-                captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
             });
-            for (std::uint64_t i = 0; i < 5; ++i) {
-                comm.replay(captured, 10 * round + i, rank.stream, [&] { step.launch(rank.stream); });
-            }
-            comm.release(captured);
+            for (std::uint64_t i = 0; i < 5; ++i) step.replay(10 * round + i);
+            comm.release(step.captured);
         }
-        for (std::uint64_t round = 0; round < 3; ++round) {
-            for (std::uint64_t i = 0; i < 5; ++i) {
-                const step_record record = next_record(comm);
-                CHECK(record.step == 10 * round + i);
-                CHECK(record.calls.size() == 3 * (round + 1));
-            }
+        for (std::uint64_t i = 0; i < 15; ++i) {
+            const step_record record = next_record(comm);
+            CHECK(record.step == 10 * (i / 5) + i % 5);
+            CHECK(record.calls.size() == 3 * (i / 5 + 1));
         }
     });
 }
 
 TEST_CASE("a communicator that was aborted launches nothing")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
         rank.prepare(0);
-        captured_step captured;
-        const graph step(rank.stream, [&] {
-            rank.reduce(comm);
-            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-        });
+        const recorded step(comm, rank);
         int launched = 0;
         const auto launch = [&] {
             ++launched;
-            step.launch(rank.stream);
+            step.launch();
         };
-        comm.replay(captured, 0, rank.stream, launch);
+        comm.replay(step.captured, 0, rank.stream, launch);
         CHECK(next_record(comm).step == 0);
         comm.fail("enough");
-        check_refused([&] { comm.replay(captured, 1, rank.stream, launch); }, "enough", status::peer_failure);
+        check_refused([&] { comm.replay(step.captured, 1, rank.stream, launch); }, "enough", status::peer_failure);
         CHECK(launched == 1);
         CHECK(comm.pending_steps() == 0);
-        rank.stream.synchronize(soon_ms);
     });
 }
 
 TEST_CASE("a captured step is unknown to a communicator that came to live where another was")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         rank.prepare(0);
         std::optional<probed_nccl> comm;
         captured_step captured[2];
         for (captured_step& each : captured) {
             comm.reset();
             comm.emplace(world);
-            const graph step(rank.stream, [&] {
-                rank.reduce(*comm);
-                each = comm->end_captured_step(rank.seen_on_device(), rank.stream);
-            });
+            each = recorded(*comm, rank).captured;
         }
         check_refused([&] { comm->replay(captured[0], 0, rank.stream, [] {}); }, "no such captured step");
         comm->release(captured[1]);
-        rank.stream.synchronize(soon_ms);
     });
 }
 
 TEST_CASE("a launch that throws counts as none, one that launches nothing is reported")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
         rank.prepare(0);
-        captured_step captured;
-        const graph step(rank.stream, [&] {
-            rank.reduce(comm);
-            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-        });
-        CHECK_THROWS_AS(comm.replay(captured, 0, rank.stream, [] { throw std::runtime_error("no launch"); }),
+        const recorded step(comm, rank);
+        CHECK_THROWS_AS(comm.replay(step.captured, 0, rank.stream, [] { throw std::runtime_error("no launch"); }),
             std::runtime_error);
         CHECK(comm.pending_steps() == 0);
-        comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
+        step.replay(1);
         CHECK(next_record(comm).step == 1);
-        comm.replay(captured, 2, rank.stream, [] {});
+        comm.replay(step.captured, 2, rank.stream, [] {});
         rank.stream.synchronize(soon_ms);
         step_record record;
         check_refused([&] { comm.poll(record); }, "records of step 2 never arrived", status::device_failure);
-        comm.replay(captured, 3, rank.stream, [&] { step.launch(rank.stream); });
+        step.replay(3);
         CHECK(next_record(comm).step == 3);
     });
 }
 
 TEST_CASE("a launch outside a replay reports nothing and disturbs no report")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
         rank.prepare(0);
-        captured_step captured;
-        const graph step(rank.stream, [&] {
-            rank.reduce(comm);
-            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-        });
-        step.launch(rank.stream); // a warm-up
-        comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
-        step.launch(rank.stream);
+        const recorded step(comm, rank);
+        step.launch(); // a warm-up
+        step.replay(1);
+        step.launch();
         rank.stream.synchronize(soon_ms);
         CHECK(comm.pending_steps() == 1);
         CHECK(next_record(comm).step == 1);
-        check_refused(
-            [&] {
-                comm.replay(captured, 2, rank.stream,
-                    [&] { comm.replay(captured, 3, rank.stream, [&] { step.launch(rank.stream); }); });
-            },
+        check_refused([&] { comm.replay(step.captured, 2, rank.stream, [&] { step.replay(3); }); },
             "must not make calls of this communicator");
-        check_refused(
-            [&] { comm.replay(captured, 2, rank.stream, [&] { rank.reduce(comm); }); },
+        check_refused([&] { comm.replay(step.captured, 2, rank.stream, [&] { rank.reduce(comm); }); },
             "must not make calls of this communicator");
-        comm.replay(captured, 4, rank.stream, [&] { step.launch(rank.stream); });
+        step.replay(4);
         CHECK(next_record(comm).step == 4);
-        rank.stream.synchronize(soon_ms);
     });
 }
 
@@ -861,8 +762,7 @@ TEST_CASE("a launch that throws leaves nothing that writes a later report, wheth
 
 TEST_CASE("a step left open by a capture does not take calls of another capture")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
         rank.prepare(0);
         rank.stream.synchronize(soon_ms);
@@ -872,21 +772,15 @@ TEST_CASE("a step left open by a capture does not take calls of another capture"
             check_refused([&] { (void)comm.end_captured_step({}, rank.stream); }, "another capture");
         });
         comm.abandon_capture();
-        captured_step captured;
-        const graph step(rank.stream, [&] {
-            rank.reduce(comm);
-            captured = comm.end_captured_step({}, rank.stream);
-        });
-        comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
+        const recorded step(comm, rank);
+        step.replay(1);
         CHECK(next_record(comm).calls.size() == 3);
-        rank.stream.synchronize(soon_ms);
     });
 }
 
 TEST_CASE("polling disturbs nobody's capture")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
         rank.prepare(0);
         rank.reduce(comm);
@@ -904,33 +798,22 @@ TEST_CASE("polling disturbs nobody's capture")
 
 TEST_CASE("buffers outlive the replays that use them")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         rank.prepare(0);
         for (int round = 0; round < 5; ++round) {
             probed_nccl comm(world);
-            captured_step captured;
-            const graph step(rank.stream, [&] {
-                rank.reduce(comm);
-                captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-            });
-            comm.replay(captured, 0, rank.stream, [&] { step.launch(rank.stream); });
-            comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
+            const recorded step(comm, rank);
+            step.replay(0);
+            step.replay(1);
         }
-        rank.stream.synchronize(soon_ms);
     });
 }
 
 TEST_CASE("exact alignment with the statistics of each second step leaves captured steps without the extra message")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world, {.direction = direction_mode::exact, .every = 2});
-        captured_step captured;
-        const graph step(rank.stream, [&] {
-            rank.reduce(comm);
-            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
-        });
+        const recorded step(comm, rank);
         for (std::uint64_t number = 0; number < 6; ++number) {
             rank.prepare(number);
             const bool exact = number % 2 == 0;
@@ -938,10 +821,9 @@ TEST_CASE("exact alignment with the statistics of each second step leaves captur
                 rank.reduce(comm);
                 comm.end_step(number, rank.seen(number), rank.stream);
             } else {
-                comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+                step.replay(number);
             }
             CHECK(is_nan(next_record(comm).cosine.mean_pairwise) == !exact);
         }
-        rank.stream.synchronize(soon_ms);
     });
 }

@@ -13,6 +13,7 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "support/checks.hpp"
 #include "support/host_gate.hpp"
 
 using namespace collprobe;
@@ -200,26 +201,40 @@ TEST_CASE("a result that is observed behind the growth of its step stays in the 
     });
 }
 
-TEST_CASE("a rank whose batch was empty has no mean loss, and is no suspect")
+TEST_CASE("a call that is refused on one rank changes nothing in the record")
 {
-    local::run(2, {.timeout_ms = 20'000}, [](local::communicator& world) {
-        host::stream stream;
-        probed comm(world);
-        const double tokens = world.rank() == 0 ? 10 : 0;
-        const double sum = 2 * tokens;
-        comm.end_step(0, {.loss = sum, .weight = tokens, .loss_is_sum = true}, stream);
-        comm.end_step(1, {.loss = &sum, .weight = &tokens, .loss_is_sum = true}, stream);
-        for (int step = 0; step < 2; ++step) {
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        local::run(3, [&](local::communicator& world) {
+            host::stream stream;
+            bool refuses = false;
+            probed probe{refusing(world, &refuses), {.mode = mode, .calls = 2, .largest_step = 2}};
+            std::vector<float> values(8, 1.0f + static_cast<float>(world.rank()));
+            std::vector<int> counts(8);
+            const auto refused = [&](auto& of) {
+                if (world.rank() != 1) return;
+                const view all(of);
+                check_error(error_of([&] { probe.all_reduce(all, all.part(0, 7), reduction::sum, stream); }),
+                    status::invalid_argument, {"7"});
+            };
             step_record record;
-            REQUIRE(comm.wait(record));
-            CHECK(record.findings.empty());
-            CHECK(record.loss.mean == 2);
-            CHECK(record.loss_weighted.mean == 2);
-        }
-        // A sum of nothing that is not zero is no number.
-        comm.end_step(2, {.loss = 1.0, .weight = tokens, .loss_is_sum = true}, stream);
-        step_record record;
-        REQUIRE(comm.wait(record));
-        CHECK(record.findings.size() == 1);
-    });
+            for (std::uint64_t step = 0; step < 2; ++step) {
+                refused(counts);
+                for (int call = 0; call < 2; ++call) probe.all_reduce(view(values), reduction::average, stream);
+                refused(values); // where the next right call would be one too many
+                probe.all_reduce(view(counts), reduction::sum, stream);
+                CHECK(error_of([&] { probe.all_reduce(view(values), reduction::average, stream); }).has_value());
+                refused(values);
+                refuses = world.rank() == 1; // by what is wrapped, of a call that has no room
+                if (refuses) CHECK(error_of([&] { probe.all_reduce(view(values), reduction::average, stream); }).has_value());
+                refuses = false;
+                probe.all_reduce(view(values), reduction::average, stream);
+                probe.end_step(step, stream);
+                REQUIRE(probe.wait(record));
+                CHECK(record.unread_calls == 1);
+                CHECK(record.unprobed_calls == 1);
+                CHECK(record.first_call == 4 * step);
+            }
+        });
+    }
 }

@@ -59,16 +59,6 @@ trainer make_trainer(const world_handle& world, host::stream_ref on)
     return made;
 }
 
-/// A function that returns a probe with a step under way.
-probed<world_handle> make_probe(const world_handle& world, view<float> data, host::stream_ref on)
-{
-    probed comm{world};
-    comm.all_reduce(view<const float>(data), data, reduction::sum, on);
-    probed<world_handle> moved(std::move(comm));
-    moved.end_step(0, {.loss = 2}, on);
-    return moved;
-}
-
 } // namespace
 
 TEST_CASE("an object that was moved from refuses its calls and says why")
@@ -139,23 +129,6 @@ TEST_CASE("a probe in a struct and in a vector moves with steps under way, and r
     });
 }
 
-TEST_CASE("a probe that a function returns has the steps that the function began")
-{
-    testing::local_provider{2}.run([](world_handle& world) {
-        const host::stream stream;
-        const testing::host_gate gate;
-        gate.close(stream);
-        std::vector<float> data(100, 1.0f);
-        auto comm = make_probe(world, data, stream);
-        gate.open();
-        stream.synchronize(soon_ms);
-        step_record record;
-        REQUIRE(comm.poll(record));
-        CHECK(record.losses[1] == 2);
-        CHECK(data[99] == 2.0f);
-    });
-}
-
 TEST_CASE("assignment waits for the work of the old probe, and the new one goes on with its own")
 {
     testing::local_provider{2}.run([](world_handle& world) {
@@ -213,23 +186,6 @@ TEST_CASE("a whole stack moves with calls under way, and what each layer has beg
             CHECK(record.calls[0].audit.conserved == (step != 0));
         }
         CHECK(comm.base().base().injected_total() == (comm.rank() == 1 ? 1 : 0));
-    });
-}
-
-TEST_CASE("memory of a wrapper that was moved is freed when its last work is done")
-{
-    testing::local_provider{2}.run([](world_handle& world) {
-        const host::stream stream;
-        std::vector<float> data(50'000, 1.0f);
-        for (int round = 0; round < 5; ++round) {
-            std::vector<stacked> stacks;
-            for (int k = 0; k < 3; ++k) {
-                stacks.push_back(probed{reproducible{faulty{world, {}}}, {}, audit()});
-                stacks.back().all_reduce(view<const float>(data), view(data), reduction::average, stream);
-            }
-        }
-        stream.synchronize(soon_ms);
-        CHECK(data[0] == 1.0f);
     });
 }
 

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -23,6 +22,7 @@
 #include <collprobe/reduce/reproducible.hpp>
 
 #include "nccl_steps.hpp"
+#include "tests/support/checks.hpp"
 #include "tests/support/held_clock.hpp"
 #include "tests/support/stand_in/stand_in_nccl.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
@@ -104,6 +104,18 @@ struct trainer {
     }
 };
 
+/// `body(world, rank)` of ranks that are trainers.
+template <class Body>
+void run_trainers(int ranks, Body body)
+{
+    run_nccl(ranks, [&](testing::nccl_owner& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        body(world, rank);
+        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+    });
+}
+
 /// How often some functions of CUDA were called.
 struct call_counts {
     std::uint64_t launches = stand_in::calls("cudaLaunchKernel");
@@ -127,9 +139,8 @@ TEST_CASE("the records are those of the same steps on the CPU, bit for bit, on o
                 if (mode == report_mode::summary && ranks > 2) continue;
                 const probe_options options{.mode = mode, .direction = direction, .scratch_bytes = 1 << 14};
                 const auto expected = on_host(ranks, options, 6);
-                run_nccl(ranks, [&](testing::nccl_owner& world) {
+                run_trainers(ranks, [&](testing::nccl_owner& world, trainer& rank) {
                     probed_nccl comm(world, options);
-                    trainer rank(world);
                     for (std::uint64_t step = 0; step < 6; ++step) {
                         rank.prepare(step);
                         const bool one_stream = step % 2 == 0;
@@ -139,7 +150,6 @@ TEST_CASE("the records are those of the same steps on the CPU, bit for bit, on o
                         comm.end_step(step, seen_by(rank.rank), rank.streams[step % 3]);
                         check_same(next_record(comm), expected[step]);
                     }
-                    for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
                 });
             }
         }
@@ -149,8 +159,7 @@ TEST_CASE("the records are those of the same steps on the CPU, bit for bit, on o
 TEST_CASE("a probed call adds two launches and one record, a step one copy to the host, and nothing waits or allocates")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        run_nccl(1, [mode](testing::nccl_owner& world) {
-            trainer rank(world);
+        run_trainers(1, [mode](testing::nccl_owner& world, trainer& rank) {
             probed_nccl comm(world, {.mode = mode});
             rank.prepare(0);
             const auto step = [&](std::uint64_t number) {
@@ -171,61 +180,30 @@ TEST_CASE("a probed call adds two launches and one record, a step one copy to th
                 comm.end_step(number, {}, rank.streams[0]);
                 const call_counts ended;
                 CHECK(ended.records - second.records == 1);
-                CHECK(ended.launches - second.launches == (mode == report_mode::gather ? 1 : 3));
+                const unsigned of_values = number == 8 || number > 30 ? 1 : 0;
+                CHECK(ended.launches - second.launches == (mode == report_mode::gather ? 1 : 3) + of_values);
             };
             for (std::uint64_t number = 0; number < 8; ++number) {
                 step(number);
                 (void)next_record(comm);
             }
+            comm.expect_equal("weights", view<const float>(rank.send[0]), rank.streams[0]);
             const call_counts before;
             for (std::uint64_t number = 8; number < 40; ++number) {
                 step(number);
-                (void)next_record(comm);
+                CHECK(next_record(comm).expectations.size() == (number == 8 || number > 30 ? 1 : 0));
+                if (number >= 30) comm.expect_equal("weights", view<const float>(rank.send[0]), rank.streams[0]);
             }
             const call_counts after;
             CHECK(after.blocking == before.blocking);
             CHECK(after.created == before.created);
-            rank.streams[0].synchronize(soon_ms);
         });
     }
 }
 
-TEST_CASE("values are told while the stream is held up, and nothing waits or allocates")
-{
-    CHECK_NOTHROW(run_nccl(1, [](testing::nccl_owner& world) {
-        const cuda::device_guard here(world.device_ordinal());
-        probed_nccl comm(world, {.steps_in_flight = 4});
-        device_vector<float> data(1000);
-        const cuda::stream stream;
-        data.set(std::vector<float>(1000, 1.0f), stream);
-        const auto step = [&](std::uint64_t number) {
-            comm.expect_equal("weights", view<const float>(data), stream);
-            comm.expect_equal("step", number);
-            comm.end_step(number, stream);
-        };
-        step(0);
-        step_record record;
-        require(comm.wait(record), "no record");
-        const call_counts before;
-        gate closed(stream);
-        for (std::uint64_t k = 1; k < 4; ++k) step(k);
-        require(!comm.poll(record), "a record before its work");
-        const call_counts after;
-        require(after.blocking == before.blocking, "the host waited");
-        require(after.created == before.created, "memory was allocated");
-        closed.open();
-        for (std::uint64_t k = 1; k < 4; ++k) {
-            require(comm.wait(record) && record.step == k, "the steps do not come in order");
-            require(record.expectations.size() == 2 && record.expectations[0].holds, "they are equal");
-        }
-    }));
-}
-
 TEST_CASE("the current device stays what it was")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
-        rank.prepare(0);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         const int elsewhere = (world.device_ordinal() + 3) % 8;
         const cuda::device_guard away(elsewhere);
         const auto check_away = [&] {
@@ -240,36 +218,24 @@ TEST_CASE("the current device stays what it was")
         comm.end_step(0, {}, rank.streams[0]);
         check_away();
         CHECK(next_record(comm).calls.size() == 1);
-        rank.streams[0].synchronize(soon_ms);
     });
 }
 
 TEST_CASE("steps on more streams than foreseen allocate once and then no more")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
-        rank.prepare(0);
-        probed_nccl comm(world, {.streams = 1});
-        for (std::uint64_t step = 0; step < 20; ++step) {
-            for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, rank.streams[(b + step) % 3]);
-            comm.end_step(step, {}, rank.streams[0]);
-            CHECK(next_record(comm).calls.size() == 3);
-        }
-        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
-    });
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
-        rank.prepare(0);
-        probed_nccl comm(world, {.streams = 1});
-        std::uint64_t allocated[2] = {};
-        for (std::uint64_t step = 0; step < 10; ++step) {
-            for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, rank.streams[(b + step) % 3]);
-            comm.end_step(step, {}, rank.streams[0]);
-            allocated[step == 0 ? 0 : 1] = stand_in::calls("cudaMalloc");
-        }
-        CHECK(allocated[0] == allocated[1]);
-        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
-    });
+    for (const int ranks : {2, 1}) {
+        run_trainers(ranks, [&](testing::nccl_owner& world, trainer& rank) {
+            probed_nccl comm(world, {.streams = 1});
+            std::uint64_t allocated[2] = {};
+            for (std::uint64_t step = 0; step < 20; ++step) {
+                for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, rank.streams[(b + step) % 3]);
+                comm.end_step(step, {}, rank.streams[0]);
+                CHECK(next_record(comm).calls.size() == 3);
+                allocated[step == 0 ? 0 : 1] = stand_in::calls("cudaMalloc");
+            }
+            if (ranks == 1) CHECK(allocated[0] == allocated[1]);
+        });
+    }
 }
 
 using audited_nccl = probed<nccl::communicator_ref, audit>;
@@ -308,7 +274,7 @@ TEST_CASE("calls in a group have the records of the same calls made one by one")
                         mixed_calls(comm, rank, spread);
                         check_refused([&] { comm.end_step(step, {}, rank.streams[0]); }, "inside a group",
                             status::unsupported);
-                        together.end();
+                        if (step % 2 == 0) together.end(); // else its destructor ends it
                     }
                     const view<float> shard(rank.receive[1].data() + 11 * rank.rank, 11);
                     comm.all_gather(view<const float>(shard),
@@ -331,86 +297,6 @@ TEST_CASE("calls in a group have the records of the same calls made one by one")
                 }
                 CHECK(grouped.calls[2].weights.how == (ranks == 1 ? averaging::mean : averaging::sum));
             }
-        });
-    }
-}
-
-namespace {
-
-/// Five tensors, reduced, scattered and gathered.
-template <class Comm>
-void check_lists(Comm& comm, stream_ref_of<Comm> stream, bool in_group)
-{
-    using device = typename Comm::device;
-    const char* const names[5] = {"a", "b", "", "c", "d"};
-    const std::uint64_t parts[5] = {3, 257, 1, 0, 40}; // elements for each rank
-    const std::uint64_t total = 301;
-    const auto ranks = static_cast<std::uint64_t>(comm.size());
-    const auto rank = static_cast<std::uint64_t>(comm.rank());
-    const auto value = [](std::uint64_t of_rank, std::uint64_t i) { return (of_rank + 1) * (1 + i % 97); };
-    const typename device::template buffer<float> send(total * ranks), receive(total * ranks);
-    const typename device::template host_buffer<float> host(total * ranks);
-    for (std::uint64_t i = 0; i < total * ranks; ++i) host.data()[i] = static_cast<float>(value(rank, i));
-    device::copy(stream, view<const float>(host.data(), host.size()), view<float>(send.data(), send.size()));
-    for (const collective call : {collective::all_reduce, collective::reduce_scatter, collective::all_gather}) {
-        const std::uint64_t of_send = call == collective::all_gather ? 1 : ranks;
-        const std::uint64_t of_receive = call == collective::reduce_scatter ? 1 : ranks;
-        std::uint64_t first[6] = {};
-        auto group = comm.group_scope();
-        CHECK(comm.enqueues_at_once() == !in_group);
-        for (std::size_t t = 0; t < 5; ++t) {
-            const view<const float> from(send.data() + first[t], parts[t] * of_send);
-            const view<float> to(receive.data() + first[t], parts[t] * of_receive);
-            const call_site site = call_site::named(names[t]);
-            if (call == collective::all_reduce) comm.all_reduce(from, to, reduction::sum, stream, site);
-            else if (call == collective::reduce_scatter) comm.reduce_scatter(from, to, reduction::sum, stream, site);
-            else comm.all_gather(from, to, stream, site);
-            first[t + 1] = first[t] + parts[t] * ranks;
-        }
-        group.end({});
-        CHECK_FALSE(nccl::group::is_open());
-        device::copy(stream, view<const float>(receive.data(), receive.size()), view<float>(host.data(), host.size()));
-        stream.synchronize(soon_ms);
-        std::uint64_t wrong = 0;
-        for (std::size_t t = 0; t < 5; ++t) {
-            for (std::uint64_t i = 0; i < parts[t] * of_receive; ++i) {
-                std::uint64_t expected = value(i / parts[t], first[t] + i % parts[t]);
-                if (call != collective::all_gather) {
-                    expected = 0;
-                    const std::uint64_t skipped = call == collective::reduce_scatter ? rank * parts[t] : 0;
-                    for (std::uint64_t r = 0; r < ranks; ++r) expected += value(r, first[t] + skipped + i);
-                }
-                wrong += host.data()[first[t] + i] == static_cast<float>(expected) ? 0 : 1;
-            }
-        }
-        CHECK(wrong == 0);
-    }
-    comm.end_step(0, stream);
-    const step_record record = next_record(comm);
-    REQUIRE(record.calls.size() == 15);
-    for (std::size_t c = 0; c < 15; ++c) {
-        CHECK(record.calls[c].site.name == std::string(names[c % 5]));
-        CHECK(record.calls[c].site.line == record.calls[c - c % 5].site.line);
-        CHECK(record.calls[c].count == parts[c % 5] * (c < 10 ? ranks : 1));
-    }
-    stream.synchronize(soon_ms);
-}
-
-} // namespace
-
-TEST_CASE("tensors are reduced, scattered and gathered in one group of any communicator, each by its name")
-{
-    for (const int ranks : {1, 3}) {
-        run_nccl(ranks, [](testing::nccl_owner& world) {
-            const cuda::device_guard device(world.device_ordinal());
-            const cuda::stream stream;
-            probed_nccl comm(world);
-            check_lists(comm, stream, true);
-        });
-        local::run(ranks, [](local::communicator& world) {
-            const host::stream stream;
-            probed comm(world);
-            check_lists(comm, stream, false);
         });
     }
 }
@@ -448,35 +334,14 @@ TEST_CASE("the calls of a group that failed are not in the step")
         CHECK(record.calls[0].count == sizes[2]);
         CHECK(record.calls[1].count == sizes[1]);
         CHECK(record.calls[1].audit.sum_checked);
-        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
     });
-    for (const auto& each : outcomes) CHECK(each.thrown == nullptr);
-}
-
-TEST_CASE("the calls of a group that its destructor ends are in the step")
-{
-    run_nccl(2, [](testing::nccl_owner& world) {
-        audited_nccl comm(world, {}, audit());
-        trainer rank(world);
-        rank.prepare(0);
-        {
-            const nccl::group together;
-            rank.reduce(comm, 0, rank.streams[0]);
-        }
-        comm.end_step(0, {}, rank.streams[0]);
-        const step_record record = next_record(comm);
-        REQUIRE(record.calls.size() == 1);
-        CHECK(record.calls[0].audit.sum_checked);
-        rank.streams[0].synchronize(soon_ms);
-    });
+    check_all(outcomes);
 }
 
 TEST_CASE("while a thread has a group open with calls of a probe, other threads do not use it")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         audited_nccl comm(world, {}, audit());
-        trainer rank(world);
-        rank.prepare(0);
         nccl::group together;
         rank.reduce(comm, 0, rank.streams[0]);
         std::thread([&] {
@@ -492,9 +357,7 @@ TEST_CASE("while a thread has a group open with calls of a probe, other threads 
 
 TEST_CASE("in a group of ncclGroupStart, and with exact direction in any group, probed calls are refused")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
-        rank.prepare(0);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
         probed_nccl exact(world, {.direction = direction_mode::exact});
         CHECK(ncclGroupStart() == ncclSuccess);
@@ -511,15 +374,29 @@ TEST_CASE("in a group of ncclGroupStart, and with exact direction in any group, 
         rank.reduce(comm, 2, rank.streams[0]);
         comm.end_step(0, {}, rank.streams[0]);
         CHECK(next_record(comm).calls.size() == 1);
-        rank.streams[0].synchronize(soon_ms);
     });
+}
+
+TEST_CASE("the audit of an all-gather launches as many kernels whatever the number of ranks is")
+{
+    std::vector<std::uint64_t> of_a_rank;
+    for (const std::uint64_t ranks : {2u, 3u, 8u}) {
+        run_trainers(static_cast<int>(ranks), [&](testing::nccl_owner& world, trainer& rank) {
+            audited_nccl comm(world, {.statistics = false}, audit());
+            const view<const float> shard(rank.send[0].data(), 100);
+            comm.all_gather(shard, view<float>(rank.receive[2].data(), 100 * ranks), rank.streams[0]);
+            comm.end_step(0, {}, rank.streams[0]);
+            CHECK(next_record(comm).findings.empty());
+        });
+        CHECK(stand_in::calls("cudaLaunchKernel") % ranks == 0);
+        of_a_rank.push_back(stand_in::calls("cudaLaunchKernel") / ranks);
+    }
+    CHECK(of_a_rank == std::vector<std::uint64_t>(3, of_a_rank[0]));
 }
 
 TEST_CASE("a buffer or stream that the communicator refuses is not read before")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
-        rank.prepare(0);
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
         const std::vector<float> pageable(100, 1.0f);
         device_vector<float> result(100);
@@ -535,32 +412,26 @@ TEST_CASE("a buffer or stream that the communicator refuses is not read before")
         CHECK(call_counts().launches == before.launches);
         comm.end_step(0, {}, rank.streams[0]);
         CHECK(next_record(comm).calls.empty());
-        rank.streams[0].synchronize(soon_ms);
     });
 }
 
 TEST_CASE("what passes from a step to the next on another stream waits for the last work with it")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        run_nccl(2, [mode](testing::nccl_owner& world) {
-            trainer rank(world);
-            rank.prepare(0);
+        run_trainers(2, [mode](testing::nccl_owner& world, trainer& rank) {
             probed_nccl comm(world, {.mode = mode, .steps_in_flight = 8, .streams = 1});
             for (std::uint64_t step = 0; step < 30; ++step) {
                 rank.reduce(comm, step % 3, rank.streams[step % 3]);
                 comm.end_step(step, {}, rank.streams[step % 3]);
             }
             for (std::uint64_t step = 0; step < 30; ++step) CHECK(next_record(comm).step == step);
-            for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
         });
     }
 }
 
 TEST_CASE("a CUDA call that fails surfaces at the probed call, and the next step works")
 {
-    run_nccl(1, [](testing::nccl_owner& world) {
-        trainer rank(world);
-        rank.prepare(0);
+    run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
         for (unsigned skip = 0; skip < 2; ++skip) {
             stand_in::fail_next("cudaLaunchKernel", cudaErrorLaunchOutOfResources, skip);
@@ -581,41 +452,17 @@ TEST_CASE("a CUDA call that fails surfaces at the probed call, and the next step
 
         stand_in::fail_next("cudaMalloc", cudaErrorMemoryAllocation, 3);
         check_refused([&] { probed_nccl broken(world); }, "cudaMalloc", status::device_failure);
-        rank.streams[0].synchronize(soon_ms);
-    });
-}
-
-TEST_CASE("probed communicators stack, and keep what the wrapped one says of itself")
-{
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
-        rank.prepare(0);
-        probed_nccl inner(world);
-        CHECK(inner.enqueues_at_once());
-        {
-            const auto scope = inner.device_scope();
-            int current = -1;
-            cudaGetDevice(&current);
-            CHECK(current == world.device_ordinal());
-        }
-        rank.reduce(inner, 0, rank.streams[0]);
-        inner.end_step(0, {}, rank.streams[0]);
-        CHECK(next_record(inner).findings.empty());
-        rank.streams[0].synchronize(soon_ms);
     });
 }
 
 TEST_CASE("buffers outlive the work on them, whatever streams it is on")
 {
-    run_nccl(2, [](testing::nccl_owner& world) {
-        trainer rank(world);
-        rank.prepare(0);
+    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         for (int round = 0; round < 5; ++round) {
             probed_nccl comm(world, {.streams = 2});
             for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, rank.streams[b]);
             if (round % 2 == 0) comm.end_step(0, {}, rank.streams[1]);
         }
-        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
     });
 }
 
@@ -625,7 +472,7 @@ TEST_CASE("work that a dead peer holds up is given up after the communicator's t
     const auto unfinished = [](bool dead_peer, bool ended) {
         const held_clock clock;
         std::atomic<bool> has_given_up{false};
-        for (const rank_outcome& outcome : run_each_nccl(2, {.timeout_ms = 300},
+        check_all(run_each_nccl(2, {.timeout_ms = 300},
                  [&](testing::nccl_owner& world) {
                      trainer rank(world);
                      rank.prepare(0);
@@ -644,9 +491,7 @@ TEST_CASE("work that a dead peer holds up is given up after the communicator's t
                      // The peer is dead for good: what is on the streams ends by an abort only.
                      if (dead_peer) world.abort("its peer died");
                      for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
-                 })) {
-            if (outcome.thrown) std::rethrow_exception(outcome.thrown);
-        }
+                 }));
         return stand_in::live_allocations();
     };
     for (const bool ended : {false, true}) {
@@ -680,15 +525,12 @@ TEST_CASE("a step that an abort cut off has no record, also if an older one had 
                     rank.streams[0].synchronize(soon_ms);
                     check_refused([&] { comm.poll(record); }, "step 0 never arrived", status::device_failure);
                 }, 30);
-            for (const rank_outcome& outcome : outcomes) {
-                if (outcome.thrown) std::rethrow_exception(outcome.thrown);
-            }
+            check_all(outcomes);
         }
     }
 }
 
-TEST_CASE_TEMPLATE("a host that waits for the oldest step hears that the communicator has failed", Probed, probed_nccl,
-    probed_sums)
+TEST_CASE("a host that waits for the oldest step hears that the communicator has failed")
 {
     stand_in::reset();
     const auto outcomes = run_each_nccl(
@@ -697,7 +539,7 @@ TEST_CASE_TEMPLATE("a host that waits for the oldest step hears that the communi
             rank.prepare(0);
             if (world.rank() == 1) return; // dies
             {
-                Probed comm(std::remove_cvref_t<decltype(std::declval<Probed&>().base())>(world), {.steps_in_flight = 2});
+                probed_sums comm{reproducible(nccl::communicator_ref(world)), {.steps_in_flight = 2}};
                 for (std::uint64_t step = 0; step < 2; ++step) comm.end_step(step, {}, rank.streams[0]);
                 stand_in::nccl::set_async_error(world.native_handle(), ncclRemoteError, "the peer has gone");
                 check_refused([&] { comm.end_step(2, {}, rank.streams[0]); }, "the peer has gone", status::peer_failure);
@@ -707,9 +549,7 @@ TEST_CASE_TEMPLATE("a host that waits for the oldest step hears that the communi
             }
             rank.streams[0].synchronize(soon_ms);
         }, 30);
-    for (const rank_outcome& outcome : outcomes) {
-        if (outcome.thrown) std::rethrow_exception(outcome.thrown);
-    }
+    check_all(outcomes);
 }
 
 TEST_CASE("a call on a borrowed stream makes no context but that of the communicator's device")

@@ -214,25 +214,6 @@ TEST_CASE("a rank that is late by more than the floor gives evidence over the ru
     }
 }
 
-TEST_CASE("ranks that keep an order within the floor do not hide one that is late by more")
-{
-    job ranks(8, 1e-4, 50000, usual_evidence);
-    bool named = false;
-    for (int step = 0; step < 160; ++step) {
-        for (std::size_t r = 0; r < 8; ++r)
-            ranks.arrival[r] = ticks((5 + 0.005 * static_cast<double>(r) + 0.0005 * ranks.normal()) * ms);
-        if (step >= 100) ranks.arrival[2] += ticks(1 * ms);
-        ranks.call();
-        const step_record& record = ranks.end_step();
-        for (const finding& each : late_of(record)) {
-            CHECK(step >= 100);
-            CHECK(each.rank() == 2);
-            named = true;
-        }
-    }
-    CHECK(named);
-}
-
 TEST_CASE("a rank that is late in one step, as it has never been, is named in that step with the delay")
 {
     job ranks(8, 1e-4, 10000, usual_evidence);
@@ -345,17 +326,6 @@ TEST_CASE("all statistical checks of a step with times alarm no more often than 
     CHECK(suspicious > rate * steps / 20);
 }
 
-TEST_CASE("even ranks, even without a floor, are not unlike by their lateness")
-{
-    const int steps = COLLPROBE_TEST_UNLESS_SANITIZED(10'000, 1'000);
-    job ranks(8, 1e-4, no_floor, usual_evidence);
-    for (int step = 0; step < steps; ++step) {
-        for (double& work : ranks.arrival) work = ticks(std::max(0.0, 5 * ms + 20000 * ranks.normal()));
-        ranks.call();
-        REQUIRE(late_of(ranks.end_step()).empty()); // in such a run with a probability of 1/1600, at most
-    }
-}
-
 TEST_CASE("calls that overlap count no moment twice")
 {
     // A group of three calls: all inputs are read, then all results.
@@ -449,25 +419,6 @@ void run_late(
 
 } // namespace
 
-TEST_CASE("an in-process rank that is late at a call is named, with the time")
-{
-    int named = 0;
-    step_record last;
-    run_late(4, 100, {.lateness_floor_ns = 50'000}, [](int) { return 2; }, [&](const step_record& record) {
-        for (const finding& each : late_of(record)) {
-            ++named;
-            CHECK(each.rank() == 2);
-        }
-        last = record;
-    });
-    CHECK(named == 1);
-    const rank_lateness& of = last.lateness_by_rank[2];
-    CHECK(of.share_last == 1);
-    CHECK(std::fabs(of.behind - 20 * ms) < 0.02 * ms);
-    CHECK(std::fabs(of.behind_before - 20 * ms) < 0.02 * ms);
-    CHECK(std::fabs(of.gain - 20 * ms) < 0.02 * ms);
-}
-
 TEST_CASE("another in-process rank is late in each step: the call and the step say which")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
@@ -498,10 +449,6 @@ TEST_CASE("without times, or without what they need, nothing is noted and nothin
             CHECK(record.lateness_by_rank.empty());
         });
     }
-    local::run(1, [](local::communicator& world) {
-        for (const double wrong : {-1.0, 0x1p53, static_cast<double>(INFINITY), static_cast<double>(NAN)})
-            CHECK_THROWS_AS(probed(world, {.lateness_floor_ns = wrong}), error);
-    });
 }
 
 TEST_CASE("ranks on CPUs that outnumber the processors of one machine are not named as late, unless a floor is given")

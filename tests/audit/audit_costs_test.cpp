@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+
+// What an audit costs: reads of the memory, counted by page faults; allocations; waits of the host.
 #include <doctest/doctest.h>
 
-#include <atomic>
+#include <cstddef>
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
@@ -10,35 +12,37 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/step/probed.hpp>
 
-#include "audit/lone_checks.hpp"
+#include "support/counted_memory.hpp"
 #include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
 
-TEST_CASE("steady checks of conservation allocate nothing and never wait for the host, and verdicts are all right")
+TEST_CASE_TEMPLATE("the full stack reads a call's input once before it, and result and input once after it", T,
+    float8_e4m3, bfloat16, float, double)
 {
-    testing::hot_path steady(3);
-    std::atomic<int> right{0};
-    testing::local_provider{3, local::reduction_order::tree}.run([&](local::communicator& world) {
-        std::vector<float> values(5003);
-        for (std::size_t i = 0; i < values.size(); ++i)
-            values[i] = static_cast<float>((i * 37 + static_cast<std::size_t>(world.rank())) % 101) / 7;
-        std::vector<float> result(values.size());
-        host::buffer<detail::conservation_result> out(1);
-        const host::stream stream;
-        testing::conservation_check check(world, {.sketch = {}, .order = rounding_order::tree});
-        const auto work = [&] {
-            check.before<float>(values, stream, reduction::average);
-            world.all_reduce(view<const float>(values), view<float>(result), reduction::average, stream);
-            check.after<float>(result, out.data(), stream);
+    // One rank: its threads touch the memory one after the other.
+    local::run(1, [](local::communicator& world) {
+        constexpr std::size_t count = (std::size_t{4} << 20) / sizeof(T);
+        testing::counted_memory<T> send(count), receive(count);
+        for (std::size_t i = 0; i < count; ++i) send.data()[i] = T(static_cast<float>(i % 1000) - 300.5f);
+        const view<const T> input(send.data(), count);
+        const view<T> result(receive.data(), count);
+        host::stream stream;
+        probed all{local::communicator(world), {}, audit()};
+        const auto call = [&](auto& comm, view<const T> from) {
+            comm.all_reduce(from, result, reduction::sum, stream);
+            stream.synchronize();
         };
-        steady.measure(world.rank(), stream, work);
-        right += out[0].checked && out[0].conserved ? 1 : 0;
+        const auto extra = [&](auto& memory, view<const T> from) {
+            return memory.passes([&] { call(all, from); }) - memory.passes([&] { call(world, from); });
+        };
+        CHECK(extra(send, input) == 2); // its statistics and sketch; its dot with the result
+        CHECK(extra(receive, input) == 1);
+        CHECK(extra(receive, view<const T>(result)) == 2); // in place, so there is no dot
+        all.end_step(0, stream);
+        stream.synchronize();
     });
-    CHECK(right == 3);
-    CHECK(steady.allocations() == 0);
-    CHECK(steady.waits() == 0);
 }
 
 TEST_CASE("steps with an audit and a weight_probe allocate nothing and never wait for the host")
