@@ -21,7 +21,7 @@
 #include "support/element_types.hpp"
 
 using namespace collprobe;
-using testing::job;
+using testing::ranked_job;
 
 namespace {
 
@@ -94,7 +94,7 @@ TEST_CASE("a record is judged again, with any options, as blocks are with these"
             {.lateness_floor_ns = 1e6, .false_alarms_per_run = 0},
             {.lateness_floor_ns = 1000, .false_alarms_per_step = 1e-3, .false_alarms_per_run = 0.3, .groups = groups},
         };
-        job of{ranks, COLLPROBE_TEST_UNLESS_BRIEF(96, 80), {}, {}, testing::faults_on_the_way(0.01)};
+        ranked_job of{ranks, COLLPROBE_TEST_UNLESS_BRIEF(96, 80), {}, {}, testing::faults_on_the_way(0.01)};
         of.other_step = 50;
         CAPTURE(ranks);
         testing::rank_steps seen;
@@ -141,7 +141,7 @@ TEST_CASE("a record is judged again as a probe judges, in both modes, with exact
     constexpr int ranks = 5;
     for (const probe_options& way : ways) {
         CAPTURE(&way - ways);
-        job of{ranks, COLLPROBE_TEST_UNLESS_BRIEF(64, 48), way, {}, testing::faults_on_the_way(0.002)};
+        ranked_job of{ranks, COLLPROBE_TEST_UNLESS_BRIEF(64, 48), way, {}, testing::faults_on_the_way(0.002)};
         of.calls_with_fault = 600;
         of.names_differ = true;
         testing::rank_steps seen;

@@ -28,7 +28,7 @@ using namespace collprobe;
 using testing::block_words;
 using testing::faults_on_the_way;
 using testing::gradient;
-using testing::job;
+using testing::ranked_job;
 using testing::normal;
 using testing::steps_with;
 using testing::told;
@@ -49,7 +49,7 @@ TEST_CASE("merge_ranks makes of blocks the record that probed makes of messages,
     std::uint64_t turn = 0;
     for (const int ranks : {1, 2, 3, 8}) {
         for (const probe_options& way : ways) {
-            job of{ranks, COLLPROBE_TEST_UNLESS_BRIEF(64, 48), way, {}, faults_on_the_way(0.01)};
+            ranked_job of{ranks, COLLPROBE_TEST_UNLESS_BRIEF(64, 48), way, {}, faults_on_the_way(0.01)};
             if (++turn % 2 == 1) {
                 for (int r = 0; r < ranks; ++r) of.options.groups.push_back(r == 1 ? 7 : r % 2);
                 of.audited.conservation = {.sketch = {.bins = 128}, .order = rounding_order::tree};

@@ -51,7 +51,7 @@ std::vector<T> gradient(int rank, std::uint64_t step, std::size_t call, std::uin
 }
 
 /// A job on some ranks, whose steps are judged together, by `probed`, and apart.
-struct job {
+struct ranked_job {
     int ranks = 1;
     std::uint64_t steps = 1;
     probe_options options = {};
@@ -73,7 +73,7 @@ struct rank_step {
 template <class Comm>
 class caller {
 public:
-    caller(Comm& comm, const job& of, std::uint64_t step, rank_step& out)
+    caller(Comm& comm, const ranked_job& of, std::uint64_t step, rank_step& out)
         : comm_(comm), job_(of), out_(out), step_(step), turns_(step > 36 && draw(7, 15) == 0)
     {
     }
@@ -150,7 +150,7 @@ private:
     }
 
     Comm& comm_;
-    const job& job_;
+    const ranked_job& job_;
     rank_step& out_;
     host::stream stream_;
     std::uint64_t step_;
@@ -180,7 +180,7 @@ void make_calls(Caller& on, std::uint64_t step)
 using rank_steps = std::vector<std::vector<rank_step>>;
 
 /// The records that rank 0 has of the job.
-inline std::vector<step_record> judge_together(const job& of, rank_steps& seen)
+inline std::vector<step_record> judge_together(const ranked_job& of, rank_steps& seen)
 {
     std::vector<step_record> judged;
     seen.assign(of.steps, std::vector<rank_step>(static_cast<std::size_t>(of.ranks)));
@@ -202,7 +202,7 @@ inline std::vector<step_record> judge_together(const job& of, rank_steps& seen)
 }
 
 /// Those that `merge_ranks` makes of what the ranks have. `timed`: records with the times of the calls.
-inline std::vector<step_record> judge_apart(const job& of, rank_steps& seen, const std::vector<step_record>& timed)
+inline std::vector<step_record> judge_apart(const ranked_job& of, rank_steps& seen, const std::vector<step_record>& timed)
 {
     std::vector<step_record> judged;
     const auto n = static_cast<std::size_t>(of.ranks);

@@ -113,10 +113,10 @@ public:
         held* const slot = previous_.data() + step.series[call].slot * at_rank(ranks_);
         for (int r = 0; r < ranks_; ++r) {
             const statistics& input = step.input(r, call);
-            held now = tells(input) ? held{input.count, 0, input.digest} : held{};
+            held now = tells(input) ? held{input.count & (~std::uint64_t{0} >> 1), 0, input.digest} : held{};
             const held last = slot[at_rank(r)];
             const bool repeats = now.count != 0 && last.count == now.count && last.digest == now.digest;
-            now.has_changed = last.count != 0 && !repeats ? 1 : 0;
+            now.has_changed = last.count != 0 && !repeats;
             slot[at_rank(r)] = now;
             if (!repeats) continue;
             ++described.repeating_ranks;
