@@ -42,7 +42,7 @@ TEST_CASE("damage is found and repaired over NCCL, on devices that are not the c
             const std::vector<disagreement> found = check.locate(all, stream);
             if (ranks > 1) {
                 require(found.size() == 2 && found[1].buffer == 2, "which buffers");
-                const difference& what = found[0].differences[0];
+                const collprobe::difference& what = found[0].differences[0];
                 require(what.rank == 1 && what.first == 17 && what.last == 20'000 && what.elements == 2, "where");
                 require(found[1].differences[0].elements == 300, "all of the layer");
             }

@@ -28,11 +28,11 @@ void each_member(T& of, const Use& use)
 {
     const auto all = [&](auto&... members) { (each_member(members, use), ...); };
     if constexpr (std::is_same_v<T, step_record>) {
-        auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = of;
-        all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x);
+        auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, bb] = of;
+        all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, bb);
     } else if constexpr (std::is_same_v<T, call_record>) {
-        auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, zz] = of;
-        all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, zz);
+        auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, bb, cc] = of;
+        all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, bb, cc);
     } else if constexpr (std::is_same_v<T, call_audit>) {
         auto& [a, b, c, d, e, f, g, h, i] = of;
         all(a, b, c, d, e, f, g, h, i);
@@ -43,8 +43,8 @@ void each_member(T& of, const Use& use)
         auto& [a, b, c, d, e, f] = of;
         all(a, b, c, d, e, f);
     } else if constexpr (std::is_same_v<T, direction>) {
-        auto& [a, b, c, d, e] = of;
-        all(a, b, c, d, e);
+        auto& [a, b, c, d, e, f] = of;
+        all(a, b, c, d, e, f);
     } else {
         use(of);
     }
