@@ -150,7 +150,7 @@ public:
             with_.settings.lateness_floor_ns = 0;
         with_.settings.times = false;
         each_line([this](const std::string& text) {
-            with_.settings.times = with_.settings.times || text.find("\"lateness\":{") != text.npos;
+            with_.settings.times = with_.settings.times || has_lateness(text);
         });
     }
 
@@ -164,6 +164,7 @@ public:
                 throw tools::bad_line(detail::printable(wrong.what()));
             }
         });
+        if (!out_ && tools::was_interrupted != 0) return 0;
         if (!out_) throw bad_input("'" + path_ + "' has no line of a step: is it a file of JSON lines of a run?");
         out_->close();
         const std::string text = "run '" + run_.name + "', communicator '" + run_.communicator + "': "
@@ -174,6 +175,18 @@ public:
     }
 
 private:
+    /// Whether a line has that object; a text of this name has no colon behind it.
+    static bool has_lateness(const std::string& line)
+    {
+        constexpr std::string_view name = "\"lateness\"";
+        for (std::size_t at = line.find(name); at != line.npos; at = line.find(name, at + 1)) {
+            std::size_t next = line.find_first_not_of(" \t", at + name.size());
+            if (next == line.npos || line[next] != ':') continue;
+            next = line.find_first_not_of(" \t", next + 1);
+            if (next != line.npos && line[next] == '{') return true;
+        }
+        return false;
+    }
     template <class Use>
     void each_line(const Use& use)
     {
@@ -185,9 +198,13 @@ private:
                 use(text);
             } catch (const tools::bad_line& wrong) {
                 throw bad_input(path_ + ":" + std::to_string(number) + ": this line " + wrong.what());
+            } catch (const std::out_of_range&) {
+                throw bad_input(path_ + ":" + std::to_string(number) + ": this line names a rank or call that is not there");
             }
         };
         while (file.read([] {}, read) && tools::was_interrupted == 0) continue;
+        if (tools::was_interrupted != 0) return;
+        if (file.has_partial_line()) throw bad_input("'" + path_ + "' ends within a line, or its last line has no newline");
         if (!any) throw bad_input("'" + path_ + "' has no lines");
     }
     void add(const tools::json& line)
@@ -196,16 +213,18 @@ private:
         const std::string kind = tools::text_of(line, "kind");
         if (kind == "run") {
             judge_.reset();
+            alarms_.reset();
             if (!out_) describe_run(line);
         }
         if (kind != "step") return;
         reader_.step_of(line, record_);
         try {
-            if (!judge_) {
-                judge_.emplace(record_.ranks, with_.settings);
-                alarms_.emplace(record_.ranks);
-            }
-            judge_->judge(record_);
+            // Without losses, as of more than 16,384 ranks in a summary, nothing is judged again.
+            if (!record_.losses.empty() && record_.losses.size() != static_cast<std::size_t>(record_.ranks))
+                throw tools::bad_line("has not a loss for each rank");
+            if (!alarms_) alarms_.emplace(record_.ranks);
+            if (!judge_ && !record_.losses.empty()) judge_.emplace(record_.ranks, with_.settings);
+            if (judge_) judge_->judge(record_);
         } catch (const error& wrong) {
             throw tools::bad_line("cannot be judged: " + std::string(wrong.what()));
         }
@@ -871,7 +890,10 @@ private:
 
 int merge(const options& with)
 {
-    if (with.again) return run_again(with).judge();
+    const auto ended = [](int status) {
+        return tools::was_interrupted != 0 ? 128 + static_cast<int>(tools::was_interrupted) : status;
+    };
+    if (with.again) return ended(run_again(with).judge());
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) == 0) { // each rank's file is open
         files.rlim_cur = files.rlim_max;
@@ -885,7 +907,7 @@ int merge(const options& with)
         throw bad_input("there is no communicator '" + with.communicator + "', only: " + all.known_communicators());
     }
     const int status = all.report();
-    return tools::was_interrupted != 0 && !with.follow ? 128 + static_cast<int>(tools::was_interrupted) : status;
+    return with.follow ? status : ended(status);
 }
 
 } // namespace

@@ -176,6 +176,7 @@ TEST_CASE("judge_again forgets where the ranks have forgotten, and refuses what 
     for (std::size_t i = 0; i < later.size(); ++i) CHECK(testing::difference(judged[40 + i], fresh[i]) == "");
 
     judge_again judge(3);
+    const char* const other = "is not one that a probe of so many ranks makes";
     const auto refuses = [&](step_record record, const char* why, const probe_options& options = {}) {
         const step_record before = record;
         testing::check_error(testing::error_of([&] { judge_again(3, options).judge(record); }),
@@ -188,13 +189,24 @@ TEST_CASE("judge_again forgets where the ranks have forgotten, and refuses what 
     refuses(record, "an older version");
     record = records[7];
     record.losses.pop_back();
-    refuses(record, "is not one of so many ranks");
+    refuses(record, other);
     record = records[7];
     record.left_out = {3};
-    refuses(record, "is not one of so many ranks");
+    refuses(record, other);
     record = records[7];
     record.calls[0].inputs.clear();
-    refuses(record, "is not one of so many ranks");
+    refuses(record, other);
+    record = records[7];
+    record.cosine.leave_one_out.assign(3, 1e300);
+    refuses(record, other);
+    record = records[7];
+    record.add({.ranks = {0}, .call = 0, .what = finding_kind::duplicate});
+    record.findings.back().call = static_cast<int>(record.calls.size());
+    refuses(record, other);
+    record = records[7];
+    record.lateness.calls = 0;
+    record.lateness_by_rank.resize(3);
+    refuses(record, "the options say that it has none", {.times = false});
     testing::check_error(testing::error_of([] { judge_again(2, {.groups = {0}}); }), status::invalid_argument,
         std::vector<std::string>{"groups"});
 }

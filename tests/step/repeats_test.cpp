@@ -78,6 +78,17 @@ TEST_CASE("a shard that a rank has frozen is told in the first step that repeats
     CHECK(records[4].repeated_calls() == 0);
 }
 
+TEST_CASE("a shard that stops to change is told, also where all ranks repeat theirs in between")
+{
+    const auto records = run(8, {.times = false}, [](auto& comm, std::uint64_t s, host::stream& stream) {
+        const std::vector<float> shard = data_of(comm.rank(), comm.rank() == 3 && s >= 4 ? 1 : s / 2);
+        std::vector<float> whole(ranks * n);
+        comm.all_gather(shard, view(whole), stream);
+        stream.synchronize();
+    });
+    CHECK(stale_in(records) == std::vector<std::vector<int>>{{}, {}, {}, {}, {3}, {}, {}, {}});
+}
+
 TEST_CASE("a gradient that a rank repeats is told in each step, also from the first one on")
 {
     const auto records = run(4, {.times = false}, [](auto& comm, std::uint64_t s, host::stream& stream) {
@@ -144,6 +155,9 @@ TEST_CASE("numbers of one value are equal whatever their types")
     CHECK(tells(1.0f, std::uint64_t{1}));
     CHECK(tells(-3, -3.0));
     CHECK(tells(0, 0.0));
+    CHECK(tells(std::int64_t{1} << 60, 0x1p60));
+    CHECK_FALSE(tells(std::int64_t{1} << 60, (std::int64_t{1} << 60) + 1));
+    CHECK(tells(1e300, 1e300));
     CHECK_FALSE(tells(0, -0.0));
     CHECK_FALSE(tells(-1, ~std::uint64_t{0}));
     CHECK_FALSE(tells(1, 1.5));

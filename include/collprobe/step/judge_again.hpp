@@ -17,8 +17,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 /// Judges the steps of a run again by their records, made here or read from JSON lines: each becomes the record of a
 /// probe with these options, bit for bit. Judged again is what rates, `tolerance`, `groups` and `lateness_floor_ns`
-/// decide: unusual numbers, evidence, and which lateness counts. All else stays, with what parts found: an audit's
-/// sketches are in no record. Records of a summary without totals (more than 16,384 ranks) stay as they are.
+/// decide: unusual numbers, evidence, and which lateness counts. All else stays, also findings of other kinds by parts:
+/// an audit's sketches are in no record. Records of a summary without totals (above 16,384 ranks) stay as they are.
 ///
 /// Steps come in their order, from the first one of the run; what records lack is not learnt from: steps that were
 /// lost, a state given to `restore_evidence`. Calls are told apart by their names, else their lines (files without
@@ -76,7 +76,12 @@ private:
         take(record.losses), take(record.gradient_norms), take(record.nonfinite_by_rank);
         take(record.cosine.leave_one_out), take(record.cosine.pairwise), take(record.lateness_by_rank);
         take_ranks(record.left_out);
-        for (const finding& each : record.findings) take_ranks(each.ranks);
+        for (const auto* const cosines : {&record.cosine.leave_one_out, &record.cosine.pairwise})
+            for (const double cosine : *cosines) fits = fits && !(detail::absolute(cosine) > 1.01);
+        for (const finding& each : record.findings) {
+            take_ranks(each.ranks);
+            fits = fits && each.call >= -1 && each.call < static_cast<int>(record.calls.size());
+        }
         for (const call_record& of : record.calls) {
             take(of.inputs);
             has_gradient = has_gradient || of.is_gradient;
@@ -85,8 +90,9 @@ private:
         const auto require = [&where](bool is_met, const char* message) {
             detail::require(is_met, "judge_again::judge", message, where);
         };
-        require(fits, "the record is not one of so many ranks");
-        require(has_times_ || record.lateness.calls == 0, "the record has times, and the options say that it has none");
+        require(fits, "the record is not one that a probe of so many ranks makes");
+        require(has_times_ || (record.lateness.calls == 0 && record.lateness_by_rank.empty()),
+            "the record has times, and the options say that it has none");
         require(has_gradient || record.gradient_norms.empty(),
             "the record does not tell which calls sum gradients: an older version wrote it");
     }

@@ -112,6 +112,7 @@ public:
             if (is_measured_[c]) write_entries(c);
         const gathered_step messages(message_of(0), ranks_, calls_.size(), layout_);
         judge_.judge(messages, calls_, {}, {}, out);
+        out.forgot = std::exchange(forgot_, false) || out.forgot;
         part_.judge(part_entries<typename Part::entry>(messages, calls_, judge_.series(), 0), out);
         out.unread_calls = step.unread_calls;
         out.first_call = step.first_call;
@@ -119,7 +120,11 @@ public:
         // The index of a call moves where one before it is missing.
         judge_.finish(calls_, by_site, true, step.repeats ? step.unseen_calls : no_index, out);
     }
-    void forget() { judge_.forget(); }
+    void forget()
+    {
+        judge_.forget();
+        forgot_ = true;
+    }
 
 private:
     unsigned char* message_of(int rank) noexcept
@@ -184,6 +189,7 @@ private:
 
     int ranks_;
     bool has_results_; ///< by the options
+    bool forgot_ = false; ///< since the last step
     message_layout layout_;
     step_judge judge_;
     Part part_;

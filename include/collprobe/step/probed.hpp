@@ -464,22 +464,17 @@ private:
         open_.require_observed(who);
     }
 
-    static std::uint64_t whole_bits(std::uint64_t bits, double number) noexcept
-    {
-        return detail::mix64(bits) + (number < 0 ? 1 : 0);
-    }
     template <class Number>
     void tell(const char* what, Number value, expectation of, const caller& who)
     {
-        // All types of a number of that value tell the same; integers of any size keep their bits, and -0 is not 0.
+        // All types of a number of that value tell the same, integers from 2^63 on apart; and -0 is not 0.
         const auto number = static_cast<double>(value);
         std::uint64_t bits = to_bits(number);
-        if constexpr (!std::is_floating_point_v<Number>) bits = whole_bits(static_cast<std::uint64_t>(value), number);
-        else if (is_finite(number) && detail::absolute(number) < 0x1p53) {
-            const auto whole = static_cast<std::int64_t>(number);
-            if (to_bits(static_cast<double>(whole)) == bits)
-                bits = whole_bits(static_cast<std::uint64_t>(whole), number);
-        }
+        std::int64_t whole = 0;
+        if constexpr (!std::is_floating_point_v<Number>) whole = static_cast<std::int64_t>(value);
+        else if (is_finite(number) && detail::absolute(number) < 0x1p63) whole = static_cast<std::int64_t>(number);
+        if (!std::is_floating_point_v<Number> || (static_cast<double>(whole) == number && bits != to_bits(-0.0)))
+            bits = detail::mix64(static_cast<std::uint64_t>(whole)) + (number < 0 ? 1 : 0);
         open_.numbers.push_back({named(what, of, who), {0, detail::mix64(bits), number}});
     }
     template <element T>

@@ -95,7 +95,8 @@ inline constexpr finding_facts finding_kinds[] = {
     // The ranks send the same bits as each other.
     {.kind = finding_kind::duplicate, .name = "duplicate", .sentence = "sent the data of another rank",
         .evidence = "the same bits as {other}", .place = damage::duplicated_data},
-    // The buffer has the bits of the last such call, and those of at least half of the ranks have not.
+    // The buffer has the bits of the last such call, and those of at least half of the ranks that send have not. A
+    // shard of an all-gather is told once, when it stops to change.
     {.kind = finding_kind::stale, .name = "stale", .sentence = "sent the same data as in the last such call",
         .place = damage::input, .action = advice::skip, .may_blame = true},
     // Other bits from a collective that gives all ranks the same. Without a rank no result has a majority.

@@ -260,7 +260,7 @@ struct step_record {
     /// A rank could not judge an earlier step, as after an error, so that it remembered other things than the others.
     /// From this step on all ranks remember nothing of earlier steps.
     bool forgot = false;
-    bool places_agree = true; ///< all ranks made the calls at the same places of the program: `call_record::site`
+    bool places_agree = true; ///< `gather`: all ranks made the calls at the same places (`call_record::site`)
     bool repeats = true; ///< false: its calls were compared with none of earlier steps (`merged_step::repeats`)
     std::uint64_t unprobed_calls = 0; ///< calls for which the step had no room: forwarded, not measured
     /// Calls that nothing in this step reads: statistics are of floating point and may be taken each k-th step, and no

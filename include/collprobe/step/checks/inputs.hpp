@@ -116,13 +116,14 @@ public:
             held now = tells(input) ? held{input.count & (~std::uint64_t{0} >> 1), 0, input.digest} : held{};
             const held last = slot[at_rank(r)];
             const bool repeats = now.count != 0 && last.count == now.count && last.digest == now.digest;
-            now.has_changed = last.count != 0 && !repeats;
+            now.is_new = repeats ? last.is_new : last.count != 0;
             slot[at_rank(r)] = now;
             if (!repeats) continue;
             ++described.repeating_ranks;
-            if (!is_shard || last.has_changed != 0) named_.push_back(r);
+            if (!is_shard || last.is_new != 0) named_.push_back(r);
         }
         if (named_.empty() || described.is_repeated(ranks_)) return;
+        for (const int r : named_) slot[at_rank(r)].is_new = 0;
         step.out.findings.push_back(
             {.ranks = named_, .call = static_cast<int>(call), .what = finding_kind::stale, .statistic = 1});
     }
@@ -130,7 +131,7 @@ public:
 private:
     struct held {
         std::uint64_t count : 63 = 0;
-        std::uint64_t has_changed : 1 = 0; // it is not what the rank held before
+        std::uint64_t is_new : 1 = 0; // it is not what the rank held first, and not yet told to repeat
         std::uint64_t digest = 0;
     };
 

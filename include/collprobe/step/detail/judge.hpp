@@ -90,7 +90,7 @@ public:
         gradient_.begin_step();
 
         judge_losses(step);
-        if (!has_places_) places_.judge(step);
+        if (!out.places_agree) places_.judge(step);
         values_.judge(step, expected);
         for (std::size_t b = 0; b < calls.size(); ++b) judge_call(step, b);
         if (gradient_.elements() != 0) zeros_.judge(step);
@@ -122,9 +122,6 @@ public:
     /// The checks that also judge steps in their combined form.
     values_check& values() noexcept { return values_; }
     gradient_measure& gradient() noexcept { return gradient_; }
-
-    /// Whether all ranks made the calls of the step that was judged last at the same places.
-    bool has_places() const noexcept { return has_places_; }
 
     /// Completes the record of a judged step, behind all parts: puts calls that it misses before the other findings.
     /// Shapes: as `call_roster::judge`, but if `unseen` is `no_index` nobody knows which calls it should have.
@@ -233,8 +230,7 @@ private:
     COLLPROBE_COLD_INLINE void begin_step(view<const probed_call> calls, step_record& out)
     {
         out.false_alarms_per_step = numbers_.false_alarms_per_step();
-        has_places_ = out.places_agree;
-        find_series(calls);
+        find_series(calls, out.places_agree);
         numbers_.begin_step(out.step);
         if (evidence_) evidence_->begin_step(out.step);
     }
@@ -244,28 +240,26 @@ private:
         marks_.left_out.assign(at_rank(ranks_), false);
         for (const int rank : out.left_out) marks_.left_out[at_rank(rank)] = true;
         marks_.without_direction = marks_.left_out;
-        for_each_copy(out, -1, [this](const finding&, int rank) { marks_.without_direction[at_rank(rank)] = true; });
+        copies_of_calls_.clear();
+        for (const finding& each : out.findings) {
+            if (each.what != finding_kind::duplicate) continue;
+            copies_of_calls_.push_back(&each);
+            for (const int rank : each.ranks) marks_.without_direction[at_rank(rank)] = true;
+        }
+        auto copies = copies_of_calls_.begin();
         std::uint64_t elements = 0;
         for (std::size_t b = 0; b < calls.size(); ++b) {
             if (!calls[b].is_gradient()) continue; // shards and parameters may differ between ranks
             elements += calls[b].count;
-            if (out.mode == report_mode::gather) add_numbers(calls[b], static_cast<int>(b), out);
+            if (out.mode == report_mode::gather) add_numbers(calls[b], static_cast<int>(b), out, copies);
         }
         numbers_.judge(marks_, elements, out);
         if (evidence_) evidence_->judge(marks_, out);
     }
-    /// Calls `use(finding, rank)` for the ranks that have the data of others. `call`: below 0 of all calls.
-    static void for_each_copy(const step_record& of, int call, const auto& use)
-    {
-        for (const finding& each : of.findings) {
-            if (each.what != finding_kind::duplicate || (call >= 0 && each.call != call)) continue;
-            for (const int rank : each.ranks) use(each, rank);
-        }
-    }
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
-    COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls)
+    COLLPROBE_COLD_INLINE void find_series(view<const probed_call> calls, bool has_places)
     {
-        series_ = known_calls_.find(calls, has_places_);
+        series_ = known_calls_.find(calls, has_places);
         if (known_calls_.slots() > number_.size()) number_.resize(known_calls_.slots());
         copies_.make_room(number_.size());
         zeros_.make_room(number_.size());
@@ -324,7 +318,8 @@ private:
         for (int r = 0; r < ranks_; ++r) zeros_.add(step.input(r, b), r);
         gradient_.add(step, b, common);
     }
-    void add_numbers(const probed_call& call, int b, const step_record& out)
+    /// `copies`: the first of this call or a later one.
+    void add_numbers(const probed_call& call, int b, const step_record& out, auto& copies)
     {
         const std::size_t slot = series_[at_rank(b)].slot;
         const auto take = [&, this](const auto& number_of) {
@@ -334,10 +329,11 @@ private:
                 const bool is_out = input.nonfinite() != 0 || is_zero(input) || has_no_input(call, input);
                 of_call_[at_rank(r)] = is_out ? not_a_number() : logarithm_of(number_of(input));
             }
-            for_each_copy(out, b, [this](const finding& copy, int rank) {
-                if (rank != copy.other_rank) of_call_[at_rank(rank)] = not_a_number();
-            });
+            for (auto copy = copies; copy != copies_of_calls_.end() && (*copy)->call == b; ++copy)
+                for (const int rank : (*copy)->ranks)
+                    if (rank != (*copy)->other_rank) of_call_[at_rank(rank)] = not_a_number();
         };
+        while (copies != copies_of_calls_.end() && (*copies)->call < b) ++copies;
         take([](const statistics& input) { return input.l2(); });
         if (evidence_) evidence_->add_norms(of_call_, slot, b);
         numbers_.add_norms(of_call_, slot, b);
@@ -348,7 +344,7 @@ private:
     int ranks_;
     int tables_; // their size
     std::uint32_t last_lost_ = 0; // `step_header::last_lost` of all ranks
-    bool has_places_ = false;
+    std::vector<const finding*> copies_of_calls_; ///< of a step, in the order of its calls
     call_series known_calls_;
     view<const series_place> series_; // of the calls of the step
     std::vector<std::uint64_t> number_; // by slot: the series that the checks' memory is of

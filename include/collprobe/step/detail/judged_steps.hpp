@@ -68,7 +68,7 @@ public:
         out.unprobed_calls = step.unprobed_calls;
         out.unread_calls = step.unread_calls;
         out.first_call = calls_before;
-        const bool has_places = form_.mode == report_mode::gather && judge.has_places();
+        const bool has_places = form_.mode == report_mode::gather && out.places_agree;
         judge.finish(calls, has_places, step.due > 1 || out.unread_calls == 0, out.unprobed_calls, out);
         unread.push();
     }

@@ -50,7 +50,7 @@ struct call_times {
 /// A value that a rank told: `probed::expect_equal`.
 struct told_value {
     std::uint64_t place; ///< `place_of` its name
-    std::uint64_t digest; ///< of the value, with its type and count
+    std::uint64_t digest; ///< of the value; of a buffer with its type and count
     double value; ///< the number; of a buffer its L2 norm
 };
 
