@@ -290,14 +290,12 @@ struct step_record {
         if (place == left_out.end() || *place != rank) left_out.insert(place, rank);
     }
     /// Adds a finding: its ranks to those of the last finding that says the same, or as a new one.
-    /// \throws error `invalid_argument` for a rank or call that the step does not have.
+    /// \throws error `invalid_argument` for a rank or call that a step does not have, once it has begun.
     void add(finding found, const call_site& where = call_site::current())
     {
-        for (const int rank : found.ranks)
-            detail::require(
-                rank >= 0 && rank < ranks, "step_record::add", "a finding names a rank that is not there", where);
-        detail::require(found.call >= -1 && found.call < static_cast<int>(calls.size()), "step_record::add",
-            "a finding is of a call that the step does not have", where);
+        bool fits = found.call < static_cast<int>(calls.size());
+        for (const int rank : found.ranks) fits = fits && rank >= 0 && rank < ranks;
+        detail::require(fits || ranks == 0, "step_record::add", "it has no such rank or call", where);
         detail::add_finding(findings, std::move(found));
     }
 
