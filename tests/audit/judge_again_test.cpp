@@ -108,8 +108,10 @@ TEST_CASE("a record is judged again, with any options, as blocks are with these"
         }
         for (const std::vector<step_record>& first : judged) {
             const std::vector<step_record> read = read_back(first);
-            for (std::size_t i = 0; i < judged.size(); ++i) {
-                CAPTURE(&first - judged.data());
+            const auto by = static_cast<std::size_t>(&first - judged.data());
+            constexpr std::size_t stride = COLLPROBE_TEST_UNLESS_BRIEF(1, 3);
+            for (std::size_t i = by % stride; i < judged.size(); i += stride) {
+                CAPTURE(by);
                 CAPTURE(i);
                 check_same(again(read, ranks, ways[i]), judged[i]);
                 differing += different(first, judged[i]);
