@@ -419,7 +419,7 @@ TEST_CASE("with agreed, other counts and numbers of leaves are a mismatch, in ev
     for (const auto how :
         {reduction_algorithm::exchange, reduction_algorithm::one_shot, reduction_algorithm::fixed_point}) {
         // Of rank 1: leaves of 64 elements each, or a count that takes as many calls, or more.
-        for (const uint64_t count : {64, 65, 40'000}) {
+        for (const std::uint64_t count : {64u, 65u, 40'000u}) {
             for (const bool control : {false, true}) {
                 CAPTURE(std::string(name(how)));
                 CAPTURE(count);

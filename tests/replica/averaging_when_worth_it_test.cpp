@@ -338,7 +338,7 @@ TEST_CASE("bad arguments are refused by name, and good ones are not")
         {{odd, gradients}, "weights[0] is not aligned to 4 bytes"},
         {{good, odd}, "gradients[0] is not aligned to 4 bytes"},
     };
-    for (const auto& [with, message] : rows) CHECK_MESSAGE(testing::contains(refused(with), message), message);
+    for (const auto& row : rows) CHECK_MESSAGE(testing::contains(refused(row.first), row.second), row.second);
     for (const double wrong : {-0.1, detail::not_a_number(), detail::infinity(), -detail::infinity()}) {
         const given with{.weights = good, .gradients = gradients, .rate = wrong};
         CHECK(testing::contains(refused(with), "rate must be finite and not negative"));

@@ -111,9 +111,9 @@ TEST_CASE("of a call that some ranks have, what more than half of these repeat i
             stream.synchronize();
         });
     };
-    for (const auto& [senders, repeating] : {std::pair{1, 1}, {2, 2}, {3, 2}}) {
-        CAPTURE(senders);
-        const auto records = of_senders(senders, repeating);
+    for (const auto& pair : {std::pair{1, 1}, {2, 2}, {3, 2}}) {
+        CAPTURE(pair.first);
+        const auto records = of_senders(pair.first, pair.second);
         CHECK(stale_in(records) == std::vector<std::vector<int>>(3));
         CHECK(records[2].repeated_calls() == 1);
     }
