@@ -36,7 +36,7 @@ step_record made_up_step(std::uint64_t step, int ranks, int calls)
     record.loss = {.mean = value(1, 0), .std = 0.1, .std_sample = 0.11, .range = 0.3, .minimum = 0.9, .maximum = 1.2};
     record.gradient_norm = {.mean = value(2, 0), .std = 0.1, .cv = 0.1, .minimum = 0.9, .maximum = 1.2};
     record.cosine = {.mean_pairwise = 0.25, .pooled = value(3, 0) / 4, .noise_scale = 3, .predicted_cosine = 0.25,
-        .leave_one_out = {}};
+        .leave_one_out = {}, .pairwise = {}};
     for (int rank = 0; rank < ranks; ++rank) {
         record.losses.push_back(value(4, rank));
         record.gradient_norms.push_back(value(5, rank));
