@@ -15,7 +15,7 @@ RUN = {"schema", "kind", "run", "job", "comm", "comm_id", "host", "device", "wri
        "pid", "started_us", "version", "settings"}
 END = {"schema", "kind", "run", "steps", "suspicious_steps", "alarms", "verdict"} | FROM_A_FILE
 CALL = {"bucket", "line", "call", "type", "collective_seq_id", "input_sizes", "output_sizes", "digest", "result_norm", "grad_norm", "cosine",
-        "nonfinite", "results_agree", "inputs"}
+        "nonfinite", "results_agree", "inputs", "gradient", "reduction"}
 INPUTS = {"count", "sum", "sum_of_squares", "absolute_maximum", "digest"}
 SPREAD = {"mean", "std", "std_sample", "range", "cv"}
 EXTREMES = {"min", "min_rank", "max", "max_rank", "finite"}
@@ -55,7 +55,7 @@ def check_object(line, more=frozenset()):
         more_of_ranks = ({"by_rank"} | EXTREMES) & set(line[part])
         if line["kind"] == "step" and part != "cosine":
             names = SPREAD
-        assert set(line[part]) == names | more_of_ranks, (part, sorted(line[part]))
+        assert set(line[part]) - {"pairwise"} == names | more_of_ranks, (part, sorted(line[part]))
         check_numbers(line[part])
     check_numbers(line["noise_scale"])
     for finding in line["findings"]:
@@ -78,7 +78,8 @@ def check_trainer(path, ranks, steps, runs):
         calls = 0
         for step, line in enumerate(own):
             if step < steps:
-                often = {"first_call", "lateness", "evidence", "weak_evidence", "silent_evidence"} & set(line)
+                often = {"first_call", "lateness", "evidence", "weak_evidence", "silent_evidence", "nonfinite_by_rank",
+                         "left_out"} & set(line)
                 check_object(line, FROM_A_FILE | {"calls", "expectations", "result_norm"} | often)
                 squares = sum(call["result_norm"] ** 2 for call in line["calls"])
                 assert abs(line["result_norm"] ** 2 - squares) <= 1e-12 * squares

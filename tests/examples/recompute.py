@@ -74,6 +74,8 @@ def expected(gradients, losses):
             "pooled": math.fsum(dots.values()) / math.fsum(norms[i] * norms[j] for i, j in pairs),
             "leave_one_out": [dot(g, o) / (norm * math.sqrt(dot(o, o)))
                               for g, o, norm in zip(gradients, others, norms)],
+            "pairwise": [math.fsum(dots[p] / (norms[p[0]] * norms[p[1]]) for p in pairs if i in p) / (n - 1)
+                         for i in range(n)],
         },
         "noise_scale": noise / signal if signal > 0 else math.inf,
     }

@@ -61,9 +61,9 @@ struct direction {
     /// Gradient noise scale in units of one rank's batch: multiply by samples per rank for B_simple.
     double noise_scale = detail::not_a_number();
     double predicted_cosine = detail::not_a_number(); ///< 1 / (1 + noise_scale), smoothed over steps
-    std::vector<double> leave_one_out; ///< per rank: cosine with the sum of all other ranks
+    std::vector<double> leave_one_out = {}; ///< per rank: cosine with the sum of all other ranks
     /// Per rank: mean of its cosines with each other rank, whatever their norms; empty unless the direction is exact.
-    std::vector<double> pairwise;
+    std::vector<double> pairwise = {};
 };
 
 /// The way in which the records of a step reach the ranks.
