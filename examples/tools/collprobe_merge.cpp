@@ -145,9 +145,7 @@ public:
                 throw bad_input("'" + to + "' is an input");
         });
         // By this floor a machine whose processors are too few stays one: the record says so.
-        if (!(with_.settings.lateness_floor_ns > detail::usual_lateness_floor_ns
-                || with_.settings.lateness_floor_ns < detail::usual_lateness_floor_ns))
-            with_.settings.lateness_floor_ns = 0;
+        if (with_.settings.lateness_floor_ns == detail::usual_lateness_floor_ns) with_.settings.lateness_floor_ns = 0;
         with_.settings.times = false;
         each_line([this](const std::string& text) {
             with_.settings.times = with_.settings.times || has_lateness(text);

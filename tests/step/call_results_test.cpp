@@ -12,6 +12,7 @@
 #include "support/steps.hpp"
 
 using namespace collprobe;
+using testing::norm_of;
 
 namespace {
 
@@ -44,13 +45,6 @@ seen run(const probe_options& options, const std::vector<fault>& faults = {})
         result.parts[s] = parts;
     });
     return result;
-}
-
-double norm_of(const std::vector<float>& values)
-{
-    double squares = 0;
-    for (const float value : values) squares += double(value) * double(value);
-    return std::sqrt(squares);
 }
 
 } // namespace

@@ -17,6 +17,7 @@
 #include "support/steps.hpp"
 
 using namespace collprobe;
+using testing::norm_of;
 using testing::error_of;
 using testing::mentions;
 using testing::require;
@@ -74,13 +75,6 @@ step_record record_of(const part_in_it& of, const Parts&... parts)
 }
 
 const std::vector<bool> all{true, true, true, true};
-
-double norm_of(const std::vector<float>& values)
-{
-    double squares = 0;
-    for (const float each : values) squares += double(each) * double(each);
-    return std::sqrt(squares);
-}
 
 } // namespace
 

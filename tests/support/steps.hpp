@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -21,6 +22,13 @@
 namespace collprobe::testing {
 
 inline constexpr report_mode both_modes[] = {report_mode::gather, report_mode::summary};
+
+inline double norm_of(const std::vector<float>& values)
+{
+    double squares = 0;
+    for (const float value : values) squares += double(value) * double(value);
+    return std::sqrt(squares);
+}
 
 struct job {
     int ranks = 4;

@@ -251,7 +251,7 @@ struct step_record {
     /// The share of healthy steps, at most, in which losses, norms, magnitudes, directions and arrivals together name
     /// anybody. 0 without totals: then none of these checks is made. Sums, weights and codes have rates of their own.
     double false_alarms_per_step = 1e-4;
-    /// Exact findings first (loss, then call by call), then what the parts found, then unusual numbers, then evidence;
+    /// Missing calls, exact findings (loss, then call by call), what the parts found, unusual numbers, then evidence;
     /// empty on a healthy step. Ranks of which a check says the same share a finding.
     std::vector<finding> findings;
     /// Calls that the step does not make and that one or two steps before it made, or steps whose calls still change.
