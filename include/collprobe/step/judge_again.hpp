@@ -47,7 +47,7 @@ public:
             calls_.push_back({.call = of.call, .type = of.type, .operation = of.operation, .count = of.count,
                 .has_input = of.is_gradient, .site = of.site, .is_observed = of.is_observed,
                 .place = detail::place_of(of.site)});
-        if (record.mode == report_mode::summary) {
+        if (record.mode == report_mode::summary) { // no memory for each call: it has no ranks' numbers
             calls_.insert(calls_.begin(), detail::whole_gradient(calls_));
             calls_.resize(calls_[0].has_input ? 1 : 0);
         }
