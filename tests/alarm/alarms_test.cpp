@@ -13,9 +13,9 @@
 
 #include "support/count_allocations.hpp"
 
+namespace collprobe::testing::alarms_test {
 namespace {
 
-using namespace collprobe;
 using raised_alarm = finding; // POSIX has a function of this name
 using found = std::vector<finding>;
 
@@ -729,3 +729,5 @@ TEST_CASE("what cannot be is refused, and changes nothing")
     }
     CHECK(only(watch.judge(settled(record_of(50, 4, {one})))).action == advice::quarantine);
 }
+
+} // namespace collprobe::testing::alarms_test

@@ -16,7 +16,7 @@
 #include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::audit_costs_test {
 
 TEST_CASE_TEMPLATE("the full stack reads a call's input once before it, and result and input once after it", T,
     float8_e4m3, bfloat16, float, double)
@@ -78,3 +78,5 @@ TEST_CASE("steps with an audit and a weight_probe allocate nothing and never wai
     CHECK(steady.allocations() == 0);
     CHECK(steady.waits() == 0);
 }
+
+} // namespace collprobe::testing::audit_costs_test

@@ -19,11 +19,7 @@
 #include "support/run_ranks.hpp"
 #include "support/steps.hpp"
 
-using namespace collprobe;
-using testing::both_modes;
-using testing::records_of;
-using testing::told;
-
+namespace collprobe::testing::audit_test {
 namespace {
 
 /// Damages what comes out of collectives of floats: `harm(rank, result)`, on its stream.
@@ -401,3 +397,5 @@ TEST_CASE("wrong options are refused by name")
         }), "bins is 100"));
     });
 }
+
+} // namespace collprobe::testing::audit_test

@@ -11,8 +11,7 @@
 #include "conservation_cases.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::conservation_test {
 namespace {
 
 /// Normal values of rank `rank`.
@@ -177,3 +176,5 @@ TEST_CASE("the judge of all bins, which passes over most, finds what the judge o
         CHECK(all.unmeasured == each.unmeasured);
     }
 }
+
+} // namespace collprobe::testing::conservation_test

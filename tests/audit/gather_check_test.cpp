@@ -18,8 +18,7 @@
 #include "support/element_types.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::gather_check_test {
 
 using std::uint64_t;
 
@@ -159,3 +158,5 @@ TEST_CASE("random damage of realistic shape is always seen and its receiver name
         CHECK(verdict.culprits() == std::vector<int>{one.rank});
     }
 }
+
+} // namespace collprobe::testing::gather_check_test

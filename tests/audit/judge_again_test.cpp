@@ -20,9 +20,7 @@
 #include "support/difference.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
-using testing::ranked_job;
-
+namespace collprobe::testing::judge_again_test {
 namespace {
 
 /// The records as their JSON lines have them.
@@ -213,4 +211,5 @@ TEST_CASE("judge_again forgets where the ranks have forgotten, and refuses what 
         std::vector<std::string>{"groups"});
 }
 
+} // namespace collprobe::testing::judge_again_test
 #endif

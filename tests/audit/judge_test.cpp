@@ -9,8 +9,7 @@
 
 #include <collprobe/audit/detail/judge.hpp>
 
-using namespace collprobe;
-
+namespace collprobe::testing::judge_test {
 namespace {
 
 using entry = detail::audit_entry;
@@ -166,3 +165,5 @@ TEST_CASE("shards that arrived damaged name whom the digests speak against")
     REQUIRE(either.findings.size() == 1);
     CHECK(either.findings[0].rank() == -1);
 }
+
+} // namespace collprobe::testing::judge_test

@@ -24,15 +24,7 @@
 #include "support/element_types.hpp"
 #include "support/steps.hpp"
 
-using namespace collprobe;
-using testing::block_words;
-using testing::faults_on_the_way;
-using testing::gradient;
-using testing::ranked_job;
-using testing::normal;
-using testing::steps_with;
-using testing::told;
-using testing::uniform;
+namespace collprobe::testing::merge_ranks_test {
 
 TEST_CASE("merge_ranks makes of blocks the record that probed makes of messages, with the same options")
 {
@@ -349,3 +341,5 @@ TEST_CASE("merge_ranks refuses what it cannot judge")
     refuses([] { merge_ranks(2, {.groups = {0, 0, 1}}); }, "groups");
     refuses([] { merge_ranks(2, {.lateness_floor_ns = -1}); }, "lateness_floor_ns");
 }
+
+} // namespace collprobe::testing::merge_ranks_test

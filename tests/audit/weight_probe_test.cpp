@@ -20,10 +20,7 @@
 #include "support/run_ranks.hpp"
 #include "support/steps.hpp"
 
-using namespace collprobe;
-using testing::contains;
-using testing::findings_of;
-
+namespace collprobe::testing::weight_probe_test {
 namespace {
 
 constexpr std::uint64_t count = 4 * 1001;
@@ -631,3 +628,5 @@ TEST_CASE("a rank that sends zeros leaves the weights of the others known, and r
         CHECK(record.zero_ranks[0].has_no_weight == (each.of.tokens[3] == 0));
     }
 }
+
+} // namespace collprobe::testing::weight_probe_test

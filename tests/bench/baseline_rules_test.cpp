@@ -7,9 +7,9 @@
 
 #include "bench/baseline_rules.hpp"
 
+namespace collprobe::testing::baseline_rules_test {
 namespace {
 
-using namespace collprobe;
 using baseline::rule_input;
 using baseline::rule_verdict;
 using row = std::vector<double>;
@@ -219,3 +219,5 @@ TEST_CASE("what a copy of a rule is asked is not learned by the rule")
     CHECK(sizes.judge(fault).alarmed); // still the first to be seen
     CHECK_FALSE(sizes.judge(fault).alarmed);
 }
+
+} // namespace collprobe::testing::baseline_rules_test

@@ -20,9 +20,7 @@
 #include "c_ranks.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::device_stand_in_test {
 namespace {
 
 constexpr std::size_t count = 240;
@@ -373,3 +371,5 @@ TEST_CASE("calls in another order on a rank with buffers of a GPU: told, and the
         ok(collprobeDestroy(own.probe));
     });
 }
+
+} // namespace collprobe::testing::device_stand_in_test

@@ -18,9 +18,7 @@
 
 #include "c_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::entry_test {
 namespace {
 
 /// The sum over ranks.
@@ -422,3 +420,5 @@ TEST_CASE("the record as table and as JSON")
         require(contains(text, "\"run\":\"run \\\"7\\\"\"") && contains(text, "\"wte\""), text);
     });
 }
+
+} // namespace collprobe::testing::entry_test

@@ -15,9 +15,7 @@
 
 #include "c_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::mistakes_test {
 namespace {
 
 constexpr std::size_t count = 16;
@@ -639,3 +637,5 @@ TEST_CASE("10,000 random misuses crash nothing")
     CHECK(seen[collprobeInvalidArgument] > 1000);
     CHECK(seen[collprobeInternalError] == 0);
 }
+
+} // namespace collprobe::testing::mistakes_test

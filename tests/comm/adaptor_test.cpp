@@ -18,8 +18,7 @@
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::adaptor_test {
 namespace {
 
 // This class stands in include/collprobe/comm/README.md.
@@ -219,3 +218,5 @@ TEST_CASE("an adaptor that delays one rank's calls delays all")
         });
     }
 }
+
+} // namespace collprobe::testing::adaptor_test

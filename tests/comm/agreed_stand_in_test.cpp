@@ -18,9 +18,9 @@
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::agreed_stand_in_test {
+
 using nccl::blocking_mode;
-using namespace collprobe::testing;
 
 namespace {
 
@@ -159,3 +159,5 @@ TEST_CASE("calls are refused where the host must not wait, and the next ones agr
         for (const auto& each : raw_grouped) check_error(each, status::unsupported, {"all_reduce", "ncclGroupStart"});
     }
 }
+
+} // namespace collprobe::testing::agreed_stand_in_test

@@ -22,9 +22,7 @@
 #include "support/run_ranks.hpp"
 #include "support/unequal_calls.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::agreed_test {
 namespace {
 
 using local_agreed = agreed<local::communicator>;
@@ -258,3 +256,5 @@ TEST_CASE("12,000 right calls are made in silence, and after the first nothing i
     }));
     CHECK(allocated == 0);
 }
+
+} // namespace collprobe::testing::agreed_test

@@ -25,10 +25,7 @@
 
 #include "support/errors.hpp"
 
-using namespace collprobe;
-using testing::contains;
-using testing::error_of;
-
+namespace collprobe::testing::capabilities_test {
 namespace {
 
 /// One rank alone: what the concept asks for, and nothing else. `Self` may say more.
@@ -273,3 +270,5 @@ TEST_CASE("capabilities - what cannot be put right fails")
     CHECK((thrown && thrown->code() == status::mismatch));
     CHECK(log == "ranks_per_node is 2 here, and another on some ranks;ranks_per_node is 2 here, and another on some ranks;");
 }
+
+} // namespace collprobe::testing::capabilities_test

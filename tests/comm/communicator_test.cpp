@@ -12,8 +12,7 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/device/host/device.hpp>
 
-using namespace collprobe;
-
+namespace collprobe::testing::communicator_test {
 namespace {
 
 struct trainer_bfloat16 {
@@ -22,21 +21,24 @@ struct trainer_bfloat16 {
 enum trainer_operation { trainer_sum, trainer_largest, trainer_other };
 
 } // namespace
+} // namespace collprobe::testing::communicator_test
 
 template <>
-struct collprobe::foreign_element<trainer_bfloat16> {
+struct collprobe::foreign_element<collprobe::testing::communicator_test::trainer_bfloat16> {
     using type = bfloat16;
 };
 template <>
-struct collprobe::foreign_reduction<trainer_operation> {
-    static constexpr reduction of(trainer_operation operation)
+struct collprobe::foreign_reduction<collprobe::testing::communicator_test::trainer_operation> {
+    static constexpr reduction of(testing::communicator_test::trainer_operation operation)
     {
+        using namespace testing::communicator_test;
         return operation == trainer_sum ? reduction::sum
             : operation == trainer_largest ? reduction::max
                                            : static_cast<reduction>(77);
     }
 };
 
+namespace collprobe::testing::communicator_test {
 namespace {
 
 /// Rank 2 of 3; keeps its last call.
@@ -194,3 +196,5 @@ TEST_CASE("a part in place that does not exist is a wrong count, and leaves are 
     comm.all_reduce(values, view(other), reduction::sum, on, {.leaves = 2});
     CHECK(detail::flaw_of_arguments(comm.last, 2, 3) == "leaves is 2, and the communicator takes one of each rank");
 }
+
+} // namespace collprobe::testing::communicator_test

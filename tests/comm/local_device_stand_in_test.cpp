@@ -19,9 +19,7 @@
 #include "tests/support/stand_in/stand_in.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::local_device_stand_in_test {
 namespace {
 
 using provider = testing::device_provider<cuda::device>;
@@ -214,3 +212,5 @@ TEST_CASE("a call of CUDA that fails is the failure of its rank and leaves nobod
     }
     stand_in::reset();
 }
+
+} // namespace collprobe::testing::local_device_stand_in_test

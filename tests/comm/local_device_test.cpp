@@ -25,9 +25,9 @@
 #include "support/run_ranks.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::local_device_test {
+
 using local::reduction_order;
-using namespace collprobe::testing;
 
 namespace {
 
@@ -217,3 +217,5 @@ TEST_CASE("a device group has at most 64 ranks")
         doctest::Contains("ranks is 0, not between 1 and 64"), error);
     CHECK(group_t(64).size() == 64);
 }
+
+} // namespace collprobe::testing::local_device_test

@@ -23,8 +23,7 @@
 #include "support/run_ranks.hpp"
 #include "support/unequal_calls.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::local_errors_test {
 
 // Ranks on the CPU, and ranks on a device that is the CPU: the errors are the same.
 #define GROUPS local::group, local::device_group<host::device>
@@ -400,3 +399,5 @@ TEST_CASE_TEMPLATE("handles outlive their group and may go while work is queued"
     }
     CHECK(value[9] == 21);
 }
+
+} // namespace collprobe::testing::local_errors_test

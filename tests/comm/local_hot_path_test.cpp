@@ -12,7 +12,7 @@
 #include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::local_hot_path_test {
 
 TEST_CASE("steady collectives allocate nothing and never wait for the host")
 {
@@ -56,3 +56,5 @@ TEST_CASE("a collective returns before its peers have called")
         if (value[3] != 3.0f) throw std::runtime_error("wrong sum");
     }));
 }
+
+} // namespace collprobe::testing::local_hot_path_test

@@ -13,8 +13,7 @@
 #include "conformance/communicator_conformance.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-using testing::local_provider;
+namespace collprobe::testing::local_many_test {
 
 TEST_CASE("64 ranks conform in every order: reductions, movement, calls and barriers")
 {
@@ -44,3 +43,5 @@ TEST_CASE("256 ranks meet")
         for (const std::int64_t x : value) conformance::require(x == 255, "wrong maximum");
     }));
 }
+
+} // namespace collprobe::testing::local_many_test

@@ -15,7 +15,8 @@
 #include "support/run_ranks.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::local_order_test {
+
 using local::reduction_order;
 
 namespace {
@@ -440,3 +441,5 @@ TEST_CASE("a floating-point average scales each value before the sum")
     const auto twice = bfloat16(2 * static_cast<float>(third));
     CHECK(thirds[0].bits == bfloat16(static_cast<float>(twice) + static_cast<float>(third)).bits);
 }
+
+} // namespace collprobe::testing::local_order_test

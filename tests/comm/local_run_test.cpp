@@ -16,9 +16,7 @@
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::local_run_test {
 namespace {
 
 constexpr int sizes[] = {2, 3, 8};
@@ -147,3 +145,5 @@ TEST_CASE("a failed rank's own bad argument is what run rethrows")
         }
     }
 }
+
+} // namespace collprobe::testing::local_run_test

@@ -10,9 +10,7 @@
 #include "conformance/communicator_conformance.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-using testing::local_provider;
-
+namespace collprobe::testing::local_test {
 namespace {
 
 constexpr local::reduction_order orders[]
@@ -81,3 +79,5 @@ TEST_CASE("an unfit conformance provider is caught")
     }),
         conformance::conformance_failure);
 }
+
+} // namespace collprobe::testing::local_test

@@ -15,10 +15,10 @@
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::nccl_allocation_stand_in_test {
+
 using stand_in::lent_memory;
 using stand_in::memory_origin;
-using namespace collprobe::testing;
 
 namespace {
 
@@ -247,3 +247,5 @@ TEST_CASE("a caller that reads a buffer before the call hears of it before it re
         CHECK_FALSE(error_of([&] { comm.check_buffer(values.in(), "send", collective::all_reduce, stream); }));
     });
 }
+
+} // namespace collprobe::testing::nccl_allocation_stand_in_test

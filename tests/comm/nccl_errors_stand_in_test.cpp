@@ -22,9 +22,9 @@
 #include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::nccl_errors_stand_in_test {
+
 using nccl::blocking_mode;
-using namespace collprobe::testing;
 
 namespace {
 
@@ -568,3 +568,5 @@ TEST_CASE("the memory of barriers goes with the last copy, unless work may hang 
         });
     }
 }
+
+} // namespace collprobe::testing::nccl_errors_stand_in_test

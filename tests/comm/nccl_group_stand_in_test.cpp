@@ -13,9 +13,9 @@
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::nccl_group_stand_in_test {
+
 using nccl::blocking_mode;
-using namespace collprobe::testing;
 
 namespace {
 
@@ -128,3 +128,5 @@ TEST_CASE("whichever allocation fails, the destructor of a group that fails thro
     }
     CHECK(failed > 1);
 }
+
+} // namespace collprobe::testing::nccl_group_stand_in_test

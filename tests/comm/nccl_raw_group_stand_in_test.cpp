@@ -15,9 +15,9 @@
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::nccl_raw_group_stand_in_test {
+
 using nccl::blocking_mode;
-using namespace collprobe::testing;
 
 namespace {
 
@@ -104,3 +104,5 @@ TEST_CASE("NCCL's warning of the question is not taken for the cause of an error
 }
 
 #endif
+
+} // namespace collprobe::testing::nccl_raw_group_stand_in_test

@@ -20,9 +20,7 @@
 #include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::nccl_stand_in_test {
 namespace {
 
 constexpr std::uint64_t larger(int ranks) { return ranks <= 3 ? 2051 : 331; }
@@ -306,3 +304,5 @@ TEST_CASE("a steady collective is one NCCL call, allocates nothing and never wai
         CHECK(each.after - each.before == each.wanted);
     }
 }
+
+} // namespace collprobe::testing::nccl_stand_in_test

@@ -23,9 +23,7 @@
 #include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::nccl_types_stand_in_test {
 namespace {
 
 constexpr int ranks = 3;
@@ -147,3 +145,5 @@ TEST_CASE("NCCL's reductions are those that it is called with, and one of the pr
         }
     });
 }
+
+} // namespace collprobe::testing::nccl_types_stand_in_test

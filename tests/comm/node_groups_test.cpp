@@ -13,8 +13,7 @@
 #include "support/checks.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::node_groups_test {
 
 TEST_CASE("each rank meets its node, and those of its place in the others")
 {
@@ -107,3 +106,5 @@ TEST_CASE("two communicators that exist do as well, and those of ranks that are 
     }
     CHECK(mentions(outcomes[1].failure(), "the rank is 0 of 3 within its node and 1 of 2 across the nodes"));
 }
+
+} // namespace collprobe::testing::node_groups_test

@@ -12,7 +12,7 @@
 #include "conformance/communicator_conformance.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::nvtx_no_tool_stand_in_test {
 
 TEST_CASE("without a tool nothing is pushed, and calls pass")
 {
@@ -32,3 +32,5 @@ TEST_CASE("without a tool nothing is pushed, and calls pass")
         conformance::require(receive == std::vector<float>(6, 3.0f), "not the sum");
     }));
 }
+
+} // namespace collprobe::testing::nvtx_no_tool_stand_in_test

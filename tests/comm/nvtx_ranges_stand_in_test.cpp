@@ -18,7 +18,7 @@
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::nvtx_ranges_stand_in_test {
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
 
@@ -232,3 +232,5 @@ TEST_CASE("the toolkit has no NVTX, so there is no class")
 }
 
 #endif
+
+} // namespace collprobe::testing::nvtx_ranges_stand_in_test

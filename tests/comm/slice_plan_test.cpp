@@ -7,6 +7,8 @@
 
 #include <collprobe/comm/slice_plan.hpp>
 
+namespace collprobe::testing::slice_plan_test {
+
 using collprobe::detail::slice_plan;
 
 TEST_CASE("pieces cover a buffer or each of its slices without gaps, fit the room, and pad less than a unit a slice")
@@ -48,3 +50,5 @@ TEST_CASE("pieces cover a buffer or each of its slices without gaps, fit the roo
         }
     }
 }
+
+} // namespace collprobe::testing::slice_plan_test

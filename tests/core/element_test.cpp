@@ -12,8 +12,7 @@
 #include "support/element_types.hpp"
 #include "support/infinite.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::element_test {
 namespace {
 
 /// The value of a pattern from the definition of the format, in double: exact for all types.
@@ -288,3 +287,5 @@ TEST_CASE("other types are no elements")
     CHECK_FALSE(element<std::int16_t>);
     CHECK_FALSE(element<float*>);
 }
+
+} // namespace collprobe::testing::element_test

@@ -7,8 +7,7 @@
 
 #include <collprobe/core/error.hpp>
 
-using namespace collprobe;
-
+namespace collprobe::testing::error_test {
 namespace {
 
 call_site line_of_caller(call_site where = call_site::current()) { return where; }
@@ -56,3 +55,5 @@ TEST_CASE("every status has a name")
     }
     CHECK(std::string(name(static_cast<status>(99))) == "unknown");
 }
+
+} // namespace collprobe::testing::error_test

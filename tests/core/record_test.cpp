@@ -9,7 +9,7 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/version.hpp>
 
-using namespace collprobe;
+namespace collprobe::testing::record_test {
 
 TEST_CASE("derived counts and norms of statistics follow from the fields")
 {
@@ -125,3 +125,5 @@ TEST_CASE("ranks of which a check says the same share a finding, others do not")
     CHECK(shards.findings[1].action == advice::resync);
     CHECK(shards.findings[1].ranks == std::vector<int>{2, 3});
 }
+
+} // namespace collprobe::testing::record_test

@@ -10,7 +10,7 @@
 #include "support/element_types.hpp"
 #include "support/infinite.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::ulp_test {
 
 TEST_CASE_TEMPLATE("the distance counts steps over zero and up to infinity", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
@@ -71,3 +71,5 @@ TEST_CASE_TEMPLATE("the unit in the last place is the step to the next number aw
         }
     }
 }
+
+} // namespace collprobe::testing::ulp_test

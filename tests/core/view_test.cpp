@@ -9,6 +9,8 @@
 
 #include <collprobe/core/view.hpp>
 
+namespace collprobe::testing::view_test {
+
 using collprobe::view;
 
 TEST_CASE("a view counts elements and reports bytes apart")
@@ -68,3 +70,5 @@ TEST_CASE("parts of a view, the empty one among them")
     CHECK(view<int>().part(0, 0).data() == nullptr);
     CHECK(view<int>().empty());
 }
+
+} // namespace collprobe::testing::view_test

@@ -10,8 +10,8 @@
 
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::cuda_capture_stand_in_test {
+
 using cuda::device;
 
 namespace {
@@ -229,3 +229,5 @@ TEST_CASE("the default stream refuses to work while a stream that it waits for c
     }
     CHECK(cudaStreamDestroy(handle) == cudaSuccess);
 }
+
+} // namespace collprobe::testing::cuda_capture_stand_in_test

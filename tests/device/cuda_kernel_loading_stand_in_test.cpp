@@ -18,8 +18,8 @@
 #include "examples/support/device_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::cuda_kernel_loading_stand_in_test {
+
 using cuda::device;
 
 namespace {
@@ -177,3 +177,5 @@ TEST_CASE("libraries come and go while another thread loads kernels")
     (void)loaded_onto(0);
     CHECK(loaded_onto(0) == 0);
 }
+
+} // namespace collprobe::testing::cuda_kernel_loading_stand_in_test

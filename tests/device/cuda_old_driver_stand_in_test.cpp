@@ -7,7 +7,7 @@
 
 #include "tests/support/stand_in/stand_in.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::cuda_old_driver_stand_in_test {
 
 // A program of its own: what was looked up once is not looked up again.
 TEST_CASE("with a driver that lacks what is looked up, nothing is known, and nothing fails")
@@ -25,3 +25,5 @@ TEST_CASE("with a driver that lacks what is looked up, nothing is known, and not
     CHECK(cuda::detail::driver_function("cuThereIsNone", 7000) == nullptr);
     CHECK(cudaFree(memory) == cudaSuccess);
 }
+
+} // namespace collprobe::testing::cuda_old_driver_stand_in_test

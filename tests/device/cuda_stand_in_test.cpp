@@ -25,8 +25,8 @@
 #include "tests/support/count_allocations.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::cuda_stand_in_test {
+
 using cuda::device;
 
 namespace {
@@ -746,3 +746,5 @@ TEST_CASE("for_each and reduce give what the host device gives")
     CHECK(nanoseconds_between(stamps[0], stamps[1]) >= 0);
     CHECK(nanoseconds_between(stamps[1], collprobe::detail::host_stamp()) < 60e9);
 }
+
+} // namespace collprobe::testing::cuda_stand_in_test

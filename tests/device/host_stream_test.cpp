@@ -34,10 +34,7 @@
 #include "device/stream_cases.hpp"
 #include "support/count_allocations.hpp"
 
-using namespace collprobe;
-using testing::error_of;
-using testing::soon_ms;
-
+namespace collprobe::testing::host_stream_test {
 namespace {
 
 void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
@@ -485,3 +482,5 @@ TEST_CASE("work on a stream has subnormal numbers, also where the threads that m
     CHECK(here == 0);
 }
 #endif
+
+} // namespace collprobe::testing::host_stream_test

@@ -15,11 +15,8 @@
 
 #include "device/stream_cases.hpp"
 
-using namespace collprobe;
-using testing::contains;
-using testing::refusal;
-using testing::soon_ms;
-using testing::weighted_sum;
+namespace collprobe::testing::host_test {
+
 using host::device;
 
 namespace {
@@ -136,3 +133,5 @@ TEST_CASE("device work does not wait for the host")
     CHECK(b[99] == 1.0f);
     CHECK(a[99] == 2.0f);
 }
+
+} // namespace collprobe::testing::host_test

@@ -12,8 +12,7 @@
 
 #include "support/host_gate.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::in_flight_test {
 namespace {
 
 /// Memory that tells when it is freed.
@@ -157,3 +156,5 @@ TEST_CASE("memory can be leaked without waiting")
     memory = {};
     CHECK(freed == 0);
 }
+
+} // namespace collprobe::testing::in_flight_test

@@ -21,8 +21,8 @@
 
 #include "../../examples/studies/check_foreign_streams/zero_step.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::check_foreign_streams_stand_in_test {
+
 using namespace check_foreign_streams;
 
 namespace {
@@ -154,3 +154,5 @@ TEST_CASE("one guarded call in its place is silent, and the parameters are right
     for (const stream_hazard& found : checker.hazards()) MESSAGE(found.message());
     CHECK(checker.hazard_count() == 0);
 }
+
+} // namespace collprobe::testing::check_foreign_streams_stand_in_test

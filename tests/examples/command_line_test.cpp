@@ -7,6 +7,8 @@
 
 #include "../../examples/support/command_line.hpp"
 
+namespace collprobe::testing::command_line_test {
+
 using namespace support;
 
 namespace {
@@ -92,3 +94,5 @@ TEST_CASE("the help text has all options, with their defaults, and one column fo
     CHECK(help.find("\n  --each,--every TEXT ...   each of them\n") != help.npos);
     CHECK(help.find("Exit status: 0 always.\n") != help.npos);
 }
+
+} // namespace collprobe::testing::command_line_test

@@ -10,6 +10,8 @@
 #include "../../examples/studies/digits/model.hpp"
 #include "../../examples/studies/digits/random.hpp"
 
+namespace collprobe::testing::model_test {
+
 using namespace trainer;
 
 namespace {
@@ -99,3 +101,5 @@ TEST_CASE("dropout follows the seed of the sample, wherever it stands in the bat
         == doctest::Approx(sum / batch).epsilon(1e-13));
     CHECK(loss_of(0, 1) != loss_of(0, 2));
 }
+
+} // namespace collprobe::testing::model_test

@@ -22,6 +22,7 @@
 
 #include "support/errors.hpp"
 
+namespace collprobe::testing::readme_blocks_test {
 namespace {
 
 constexpr int ranks = 4;
@@ -310,3 +311,5 @@ TEST_CASE("what runs here is what the READMEs say")
         if (!block.is_part) CHECK((behind.empty() || behind == "```")); // all of it
     }
 }
+
+} // namespace collprobe::testing::readme_blocks_test

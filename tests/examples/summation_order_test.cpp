@@ -13,7 +13,8 @@
 #include "../../examples/studies/summation_order/random_terms.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::summation_order_test {
+
 using summation::order_kind;
 
 namespace {
@@ -82,3 +83,5 @@ TEST_CASE("orders in two levels")
     CHECK(brackets(two_level_order({2, 3, 1}, linear_order(3))) == "(((2+3)+4)+(0+1))+5");
     CHECK(brackets(two_level_order({2, 2, 2}, rotated_order(3, 1))) == "((2+3)+(4+5))+(0+1)");
 }
+
+} // namespace collprobe::testing::summation_order_test

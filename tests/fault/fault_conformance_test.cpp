@@ -13,8 +13,7 @@
 #include "conformance/communicator_conformance.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::fault_conformance_test {
 namespace {
 
 struct faulty_provider {
@@ -61,3 +60,5 @@ TEST_CASE("a faulty communicator whose faults undo each other conforms")
     const fault received{.phase = fault_phase::after, .first = 0, .elements = 5, .mask = 1};
     check_with({{}, {copied, copied, received, received}});
 }
+
+} // namespace collprobe::testing::fault_conformance_test

@@ -14,7 +14,7 @@
 #include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::fault_hot_path_test {
 
 TEST_CASE("calls with faults, and checks of what they gather, allocate nothing and never wait for the host")
 {
@@ -52,3 +52,5 @@ TEST_CASE("calls with faults, and checks of what they gather, allocate nothing a
     CHECK(damaged > 0);
     CHECK(injections > 1000);
 }
+
+} // namespace collprobe::testing::fault_hot_path_test

@@ -18,9 +18,7 @@
 #include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::fault_stand_in_test {
 namespace {
 
 constexpr std::size_t count = 1003;
@@ -192,3 +190,5 @@ TEST_CASE("kernels are loaded at construction, so that none waits for a running 
     stream.synchronize(soon_ms);
     CHECK(check.verdict().damaged() == 1);
 }
+
+} // namespace collprobe::testing::fault_stand_in_test

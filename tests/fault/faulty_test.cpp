@@ -17,8 +17,7 @@
 #include "fault/fault_cases.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::faulty_test {
 
 using std::uint64_t;
 
@@ -469,3 +468,5 @@ TEST_CASE("options that no memory is large enough for are refused by name")
     CHECK(refusal({{}}, {.max_injections = ~std::uint64_t{0}}).find("max_injections is above") != std::string::npos);
     CHECK(refusal({{}}, {.max_injections = 0}).empty());
 }
+
+} // namespace collprobe::testing::faulty_test

@@ -17,9 +17,7 @@
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::copy_then_all_gather_stand_in_test {
 namespace {
 
 constexpr std::size_t slot = 300;
@@ -237,3 +235,5 @@ TEST_CASE("a trainer's own handles are enough")
         }), "slot of the destination has 300"));
     }));
 }
+
+} // namespace collprobe::testing::copy_then_all_gather_stand_in_test

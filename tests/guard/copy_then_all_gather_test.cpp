@@ -18,8 +18,7 @@
 #include "support/host_gate.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::copy_then_all_gather_test {
 
 using std::uint64_t;
 
@@ -340,3 +339,5 @@ TEST_CASE("a handle has deadlines, and streams wait for it")
         CHECK(done.query());
     });
 }
+
+} // namespace collprobe::testing::copy_then_all_gather_test

@@ -15,9 +15,7 @@
 #include "support/host_gate.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::guarded_test {
 namespace {
 
 using device = host::device;
@@ -171,3 +169,5 @@ TEST_CASE("parts that are not there are refused")
     CHECK_THROWS_AS(data.order_release(a), error);
     CHECK_THROWS_AS(data.synchronize(1), error);
 }
+
+} // namespace collprobe::testing::guarded_test

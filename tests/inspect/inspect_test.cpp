@@ -23,8 +23,7 @@
 #include "support/element_types.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::inspect_test {
 namespace {
 
 /// Small messages that are large enough for every chunk of a ring of up to 16 ranks.
@@ -725,3 +724,5 @@ TEST_CASE("bandwidths are nccl-tests' own")
     CHECK(found.algbw_gbs == doctest::Approx(4.0 * count / (found.time_us * 1000)));
     CHECK(found.busbw_gbs == doctest::Approx(found.algbw_gbs * 1.5));
 }
+
+} // namespace collprobe::testing::inspect_test

@@ -17,8 +17,7 @@
 #include <collprobe/metrics/outlier.hpp>
 #include <collprobe/scan/sketch.hpp>
 
-using namespace collprobe;
-
+namespace collprobe::testing::average_weights_test {
 namespace {
 
 class random_numbers {
@@ -693,3 +692,5 @@ TEST_CASE("forms are named from weights, and only if one alone fits")
     CHECK(named({0, 0}, 0).why_not == weights_refusal::imprecise);
     CHECK(named({detail::infinity(), 1}, 0.1).why_not == weights_refusal::imprecise);
 }
+
+} // namespace collprobe::testing::average_weights_test

@@ -10,6 +10,7 @@
 
 #include "support/infinite.hpp"
 
+namespace collprobe::testing::direction_test {
 namespace {
 
 using collprobe::detail::align_from_gram;
@@ -321,3 +322,5 @@ TEST_CASE("the smoothed noise scale averages moments before it divides")
 }
 
 } // namespace
+
+} // namespace collprobe::testing::direction_test

@@ -10,6 +10,7 @@
 
 #include <collprobe/metrics/dispersion.hpp>
 
+namespace collprobe::testing::dispersion_test {
 namespace {
 
 using collprobe::dispersion;
@@ -167,3 +168,5 @@ TEST_CASE("bad weights are refused by name")
 }
 
 } // namespace
+
+} // namespace collprobe::testing::dispersion_test

@@ -17,6 +17,7 @@
 #include "support/count_allocations.hpp"
 #include "support/errors.hpp"
 
+namespace collprobe::testing::exchangeability_test {
 namespace {
 
 using collprobe::exchangeability_options;
@@ -25,8 +26,6 @@ using collprobe::finding_kind;
 using collprobe::rank_evidence;
 using collprobe::rank_side;
 using collprobe::side_shares;
-using collprobe::testing::contains;
-using collprobe::testing::refusal;
 
 #if COLLPROBE_TEST_BRIEF
 constexpr int reduction = 4;
@@ -688,3 +687,5 @@ TEST_CASE("judging allocates nothing")
     steps();
     CHECK(allocations == before);
 }
+
+} // namespace collprobe::testing::exchangeability_test

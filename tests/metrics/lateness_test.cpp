@@ -16,6 +16,7 @@
 #include "support/count_allocations.hpp"
 #include "support/errors.hpp"
 
+namespace collprobe::testing::lateness_test {
 namespace {
 
 using collprobe::call_lateness;
@@ -536,3 +537,5 @@ TEST_CASE("a watch that forgot answers as a new one, and none allocates after it
 }
 
 } // namespace
+
+} // namespace collprobe::testing::lateness_test

@@ -17,8 +17,7 @@
 #include "support/count_allocations.hpp"
 #include "support/steps.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::order_sensitivity_test {
 namespace {
 
 /// An independent sum: in long double, which holds sums of a few floats or bfloat16 exactly enough.
@@ -266,3 +265,5 @@ TEST_CASE("nothing is measured where nobody asks, and a summary refuses it")
         CHECK_THROWS_AS(probed(world, options), error);
     });
 }
+
+} // namespace collprobe::testing::order_sensitivity_test

@@ -19,6 +19,7 @@
 
 #include "support/count_allocations.hpp"
 
+namespace collprobe::testing::outlier_test {
 namespace {
 
 using collprobe::fisher_z;
@@ -734,3 +735,5 @@ TEST_CASE("wrong arguments are refused")
 }
 
 } // namespace
+
+} // namespace collprobe::testing::outlier_test

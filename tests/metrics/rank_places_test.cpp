@@ -14,6 +14,7 @@
 
 #include "support/element_types.hpp"
 
+namespace collprobe::testing::rank_places_test {
 namespace {
 
 using collprobe::detail::rank_places;
@@ -212,3 +213,5 @@ TEST_CASE("the middle of numbers is that of sorted ones")
         CHECK(middle.above == sorted[std::min(at + 1, numbers.size() - 1)]);
     });
 }
+
+} // namespace collprobe::testing::rank_places_test

@@ -14,9 +14,7 @@
 #include "order/byte_owners.hpp"
 #include "order/reports.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::allocation_bounds_test {
 namespace {
 
 const order_stream compute{.number = 3};
@@ -215,3 +213,5 @@ TEST_CASE("random allocations, releases and accesses agree with a list of all by
     CHECK(reported > 1000);
     CHECK(silent > 1000);
 }
+
+} // namespace collprobe::testing::allocation_bounds_test

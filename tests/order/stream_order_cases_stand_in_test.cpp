@@ -21,7 +21,8 @@
 #include "order/cases/host_threads.hpp"
 #include "order/cases/memory_life.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::stream_order_cases_stand_in_test {
+
 using namespace collprobe::order_cases;
 
 namespace {
@@ -82,3 +83,5 @@ TEST_CASE("calls of NCCL")
 {
     for (const order_case& each : collective_cases) check(each);
 }
+
+} // namespace collprobe::testing::stream_order_cases_stand_in_test

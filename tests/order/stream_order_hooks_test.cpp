@@ -19,10 +19,9 @@
 #include "examples/support/device_ranks.hpp"
 #include "order/reports.hpp"
 
-// What the library itself tells the checker, on host streams. Compiled with COLLPROBE_STREAM_ORDER=1.
+namespace collprobe::testing::stream_order_hooks_test {
 
-using namespace collprobe;
-using namespace collprobe::testing;
+// What the library itself tells the checker, on host streams. Compiled with COLLPROBE_STREAM_ORDER=1.
 
 namespace {
 
@@ -337,3 +336,5 @@ TEST_CASE("threads that install at once: one of them succeeds")
         CHECK(one.installed() != other.installed());
     }
 }
+
+} // namespace collprobe::testing::stream_order_hooks_test

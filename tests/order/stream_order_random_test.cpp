@@ -17,10 +17,10 @@
 #include "order/byte_owners.hpp"
 #include "order/calling_thread.hpp"
 
+namespace collprobe::testing::stream_order_random_test {
+
 // Random schedules against an explicit graph: every call is a node with edges to what it comes behind, reachability
 // is kept as sets of nodes, and every byte has the list of all its accesses and its allocation. No clocks, no intervals.
-
-using namespace collprobe;
 
 namespace {
 
@@ -744,3 +744,5 @@ TEST_CASE("random schedules are judged as by an explicit graph of what comes bef
         CHECK(of_kind[static_cast<std::size_t>(kind)] > schedules / 2000);
     }
 }
+
+} // namespace collprobe::testing::stream_order_random_test

@@ -15,11 +15,10 @@
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
 
+namespace collprobe::testing::stream_order_stand_in_test {
+
 // What CUDA and NCCL calls tell the checker: those of the library by themselves, foreign ones by the wrappers.
 // Compiled with COLLPROBE_STREAM_ORDER=1, as is the stand-in.
-
-using namespace collprobe;
-using namespace collprobe::testing;
 
 namespace {
 
@@ -102,3 +101,5 @@ TEST_CASE("a size in bytes in the place of a count of floats is reported before 
     }
     CHECK(std::string(found[2].later.operation) == "copy");
 }
+
+} // namespace collprobe::testing::stream_order_stand_in_test

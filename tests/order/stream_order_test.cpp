@@ -14,9 +14,7 @@
 #include "order/calling_thread.hpp"
 #include "order/reports.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::stream_order_test {
 namespace {
 
 const order_stream compute{.number = 3};
@@ -431,3 +429,5 @@ TEST_CASE("installing is refused where the library's calls tell nobody")
     CHECK(!checker.installed());
 }
 #endif
+
+} // namespace collprobe::testing::stream_order_test

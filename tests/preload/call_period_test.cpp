@@ -18,6 +18,7 @@
 
 #include "call_sequences.hpp"
 
+namespace collprobe::testing::call_period_test {
 namespace {
 
 using namespace call_sequences;
@@ -822,3 +823,5 @@ TEST_CASE("a run that was longer than the track keeps is told as far as it is ke
 }
 
 } // namespace
+
+} // namespace collprobe::testing::call_period_test

@@ -16,8 +16,7 @@
 #include "tests/support/stand_in/stand_in.hpp"
 #include "tests/support/stand_in/stand_in_nccl.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::engine_stand_in_test {
 
 extern "C" int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t tables);
 
@@ -257,3 +256,5 @@ TEST_CASE("ranges of NVTX with the name of a step tell it, others do not")
     nvtx_push_ex(&range);
     CHECK(told.step == 42);
 }
+
+} // namespace collprobe::testing::engine_stand_in_test

@@ -13,6 +13,8 @@
 
 #include "examples/preload/engine/sampler.hpp"
 
+namespace collprobe::testing::sampler_test {
+
 using namespace collprobe_preload;
 
 namespace {
@@ -334,3 +336,5 @@ TEST_CASE("a clock that stands still, and facts of none, change nothing")
     CHECK(choose.covered().share_predicted == 0);
     CHECK(choose.covered().share_measured == 0);
 }
+
+} // namespace collprobe::testing::sampler_test

@@ -10,6 +10,8 @@
 
 #include "examples/preload/engine/settings.hpp"
 
+namespace collprobe::testing::settings_test {
+
 using collprobe_preload::settings;
 
 namespace {
@@ -106,3 +108,5 @@ TEST_CASE("an operator's order is a number from 1 to 1e9, auto or off, and nothi
         CHECK(!collprobe_preload::operators_order(wrong));
     }
 }
+
+} // namespace collprobe::testing::settings_test

@@ -9,6 +9,7 @@
 
 #include "tests/support/ptx/program.hpp"
 
+namespace collprobe::testing::decoder_test {
 namespace {
 
 const std::string registers = ".reg .pred %p<4>; .reg .b16 %h<4>; .reg .b32 %r<8>; .reg .f32 %f<4>; .reg .b64 %d<8>;\n";
@@ -243,3 +244,5 @@ TEST_CASE("an instruction can be taken out or replaced by its text and number")
         CHECK_THROWS_AS(ptx::replace(*kernel.in, "tested", "st.global", 1, "st.globe 3"), std::runtime_error);
     }
 }
+
+} // namespace collprobe::testing::decoder_test

@@ -13,6 +13,8 @@
 
 #include "tests/support/ptx/engine.hpp"
 
+namespace collprobe::testing::engine_test {
+
 /// Whether the engine runs right kernels, finds the faults of wrong ones, and counts what they do.
 /// COLLPROBE_KERNELS is the PTX of kernels.cu.
 namespace {
@@ -312,3 +314,5 @@ TEST_CASE("what a launch may not ask for and what is not supported")
     CHECK_THROWS_WITH(
         ptx::find_kernel(*with_table, "uses"), doctest::Contains("a variable of the module"));
 }
+
+} // namespace collprobe::testing::engine_test

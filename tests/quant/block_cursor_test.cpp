@@ -10,6 +10,8 @@
 
 #include <collprobe/quant/detail/block_cursor.hpp>
 
+namespace collprobe::testing::block_cursor_test {
+
 using collprobe::detail::block_cursor;
 using collprobe::detail::message_slices;
 
@@ -77,3 +79,5 @@ TEST_CASE("a cursor is at every block where the division says it is")
         CHECK(next == first + count);
     }
 }
+
+} // namespace collprobe::testing::block_cursor_test

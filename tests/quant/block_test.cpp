@@ -16,10 +16,11 @@
 #include <collprobe/quant/detail/dither.hpp>
 #include <collprobe/quant/detail/hadamard.hpp>
 
+namespace collprobe::testing::block_test {
+
 // The oracle computes in double, from the definitions of the formats, and shares no code with the library.
 namespace {
 
-using namespace collprobe;
 using detail::block_errors;
 using detail::block_scale;
 using detail::codec;
@@ -646,3 +647,5 @@ TEST_CASE_TEMPLATE("sums of codes are those of their elements in the order of th
         }
     }
 }
+
+} // namespace collprobe::testing::block_test

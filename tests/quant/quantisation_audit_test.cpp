@@ -12,9 +12,7 @@
 
 #include "quant/probed_steps.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::quantisation_audit_test {
 namespace {
 
 constexpr quantisation int8{.format = code_format::int8};
@@ -68,3 +66,5 @@ TEST_CASE("an audit checks sums of calls without codes, and shares out the sketc
         look(quantisation_probe({}, {.aggregate = false}), audit(), comm, false); // it has no sketches
     });
 }
+
+} // namespace collprobe::testing::quantisation_audit_test

@@ -13,8 +13,8 @@
 
 #include "quant/probed_steps.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::quantisation_probe_test {
+
 using std::uint64_t;
 
 namespace {
@@ -489,3 +489,5 @@ TEST_CASE("limits and checks out of range are refused")
     CHECK(refused({}, {.sketch = {.bins = 100}}));
     CHECK_FALSE(refused({}, {.aggregate = false, .messages = true}));
 }
+
+} // namespace collprobe::testing::quantisation_probe_test

@@ -11,8 +11,7 @@
 #include "conformance/communicator_conformance.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::quantised_conformance_test {
 namespace {
 
 /// Quantises all sums of floats of `least_bytes` or more: reductions of this suite are checked within the error of int8.
@@ -37,10 +36,14 @@ struct provider_of {
 };
 
 } // namespace
+} // namespace collprobe::testing::quantised_conformance_test
 
 /// Half a scale for the input and half for the result: the largest magnitude over 127, rounded up to bfloat16.
 template <>
-inline constexpr double collprobe::conformance::code_error<coded_communicator> = (1 + 0x1p-7) * 1.02 / 127;
+inline constexpr double
+    collprobe::conformance::code_error<collprobe::testing::quantised_conformance_test::coded_communicator> = (1 + 0x1p-7) * 1.02 / 127;
+
+namespace collprobe::testing::quantised_conformance_test {
 
 TEST_CASE("a quantised communicator that quantises nothing conforms as the one it wraps does")
 {
@@ -74,3 +77,5 @@ TEST_CASE("quantised sums conform within the roundings to codes, and other calls
         CHECK_NOTHROW(conformance::check_type<std::int32_t>(provider, 67));
     }
 }
+
+} // namespace collprobe::testing::quantised_conformance_test

@@ -11,8 +11,8 @@
 
 #include "quant/quantised_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::quantised_feedback_test {
+
 using std::uint64_t;
 
 namespace {
@@ -188,3 +188,5 @@ TEST_CASE("feedback is dropped, and said to be, when the layout changes")
         stream.synchronize(soon_ms);
     });
 }
+
+} // namespace collprobe::testing::quantised_feedback_test

@@ -16,9 +16,7 @@
 #include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::quantised_stand_in_test {
 namespace {
 
 constexpr std::uint64_t count = 1536;
@@ -196,3 +194,5 @@ TEST_CASE("a call with checked messages launches as many kernels whatever the nu
     CHECK(launches[1] == launches[0]);
     CHECK(launches[2] == launches[0]);
 }
+
+} // namespace collprobe::testing::quantised_stand_in_test

@@ -15,8 +15,8 @@
 
 #include "quant/quantised_ranks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::quantised_test {
+
 using std::uint64_t;
 
 // The oracle computes in double, from the inputs and the definition of the error of a code; exact cases use
@@ -457,3 +457,5 @@ TEST_CASE("the errors of a call are those of its numbers")
         }
     }
 }
+
+} // namespace collprobe::testing::quantised_test

@@ -13,8 +13,8 @@
 #include "quant/coded_weights.hpp"
 #include "support/checks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::slice_codec_test {
+
 using std::uint64_t;
 
 namespace {
@@ -116,3 +116,5 @@ TEST_CASE("a codec that does not exist is refused, and so is feedback, for which
     CHECK(contains(refused({.feedback = error_feedback::all}), "feedback is not none"));
     CHECK(refused({}) == "accepted"); // the control
 }
+
+} // namespace collprobe::testing::slice_codec_test

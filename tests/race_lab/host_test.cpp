@@ -13,8 +13,7 @@
 #include "tests/race_lab/host_lab.hpp"
 #include "tests/race_lab/modes.hpp"
 
-using namespace collprobe;
-using namespace collprobe::race_lab;
+namespace collprobe::race_lab::host_test {
 
 #define ON_HOST(name, mode) \
     TEST_CASE(name) { mode<host_lab>(); }
@@ -101,3 +100,5 @@ TEST_CASE("F28 the doubles run in their streams")
 {
     f28_double_runs_in_its_stream<basic_host_lab<local::device_communicator<host::device>>>();
 }
+
+} // namespace collprobe::race_lab::host_test

@@ -12,8 +12,8 @@
 #include "tests/race_lab/modes.hpp"
 #include "tests/race_lab/nccl_lab.hpp"
 
-using namespace collprobe;
-using namespace collprobe::race_lab;
+namespace collprobe::race_lab::nccl_stand_in_test {
+
 using bench_t = bench<nccl_lab>;
 using testing::gate;
 
@@ -204,3 +204,5 @@ TEST_CASE("F27 a stream handle is used again for another stream")
     // An allocator that keeps freed memory aside, as under AddressSanitizer, gives no handle again.
     if (!reused) MESSAGE("no handle was used again");
 }
+
+} // namespace collprobe::race_lab::nccl_stand_in_test

@@ -13,12 +13,7 @@
 #include "sum/sum_cases.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
-using testing::difficulty;
-using testing::exact_oracle;
-using testing::random_bits;
-using testing::sum_cases;
-
+namespace collprobe::testing::fixed_point_test {
 namespace {
 
 /// The code of a value, and it in units of that code.
@@ -112,3 +107,5 @@ TEST_CASE("what is not finite is counted, for as many terms as there may be")
     CHECK(detail::bits_for_terms(3) == 2);
     CHECK(detail::bits_for_terms(detail::max_fixed_point_terms) == 20);
 }
+
+} // namespace collprobe::testing::fixed_point_test

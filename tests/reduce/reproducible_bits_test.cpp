@@ -14,9 +14,7 @@
 #include "reduce/reduction_cases.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::reproducible_bits_test {
 namespace {
 
 using std::uint64_t;
@@ -228,3 +226,4 @@ TEST_CASE_TEMPLATE("fixed point: within its bound of the exact sum, whatever the
     }
 }
 
+} // namespace collprobe::testing::reproducible_bits_test

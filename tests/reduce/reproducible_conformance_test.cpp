@@ -16,8 +16,7 @@
 #include "support/held_clock.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::reproducible_conformance_test {
 namespace {
 
 using enum reproducibility;
@@ -202,3 +201,5 @@ TEST_CASE("a peer that never comes is named by a probe around sums under a contr
         CHECK(outcomes[rank].failure()->culprits() == std::vector<int>{1});
     }
 }
+
+} // namespace collprobe::testing::reproducible_conformance_test

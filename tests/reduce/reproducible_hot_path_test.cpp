@@ -12,7 +12,7 @@
 #include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::reproducible_hot_path_test {
 
 TEST_CASE("steady reductions under a contract allocate nothing and never wait for the host")
 {
@@ -49,3 +49,5 @@ TEST_CASE("a reduction returns before its peers have called")
         stream.synchronize(20'000);
     }));
 }
+
+} // namespace collprobe::testing::reproducible_hot_path_test

@@ -15,9 +15,7 @@
 #include "step/nccl_steps.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::reproducible_stand_in_test {
 namespace {
 
 template <reproducibility level>
@@ -171,3 +169,5 @@ TEST_CASE("kernels are loaded at construction, so that none waits for a running 
     running.open();
     stream.synchronize(soon_ms);
 }
+
+} // namespace collprobe::testing::reproducible_stand_in_test

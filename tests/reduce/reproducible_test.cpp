@@ -14,8 +14,7 @@
 #include "reduce/reduction_cases.hpp"
 #include "support/held_clock.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::reproducible_test {
 
 using std::uint64_t;
 
@@ -460,3 +459,5 @@ TEST_CASE("a dead peer delays the end by no more than the time-out")
         CHECK(outcomes[rank].failure()->culprits() == std::vector<int>{1});
     }
 }
+
+} // namespace collprobe::testing::reproducible_test

@@ -14,8 +14,7 @@
 #include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::agreement_stand_in_test {
 
 TEST_CASE("damage is found and repaired over NCCL, on devices that are not the current one")
 {
@@ -77,3 +76,5 @@ TEST_CASE("inside a group and in a capture a comparison is refused")
         require(check.agreed(all, stream), "and works behind it");
     }));
 }
+
+} // namespace collprobe::testing::agreement_stand_in_test

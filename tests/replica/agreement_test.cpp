@@ -20,10 +20,7 @@
 #include "replica/damage.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-using collprobe::testing::counting;
-using collprobe::testing::raw_buffer;
-
+namespace collprobe::testing::agreement_test {
 namespace {
 
 const local::options settings{.timeout_ms = 20'000};
@@ -434,3 +431,5 @@ TEST_CASE("the search goes past adaptors")
         if (check.agreed(std::vector<replica>{view(data)}, stream)) throw std::runtime_error("they differ");
     });
 }
+
+} // namespace collprobe::testing::agreement_test

@@ -16,9 +16,7 @@
 #include "step/nccl_steps.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::averaging_stand_in_test {
 namespace {
 
 constexpr std::size_t count = 1003;
@@ -141,3 +139,5 @@ TEST_CASE("an average of float weights can be captured, and runs each time its g
         require_average(weights, 2);
     }));
 }
+
+} // namespace collprobe::testing::averaging_stand_in_test

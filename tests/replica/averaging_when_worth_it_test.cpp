@@ -17,8 +17,7 @@
 #include "tests/support/host_gate.hpp"
 #include "tests/support/run_ranks.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::averaging_when_worth_it_test {
 namespace {
 
 constexpr float rate = 0.125F;
@@ -346,3 +345,5 @@ TEST_CASE("bad arguments are refused by name, and good ones are not")
     CHECK(refused({good, gradients}) == "accepted");
     CHECK(refused({.weights = good, .gradients = gradients, .rate = 0}) == "accepted");
 }
+
+} // namespace collprobe::testing::averaging_when_worth_it_test

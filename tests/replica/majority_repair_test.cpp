@@ -19,9 +19,7 @@
 #include "replica/damage.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-using collprobe::testing::counting;
-
+namespace collprobe::testing::majority_repair_test {
 namespace {
 
 const local::options settings{.timeout_ms = 20'000};
@@ -300,3 +298,5 @@ TEST_CASE("damage all over large buffers is repaired, a piece at a time")
     });
     for (const std::uint8_t each : right) CHECK(each == 1);
 }
+
+} // namespace collprobe::testing::majority_repair_test

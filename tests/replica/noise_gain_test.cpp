@@ -10,6 +10,8 @@
 
 #include <collprobe/replica/detail/averaging_decision.hpp>
 
+namespace collprobe::testing::noise_gain_test {
+
 using collprobe::detail::expected_divergence;
 using collprobe::detail::noise_gain;
 
@@ -119,3 +121,5 @@ TEST_CASE("nothing is said of the variance of one rank, of no coordinate, or bef
     CHECK(noise_variance(1, 10, 4, 0) == 0);
     CHECK(noise_variance(0, 10, 4, 0.1) == 0);
 }
+
+} // namespace collprobe::testing::noise_gain_test

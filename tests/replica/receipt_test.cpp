@@ -22,8 +22,7 @@
 
 #include "support/errors.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::receipt_test {
 namespace {
 
 #if defined(COLLPROBE_TEST_SANITIZED) || defined(COLLPROBE_TEST_BRIEF)
@@ -748,3 +747,5 @@ TEST_CASE("receipt - ranks gather the whole, each from its own parts")
         CHECK(all.find("bias")->parts.at(0).ranks == std::vector<int>{3});
     });
 }
+
+} // namespace collprobe::testing::receipt_test

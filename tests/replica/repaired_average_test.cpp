@@ -14,8 +14,7 @@
 
 #include "tests/support/run_ranks.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::repaired_average_test {
 namespace {
 
 struct outcome {
@@ -93,3 +92,5 @@ TEST_CASE("what all ranks receive alike is not found: a rank that was wrong befo
         CHECK(each.weights != clean[0].weights);
     }
 }
+
+} // namespace collprobe::testing::repaired_average_test

@@ -17,8 +17,7 @@
 #include "support/element_types.hpp"
 #include "tests/support/run_ranks.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::replica_averaging_test {
 namespace {
 
 /// What rank `rank` holds at `index` before the average: any two ranks differ.
@@ -234,3 +233,5 @@ TEST_CASE("lists that differ between ranks are a mismatch, not a hang")
         CHECK(each.failure()->code() == status::mismatch);
     }
 }
+
+} // namespace collprobe::testing::replica_averaging_test

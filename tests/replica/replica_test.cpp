@@ -9,7 +9,7 @@
 
 #include "support/element_types.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::replica_test {
 
 TEST_CASE("a replica knows its elements, bytes and type")
 {
@@ -39,3 +39,5 @@ TEST_CASE("a replica of nothing is empty")
     CHECK(none.count == 0);
     CHECK(none.size_bytes() == 0);
 }
+
+} // namespace collprobe::testing::replica_test

@@ -10,10 +10,8 @@
 
 #include "support/checks.hpp"
 
+namespace collprobe::testing::alarm_test {
 namespace {
-
-using namespace collprobe;
-using testing::contains;
 
 finding differing()
 {
@@ -138,3 +136,5 @@ TEST_CASE("an alarm is one JSON line with the members of the struct")
            "difference in the last 384 steps was 0.2\",\"value\":3.1,"
            "\"expected\":2,\"usual_difference\":0.2,\"window\":384}\n");
 }
+
+} // namespace collprobe::testing::alarm_test

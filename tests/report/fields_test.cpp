@@ -12,9 +12,9 @@
 #include "examples/tools/read_record.hpp"
 #include "support/difference.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::fields_test {
+
 using namespace collprobe::report::detail;
-using collprobe::testing::difference;
 
 namespace {
 
@@ -148,4 +148,6 @@ TEST_CASE("a member that changes is a difference, and named")
 }
 #else
 TEST_CASE("what is read from JSON lines is what was written" * doctest::skip()) {}
+
+} // namespace collprobe::testing::fields_test
 #endif

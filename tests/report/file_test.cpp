@@ -22,11 +22,7 @@
 #include "support/checks.hpp"
 #include "temporary_folder.hpp"
 
-using namespace collprobe;
-using testing::contains;
-using testing::read_file;
-using testing::temporary_folder;
-
+namespace collprobe::testing::file_test {
 namespace {
 
 template <class Write>
@@ -211,3 +207,5 @@ TEST_CASE("several writers of one file replace it one after the other, and a rea
     CHECK(failures == 0);
     CHECK(folder.files() == 1);
 }
+
+} // namespace collprobe::testing::file_test

@@ -9,8 +9,7 @@
 
 #include "sample.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::findings_test {
 namespace {
 
 step_record step_of(std::uint64_t step, const std::vector<finding>& findings = {})
@@ -175,3 +174,5 @@ TEST_CASE("memory is bounded whatever the run, and no finding is lost without a 
     CHECK(found.alarm_count == static_cast<std::uint64_t>(more));
     CHECK(found.suspicious_steps == static_cast<std::uint64_t>(more));
 }
+
+} // namespace collprobe::testing::findings_test

@@ -8,8 +8,7 @@
 #include <collprobe/report/inspection.hpp>
 #include <collprobe/report/json.hpp>
 
-using namespace collprobe;
-
+namespace collprobe::testing::inspection_test {
 namespace {
 
 inspection sample()
@@ -107,3 +106,5 @@ TEST_CASE("every order class has a name of its own")
         names += ' ' + known + ' ';
     }
 }
+
+} // namespace collprobe::testing::inspection_test

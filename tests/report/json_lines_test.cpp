@@ -12,10 +12,7 @@
 #include "support/checks.hpp"
 #include "temporary_folder.hpp"
 
-using namespace collprobe;
-using testing::contains;
-using testing::read_file;
-
+namespace collprobe::testing::json_lines_test {
 namespace {
 
 run_record run_of_two()
@@ -110,3 +107,5 @@ TEST_CASE("a file that cannot be written stops its sink, and is told")
     CHECK(contains(out.failures()[0], "'/nonexistent/run.jsonl' is not written any more: "));
     CHECK(contains(out.failures()[0], "No such file or directory"));
 }
+
+} // namespace collprobe::testing::json_lines_test

@@ -12,9 +12,7 @@
 #include "sample.hpp"
 #include "support/checks.hpp"
 
-using namespace collprobe;
-using testing::contains;
-
+namespace collprobe::testing::json_test {
 namespace {
 
 step_record step_with_findings()
@@ -104,3 +102,5 @@ TEST_CASE("a decimal comma in the locale does not reach the file")
     if (!changed) MESSAGE("no such locale here: only the C locale was tried");
     CHECK(contains(line, "\"std_sample\":0.5,"));
 }
+
+} // namespace collprobe::testing::json_test

@@ -16,9 +16,9 @@
 #include "sample_run.hpp"
 #include "temporary_folder.hpp"
 
+namespace collprobe::testing::prometheus_test {
 namespace {
 
-using namespace collprobe;
 using report::prometheus_metrics;
 using report::prometheus_options;
 
@@ -455,3 +455,5 @@ TEST_CASE("a sink without a path writes nothing and one that cannot write throws
     nowhere.open(run);
     CHECK_THROWS_AS(nowhere.flush({run, 1, 0}), error);
 }
+
+} // namespace collprobe::testing::prometheus_test

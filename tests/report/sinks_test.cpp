@@ -22,9 +22,7 @@
 #include "support/checks.hpp"
 #include "support/count_allocations.hpp"
 
-using namespace collprobe;
-using testing::contains;
-
+namespace collprobe::testing::sinks_test {
 namespace {
 
 /// What a sink was told, in order: "open", "step 3", "alarm 3", "inspection", "close".
@@ -338,3 +336,5 @@ TEST_CASE("the facts of the process and of the communicator are in the run")
     CHECK_FALSE(run.library.empty());
     CHECK(run.started_ns > 1'700'000'000'000'000'000u);
 }
+
+} // namespace collprobe::testing::sinks_test

@@ -10,9 +10,7 @@
 #include "sample.hpp"
 #include "support/checks.hpp"
 
-using namespace collprobe;
-using testing::contains;
-
+namespace collprobe::testing::table_test {
 namespace {
 
 std::string line_with(const std::string& text, const std::string& part)
@@ -375,3 +373,5 @@ TEST_CASE("table and JSON say how much shorter a step would be if its last rank 
         CHECK(contains(report::step_table(record), "they waited for it\n"));
     }
 }
+
+} // namespace collprobe::testing::table_test

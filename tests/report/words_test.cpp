@@ -10,8 +10,7 @@
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 
-using namespace collprobe;
-
+namespace collprobe::testing::words_test {
 namespace {
 
 /// A code point in `length` bytes, whether that is its right length or not.
@@ -117,3 +116,5 @@ TEST_CASE("a name in a report moves no cursor, turns no text and is not long")
     CHECK(report::describe_call(0, call_site::named(longer.c_str())) == "bucket 0 '" + std::string(199, 'a') + "...'");
     CHECK(detail::printable("a\n\tb\r\n", true) == "a\n?b?\n");
 }
+
+} // namespace collprobe::testing::words_test

@@ -15,8 +15,7 @@
 
 #include <doctest/doctest.h>
 
-using namespace collprobe;
-
+namespace collprobe::testing::digest_relations_test {
 namespace {
 
 #if defined(COLLPROBE_TEST_BRIEF) && COLLPROBE_TEST_BRIEF
@@ -206,3 +205,5 @@ TEST_CASE("digest - no small relation between words at random")
         }
     }
 }
+
+} // namespace collprobe::testing::digest_relations_test

@@ -20,11 +20,9 @@
 
 #include "naive_digest.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::digest_test {
 namespace {
 
-using testing::naive_digest;
 using bytes = std::vector<unsigned char>;
 constexpr std::array every_path{detail::isa::portable, detail::isa::vectors};
 
@@ -285,3 +283,5 @@ TEST_CASE("digest - a null view is an error that names the call, an empty one is
         CHECK(std::string(caught.what()).find("count of 3") != std::string::npos);
     }
 }
+
+} // namespace collprobe::testing::digest_test

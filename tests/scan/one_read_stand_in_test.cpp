@@ -14,8 +14,7 @@
 #include "adversarial.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::one_read_stand_in_test {
 namespace {
 
 /// Whether sketches differ by rounding alone: a GPU adds up by parts, the host row by row.
@@ -62,3 +61,5 @@ TEST_CASE("on CUDA streams one read gives statistics, record and sketch of the h
         }
     }
 }
+
+} // namespace collprobe::testing::one_read_stand_in_test

@@ -18,7 +18,8 @@
 #include "above.hpp"
 #include "adversarial.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::one_read_test {
+
 using adversarial::random_elements;
 
 namespace {
@@ -213,3 +214,5 @@ TEST_CASE("the bins of a sketch add up to one of fewer bins")
     CHECK_FALSE(detail::is_foldable(wide, {.first = 78, .bins = 256, .seed = 3}));
     CHECK_FALSE(detail::is_foldable(wide, {.first = 77, .bins = 256, .seed = 4}));
 }
+
+} // namespace collprobe::testing::one_read_test

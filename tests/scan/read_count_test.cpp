@@ -13,8 +13,7 @@
 #include "support/counted_memory.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::read_count_test {
 namespace {
 
 template <floating_element T>
@@ -90,3 +89,5 @@ TEST_CASE("the counter sees two reads, and rows that no cache holds are read twi
         detail::read_input<host::device, float>(on.stream, on.data, &input, on.target(1 << 20, 0), on.workspace);
     }) == 2);
 }
+
+} // namespace collprobe::testing::read_count_test

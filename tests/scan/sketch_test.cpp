@@ -14,7 +14,8 @@
 #include "adversarial.hpp"
 #include "sketch_definition.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::sketch_test {
+
 using adversarial::of;
 
 namespace {
@@ -169,3 +170,5 @@ TEST_CASE("bad arguments are refused by name")
     for (const std::uint32_t bins : {0u, 32u, 100u, 1u << 21})
         CHECK(message(values, result, {.bins = bins}).find("bins is " + std::to_string(bins)) != std::string::npos);
 }
+
+} // namespace collprobe::testing::sketch_test

@@ -17,7 +17,8 @@
 
 #include "adversarial.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::statistics_test {
+
 using adversarial::of;
 using adversarial::random_elements;
 
@@ -205,3 +206,5 @@ TEST_CASE("a null view and a misaligned one are errors that say so")
     refused({inside, 3}, "input is not aligned to 8 bytes");
     CHECK(compute_statistics(view<const double>(inside, 0)).count == 0);
 }
+
+} // namespace collprobe::testing::statistics_test

@@ -14,12 +14,10 @@
 
 #include "naive_digest.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::tensor_part_test {
 namespace {
 
 using bytes = std::vector<unsigned char>;
-using testing::naive_digest;
 #if defined(COLLPROBE_TEST_SANITIZED) || defined(COLLPROBE_TEST_BRIEF)
 constexpr int trials = 60;
 #else
@@ -370,3 +368,5 @@ TEST_CASE("tensor_part - bad parts are refused, with the reason")
         CHECK(caught.code() == status::unsupported);
     }
 }
+
+} // namespace collprobe::testing::tensor_part_test

@@ -8,6 +8,8 @@
 
 #include <collprobe/simd/dispatch.hpp>
 
+namespace collprobe::testing::dispatch_test {
+
 using namespace collprobe::detail;
 
 TEST_CASE("the newest path is the one whose instruction sets the system lists")
@@ -32,3 +34,5 @@ TEST_CASE("the newest path is the one whose instruction sets the system lists")
     CHECK(best_isa() == expected);
     for (const isa each : {isa::portable, isa::vectors}) CHECK(supports(each) == (each <= expected));
 }
+
+} // namespace collprobe::testing::dispatch_test

@@ -17,8 +17,7 @@
 
 #include "stand_in/runtime_objects.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
+namespace collprobe::testing::cuda_runtime_test {
 
 TEST_CASE("without a wait two streams are not ordered")
 {
@@ -418,3 +417,5 @@ TEST_CASE("the default stream is not captured")
     CHECK(captured.begin(cudaStreamLegacy) == cudaErrorStreamCaptureUnsupported);
     CHECK(captured.begin(cudaStream_t{}) == cudaErrorStreamCaptureUnsupported);
 }
+
+} // namespace collprobe::testing::cuda_runtime_test

@@ -14,9 +14,7 @@
 #include "support/stand_in/fat_binary.hpp"
 #include "support/stand_in/stand_in.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::launch_test {
 namespace {
 
 // Each thread stores `value` at its element of `to`, if that is below `count`.
@@ -219,3 +217,5 @@ TEST_CASE("a program that is gone has no kernels")
     CHECK(stream.synchronize());
     CHECK(all.are(7));
 }
+
+} // namespace collprobe::testing::launch_test

@@ -17,8 +17,7 @@
 #include "stand_in/runtime_objects.hpp"
 #include "support/upload.hpp"
 
-using namespace collprobe::testing;
-
+namespace collprobe::testing::nccl_test {
 namespace {
 
 /// One float of a rank on its device.
@@ -180,3 +179,5 @@ TEST_CASE("the end of a group that was not begun is refused")
 {
     CHECK(ncclGroupEnd() == ncclInvalidUsage);
 }
+
+} // namespace collprobe::testing::nccl_test

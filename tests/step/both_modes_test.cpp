@@ -20,8 +20,7 @@
 
 #include "support/element_types.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::both_modes_test {
 namespace {
 
 /// What differs, or "".
@@ -269,3 +268,5 @@ TEST_CASE("the mode is settled once by ranks times calls, and by what is asked f
     CHECK(mode_of({.calls = 5001, .order_sample = 2}) == report_mode::gather);
     CHECK(mode_of({.calls = 5001}, weight_probe()) == report_mode::gather);
 }
+
+} // namespace collprobe::testing::both_modes_test

@@ -11,9 +11,7 @@
 
 #include "support/steps.hpp"
 
-using namespace collprobe;
-using testing::norm_of;
-
+namespace collprobe::testing::call_results_test {
 namespace {
 
 /// The records of two steps, each with a sum, a gather, a scatter and a call of integers, and what the ranks received.
@@ -139,3 +137,5 @@ TEST_CASE("without results, and in steps without statistics, there is no digest"
     CHECK(is_nan(run({.results = false}).steps[0].calls[0].result_norm));
     CHECK(run({.every = 2}).steps[1].calls.empty());
 }
+
+} // namespace collprobe::testing::call_results_test

@@ -20,7 +20,8 @@
 #include "support/element_types.hpp"
 #include "support/steps.hpp"
 
-using namespace collprobe;
+namespace collprobe::testing::call_roster_test {
+
 using detail::probed_call;
 
 namespace {
@@ -431,3 +432,5 @@ TEST_CASE("in both modes, named and unnamed, all ranks tell the call that they d
         }
     }
 }
+
+} // namespace collprobe::testing::call_roster_test

@@ -18,9 +18,7 @@
 
 #include "support/failing_part.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::call_series_test {
 namespace {
 
 detail::probed_call call_of(std::uint64_t place, std::uint64_t count, collective what = collective::all_reduce)
@@ -284,3 +282,5 @@ TEST_CASE("evidence that is restored after a lost step stays")
         CHECK(record.evidence_by_rank[2].odds > 1000);
     });
 }
+
+} // namespace collprobe::testing::call_series_test

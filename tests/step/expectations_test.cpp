@@ -19,8 +19,7 @@
 #include "support/run_ranks.hpp"
 #include "support/steps.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::expectations_test {
 namespace {
 
 template <class Step>
@@ -434,3 +433,5 @@ TEST_CASE("a peer that never tells its values is a time-out that names it, not a
         CHECK(outcomes[r].failure()->culprits() == std::vector{1});
     }
 }
+
+} // namespace collprobe::testing::expectations_test

@@ -10,6 +10,8 @@
 #include "bench/kinds.hpp"
 #include "support/element_types.hpp"
 
+namespace collprobe::testing::kinds_test {
+
 TEST_CASE("each kind of fault is told in its first step, with its rank, and its healthy twin is silent")
 {
 #if COLLPROBE_TEST_BRIEF
@@ -31,3 +33,5 @@ TEST_CASE("each kind of fault is told in its first step, with its rank, and its 
         CHECK(healthy.statistical <= 1 + steps / 2000);
     }
 }
+
+} // namespace collprobe::testing::kinds_test

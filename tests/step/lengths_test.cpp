@@ -19,9 +19,7 @@
 #include "support/length_calls.hpp"
 #include "support/steps.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::lengths_test {
 namespace {
 
 int found_without_rank(const step_record& record, finding_kind what)
@@ -222,3 +220,5 @@ TEST_CASE("findings by length are told as such, and those of the audit's checksu
     CHECK(contains(line, "\"by_length\":true"));
     CHECK(contains(line, "\"excess\":[{\"bucket\":0"));
 }
+
+} // namespace collprobe::testing::lengths_test

@@ -16,12 +16,7 @@
 
 #include "support/steps.hpp"
 
-using namespace collprobe;
-using testing::norm_of;
-using testing::error_of;
-using testing::mentions;
-using testing::require;
-
+namespace collprobe::testing::observed_test {
 namespace {
 
 constexpr std::uint64_t count = 3000;
@@ -307,3 +302,5 @@ TEST_CASE("what needs an all-reduce is refused at construction, where there is n
     CHECK(exact->code() == status::unsupported);
     CHECK(mentions(exact, "exact direction needs a communicator with all_reduce and all_to_all"));
 }
+
+} // namespace collprobe::testing::observed_test

@@ -17,8 +17,7 @@
 #include "support/element_types.hpp"
 #include "support/steps.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::overflow_test {
 namespace {
 
 constexpr int ranks = 4;
@@ -367,3 +366,5 @@ TEST_CASE("neither a step with an overflow, nor a damaged sum or a healthy spike
         }
     }
 }
+
+} // namespace collprobe::testing::overflow_test

@@ -26,9 +26,7 @@
 #include "tests/support/rank_clocks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::probed_capture_stand_in_test {
 namespace {
 
 /// A graph that was captured, ready to be launched.
@@ -827,3 +825,5 @@ TEST_CASE("exact alignment with the statistics of each second step leaves captur
         }
     });
 }
+
+} // namespace collprobe::testing::probed_capture_stand_in_test

@@ -10,8 +10,7 @@
 #include "conformance/communicator_conformance.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::probed_conformance_test {
 namespace {
 
 struct probed_provider {
@@ -52,3 +51,5 @@ TEST_CASE("with the exact alignment's extra messages too")
     CHECK_NOTHROW(conformance::check_calls(provider, 20));
     CHECK_NOTHROW(conformance::check_refusals(provider));
 }
+
+} // namespace collprobe::testing::probed_conformance_test

@@ -16,9 +16,7 @@
 #include "support/checks.hpp"
 #include "support/host_gate.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::probed_failed_call_test {
 namespace {
 
 /// Refuses calls while `*refuses`.
@@ -238,3 +236,5 @@ TEST_CASE("a call that is refused on one rank changes nothing in the record")
         });
     }
 }
+
+} // namespace collprobe::testing::probed_failed_call_test

@@ -22,9 +22,7 @@
 #include "support/host_gate.hpp"
 #include "support/run_ranks.hpp"
 
-using namespace collprobe;
-using testing::soon_ms;
-
+namespace collprobe::testing::probed_moved_test {
 namespace {
 
 using world_handle = local::communicator;
@@ -222,3 +220,5 @@ TEST_CASE("repairs move with work under way, and comparisons between two calls")
         CHECK(buffers[0].generation() == 0);
     });
 }
+
+} // namespace collprobe::testing::probed_moved_test

@@ -27,9 +27,7 @@
 #include "tests/support/stand_in/stand_in_nccl.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::probed_stand_in_test {
 namespace {
 
 constexpr std::size_t sizes[3] = {1000, 33, 40'000};
@@ -622,3 +620,5 @@ TEST_CASE("equal handles of different streams are told apart: of two threads, an
     }
     CHECK(next_record(comm).calls.size() == 2);
 }
+
+} // namespace collprobe::testing::probed_stand_in_test

@@ -24,14 +24,7 @@
 #include "support/run_ranks.hpp"
 #include "support/steps.hpp"
 
-using namespace collprobe;
-using testing::both_modes;
-using testing::contains;
-using testing::error_of;
-using testing::records_of;
-using testing::refusal;
-using testing::told;
-
+namespace collprobe::testing::probed_test {
 namespace {
 
 /// What each rank's gradient is made of, bucket by bucket.
@@ -1034,3 +1027,5 @@ TEST_CASE("calls that nothing reads are counted and told, with the reason")
         CHECK(contains(report::json_line("run", record), "\"unread_calls\":" + told));
     }
 }
+
+} // namespace collprobe::testing::probed_test

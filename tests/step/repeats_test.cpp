@@ -12,8 +12,7 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/step/probed.hpp>
 
-using namespace collprobe;
-
+namespace collprobe::testing::repeats_test {
 namespace {
 
 constexpr int ranks = 4;
@@ -183,3 +182,5 @@ TEST_CASE("a finding of several ranks keeps them all, ascending, and those of an
     CHECK_THROWS_AS(record.add({.ranks = {-1}}), error);
     CHECK_THROWS_AS(record.add({.ranks = {0}, .call = 1}), error);
 }
+
+} // namespace collprobe::testing::repeats_test

@@ -26,9 +26,7 @@
 #include "support/element_types.hpp"
 #include "support/rank_clocks.hpp"
 
-using namespace collprobe;
-using namespace collprobe::testing;
-
+namespace collprobe::testing::step_lateness_test {
 namespace {
 thread_local long processors = 0; // that this thread is told of; 0: those of the machine
 }
@@ -471,3 +469,5 @@ TEST_CASE("ranks on CPUs that outnumber the processors of one machine are not na
         CHECK((named > 0) == (of.named > 0));
     }
 }
+
+} // namespace collprobe::testing::step_lateness_test

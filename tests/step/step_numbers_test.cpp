@@ -19,11 +19,7 @@
 #include "support/element_types.hpp"
 #include "support/steps.hpp"
 
-using namespace collprobe;
-using testing::contains;
-using testing::findings_of;
-using testing::refusal;
-
+namespace collprobe::testing::step_numbers_test {
 namespace {
 
 /// What a rank contributes to a step.
@@ -503,3 +499,5 @@ TEST_CASE("ranks that send nothing have no zeros, and are not unlike the others"
         }
     }
 }
+
+} // namespace collprobe::testing::step_numbers_test

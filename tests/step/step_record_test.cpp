@@ -14,10 +14,7 @@
 #include "support/checks.hpp"
 #include "support/steps.hpp"
 
-using namespace collprobe;
-using testing::check_error;
-using testing::error_of;
-
+namespace collprobe::testing::step_record_test {
 namespace {
 
 constexpr unsigned char mark = 0x2a;
@@ -191,3 +188,5 @@ TEST_CASE("a trainer's norm that is not finite is none of finite results")
     })[0];
     CHECK(testing::told(record) == "norm_differs 1");
 }
+
+} // namespace collprobe::testing::step_record_test

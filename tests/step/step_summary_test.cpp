@@ -19,9 +19,9 @@
 
 #include "bench/summary_simulation.hpp"
 
+namespace collprobe::testing::step_summary_test {
 namespace {
 
-using namespace collprobe;
 using namespace collprobe::detail;
 
 constexpr int last_rank = most_summary_ranks - 1;
@@ -371,3 +371,5 @@ TEST_CASE("a summary goes on from the evidence of its checkpoint")
     CHECK(restarted.summed.evidence_by_rank[3].odds > 100);
     CHECK(restarted.summed.evidence_by_rank[3] == whole.summed.evidence_by_rank[3]);
 }
+
+} // namespace collprobe::testing::step_summary_test

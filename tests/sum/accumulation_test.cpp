@@ -14,8 +14,7 @@
 #include "sum_cases.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::accumulation_test {
 namespace {
 
 /// How many different bits a sum has over some orders: each is a column of its own.
@@ -109,3 +108,5 @@ TEST_CASE_TEMPLATE("only the exact sum is the same in every order", T, COLLPROBE
     CHECK(native > 0);
     if (element_traits<T>::max_exponent > 15) CHECK(wide > 0);
 }
+
+} // namespace collprobe::testing::accumulation_test

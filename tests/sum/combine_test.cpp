@@ -11,8 +11,7 @@
 
 #include "support/element_types.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::combine_test {
 namespace {
 
 /// NaN of both signs and kinds, infinities, zeros, ends of the ranges of both formats, ties of sums and products.
@@ -142,3 +141,5 @@ TEST_CASE_TEMPLATE("a hop of any count and alignment combines its elements and w
         }
     }
 }
+
+} // namespace collprobe::testing::combine_test

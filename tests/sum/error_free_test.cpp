@@ -11,8 +11,7 @@
 #include "sum_cases.hpp"
 #include "support/infinite.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::error_free_test {
 namespace {
 
 // Out of line: what sets the mode and what computes may not be merged.
@@ -85,3 +84,5 @@ TEST_CASE_TEMPLATE("two_sum of a sum that overflows is infinite and its rest is 
     CHECK(is_finite(robbed.high));
     CHECK_FALSE(is_finite(robbed.low));
 }
+
+} // namespace collprobe::testing::error_free_test

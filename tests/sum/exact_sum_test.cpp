@@ -12,9 +12,7 @@
 #include "support/element_types.hpp"
 #include "support/infinite.hpp"
 
-using namespace collprobe;
-using testing::difficulty;
-
+namespace collprobe::testing::exact_sum_test {
 namespace {
 
 template <floating_element T>
@@ -193,3 +191,5 @@ TEST_CASE("an exact sum can be taken at compile time")
     static_assert(sizeof(exact_sum<float16>) <= 48 + 8 && sizeof(exact_sum<double>) <= 576);
     CHECK(sum == 1.0f);
 }
+
+} // namespace collprobe::testing::exact_sum_test

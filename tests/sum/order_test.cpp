@@ -14,8 +14,7 @@
 #include "sum_cases.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::order_test {
 namespace {
 
 /// The sum as a text, terms of one digit.
@@ -170,3 +169,5 @@ TEST_CASE("chunks of a ring start one after the rank they end at")
     CHECK(collprobe::detail::ring_chunk(1000, 3, 2) == 336);
     CHECK(collprobe::detail::tree_0_count(7) == 4);
 }
+
+} // namespace collprobe::testing::order_test

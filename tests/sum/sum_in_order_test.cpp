@@ -14,8 +14,7 @@
 #include "sum_cases.hpp"
 #include "support/element_types.hpp"
 
-using namespace collprobe;
-
+namespace collprobe::testing::sum_in_order_test {
 namespace {
 
 /// Rows of terms whose columns are hard sums of all kinds.
@@ -111,3 +110,5 @@ TEST_CASE("partial sums that are no longer needed make room")
     CHECK(detail::order_plan(pairwise_order(16)).places == 8);
     CHECK(detail::order_plan(linear_order(1)).places == 1);
 }
+
+} // namespace collprobe::testing::sum_in_order_test

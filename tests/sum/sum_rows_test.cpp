@@ -13,9 +13,7 @@
 #include "support/element_types.hpp"
 #include "support/infinite.hpp"
 
-using namespace collprobe;
-using testing::difficulty;
-
+namespace collprobe::testing::sum_rows_test {
 namespace {
 
 /// Rows of terms: `outer` times `inner` of them, with a gap after each row and another before the next outer one.
@@ -236,3 +234,5 @@ TEST_CASE("halves of any size up to 8192 terms need no second read")
         CHECK(result[i].bits == oracle.round().bits);
     }
 }
+
+} // namespace collprobe::testing::sum_rows_test

@@ -36,7 +36,8 @@ endfunction()
 #
 # Adds the test cases of <name>_test.cpp, or .cu where there is a CUDA compiler; without names, those of all files of
 # this folder that no earlier call has named. Each file is a test, `<folder>.<name>`. The files of a folder that need
-# the same are one program, <folder>_tests; apart are those
+# the same are one program, <folder>_tests, compiled COLLPROBE_TEST_BATCH at once, so that they instantiate templates once;
+# therefore each has a namespace of its own. Apart are those
 #     <name>_stand_in_test.cpp      over the stand-ins for CUDA and NCCL: where the headers of those were found;
 #                                   the tests in the folder stand_in, which are of those, too
 #     that count or fail allocations by a header of support/: such a program has an operator new of its own
@@ -131,7 +132,13 @@ function(collprobe_add_host_test file)
                 set(form collprobe::compiled)
             endif()
             target_link_libraries(${program} PRIVATE ${form} test_main)
+            set_target_properties(${program} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP tests 0)
         endif()
+        get_target_property(tests ${program} tests)
+        math(EXPR batch "${tests} / ${COLLPROBE_TEST_BATCH}")
+        math(EXPR tests "${tests} + 1")
+        set_target_properties(${program} PROPERTIES tests ${tests})
+        set_source_files_properties(${file} PROPERTIES UNITY_GROUP ${batch})
         target_sources(${program} PRIVATE ${file})
         get_target_property(linked ${program} LINK_LIBRARIES)
         list(REMOVE_ITEM libraries ${linked})
