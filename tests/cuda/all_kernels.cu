@@ -163,6 +163,7 @@ int main()
     gpu::fill(stream.get(), view<double>(gram, 1), 0.0);
     gpu::fill(stream.get(), view<unsigned char>(bytes, 1), static_cast<unsigned char>(0));
     gpu::fill(stream.get(), view<detail::conservation_result>(nullptr, 0), detail::conservation_result{});
+    gpu::fill(stream.get(), view<detail::replay_tickets>(nullptr, 0), detail::replay_tickets{});
     // The small kernels of a step of `probed`.
     local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
         probed comm(rank);

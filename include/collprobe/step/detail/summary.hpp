@@ -194,9 +194,10 @@ private:
         const auto add_name = [&names](std::uint64_t place) {
             if (is_named(place)) names = mix64(names + place);
         };
+        for (std::uint64_t b = 0; b < call_count; ++b) add_name(layout.place(message, b));
+        for (std::uint64_t v = 0; v < layout.told; ++v) add_name(layout.values(message, call_count)[v].place);
         for (std::uint64_t b = 0; b < call_count; ++b, word >>= 4) {
             if (b % 16 == 0) word = flags[b / 16];
-            add_name(layout.place(message, b));
             if ((word & probed_call::adds_gradient) != 0) add(layout.entry(message, b), word, total);
             else if ((word & probed_call::has_input_only) != 0)
                 add_nonfinite(layout.entry(message, b).input, total.input);
@@ -209,7 +210,6 @@ private:
             left = noted.left;
             is_first = false;
         }
-        for (std::uint64_t v = 0; v < layout.told; ++v) add_name(layout.values(message, call_count)[v].place);
         const auto& header = *reinterpret_cast<const step_header*>(message);
         const double norm = total.input.l2();
         const moment_sums loss = moments_of(header.loss, reference[of_losses]);
