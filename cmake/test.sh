@@ -34,7 +34,7 @@ gpu_tests=""
 all=""
 if [ "$*" = all ]; then
     all=all
-    set -- quick host asan torch emulated tsan cuda fast-math
+    set -- quick host asan tsan torch fast-math emulated cuda
     nvidia-smi -L >/dev/null 2>&1 || gpu_tests=emulated
 fi
 purpose=test

@@ -161,4 +161,6 @@ TEST_CASE("a member that changes is a difference, and named")
 }
 
 } // namespace collprobe::testing::fields_test
+#else
+TEST_CASE("what is read from JSON lines is what was written" * doctest::skip()) {}
 #endif

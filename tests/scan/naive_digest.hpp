@@ -8,7 +8,7 @@
 
 #include <collprobe/detail/math.hpp>
 
-namespace testing {
+namespace collprobe::testing {
 
 // The definition, byte by byte, with keys made afresh: an oracle that shares only mix64.
 inline std::uint64_t naive_digest(const std::vector<unsigned char>& data)
@@ -34,4 +34,4 @@ inline std::uint64_t naive_digest(const std::vector<unsigned char>& data)
     return mix64(s1 + mix64(s2 + (data.size() + 1) * 0xd1342543de82ef95u));
 }
 
-} // namespace testing
+} // namespace collprobe::testing
