@@ -370,6 +370,16 @@ TEST_CASE("a receiver of a damaged shard is named, with its owner, and what all 
     }
 }
 
+TEST_CASE("a shard that was sent wrong and one that arrived wrong name owner and receiver, ascending")
+{
+    const step_record record = gathered<float>(4, 10, false, {}, [](int rank, view<float> all) {
+        if (rank < 2) flip(all[30], 9);
+        if (rank == 1) flip(all[0], 9);
+    });
+    CHECK(record.calls[0].audit.where == damage::unknown);
+    CHECK(record.calls[0].audit.culprits == std::vector<int>{1, 3});
+}
+
 TEST_CASE("of many damaged shards the list is bounded, and the count is not")
 {
     const step_record record = gathered<float>(16, 4, false, {}, [](int rank, view<float> all) {
