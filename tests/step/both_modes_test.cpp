@@ -33,9 +33,10 @@ public:
     std::string text()
     {
         require(a_.step == b_.step && a_.first_call == b_.first_call && a_.calls.size() == b_.calls.size(), "step");
-        compare(a_.loss, b_.loss, "loss");
-        compare(a_.loss_weighted, b_.loss_weighted, "loss_weighted");
-        compare(a_.gradient_norm, b_.gradient_norm, "gradient_norm");
+        require(same_bits(a_.loss, b_.loss), "loss");
+        require(same_bits(a_.loss_weighted, b_.loss_weighted), "loss_weighted");
+        require(same_bits(a_.gradient_norm, b_.gradient_norm), "gradient_norm");
+        require(a_.forgot == b_.forgot && a_.zero_ranks.size() == b_.zero_ranks.size(), "forgot or zeros");
         near(a_.cosine.pooled, b_.cosine.pooled, 1e-6, "pooled");
         require(same_bits(a_.losses, b_.losses), "losses");
         require(same_bits(a_.gradient_norms, b_.gradient_norms), "gradient_norms");
@@ -94,6 +95,11 @@ private:
     static bool same_bits(const std::vector<double>& a, const std::vector<double>& b)
     {
         return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), 8 * a.size()) == 0);
+    }
+    static bool same_bits(const spread& a, const spread& b)
+    {
+        return a.finite == b.finite && to_bits(a.mean) == to_bits(b.mean) && to_bits(a.std) == to_bits(b.std)
+            && a.maximum_rank == b.maximum_rank && a.minimum_rank == b.minimum_rank;
     }
     /// What is said of the whole step, but for copies and evidence, which in `gather` are of calls, too.
     static std::string of_whole_step(const step_record& of)
