@@ -10,6 +10,7 @@
 #include "support/element_types.hpp"
 
 namespace collprobe::testing::accumulation_test {
+
 TEST_CASE("names")
 {
     CHECK(std::string(name(accumulation::native)) == "native");
