@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -15,6 +16,7 @@
 #include <collprobe/fault/faulty.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
+#include "fault/realistic_fault.hpp"
 #include "support/host_gate.hpp"
 #include "support/run_ranks.hpp"
 #include "support/steps.hpp"
@@ -210,18 +212,16 @@ TEST_CASE("two ranks: the sum tells which received a changed, swapped, stale or 
     check("NaN", true, [](int, floats result) { result[130] = detail::bit_cast<float>(0x7fc00000u); });
 }
 
-TEST_CASE("all-gathers and broadcasts that deliver other bits to a rank name it")
+TEST_CASE("a broadcast that delivers other bits to a rank names it")
 {
-    for (const call_record& call : harmed(3, audit_alone, [](int rank, view<float> result) { if (rank == 2) flip(result[0], 3); },
-             [](auto& comm, host::stream& stream) {
-                 std::vector<float> own = gradient<float>(comm.rank(), 100), gathered(300);
-                 comm.all_gather(own, view(gathered), stream);
-                 comm.broadcast(own, view(own), 1, stream);
-                 stream.synchronize(30'000);
-             }).calls) {
-        CHECK(call.audit.where == damage::broadcast);
-        CHECK(call.audit.culprits == std::vector<int>{2});
-    }
+    const step_record record = harmed(3, audit_alone, [](int rank, view<float> result) { if (rank == 2) flip(result[0], 3); },
+        [](auto& comm, host::stream& stream) {
+            std::vector<float> own = gradient<float>(comm.rank(), 100);
+            comm.broadcast(own, view(own), 1, stream);
+            stream.synchronize(30'000);
+        });
+    CHECK(record.calls.at(0).audit.where == damage::broadcast);
+    CHECK(record.calls[0].audit.culprits == std::vector<int>{2});
 }
 
 TEST_CASE("a reduce-scatter is checked over all its parts, and nobody is named")
@@ -310,21 +310,97 @@ TEST_CASE("a step whose work failed is no healthy step, also if somebody else he
     }
 }
 
-TEST_CASE("a shard that was damaged on its way out names its owner, as input, with statistics and without")
+namespace {
+
+/// The record of an audited all-gather of `count` elements a rank, with a fault and results that are harmed.
+template <element T, class Harm>
+step_record gathered(int ranks, std::uint64_t count, bool in_place, const std::vector<fault>& faults, const Harm& harm)
 {
-    const fault on_its_way{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 2, .call = 0};
-    for (const bool statistics : {false, true}) {
-        const step_record record = testing::records_over({4, 1, {.statistics = statistics}},
-            [&](local::communicator& world) { return faulty(world, {on_its_way}); },
-            [](auto& comm, host::stream& stream, int, auto&) {
-                const std::vector<float> own = gradient<float>(comm.rank(), 100);
-                std::vector<float> all(400);
-                comm.all_gather(own, view(all), stream);
-                stream.synchronize(30'000);
-            }, audit())[0];
-        CHECK(record.calls.at(0).audit.where == damage::input);
-        REQUIRE(told(record) == "shard_differs 2 in 0");
-        CHECK(record.findings[0].other_rank == 2);
+    return testing::records_over({ranks, 1, {.statistics = count % 2 == 0}},
+        [&](local::communicator& world) { return damaging(faulty(world, faults), harm); },
+        [&](auto& comm, host::stream& stream, int, auto&) {
+            const auto rank = static_cast<std::uint64_t>(comm.rank());
+            const std::vector<T> shard = gradient<T>(comm.rank(), count);
+            std::vector<T> all(count * static_cast<std::uint64_t>(ranks));
+            view<const T> send(shard);
+            if (in_place) send = view<const T>(std::copy(shard.begin(), shard.end(), all.data() + rank * count) - count, count);
+            comm.all_gather(send, view(all), stream);
+            stream.synchronize(30'000);
+        }, audit())[0];
+}
+void leave(int, view<float>) {}
+
+} // namespace
+
+TEST_CASE("an owner that sent a damaged shard is named, as input, in place and out of place, with statistics and without")
+{
+    for (int ranks = 1; ranks <= 16; ++ranks) {
+        for (const fault_kind kind : {fault_kind::bit_flips, fault_kind::zero_slice, fault_kind::swap, fault_kind::scale}) {
+            for (const bool in_place : {false, true}) {
+                CAPTURE(ranks);
+                const int owner = ranks / 2;
+                const fault one{.kind = kind, .phase = fault_phase::during, .rank = owner, .call = 0, .magnitude = 3};
+                const step_record record = gathered<bfloat16>(ranks, 50 + static_cast<std::uint64_t>(kind) % 2, in_place, {one}, leave);
+                CHECK(record.calls[0].audit.where == (ranks == 1 ? damage::broadcast : damage::input));
+                REQUIRE(told(record) == "shard_differs " + std::to_string(owner) + " in 0");
+                CHECK(record.findings[0].other_rank == owner);
+                CHECK(record.findings[0].statistic == ranks);
+            }
+        }
+    }
+}
+
+TEST_CASE("a receiver of a damaged shard is named, with its owner, and what all others received alike was sent so")
+{
+    for (int ranks = 3; ranks <= 16; ++ranks) {
+        const int receiver = ranks * 2 / 3 - 1, owner = ranks * 5 / 7;
+        const step_record record = gathered<float>(ranks, 33, ranks % 2 == 0, {}, [=](int rank, view<float> all) {
+            if (rank == receiver) flip(all[static_cast<std::uint64_t>(owner) * 33 + 5], static_cast<unsigned>(ranks));
+        });
+        CHECK(record.calls[0].audit.where == damage::broadcast);
+        REQUIRE(told(record) == "shard_differs " + std::to_string(receiver) + " in 0");
+        CHECK(record.findings[0].other_rank == owner);
+        CHECK(record.findings[0].statistic == 1);
+    }
+    for (const int ranks : {2, 3, 4, 9}) { // though the owner's own copy is right
+        const step_record record = gathered<float>(ranks, 10, true, {}, [](int rank, view<float> all) { if (rank != 0) flip(all[3], 30); });
+        CHECK(record.calls[0].audit.where == (ranks == 2 ? damage::unknown : damage::input));
+        CHECK(record.calls[0].audit.culprits == (ranks == 2 ? std::vector<int>{} : std::vector<int>{0}));
+        CHECK(record.findings.at(0).statistic == ranks - 1);
+    }
+}
+
+TEST_CASE("a shard that was sent wrong and one that arrived wrong name owner and receiver, ascending")
+{
+    const step_record record = gathered<float>(4, 10, false, {}, [](int rank, view<float> all) {
+        if (rank < 2) flip(all[30], 9);
+        if (rank == 1) flip(all[0], 9);
+    });
+    CHECK(record.calls[0].audit.where == damage::unknown);
+    CHECK(record.calls[0].audit.culprits == std::vector<int>{1, 3});
+}
+
+TEST_CASE("of many damaged shards the list is bounded, and the count is not")
+{
+    const step_record record = gathered<float>(16, 4, false, {}, [](int rank, view<float> all) {
+        for (std::uint64_t owner = 0; owner < 16; ++owner) flip(all[4 * owner], static_cast<unsigned>(rank));
+    });
+    CHECK(record.findings.at(0).statistic == 256);
+    CHECK(record.calls[0].audit.culprits == std::vector<int>{0, 1, 2, 3, 4, 5}); // three shards of each receiver, 16 in all
+}
+
+TEST_CASE("random damage of realistic shape to what is gathered is always seen, and its receiver named")
+{
+    const int rounds = std::getenv("COLLPROBE_ROUNDS") != nullptr ? std::atoi(std::getenv("COLLPROBE_ROUNDS")) : 100;
+    for (int round = 0; round < rounds; ++round) {
+        const auto seed = static_cast<std::uint64_t>(round);
+        CAPTURE(seed);
+        const int ranks = 3 + round % 14;
+        fault one = testing::realistic_fault(seed);
+        one.rank = static_cast<int>(seed * 7 % static_cast<std::uint64_t>(ranks));
+        const step_record record = gathered<bfloat16>(ranks, 1 + 37 * (seed % 50), round % 2 == 0, {one}, leave);
+        CHECK(record.calls[0].audit.where == damage::broadcast);
+        CHECK(told(record) == "shard_differs " + std::to_string(one.rank) + " in 0");
     }
 }
 

@@ -2,9 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 #include <vector>
 
 #include <collprobe/audit/detail/judge.hpp>
@@ -25,39 +23,16 @@ struct judgement {
 
 constexpr int call_index = 4; // of the call
 
-judgement of(const step_record& record) { return {record.calls[call_index], record.findings}; }
-step_record step_of(std::size_t ranks)
-{
-    step_record record;
-    record.ranks = static_cast<int>(ranks);
-    record.calls.resize(call_index + 1);
-    return record;
-}
-
 judgement judge(const std::vector<entry>& entries)
 {
-    step_record record = step_of(entries.size());
+    step_record record;
+    record.ranks = static_cast<int>(entries.size());
+    record.calls.resize(call_index + 1);
     detail::audit_judge judge(record.ranks);
     judge.begin(record);
     judge.judge_results(entries, call_index, record);
     judge.end(record);
-    return of(record);
-}
-
-/// A receiver's wrong shards.
-entry with_shards(std::uint64_t wrong, std::initializer_list<detail::shard_report::shard> first)
-{
-    entry made;
-    made.shards = {wrong, {}};
-    std::copy(first.begin(), first.end(), made.shards.first);
-    return made;
-}
-
-judgement judge_shards(const std::vector<entry>& entries)
-{
-    step_record record = step_of(entries.size());
-    detail::audit_judge(record.ranks).judge_shards(entries, call_index, record);
-    return of(record);
+    return {record.calls[call_index], record.findings};
 }
 
 using ranks = std::vector<int>;
@@ -128,42 +103,6 @@ TEST_CASE("what ranks hold, and what they say of the sum, tells where the damage
             CHECK(found.findings[0].statistic >= 2);
         }
     }
-}
-
-TEST_CASE("shards that arrived damaged name whom the digests speak against")
-{
-    const entry intact = with_shards(0, {});
-    const judgement nothing = judge_shards({intact, intact, intact, intact});
-    CHECK(nothing.call.results_agree);
-    CHECK(nothing.call.audit.where == damage::none);
-    CHECK(nothing.findings.empty());
-
-    const judgement received = judge_shards({intact, intact, with_shards(3, {{0, 70}, {1, 71}, {3, 73}}), intact});
-    CHECK_FALSE(received.call.results_agree);
-    CHECK(received.call.audit.where == damage::broadcast);
-    CHECK(received.call.audit.culprits == ranks{2});
-    REQUIRE(received.findings.size() == 1);
-    CHECK(received.findings[0].rank() == 2);
-    CHECK(received.findings[0].what == finding_kind::shard_differs);
-    CHECK(received.findings[0].call == call_index);
-    CHECK(received.findings[0].other_rank == 0);
-    CHECK(received.findings[0].statistic == 3);
-
-    const judgement sent = judge_shards({with_shards(1, {{3, 9}}), with_shards(1, {{3, 9}}), intact, intact});
-    CHECK(sent.call.audit.where == damage::input);
-    REQUIRE(sent.findings.size() == 1);
-    CHECK(sent.findings[0].rank() == 3);
-    CHECK(sent.findings[0].other_rank == 3);
-
-    const judgement both = judge_shards({with_shards(1, {{3, 9}}), with_shards(2, {{0, 5}, {3, 9}}), intact, intact});
-    CHECK(both.call.audit.where == damage::unknown);
-    CHECK(both.call.audit.culprits == ranks{1, 3}); // ascending, whatever the order of the reports
-
-    const judgement either = judge_shards({intact, with_shards(1, {{0, 9}})});
-    CHECK(either.call.audit.where == damage::unknown);
-    CHECK(either.call.audit.culprits.empty());
-    REQUIRE(either.findings.size() == 1);
-    CHECK(either.findings[0].rank() == -1);
 }
 
 } // namespace collprobe::testing::judge_test

@@ -188,36 +188,4 @@ TEST_CASE("byterobust sees a fivefold jump once")
     CHECK_FALSE(rule.judge(reduced({24.6}, 50)).alarmed);
 }
 
-TEST_CASE("what a copy of a rule is asked is not learned by the rule")
-{
-    const auto is_ten_the_limit = [](baseline::megatron rule) {
-        return rule.judge(local(1, {10})).alarmed && !rule.judge(local(1, {9.9})).alarmed;
-    };
-    baseline::megatron norms(1, 2);
-    norms.judge(local(1, {1}));
-    baseline::megatron hit = norms;
-    hit.judge(local(1, {1e30})); // the last sample
-    norms.judge(local(1, {1}));
-    CHECK(is_ten_the_limit(norms));
-    CHECK_FALSE(is_ten_the_limit(hit));
-
-    baseline::ascend strikes(1, 100);
-    strikes.judge(local(1, {1e7}));
-    for (int i = 0; i < 5; ++i) baseline::ascend(strikes).judge(local(1, {1e7}));
-    CHECK_FALSE(strikes.judge(local(1, {1e7})).alarmed); // the second
-    CHECK(strikes.judge(local(1, {1e7})).alarmed);
-
-    baseline::altenbernd sizes(1, 10);
-    const row one{1};
-    rule_input step = local(1, one);
-    step.update_sizes = one;
-    for (int i = 0; i <= 10; ++i) sizes.judge(step);
-    const row large{5}, rise{2};
-    rule_input fault = local(1, rise);
-    fault.update_sizes = large;
-    CHECK(baseline::altenbernd(sizes).judge(fault).alarmed);
-    CHECK(sizes.judge(fault).alarmed); // still the first to be seen
-    CHECK_FALSE(sizes.judge(fault).alarmed);
-}
-
 } // namespace collprobe::testing::baseline_rules_test

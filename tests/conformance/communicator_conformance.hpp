@@ -83,15 +83,11 @@ T input(data kind, std::uint64_t seed, int rank, std::uint64_t index, int ranks)
     }
 }
 
-/// What a sum may be off by for each rank, for elements of at most 1: above 0 for a communicator that rounds to codes.
-template <class Comm>
-inline constexpr double code_error = 0;
-
 /// Whether `result` is the reduction of the `ranks` values `value(rank)`. Integers, minima and maxima
 /// exactly; `exact` demands it of sums and products too. Otherwise a floating-point result may be off
-/// by what n roundings to the element type can do, in whatever order. A sum may be off by `coding`, too.
+/// by what n roundings to the element type can do, in whatever order.
 template <element T, class Value>
-bool is_reduction(T result, reduction operation, int ranks, bool exact, Value value, double coding = 0)
+bool is_reduction(T result, reduction operation, int ranks, bool exact, Value value)
 {
     if constexpr (!floating_element<T>) {
         using wide = std::conditional_t<element_traits<T>::is_signed_type, std::int64_t, std::uint64_t>;
@@ -145,11 +141,10 @@ bool is_reduction(T result, reduction operation, int ranks, bool exact, Value va
         const long double tiny
             = least_exponent < -1022 ? 0.0L : static_cast<long double>(detail::power_of_two(least_exponent));
         switch (operation) {
-        case reduction::sum: return within(sum, (exact ? 0 : gamma * absolute) + coding);
+        case reduction::sum: return within(sum, exact ? 0 : gamma * absolute);
         case reduction::average: {
             const bool power_of_two = (ranks & (ranks - 1)) == 0;
-            return within(
-                sum / n, (exact && power_of_two ? 0 : gamma * absolute / n + n * tiny) + coding / n);
+            return within(sum / n, exact && power_of_two ? 0 : gamma * absolute / n + n * tiny);
         }
         case reduction::min: return within(least, 0);
         case reduction::max: return within(most, 0);
@@ -348,7 +343,6 @@ template <element T, class Comm>
 void check_all_reduce(Comm& comm, stream_set<typename Comm::device>& streams, std::uint64_t larger)
 {
     const int n = comm.size();
-    const double coding = code_error<Comm> * largest_input * n;
     std::uint64_t seed = 100;
     std::uint64_t agreed = 0;
     for (const std::uint64_t count : counts(n, larger)) {
@@ -384,7 +378,7 @@ void check_all_reduce(Comm& comm, stream_set<typename Comm::device>& streams, st
             for (auto i = static_cast<std::uint64_t>(comm.rank() % (n < 4 ? 1 : n)); i < count;
                  i += static_cast<std::uint64_t>(n < 4 ? 1 : n)) {
                 const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact,
-                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, i, n); }, coding);
+                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, i, n); });
                 if (!right) {
                     require(false, describe("all_reduce", element_traits<T>::name, each.what, count, each.in_place)
                             + ": wrong element " + std::to_string(i));
@@ -400,7 +394,6 @@ void check_reduce_scatter(Comm& comm, stream_set<typename Comm::device>& streams
 {
     const int n = comm.size();
     const auto own = static_cast<std::uint64_t>(comm.rank());
-    const double coding = code_error<Comm> * largest_input * n;
     std::uint64_t seed = 20'000;
     const std::uint64_t more = larger / static_cast<std::uint64_t>(n) + 1;
     for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7}, more}) {
@@ -433,7 +426,7 @@ void check_reduce_scatter(Comm& comm, stream_set<typename Comm::device>& streams
             const T* const result = memory.result(each.receive) + (each.in_place ? own * count : 0);
             for (std::uint64_t i = 0; i < count; ++i) {
                 const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact,
-                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, own * count + i, n); }, coding);
+                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, own * count + i, n); });
                 if (!right) {
                     require(false, describe("reduce_scatter", element_traits<T>::name, each.what, count,
                                        each.in_place)

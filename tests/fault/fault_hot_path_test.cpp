@@ -4,19 +4,17 @@
 
 #include <atomic>
 #include <cstdint>
-#include <latch>
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
 
-#include "audit/lone_checks.hpp"
 #include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
 namespace collprobe::testing::fault_hot_path_test {
 
-TEST_CASE("calls with faults, and checks of what they gather, allocate nothing and never wait for the host")
+TEST_CASE("calls with faults allocate nothing and never wait for the host")
 {
     std::vector<fault> faults;
     for (int k = 0; k <= static_cast<int>(fault_kind::infinity); ++k) {
@@ -27,29 +25,22 @@ TEST_CASE("calls with faults, and checks of what they gather, allocate nothing a
         }
     }
     testing::hot_path steady(3);
-    std::latch measured(3);
-    std::atomic<std::uint64_t> damaged{0}, injections{0};
+    std::atomic<std::uint64_t> injections{0};
     testing::local_provider{3}.run([&](local::communicator& world) {
         std::vector<float> shard(503, 1.5f), whole(3 * 503);
         faulty comm(world, faults, {.max_bytes = 1 << 14, .max_injections = 10});
-        testing::gather_check check(comm);
         const host::stream stream;
         const auto work = [&] {
             for (int call = 0; call < 3; ++call) {
-                check.before<float>(shard, stream);
                 comm.all_gather(view<const float>(shard), view<float>(whole), stream);
-                check.after<float>(whole, stream);
                 comm.all_reduce(view<const float>(shard), view<float>(shard), reduction::max, stream);
             }
         };
         steady.measure(world.rank(), stream, work);
-        measured.arrive_and_wait(); // the verdict allocates
-        damaged += check.verdict().damaged();
         injections += comm.injected_total();
     });
     CHECK(steady.allocations() == 0);
     CHECK(steady.waits() == 0);
-    CHECK(damaged > 0);
     CHECK(injections > 1000);
 }
 

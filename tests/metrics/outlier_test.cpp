@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <initializer_list>
 #include <memory>
 #include <random>
@@ -13,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/detail/middle.hpp>
 #include <collprobe/detail/standard_normal.hpp>
 #include <collprobe/metrics/outlier.hpp>
 
@@ -39,27 +37,6 @@ bool near(double value, double expected, double relative)
 }
 
 using row = std::vector<double>;
-
-TEST_CASE("the median of the others is known from the middle values")
-{
-    std::mt19937_64 random(1);
-    for (int trial = 0; trial < 3000; ++trial) {
-        row values(2 + random() % 40);
-        const std::uint64_t kinds = 1 + random() % 50; // few kinds: many ties
-        for (double& x : values) x = static_cast<double>(random() % kinds);
-        row others = values;
-        std::sort(others.begin(), others.end());
-        row work = values;
-        const collprobe::detail::middle_values middle = collprobe::detail::middle_of(collprobe::view<double>(work));
-
-        const std::ptrdiff_t k = static_cast<std::ptrdiff_t>(random() % values.size());
-        const double taken = others[std::size_t(k)];
-        others.erase(others.begin() + k);
-        const std::size_t half = others.size() / 2;
-        const double expected = others.size() % 2 == 1 ? others[half] : (others[half - 1] + others[half]) / 2;
-        REQUIRE(collprobe::detail::median_without(taken, middle, values.size()) == expected);
-    }
-}
 
 TEST_CASE("quantiles of the normal and of Student's law")
 {
@@ -473,27 +450,6 @@ TEST_CASE("a rank that jumps by a fifth in 2 % of noise is named, whatever its h
             CAPTURE(n);
             CHECK(named >= trials * 9 / 10);
             CHECK(wrong <= 3); // of 12,000 steps
-        }
-    }
-}
-
-TEST_CASE("what is named does not teach, and a level is accepted after eight steps, told once")
-{
-    source numbers{std::mt19937_64(1), gaussian};
-    outlier_detector detector(8, 1);
-    for (int step = 0; step < 200; ++step) judge(detector, numbers(8));
-    for (const double level : {0.5, 0.0}) { // there and back
-        for (int step = 0; step < 60; ++step) {
-            detector.begin_step(std::uint64_t(1000 + step));
-            row values = numbers(8);
-            values[5] += level;
-            const std::vector<outlier> found = judge(detector, values);
-            CAPTURE(level);
-            CAPTURE(step);
-            REQUIRE(names_only(found, 5) == (step < 8));
-            if (step >= 8) continue;
-            CHECK(found[0].is_new_level == (step == 7));
-            if (step == 7) CHECK(found[0].since == 1000);
         }
     }
 }

@@ -4,14 +4,13 @@
 // Faults over MPI, where each rank is a process: they do what the plan says, and all-gathers with them are judged alike.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <string>
 #include <vector>
 
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
+#include <collprobe/step/probed.hpp>
 
-#include "audit/lone_checks.hpp"
 #include "fault/fault_cases.hpp"
 #include "mpi/mpi_checks.hpp"
 
@@ -45,23 +44,18 @@ void check_faults(const mpi::communicator_ref& world, collective where, fault_ph
 void check_gather(const mpi::communicator_ref& world)
 {
     const int sender = world.size() - 1;
-    faulty comm{mpi::communicator_ref(world), {{.phase = fault_phase::during, .rank = sender, .call = 1}}};
-    testing::gather_check check(comm);
-    std::vector<float> shard(100, 1.5f), whole(shard.size() * static_cast<std::size_t>(world.size()));
-    testing::verdict verdict[2];
-    {
-        host::stream stream;
-        for (testing::verdict& each : verdict) {
-            check.before<float>(shard, stream);
-            comm.all_gather(view<const float>(shard), view<float>(whole), stream);
-            check.after<float>(whole, stream);
-            stream.synchronize(30'000);
-            each = check.verdict();
-        }
+    probed comm{faulty{mpi::communicator_ref(world), {{.phase = fault_phase::during, .rank = sender, .call = 1}}}, {}, audit()};
+    std::vector<float> shard(100), whole(shard.size() * static_cast<std::size_t>(world.size()));
+    host::stream stream;
+    for (const std::uint64_t step : {0u, 1u}) {
+        shard.assign(100, static_cast<float>(1 + 10 * step) + static_cast<float>(world.rank()));
+        comm.all_gather(view<const float>(shard), view<float>(whole), stream);
+        comm.end_step(step, stream);
+        step_record record;
+        CHECK(comm.wait(record));
+        CHECK(record.findings.size() == step);
+        CHECK(record.calls.at(0).audit.culprits == (step == 0 ? std::vector<int>{} : std::vector<int>{sender}));
     }
-    CHECK(verdict[0].intact());
-    CHECK(verdict[1].damaged() == static_cast<std::uint64_t>(world.size()));
-    CHECK(verdict[1].culprits() == std::vector<int>{sender});
 }
 
 } // namespace

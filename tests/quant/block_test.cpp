@@ -315,26 +315,6 @@ TEST_CASE("the noise is that of the theory: Gaussian blocks")
     }
 }
 
-TEST_CASE("elements that are not finite stay so, and harm no neighbour")
-{
-    for (const code_format format : formats) {
-        const codec how = make(format, 1024);
-        std::vector<float> x = gaussian(1024, 9);
-        const encoded clean = run(detail::best_isa(), how, x);
-        for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
-                 std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
-            std::vector<float> y(x);
-            y[17] = bad;
-            const encoded out = run(detail::best_isa(), how, y);
-            CHECK(out.nonfinite == 1);
-            for (std::size_t i = 0; i < y.size(); ++i) {
-                if (i == 17) CHECK(is_nan(out.decoded[i]));
-                else CHECK(to_bits(out.decoded[i]) == to_bits(clean.decoded[i]));
-            }
-        }
-    }
-}
-
 TEST_CASE("special blocks")
 {
     for (const code_format format : formats) {

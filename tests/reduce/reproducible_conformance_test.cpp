@@ -114,24 +114,6 @@ TEST_CASE("with an accumulator and an algorithm of choice, too")
     CHECK_NOTHROW(conformance::check_type<float>(at_once, 2051));
 }
 
-TEST_CASE("a probe around it sees what goes in and the sum that comes out")
-{
-    using exact = contract<correctly_rounded>;
-    CHECK_NOTHROW(testing::local_provider{3}.run([&](local::communicator& world) {
-        const host::stream stream;
-        std::vector<float> send(1000, 0.25f + static_cast<float>(world.rank())), receive(1000);
-        probed comm{reproducible(world, exact{}), {.calls = 8}};
-        static_assert(communicator<decltype(comm)>);
-        comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
-        comm.end_step(1, {.loss = 1.0}, stream);
-        stream.synchronize(20'000);
-        conformance::require(receive[999] == 3.75f, "wrong sum");
-        step_record record;
-        conformance::require(comm.poll(record), "no record");
-        conformance::require(record.calls.size() == 1 && record.calls[0].results_agree, "wrong record");
-    }));
-}
-
 TEST_CASE("a probe's own messages are under no contract: one that gives no sums of doubles does")
 {
     using narrow = contract<size_invariant, accumulation::float32>;

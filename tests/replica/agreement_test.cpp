@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/replica/agreement.hpp>
 #include <collprobe/replica/majority_repair.hpp>
@@ -104,41 +103,6 @@ TEST_CASE("equal buffers agree, in one message that does not grow with them")
     }
 }
 
-TEST_CASE("one flipped bit on one rank is found: rank, buffer, element and bits")
-{
-    for (const int ranks : {3, 4, 8, 16, 64}) {
-        const int bad = ranks - 2;
-        const std::vector<disagreement> found = located(ranks, [&](int rank, auto& weights, auto& momentum) {
-            if (rank == bad) weights[12'345] = -0.5f;
-            (void)momentum;
-        });
-        REQUIRE(found.size() == 1);
-        const disagreement& it = found[0];
-        CHECK(it.buffer == 0);
-        CHECK(it.majority);
-        CHECK(it.groups == 2);
-        CHECK(it.count == 20'000);
-        CHECK(it.others == std::vector{bad});
-        CHECK(static_cast<int>(it.holders.size()) == ranks - 1);
-        REQUIRE(it.differences.size() == 1);
-        CHECK(it.differences[0].rank == bad);
-        CHECK(it.differences[0].first == 12'345);
-        CHECK(it.differences[0].last == 12'345);
-        CHECK(it.differences[0].elements == 1);
-        CHECK(it.differences[0].expected_bits == 0x3f000000);
-        CHECK(it.differences[0].actual_bits == 0xbf000000);
-        REQUIRE(it.ranges.size() == 1);
-        CHECK(it.ranges[0].first <= 12'345);
-        CHECK(it.ranges[0].first + it.ranges[0].count > 12'345);
-        CHECK(it.ranges[0].count <= 16);
-    }
-}
-
-TEST_CASE("without damage nothing is found")
-{
-    CHECK(located(5, [](int, auto&, auto&) {}).empty());
-}
-
 TEST_CASE("several damaged ranks and buffers each have their own differences")
 {
     const std::vector<disagreement> found = located(7, [](int rank, auto& weights, auto& momentum) {
@@ -193,27 +157,10 @@ TEST_CASE("two of two that differ, and exactly half, are no majority: nobody is 
     CHECK(located(5, [](int rank, auto& weights, auto&) { if (rank >= 3) weights[5] = 1; })[0].majority);
 }
 
-TEST_CASE("payloads of NaN and the sign of zero are bits like others")
-{
-    const auto one_of_three = [](std::uint32_t usual, std::uint32_t other) {
-        return located(3, [&](int rank, auto& weights, auto&) {
-            weights[11] = detail::bit_cast<float>(rank == 1 ? other : usual);
-        });
-    };
-    CHECK(one_of_three(0x7fc00000, 0x7fc00000).empty()); // NaN agrees with itself
-    const std::vector<disagreement> payload = one_of_three(0x7fc00000, 0x7fc00001);
-    REQUIRE(payload.size() == 1);
-    CHECK(payload[0].others == std::vector{1});
-    CHECK(payload[0].differences[0].actual_bits == 0x7fc00001);
-    const std::vector<disagreement> zero = one_of_three(0, 0x80000000);
-    REQUIRE(zero.size() == 1);
-    CHECK(zero[0].differences[0].actual_bits == 0x80000000);
-}
-
 TEST_CASE("a rank with another count, another type or another number of buffers is named")
 {
     const testing::watchdog guard("shapes", 60);
-    for (int kind = 0; kind < 4; ++kind) {
+    for (int kind = 0; kind < 5; ++kind) {
         CAPTURE(kind);
         agreed_verdict all(4);
         local::run(4, settings, [&](local::communicator& comm) {
@@ -225,33 +172,19 @@ TEST_CASE("a rank with another count, another type or another number of buffers 
             if (odd && kind == 1) buffers[1] = view<float>();
             if (odd && kind == 2) buffers[0] = view(same_bits);
             if (odd && kind == 3) buffers.pop_back();
+            if (odd && kind == 4) buffers.push_back(view(first)); // which most ranks do not have
             agreement check(comm, {.max_buffers = 3});
             const host::stream stream;
             all.of(comm.rank()) = check.locate(buffers, stream);
         });
         const std::vector<disagreement>& found = all.get();
         REQUIRE(found.size() == 1);
-        CHECK(found[0].buffer == (kind == 2 ? 0 : 1));
+        CHECK(found[0].buffer == (kind == 2 ? 0 : kind == 4 ? 2 : 1));
         CHECK(found[0].others == std::vector{2});
         CHECK(!found[0].differences[0].same_shape);
         CHECK(found[0].differences[0].elements == 0);
         CHECK(found[0].ranges.empty());
     }
-}
-
-TEST_CASE("a rank with a longer list is named even where most have no such buffer")
-{
-    agreed_verdict all(3);
-    local::run(3, settings, [&](local::communicator& comm) {
-        std::vector<float> data(10);
-        std::vector<replica> buffers{view(data)};
-        if (comm.rank() == 0) buffers.push_back(view(data));
-        agreement check(comm);
-        const host::stream stream;
-        all.of(comm.rank()) = check.locate(buffers, stream);
-    });
-    REQUIRE(all.get().size() == 1);
-    CHECK(all.get()[0].others == std::vector{0});
 }
 
 TEST_CASE("buffers are compared as the work before the call leaves them")
@@ -403,6 +336,7 @@ TEST_CASE("random damage of every kind to any minority is found, named and repai
                 const std::vector<disagreement> found = check.locate(std::vector{mine.as_replica()}, stream);
                 const std::string what = "case " + std::to_string(k);
                 testing::require(found.size() == 1 && found[0].majority && found[0].others == bad, what + ": who");
+                testing::require(found[0].count == clean.count && found[0].holders.size() + bad.size() == static_cast<std::size_t>(ranks), what + ": holders");
                 // One rank looks closely, in turn.
                 for (std::size_t i = 0; i < bad.size() && k % ranks == comm.rank(); ++i) {
                     const difference expected = testing::differences_of(clean, damaged[i], bad[i]);
@@ -414,22 +348,6 @@ TEST_CASE("random damage of every kind to any minority is found, named and repai
             }
         });
     }
-}
-
-template <communicator Comm>
-struct plain : adaptor<plain<Comm>, Comm> {
-    using adaptor<plain, Comm>::adaptor;
-};
-
-TEST_CASE("the search goes past adaptors")
-{
-    local::run(2, settings, [](local::communicator& comm) {
-        plain<local::communicator> wrapped(comm);
-        agreement check(wrapped);
-        std::vector<int> data(5, comm.rank());
-        const host::stream stream;
-        if (check.agreed(std::vector<replica>{view(data)}, stream)) throw std::runtime_error("they differ");
-    });
 }
 
 } // namespace collprobe::testing::agreement_test

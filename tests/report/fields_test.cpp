@@ -124,6 +124,19 @@ TEST_CASE("what is read from the JSON lines of alarms and inspections is what wa
     }
 }
 
+TEST_CASE("a step that begins has nothing of what its record held, but the memory of its lists")
+{
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+        step_record record = random_records(seed).step(), fresh;
+        const double* const memory = record.losses.data();
+        const std::size_t held = record.losses.size();
+        for (step_record* each : {&record, &fresh}) each->begin(7, 2, report_mode::summary, 2, 1);
+        REQUIRE(difference(record, fresh) == "");
+        record.losses.resize(held);
+        CHECK(record.losses.data() == memory);
+    }
+}
+
 TEST_CASE("a member that changes is a difference, and named")
 {
     std::size_t members = 0;

@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 #include <clocale>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -41,14 +39,6 @@ TEST_CASE("a step is one line with the members of the schema in their order")
            "{\"check\":\"duplicate\",\"ranks\":[0,2],\"other_rank\":0,\"bucket\":null,\"exact\":true,\"statistic\":\"inf\","
            "\"threshold\":0,\"index\":null,\"false_alarms_per_step\":0,\"damage\":\"duplicated_data\",\"advice\":\"recheck\",\"source\":null,"
            "\"text\":\"the same bits as each other\"}]}\n");
-}
-
-TEST_CASE("a step tells how many calls were not probed, if any")
-{
-    step_record record = sample_step(0);
-    CHECK_FALSE(contains(report::json_line("strict", record), "unprobed_calls"));
-    record.unprobed_calls = 7;
-    CHECK(contains(report::json_line("strict", record), ",\"unprobed_calls\":7,\"findings\":[]}"));
 }
 
 TEST_CASE("a step tells of its audit, and a finding of its call")

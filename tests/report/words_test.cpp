@@ -56,18 +56,6 @@ TEST_CASE("every character stays as it is, and bytes that are none are replaced"
     CHECK(report::detail::utf8_text("\xff\xfe\x80gr\xc3\xbc\xc3\x9f") == replaced(3) + "gr\xc3\xbc\xc3\x9f");
 }
 
-TEST_CASE("random bytes become text that stays as it is")
-{
-    for (std::uint64_t seed = 0; seed < 2000; ++seed) {
-        std::string bytes;
-        for (std::uint64_t i = 0; i < seed % 40; ++i) {
-            bytes += static_cast<char>(detail::mix64(seed * 64 + i) >> (i % 2 == 0 ? 0 : 56));
-        }
-        const std::string text = report::detail::utf8_text(bytes);
-        CHECK(report::detail::utf8_text(text) == text);
-    }
-}
-
 TEST_CASE("every finding has a phrase of its own")
 {
     for (int a = 0; a <= static_cast<int>(finding_kind::of_part); ++a) {

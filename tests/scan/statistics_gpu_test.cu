@@ -124,30 +124,6 @@ TEST_CASE("a GPU gives the same bits for every alignment")
     });
 }
 
-TEST_CASE("the bits do not depend on the number of blocks, nor on which one is the last")
-{
-    constexpr int repetitions = COLLPROBE_TEST_UNLESS_BRIEF(20, 2);
-    bench on;
-    const auto data = random_elements<float>(3'000'017, 5, 1, 3);
-    const device_copy<float> copy(data);
-    using reducer = statistics_reducer<float>;
-    const statistics expected = on.reduce(reducer(copy.elements()));
-    const detail::slot_plan plan = cu::detail::plan_of(reducer(copy.elements()), copy.count());
-    CHECK(plan.slots == detail::read_slots);
-    for (const unsigned blocks : {1u, 2u, 3u, 7u, 100u, 528u, 733u}) {
-        for (int again = 0; again < repetitions; ++again) {
-            auto* const result = reinterpret_cast<statistics*>(on.memory.data());
-            cu::detail::reduce_kernel<reducer, statistics><<<blocks, 256, 0, on.stream.get()>>>(
-                reducer(copy.elements()), copy.count(), plan, result,
-                cu::detail::partial_results{static_cast<unsigned long long*>(on.scratch.partials())}, on.scratch.ticket(),
-                reduction_times{});
-            REQUIRE(cudaGetLastError() == cudaSuccess);
-            on.stream.synchronize();
-            CHECK(same_bits(*result, expected));
-        }
-    }
-}
-
 TEST_CASE("a GPU has room for an accumulator that only adds elements")
 {
     bench on;

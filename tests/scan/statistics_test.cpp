@@ -84,13 +84,6 @@ void check_all(const std::vector<T>& data)
 
 } // namespace
 
-TEST_CASE("the paths that this machine can run")
-{
-    for (const auto path : every_path)
-        MESSAGE(std::string(detail::name(path)) << std::string(detail::supports(path) ? ": tested" : ": SKIPPED, not supported here"));
-    CHECK(detail::supports(detail::best_isa()));
-}
-
 TEST_CASE("statistics, and what a result is read for, are what their definitions say, on every path - any count")
 {
     testing::for_each_floating_type([](auto sample) {

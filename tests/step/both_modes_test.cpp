@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <set>
@@ -19,6 +20,7 @@
 #include <collprobe/fault.hpp>
 
 #include "support/element_types.hpp"
+#include "support/steps.hpp"
 
 namespace collprobe::testing::both_modes_test {
 namespace {
@@ -31,11 +33,18 @@ public:
     std::string text()
     {
         require(a_.step == b_.step && a_.first_call == b_.first_call && a_.calls.size() == b_.calls.size(), "step");
-        compare(a_.loss, b_.loss, "loss");
-        compare(a_.loss_weighted, b_.loss_weighted, "loss_weighted");
-        compare(a_.gradient_norm, b_.gradient_norm, "gradient_norm");
+        require(same_bits(a_.loss, b_.loss), "loss");
+        require(same_bits(a_.loss_weighted, b_.loss_weighted), "loss_weighted");
+        require(same_bits(a_.gradient_norm, b_.gradient_norm), "gradient_norm");
+        require(a_.forgot == b_.forgot && a_.zero_ranks.size() == b_.zero_ranks.size(), "forgot or zeros");
         near(a_.cosine.pooled, b_.cosine.pooled, 1e-6, "pooled");
+        require(same_bits(a_.losses, b_.losses), "losses");
+        require(same_bits(a_.gradient_norms, b_.gradient_norms), "gradient_norms");
+        bool all_agree = true; // of results that differ one side knows more
+        for (const call_record& call : a_.calls) all_agree &= call.results_agree;
+        if (all_agree) require(same_bits(a_.cosine.leave_one_out, b_.cosine.leave_one_out), "leave_one_out");
         near(a_.cosine.predicted_cosine, b_.cosine.predicted_cosine, 1e-6, "predicted_cosine");
+        require(of_whole_step(a_) == of_whole_step(b_), "findings " + of_whole_step(a_) + "or " + of_whole_step(b_));
         for (std::size_t c = 0; c < a_.calls.size(); ++c) {
             const call_record& x = a_.calls[c];
             const call_record& y = b_.calls[c];
@@ -83,6 +92,27 @@ public:
 private:
     using places = std::set<std::pair<int, int>>;
 
+    static bool same_bits(const std::vector<double>& a, const std::vector<double>& b)
+    {
+        return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), 8 * a.size()) == 0);
+    }
+    static bool same_bits(const spread& a, const spread& b)
+    {
+        return a.finite == b.finite && to_bits(a.mean) == to_bits(b.mean) && to_bits(a.std) == to_bits(b.std)
+            && a.maximum_rank == b.maximum_rank && a.minimum_rank == b.minimum_rank;
+    }
+    /// What is said of the whole step, but for copies and evidence, which in `gather` are of calls, too.
+    static std::string of_whole_step(const step_record& of)
+    {
+        std::string text;
+        for (const finding& each : of.findings) {
+            const bool is_of_calls = each.what == finding_kind::duplicate || each.what == finding_kind::stale
+                || each.what == finding_kind::unlike;
+            if (each.call >= 0 || is_of_calls) continue;
+            text += std::string(name(each.what)) + " " + std::to_string(each.rank()) + " ";
+        }
+        return text;
+    }
     static std::string in_words(const places& of)
     {
         std::string text;
@@ -160,7 +190,7 @@ private:
 };
 
 template <floating_element T, class Comm>
-void make_call(Comm& comm, std::mt19937_64& shared, std::mt19937_64& own, host::stream_ref stream)
+void make_call(Comm& comm, std::mt19937_64& shared, std::mt19937_64& own, double scale, host::stream_ref stream)
 {
     std::normal_distribution<double> normal;
     const auto n = static_cast<std::size_t>(comm.size());
@@ -168,7 +198,7 @@ void make_call(Comm& comm, std::mt19937_64& shared, std::mt19937_64& own, host::
     const double level = shared() % 8 == 0 ? (std::is_same_v<T, float16> ? 2e4 : 1e6) : 1; // sums overflow
     const double spread = shared() % 4 == 0 ? 0 : 1;
     std::vector<T> send(count), same(count), whole(count * n);
-    for (T& x : send) x = T(static_cast<float>(level * (0.5 + spread * normal(own))));
+    for (T& x : send) x = T(static_cast<float>(scale * level * (0.5 + spread * normal(own))));
     if (own() % 40 == 0) send[own() % count] = T(std::numeric_limits<float>::quiet_NaN());
     const auto what = shared() % 6;
     const reduction how = shared() % 2 == 0 ? reduction::sum : reduction::average;
@@ -186,15 +216,17 @@ void make_step(Comm& comm, std::uint64_t seed, std::uint64_t step, host::stream_
     std::mt19937_64 shared(seed + step);
     std::mt19937_64 own(seed + step * 1000 + static_cast<std::uint64_t>(comm.rank()) + 1);
     std::normal_distribution<double> normal;
+    const bool is_unlike = comm.rank() == comm.size() - 1 && step >= 60; // in norms and losses, now and then far
+    const double scale = !is_unlike ? 1 : step % 40 == 0 ? 30 : 1.5;
     for (std::uint64_t calls = shared() % 4; calls > 0; --calls) {
         const std::uint64_t type = shared() % 4;
-        if (type == 0) make_call<bfloat16>(comm, shared, own, stream);
-        else if (type == 1) make_call<float16>(comm, shared, own, stream);
-        else make_call<float>(comm, shared, own, stream);
+        if (type == 0) make_call<bfloat16>(comm, shared, own, scale, stream);
+        else if (type == 1) make_call<float16>(comm, shared, own, scale, stream);
+        else make_call<float>(comm, shared, own, scale, stream);
     }
     const double level = shared() % 5 == 0 ? 1e9 : 3;
     const double spread = shared() % 3 == 0 ? 0 : 0.3;
-    double loss = level + spread * normal(own);
+    double loss = scale * (level + spread * normal(own));
     if (own() % 30 == 0) loss = detail::not_given();
     else if (own() % 30 == 0) loss = std::numeric_limits<double>::infinity();
     double weight = shared() % 2 == 0 ? 1 : static_cast<double>(own() % 5);
@@ -222,6 +254,7 @@ TEST_CASE("both modes say the same of random steps, with faults, weights of no s
         {.kind = fault_kind::infinity, .phase = fault_phase::after, .rank = fault::random_rank, .call = 0,
             .period = always, .probability = 0.05, .seed = 5},
     };
+    std::set<finding_kind> seen;
     for (const int ranks : {1, 2, 3, 5}) {
         CAPTURE(ranks);
         local::run(ranks, [&](local::communicator& world) {
@@ -236,8 +269,48 @@ TEST_CASE("both modes say the same of random steps, with faults, weights of no s
                 if (world.rank() != 0) continue;
                 const std::string differs = comparison(a, b).text();
                 CHECK_MESSAGE(differs.empty(), "step ", step, ": ", differs);
+                for (const finding& each : b.findings) seen.insert(each.what);
             }
         });
+    }
+    for (const finding_kind what : {finding_kind::non_finite, finding_kind::loss, finding_kind::gradient_norm,
+             finding_kind::unlike, finding_kind::overflow, finding_kind::sum_differs}) {
+        CAPTURE(std::string(name(what)));
+        CHECK(seen.contains(what));
+    }
+}
+
+TEST_CASE("copies and repeats of whole gradients name the same ranks in both modes")
+{
+    std::vector<std::set<int>> seen[2][2]; // of each mode: copies and repeats in each step
+    for (const report_mode mode : both_modes) {
+        for (const step_record& record : records_of({5, 12, {.mode = mode, .times = false}}, [](auto& comm, host::stream& stream, int step, auto&) {
+                 for (int call = 0; call <= step % 3; ++call) {
+                     const int like = comm.rank() == 4 && step == 8 ? 1 : comm.rank();
+                     std::mt19937 own(static_cast<unsigned>(1000 * (like == 2 ? 0 : step) + 10 * call + like));
+                     std::vector<float> data(100), sum(100);
+                     for (float& x : data) x = static_cast<float>(own()) * 0x1p-32f - 0.5f;
+                     if (call == 1) comm.reduce_scatter(data, view(sum.data(), 20), reduction::sum, stream, call_site::named("b"));
+                     else comm.all_reduce(data, view(sum), reduction::average, stream, call_site::named(call == 0 ? "a" : "c"));
+                     stream.synchronize();
+                 }
+             })) {
+            for (const int repeats : {0, 1}) {
+                std::set<int> ranks;
+                for (const finding& each : findings_of(record, repeats == 0 ? finding_kind::duplicate : finding_kind::stale)) {
+                    ranks.insert(each.ranks.begin(), each.ranks.end());
+                    if (mode == report_mode::summary) CHECK(each.call == -1);
+                }
+                seen[mode == report_mode::summary][repeats].push_back(ranks);
+            }
+        }
+    }
+    for (std::size_t step = 3; step < 12; ++step) { // of each kind of step one was before
+        CAPTURE(step);
+        for (const auto& mode : seen) {
+            CHECK(mode[0][step] == (step == 8 ? std::set{1, 4} : std::set<int>{}));
+            CHECK(mode[1][step] == std::set{2});
+        }
     }
 }
 

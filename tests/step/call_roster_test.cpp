@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -111,16 +109,6 @@ TEST_CASE("a call that is not made from step 30 on is a suspect of step 30, once
         CHECK(later.findings.empty());
         CHECK(later.notes.empty());
     }
-}
-
-TEST_CASE("a copy of what is known is its own")
-{
-    std::optional<program> first(std::in_place);
-    for (int s = 0; s < 30; ++s) first->make(whole);
-    program copy = *first;
-    first.reset();
-    for (int s = 0; s < 30; ++s) CHECK(copy.make(whole).findings.empty());
-    CHECK(copy.make(without_wpe).findings.size() == 1);
 }
 
 TEST_CASE("a call that is not made from step 1 on is a note of step 1")

@@ -87,47 +87,6 @@ TEST_CASE("calls are known again as an oracle knows them, with bounded memory")
     CHECK(forgotten > 0);
 }
 
-TEST_CASE("places in the program tell calls apart only where the ranks agree on them")
-{
-    detail::call_series series;
-    const detail::probed_call a = call_of(1, 5);
-    const detail::probed_call b = call_of(2, 5);
-    CHECK(a.identity(true) != b.identity(true));
-    CHECK(a.identity(false) == b.identity(false));
-    CHECK(detail::place_of(call_site::named("a")) == detail::place_of(call_site::named("a")));
-    CHECK(detail::place_of(call_site::named("a")) != detail::place_of(call_site::named("b")));
-    CHECK(detail::place_of({"file", "", 3, ""}) != detail::place_of({"file", "", 4, ""}));
-    CHECK(detail::place_of({"file", "", 3, ""}) != detail::place_of({"elsewhere", "", 3, ""}));
-    CHECK(detail::place_of({"file", "", 3, "a"}) == detail::place_of({"elsewhere", "", 4, "a"}));
-}
-
-TEST_CASE("words make the same series again, in the same slots, and others are refused")
-{
-    detail::call_series series;
-    std::vector<detail::probed_call> calls;
-    for (std::uint64_t c = 0; c < 5; ++c) calls.push_back(call_of(c / 2, 7));
-    series.find({calls.data(), calls.size()}, true);
-    std::vector<std::uint64_t> words;
-    series.save(words, 0);
-    detail::call_series other;
-    calls.pop_back();
-    other.find({calls.data(), 1}, true);
-    REQUIRE(other.restore({words.data(), words.size()}));
-    const std::vector<detail::probed_call> backwards(calls.rbegin(), calls.rend());
-    const auto found = other.find({backwards.data(), backwards.size()}, true);
-    const auto before = series.find({calls.data(), calls.size()}, true);
-    // The calls 3 and 2 have one place, so the first of them is call 2 again; likewise 1 and 0.
-    for (std::size_t c = 0; c < 4; ++c) {
-        const std::size_t same = c < 2 ? 2 + c : c - 2;
-        CHECK(found[c].slot == before[same].slot);
-        CHECK(found[c].number == 1 + before[same].number);
-    }
-    for (std::size_t cut = 0; cut < words.size(); ++cut) CHECK_FALSE(other.restore({words.data(), cut}));
-    std::vector<std::uint64_t> twice = words;
-    twice[8] = twice[4]; // two series in one slot
-    CHECK_FALSE(other.restore({twice.data(), twice.size()}));
-}
-
 TEST_CASE("a repeated gradient is named in each step, whatever calls come and go around it")
 {
     enum class around { nothing, one_more_each_step, at_times_before, at_times_alike, names_of_ranks };

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <latch>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -80,24 +79,6 @@ TEST_CASE("without a majority nobody is named, and a value that comes right begi
         CHECK(record.expectations[0].groups == std::vector<int>{0, 1, 0, 1});
         CHECK(record.expectations[0].since == (record.step == 5 ? 5 : 1));
     }
-}
-
-TEST_CASE("numbers are compared by their bits, whatever their type and size")
-{
-    const double nan = std::numeric_limits<double>::quiet_NaN();
-    const auto records = run(2, 1, {}, [&](auto& comm, auto&, int, auto&) {
-        const bool second = comm.rank() == 1;
-        comm.expect_equal("equal", 1.0f);
-        comm.expect_equal("NaN", nan);
-        comm.expect_equal("zero", second ? -0.0 : 0.0);
-        comm.expect_equal("large", (std::uint64_t{1} << 63) + (second ? 1 : 0)); // equal as doubles
-        comm.expect_equal("flag", second);
-        comm.expect_equal("mode", report_mode::gather);
-    });
-    std::vector<bool> holds;
-    for (const expectation_record& each : records[0].expectations) holds.push_back(each.holds);
-    CHECK(holds == std::vector<bool>{true, true, false, false, false, true});
-    for (const finding& each : of(records[0], finding_kind::value_differs)) CHECK(each.rank() == -1);
 }
 
 TEST_CASE("a buffer is compared where its stream is, by bits, type and count, in both modes")

@@ -6,11 +6,10 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <functional>
+#include <limits>
 #include <vector>
 
-#include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/step/probed.hpp>
+#include "support/steps.hpp"
 
 namespace collprobe::testing::repeats_test {
 namespace {
@@ -28,24 +27,12 @@ std::vector<float> data_of(int rank, std::uint64_t version)
 }
 
 /// The records of steps whose one call `make` makes.
-std::vector<step_record> run(std::uint64_t steps, const probe_options& options,
-    const std::function<void(probed<local::communicator>&, std::uint64_t step, host::stream&)>& make)
+template <class Make>
+std::vector<step_record> run(int steps, const probe_options& options, const Make& make)
 {
-    std::vector<step_record> records;
-    local::run(ranks, [&](local::communicator& world) {
-        probed<local::communicator> comm(world, options);
-        host::stream stream;
-        step_record record;
-        for (std::uint64_t s = 0; s < steps; ++s) {
-            make(comm, s, stream);
-            comm.end_step(s, {}, stream);
-            stream.synchronize();
-            while (comm.poll(record))
-                if (world.rank() == 0) records.push_back(record);
-        }
+    return testing::records_of({.ranks = ranks, .steps = steps, .options = options, .has_own_names = true}, [&](auto& comm, auto& stream, int s, auto&) {
+        make(comm, static_cast<std::uint64_t>(s), stream);
     });
-    REQUIRE(records.size() == steps);
-    return records;
 }
 
 std::vector<std::vector<int>> stale_in(const std::vector<step_record>& records)
@@ -141,8 +128,9 @@ TEST_CASE("the sampled result is one that most ranks have")
     for (int rank = 0; rank < ranks; ++rank) CHECK(error_of(rank) == healthy);
 }
 
-TEST_CASE("numbers of one value are equal whatever their types")
+TEST_CASE("numbers of one value are equal whatever their types, and by their bits")
 {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
     const auto tells = [](const auto& first, const auto& others) {
         const auto records = run(1, {.times = false}, [&](auto& comm, std::uint64_t, host::stream&) {
             if (comm.rank() == 0) comm.expect_equal("value", first);
@@ -161,6 +149,10 @@ TEST_CASE("numbers of one value are equal whatever their types")
     CHECK_FALSE(tells(-1, ~std::uint64_t{0}));
     CHECK_FALSE(tells(1, 1.5));
     CHECK_FALSE(tells(0.1f, 0.1));
+    CHECK(tells(nan, nan));
+    CHECK(tells(report_mode::gather, report_mode::gather));
+    CHECK_FALSE(tells(false, true));
+    CHECK_FALSE(tells(std::uint64_t{1} << 63, (std::uint64_t{1} << 63) + 1));
 }
 
 TEST_CASE("a finding of several ranks keeps them all, ascending, and those of another check stay apart")

@@ -4,7 +4,6 @@
 // What a step says of the numbers of its ranks: of one step, of zeros, of the evidence over the run.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -328,21 +327,22 @@ TEST_CASE("ranks whose gradients are the same but for a factor are alike in dire
     }
 }
 
-TEST_CASE("groups, no evidence, and the mode summary")
+TEST_CASE("groups, no evidence, and evidence that goes on from a checkpoint, in both modes")
 {
-    const auto of = [](const probe_options& options) {
-        return run(4, 0, 60, [](int rank, std::uint64_t step) {
+    const auto of = [](const probe_options& options, std::uint64_t from = 0, std::uint64_t to = 60, const std::vector<std::uint64_t>& state = {}) {
+        return run(4, from, to, [](int rank, std::uint64_t step) {
             rank_step made = heavy(rank, step);
             made.loss += rank == 3 ? 20 : 0;
             return made;
-        }, options);
+        }, options, state);
     };
     for (const report_mode mode : testing::both_modes) {
         CHECK(of({.mode = mode, .groups = {0, 0, 0, 1}}).all(finding_kind::unlike).empty());
         const outcome named = of({.mode = mode});
         CHECK_FALSE(named.all(finding_kind::unlike).empty());
         CHECK(named.records.back().evidence_by_rank.size() == 4);
-        CHECK_FALSE(named.state.empty());
+        const outcome before = of({.mode = mode}, 0, 40), after = of({.mode = mode}, 40, 60, before.state);
+        CHECK(after.records.back().evidence_by_rank == named.records.back().evidence_by_rank);
     }
     const outcome without = of({.false_alarms_per_run = 0});
     CHECK(without.all(finding_kind::unlike).empty());

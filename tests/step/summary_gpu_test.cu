@@ -1,14 +1,16 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A step's report as a GPU packs it is that of the host, in both modes.
+// A step's report as a GPU packs it is that of the host, in both modes, and so is what an audit says.
 #include <doctest/doctest.h>
 
 #include <limits>
 #include <string>
 #include <vector>
 
+#include <collprobe/audit.hpp>
 #include <collprobe/collprobe.cuh>
+#include <collprobe/fault.hpp>
 #include <collprobe/report.hpp>
 
 #include "examples/support/device_ranks.hpp"
@@ -27,7 +29,9 @@ std::vector<std::string> lines_of_steps(report_mode mode)
     local::run_on<Device>(3, {}, [&](local::device_communicator<Device>& world) {
         const Stream stream;
         Buffer send(1 << 12), receive(1 << 12);
-        probed comm(world, {.mode = mode, .times = false});
+        // Of five calls a step the last one is an all-gather.
+        const std::vector<fault> faults{{.rank = 2, .call = 9}, {.phase = fault_phase::during, .rank = 1, .call = 19}};
+        probed comm(faulty(world, faults), {.mode = mode, .times = false}, audit());
         for (int step = 0; step < 6; ++step) {
             for (int call = 0; call < 4; ++call) {
                 float value = static_cast<float>(1 << (world.rank() + call));
@@ -39,6 +43,9 @@ std::vector<std::string> lines_of_steps(report_mode mode)
                     call_site::named("abcd" + call));
                 stream.synchronize();
             }
+            Device::fill(stream, view<float>(send.data(), 1001), static_cast<float>(1 << (world.rank() + step)));
+            comm.all_gather(view<const float>(send.data(), 1001), view<float>(receive.data(), 3003), stream, call_site::named("gather"));
+            stream.synchronize();
             comm.end_step(static_cast<std::uint64_t>(step), {.loss = 0.5 * (world.rank() + 1), .weight = 8}, stream);
             step_record record;
             comm.wait(record);
@@ -57,7 +64,10 @@ TEST_CASE("a step's report as a GPU packs it is that of the host")
         const auto of_host = lines_of_steps<host::device, host::stream, host::buffer<float>>(mode);
         REQUIRE(of_gpu.size() == 6);
         for (std::size_t step = 0; step < of_gpu.size(); ++step) CHECK(of_gpu[step] == of_host[step]);
+        const char* const differs = mode == report_mode::gather ? "\"shard_differs\"" : "\"result_differs\"";
+        CHECK(of_gpu[1].find(differs) != std::string::npos);
         CHECK(of_gpu[2].find("\"non_finite\"") != std::string::npos);
+        CHECK(of_gpu[3].find("\"shard_differs\"") != std::string::npos);
         CHECK(of_gpu[4].find("\"duplicate\"") != std::string::npos);
         CHECK(of_gpu[5].find("\"findings\":[]") != std::string::npos);
     }

@@ -2,42 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <cstdint>
-#include <set>
 #include <string>
 #include <vector>
 
 #include <collprobe/sum/accumulation.hpp>
-#include <collprobe/sum/sum_in_order.hpp>
 
-#include "exact_oracle.hpp"
-#include "sum_cases.hpp"
 #include "support/element_types.hpp"
 
 namespace collprobe::testing::accumulation_test {
-namespace {
-
-/// How many different bits a sum has over some orders: each is a column of its own.
-template <accumulation in, floating_element T>
-std::size_t different_sums(testing::random_bits& random, std::vector<T> terms)
-{
-    constexpr std::size_t orders = 20;
-    const auto n = static_cast<int>(terms.size());
-    std::vector<T> columns(terms.size() * orders);
-    for (std::size_t again = 0; again < orders; ++again) {
-        for (std::size_t k = 0; k < terms.size(); ++k) columns[k * orders + again] = terms[k];
-        testing::sum_cases<T>::shuffle(random, terms.data(), n);
-    }
-    std::vector<const T*> rows;
-    for (std::size_t k = 0; k < terms.size(); ++k) rows.push_back(columns.data() + k * orders);
-    std::vector<T> sums(orders);
-    sum_in_order<in>(rows.data(), linear_order(n), sums.data(), orders);
-    std::set<std::uint64_t> seen;
-    for (const T sum : sums) seen.insert(to_bits(sum));
-    return seen.size();
-}
-
-} // namespace
 
 TEST_CASE("names")
 {
@@ -85,28 +57,6 @@ TEST_CASE("doubles are exact for halves up to 8192 terms")
     double sum = 0;
     for (const float16 value : terms) sum += static_cast<double>(value);
     CHECK(sum == 8191 * 65504.0 + 0x1p-24);
-    testing::random_bits random{13};
-    for (int i = 0; i < 20; ++i) {
-        testing::sum_cases<float16>::fill(random, testing::difficulty::any, terms.data(), 500);
-        const std::vector<float16> some(terms.begin(), terms.begin() + 500);
-        CHECK(different_sums<accumulation::float64>(random, some) == 1);
-    }
-}
-
-TEST_CASE_TEMPLATE("only the exact sum is the same in every order", T, COLLPROBE_TEST_FLOATING_TYPES)
-{
-    testing::random_bits random{14};
-    std::size_t native = 0;
-    std::size_t wide = 0;
-    for (int i = 0; i < 200; ++i) {
-        std::vector<T> terms(30);
-        testing::sum_cases<T>::fill(random, testing::difficulty::cancelling, terms.data(), 30);
-        REQUIRE(different_sums<accumulation::exact>(random, terms) == 1);
-        native += different_sums<accumulation::native>(random, terms) - 1;
-        wide += different_sums<accumulation::float64>(random, terms) - 1;
-    }
-    CHECK(native > 0);
-    if (element_traits<T>::max_exponent > 15) CHECK(wide > 0);
 }
 
 } // namespace collprobe::testing::accumulation_test

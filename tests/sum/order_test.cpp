@@ -8,11 +8,9 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/sum/sum_in_order.hpp>
+#include <collprobe/sum/order.hpp>
 
-#include "ordered_oracle.hpp"
 #include "sum_cases.hpp"
-#include "support/element_types.hpp"
 
 namespace collprobe::testing::order_test {
 namespace {
@@ -48,17 +46,6 @@ int depth(const summation_order& order, int n)
     }
     // n - 1 additions of n terms of which none is used again leave one.
     return steps[order.empty() ? 0 : order.back().into];
-}
-
-/// The sum of one element.
-template <accumulation in, floating_element T>
-T sum_of(const std::vector<T>& values, const summation_order& order)
-{
-    std::vector<const T*> rows;
-    for (const T& value : values) rows.push_back(&value);
-    T sum;
-    sum_in_order<in>(rows.data(), order, &sum, 1);
-    return sum;
 }
 
 int ceiling_of_log2(int n)
@@ -116,45 +103,6 @@ TEST_CASE("every order uses every term once, and is as deep as it says")
     }
     // The negative control: a term used twice.
     CHECK(depth({{0, 1}, {0, 1}}, 3) == -1);
-}
-
-TEST_CASE_TEMPLATE("an order decides where a native sum is rounded", T, COLLPROBE_TEST_FLOATING_TYPES)
-{
-    // One, and half a unit of it three times: lost one by one, kept as a pair.
-    const T one = testing::sum_cases<T>::power(false, 0);
-    const T half_unit = testing::sum_cases<T>::power(false, -element_traits<T>::digits);
-    const std::vector<T> values{one, half_unit, half_unit, half_unit};
-    const auto steps = [&](const summation_order& order) {
-        return to_bits(sum_of<accumulation::native>(values, order)) - to_bits(one);
-    };
-    CHECK(steps(linear_order(4)) == 0);
-    CHECK(steps(pairwise_order(4)) == 1);
-    CHECK(steps(rotated_order(4, 1)) == 2); // a unit and a half: a tie, to even
-    const auto exact = to_bits(sum_of<accumulation::exact>(values, linear_order(4))) - to_bits(one);
-    CHECK(exact == 2);
-}
-
-TEST_CASE_TEMPLATE("every accumulator gives sums of small integers exactly in every order",
-    T, COLLPROBE_TEST_FLOATING_TYPES)
-{
-    testing::random_bits random{16};
-    // Partial sums that T holds: e5m2 has the integers up to 8.
-    constexpr bool few_digits = element_traits<T>::digits < 8;
-    for (int n = 1; n <= (few_digits ? 8 : 40); ++n) {
-        std::vector<T> values;
-        int sum = 0;
-        for (int i = 0; i < n; ++i) {
-            const int value = few_digits ? random.between(-1, 1) : random.between(-3, 3);
-            sum += value;
-            values.push_back(T(static_cast<float>(value)));
-        }
-        for (const summation_order& order : {linear_order(n), rotated_order(n, n / 2), tree_order(n, 0), tree_order(n, 1),
-                 pairwise_order(n), recursive_halving_order(n)}) {
-            testing::for_each_accumulation<T>([&](auto in) {
-                CHECK(static_cast<float>(sum_of<in()>(values, order)) == static_cast<float>(sum));
-            });
-        }
-    }
 }
 
 TEST_CASE("chunks of a ring start one after the rank they end at")

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -100,15 +99,6 @@ TEST_CASE_TEMPLATE("a result may take the place of a row", T, COLLPROBE_TEST_FLO
             }
         });
     }
-}
-
-TEST_CASE("partial sums that are no longer needed make room")
-{
-    CHECK(detail::order_plan(linear_order(100)).places == 1);
-    CHECK(detail::order_plan(rotated_order(100, 7)).places == 1);
-    CHECK(detail::order_plan(tree_order(128, 0)).places <= 9);
-    CHECK(detail::order_plan(pairwise_order(16)).places == 8);
-    CHECK(detail::order_plan(linear_order(1)).places == 1);
 }
 
 } // namespace collprobe::testing::sum_in_order_test
