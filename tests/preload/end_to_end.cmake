@@ -12,12 +12,11 @@ if(NOT TARGET collprobe_merge AND NOT COLLPROBE_BUILD_EXAMPLES)
     target_link_libraries(collprobe_merge PRIVATE collprobe::collprobe nlohmann_json::nlohmann_json)
 endif()
 add_custom_target(preload_end_to_end ALL
-    DEPENDS collprobe_preload collprobe_proxy preload_engine_module foreign_programs collprobe_merge)
+    DEPENDS collprobe_preload preload_engine_module foreign_programs collprobe_merge)
 
 function(add_end_to_end_test name)
     add_test(NAME preload.${name} COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/end_to_end.py
-        --preload $<TARGET_FILE:collprobe_preload> --proxy $<TARGET_FILE:collprobe_proxy>
-        --engine $<TARGET_FILE:preload_engine_module> --nccl $<TARGET_FILE:stand_in_nccl_shared>
+        --preload $<TARGET_FILE:collprobe_preload> --engine $<TARGET_FILE:preload_engine_module>
         --programs ${FOREIGN_DIR} --merge $<TARGET_FILE:collprobe_merge> ${name})
     set_tests_properties(preload.${name} PROPERTIES
         LABELS "stand_in;${ARGN}" TIMEOUT 300 PROCESSORS 2 ENVIRONMENT "${FOREIGN_ENVIRONMENT}")
@@ -33,7 +32,7 @@ elseif(COLLPROBE_SANITIZER)
     set(cases a5_groups inband)
 else()
     set(label threads)
-    set(cases a2_same_with_and_without a4_counts a5_groups a10_detection a14_mark_step inband)
+    set(cases a5_groups a10_detection a14_mark_step inband)
 endif()
 foreach(name IN LISTS cases)
     add_end_to_end_test(${name} ${label})

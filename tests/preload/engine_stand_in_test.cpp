@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -47,6 +48,8 @@ TEST_CASE("a call's line has what the rank sent and got, in place and not")
     constexpr int ranks = 3;
     const ncclUniqueId id = new_id();
     std::vector<std::uint64_t> results(ranks);
+    const auto real_calls = [] { return std::pair(stand_in::calls("ncclAllReduce"), stand_in::calls("ncclAllGather")); };
+    const auto before = real_calls();
     run_threads(ranks, [&](int rank) {
         preloaded_rank comm(id, rank, ranks, "plain");
         const own_stream stream;
@@ -63,6 +66,8 @@ TEST_CASE("a call's line has what the rank sent and got, in place and not")
         stream.synchronize();
         comm.destroy();
     });
+    // The engine makes none of its own.
+    CHECK(real_calls() == std::pair(before.first + 2 * ranks, before.second + ranks));
     for (int rank = 0; rank < ranks; ++rank) {
         const auto calls = engine().lines_of("plain", "call", rank);
         REQUIRE(calls.size() == 5);

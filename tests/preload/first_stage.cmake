@@ -23,7 +23,7 @@ add_first_stage_test(a1_symbols ${CMAKE_CURRENT_SOURCE_DIR}/symbols.py
     ${PROJECT_SOURCE_DIR}/examples/preload/symbols.def ${CMAKE_CURRENT_SOURCE_DIR}/nccl_exports.txt
     ${first_stage_files} ${header})
 foreach(name a1_every_call a2_dependencies a2_other_programs a2_broken_engine a2_not_wanted a3_rtld_local
-        a3_rtld_next_fails a3_two_nccls a3_no_nccl a3_other_interposer a4_reentry a5_group_depth a6_polls
+        a3_two_nccls a3_no_nccl a3_other_interposer a4_reentry a5_group_depth a6_polls
         a9_fork_passes_through a9_threads_open_once a12_cost a14_mark_step proxy_by_name proxy_python proxy_forwards
         proxy_finds_nccl)
     add_first_stage_test(${name}_of_first_stage ${CMAKE_CURRENT_SOURCE_DIR}/loader.py ${name}

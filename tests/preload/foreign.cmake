@@ -1,8 +1,7 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Programs that know CUDA's runtime and NCCL but not this project, for each way to reach NCCL. Gives FOREIGN_ENVIRONMENT
-# and FOREIGN_DIR.
+# Programs that know CUDA's runtime and NCCL but not this project. Gives FOREIGN_ENVIRONMENT and FOREIGN_DIR.
 include(${CMAKE_CURRENT_LIST_DIR}/stand_in/stand_in.cmake)
 set(foreign ${CMAKE_CURRENT_LIST_DIR}/foreign)
 set(FOREIGN_DIR ${CMAKE_CURRENT_BINARY_DIR}/foreign)
@@ -13,36 +12,15 @@ endif()
 set(FOREIGN_ENVIRONMENT "STAND_IN_NCCL_DEADLINE_S=${deadline_s};${sanitizer_options}")
 
 # In C, with the sanitizers of the C++ that they are linked to.
-function(foreign_properties target)
-    set_target_properties(${target} PROPERTIES C_STANDARD 11 LINKER_LANGUAGE CXX
-        RUNTIME_OUTPUT_DIRECTORY ${FOREIGN_DIR} LIBRARY_OUTPUT_DIRECTORY ${FOREIGN_DIR})
+foreach(name mixed trainer)
+    set(target foreign_${name})
+    add_executable(${target} ${foreign}/${name}.c)
+    set_target_properties(${target} PROPERTIES C_STANDARD 11 LINKER_LANGUAGE CXX RUNTIME_OUTPUT_DIRECTORY ${FOREIGN_DIR})
     target_compile_options(${target} PRIVATE -O2 -Wall -Wextra -Wconversion -Wshadow ${sanitizer_flags})
     target_include_directories(${target} SYSTEM PRIVATE ${COLLPROBE_CUDA_INCLUDE_DIR} ${COLLPROBE_NCCL_INCLUDE_DIR})
-    target_link_libraries(${target} PRIVATE $<LINK_ONLY:stand_in_cudart_shared> m ${CMAKE_DL_LIBS})
+    target_link_libraries(${target} PRIVATE $<LINK_ONLY:stand_in_cudart_shared> $<LINK_ONLY:stand_in_nccl_shared>
+        Threads::Threads m ${CMAKE_DL_LIBS})
     # DT_RPATH, as PyTorch has it: it is searched before LD_LIBRARY_PATH.
     target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
-endfunction()
-function(add_foreign_program name)
-    add_executable(foreign_${name} ${ARGN})
-    foreign_properties(foreign_${name})
-endfunction()
-add_foreign_program(rpath ${foreign}/work.c)
-target_link_libraries(foreign_rpath PRIVATE $<LINK_ONLY:stand_in_nccl_shared>)
-
-# A library that Python opens.
-add_library(foreign_work SHARED ${foreign}/work.c)
-foreign_properties(foreign_work)
-target_link_libraries(foreign_work PRIVATE $<LINK_ONLY:stand_in_nccl_shared>)
-
-add_foreign_program(by_name ${foreign}/work.c)
-add_dependencies(foreign_by_name stand_in_nccl_shared)
-target_compile_definitions(foreign_by_name PRIVATE FOREIGN_BY_NAME)
-set_target_properties(foreign_by_name PROPERTIES BUILD_RPATH $<TARGET_FILE_DIR:stand_in_nccl_shared>)
-
-add_foreign_program(mixed ${foreign}/mixed.c)
-target_link_libraries(foreign_mixed PRIVATE $<LINK_ONLY:stand_in_nccl_shared> Threads::Threads)
-
-add_foreign_program(trainer ${foreign}/trainer.c)
-target_link_libraries(foreign_trainer PRIVATE $<LINK_ONLY:stand_in_nccl_shared>)
-
-add_custom_target(foreign_programs DEPENDS foreign_rpath foreign_work foreign_by_name foreign_mixed foreign_trainer)
+endforeach()
+add_custom_target(foreign_programs DEPENDS foreign_mixed foreign_trainer)

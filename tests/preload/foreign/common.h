@@ -15,14 +15,6 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-/* How a program reaches NCCL: by linking to it, or by the names of functions. */
-#ifdef FOREIGN_BY_NAME
-void* find_nccl(const char* function);
-#define NCCL(name) (*(__typeof__(&nccl##name))find_nccl("nccl" #name))
-#else
-#define NCCL(name) nccl##name
-#endif
-
 static inline void stop(const char* file, int line, const char* what, int code)
 {
     fprintf(stderr, "%s:%d: %s: %d\n", file, line, what, code);
@@ -53,7 +45,7 @@ static inline const char* environment(const char* name)
 {
     const char* const value = getenv(name);
     if (value == NULL) {
-        fprintf(stderr, "%s is not set: start me by run_ranks.py\n", name);
+        fprintf(stderr, "%s is not set: start me by end_to_end.py\n", name);
         exit(2);
     }
     return value;

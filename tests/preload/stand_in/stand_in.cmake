@@ -7,7 +7,7 @@ set(here ${CMAKE_CURRENT_LIST_DIR})
 set(support ${PROJECT_SOURCE_DIR}/tests/support/stand_in)
 
 add_library(stand_in_nccl_objects OBJECT EXCLUDE_FROM_ALL
-    ${support}/nccl.cpp ${here}/nccl_processes.cpp ${here}/counts.cpp)
+    ${support}/nccl.cpp ${here}/nccl_processes.cpp)
 target_include_directories(stand_in_nccl_objects SYSTEM PUBLIC ${COLLPROBE_NCCL_INCLUDE_DIR})
 target_link_libraries(stand_in_nccl_objects PUBLIC stand_in_cudart_shared)
 set_target_properties(stand_in_nccl_objects PROPERTIES

@@ -2,9 +2,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tests/preload/stand_in/nccl_names.hpp"
-
 // Included before `nccl.cpp`, where the public functions are: as in NCCL, each name is weak and has a strong twin.
+#include <nccl.h>
+
+#include "tests/support/stand_in/nccl_later.hpp"
+
+#define STAND_IN_NCCL_NAMES_2_19(each) \
+    each(ncclGetVersion) each(ncclGetErrorString) each(ncclGetLastError) each(ncclMemAlloc) each(ncclMemFree) \
+    each(ncclGetUniqueId) each(ncclCommInitRank) each(ncclCommInitRankConfig) each(ncclCommInitAll) \
+    each(ncclCommSplit) each(ncclCommFinalize) each(ncclCommDestroy) each(ncclCommAbort) \
+    each(ncclCommGetAsyncError) each(ncclCommCount) each(ncclCommCuDevice) each(ncclCommUserRank) \
+    each(ncclRedOpCreatePreMulSum) each(ncclRedOpDestroy) \
+    each(ncclGroupStart) each(ncclGroupEnd) each(ncclAllReduce) each(ncclReduceScatter) each(ncclAllGather) \
+    each(ncclBroadcast) each(ncclBcast) each(ncclReduce) each(ncclSend) each(ncclRecv)
+#if NCCL_VERSION_CODE >= 22200
+#define STAND_IN_NCCL_NAMES_2_22(each) each(ncclGroupSimulateEnd)
+#else
+#define STAND_IN_NCCL_NAMES_2_22(each)
+#endif
+#if NCCL_VERSION_CODE >= 22700
+#define STAND_IN_NCCL_NAMES_2_27(each) \
+    each(ncclCommShrink) each(ncclCommWindowRegister) each(ncclCommWindowDeregister)
+#else
+#define STAND_IN_NCCL_NAMES_2_27(each)
+#endif
+#if NCCL_VERSION_CODE >= 22800
+#define STAND_IN_NCCL_NAMES_2_28(each) each(ncclAlltoAll)
+#else
+#define STAND_IN_NCCL_NAMES_2_28(each)
+#endif
+#if NCCL_VERSION_CODE >= 22807
+#define STAND_IN_NCCL_NAMES_2_28_7(each) each(ncclCommRevoke)
+#else
+#define STAND_IN_NCCL_NAMES_2_28_7(each)
+#endif
+#define STAND_IN_NCCL_NAMES_LATER(each) \
+    each(ncclCommGetUniqueId) each(ncclCommGrow) each(ncclAllReduceConfig) each(ncclReduceScatterConfig) \
+    each(ncclAllGatherConfig)
+#define STAND_IN_NCCL_NAMES(each) \
+    STAND_IN_NCCL_NAMES_2_19(each) STAND_IN_NCCL_NAMES_2_22(each) STAND_IN_NCCL_NAMES_2_27(each) \
+    STAND_IN_NCCL_NAMES_2_28(each) STAND_IN_NCCL_NAMES_2_28_7(each) STAND_IN_NCCL_NAMES_LATER(each)
+
 #define STAND_IN_NCCL_EXPORT(name) \
     extern "C" __attribute__((weak, visibility("default"))) decltype(name) name; \
     extern "C" __attribute__((alias(#name), visibility("default"))) decltype(name) p##name;
