@@ -5,6 +5,7 @@
 collprobe_merge: its files as other programs read them, files that are cut anywhere, and files that grow.
 """
 import atexit
+import html
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ import sys
 import time
 
 merge, sample, launcher, folder = sys.argv[1:]
-compare, watch = [(sys.executable, "-B", launcher, name) for name in ("compare", "watch")]
+compare, page, watch = [(sys.executable, "-B", launcher, name) for name in ("compare", "page", "watch")]
 shutil.rmtree(folder, ignore_errors=True)
 os.makedirs(folder)
 os.chdir(folder)
@@ -48,6 +49,11 @@ assert lines("a.jsonl")[0]["comm_id"] != lines("b.jsonl")[0]["comm_id"]
 assert "\nidentical: 15 steps, 60 calls with equal digests, 4 ranks\n" in run(*compare, "a.jsonl", "b.jsonl")
 text = run(*compare, "a.jsonl", "c.jsonl", code=1)
 assert "only in B: step 40, bucket 1 'all_reduce#1 1200 bfloat16': result_differs: rank 2" in text, text
+for name in "a", "c":  # a page of a run without an end has the verdict of the end
+    *rest, end = open(name + ".jsonl", encoding="utf-8")
+    open("endless.jsonl", "w", encoding="utf-8").writelines(rest)
+    run(*page, "endless.jsonl", "-o", "endless.html")
+    assert html.escape(json.loads(end)["verdict"]) in open("endless.html", encoding="utf-8").read(), end
 made("d", "every=4", "seed=2")
 run(merge, "d", "--jsonl", "d.jsonl")
 assert "first in step 0, bucket 0 'all_reduce#0 1200 float', call 0" in run(*compare, "a.jsonl", "d.jsonl", code=1)

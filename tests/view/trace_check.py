@@ -2,10 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks Chrome traces, alone and joined with a profiler's: the members that each kind of event needs, slices that nest on
 their thread, begins with ends, arrows whose two ends lie in slices, names for all processes, and process numbers that no
-process id or device has. `damaged` breaks a trace that has every kind of event in several ways, each of which must be
-found."""
+process id or device has."""
 import collections
-import copy
 import json
 from decimal import Decimal
 
@@ -138,32 +136,3 @@ def check(trace):
     if not 0 <= int(trace["otherData"]["started_ns"]) - trace["baseTimeNanoseconds"] < 7_889_238_000_000_000:
         return ["its zero is not the quarter in which it began"]
     return check_events(trace["traceEvents"], True)
-
-
-def damaged(trace):
-    """The trace with one fault each, and what must be found."""
-    for kind, word in (("s", "one begin and one end"), ("f", "one begin and one end"), ("e", "one begin and then"),
-                       ("b", "one begin and then"), ("M", "no name")):
-        copied = copy.deepcopy(trace)
-        copied["traceEvents"].remove(next(e for e in copied["traceEvents"] if e["ph"] == kind))
-        yield copied, word
-
-    def changed(kind, **members):
-        copied = copy.deepcopy(trace)
-        found = (e for e in copied["traceEvents"] if e["ph"] == kind and (kind != "X" or "Seq" in e["args"]))
-        next(found).update(members)
-        return copied
-
-    calls = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["pid"] == FIRST_PROCESS and "Seq" in e["args"]]
-    first, second = calls[:2]
-    yield changed("X", pid=FIRST_PROCESS, ts=first["ts"], dur=second["ts"] + second["dur"] / 2 - first["ts"]), "overlap"
-    yield changed("X", dur=Decimal(-1)), "negative"
-    yield changed("X", pid=7), "process number"
-    yield changed("s", ts=Decimal(0)), "in no slice"
-    yield changed("s", ts=Decimal(10**13)), "back in time"
-    yield changed("f", bp="x"), "bind"
-    yield changed("C", args={"value": "nan"}), "no number"
-    yield changed("X", args={}), "lacks the arguments"
-    copied = copy.deepcopy(trace)
-    del next(e for e in copied["traceEvents"] if e["ph"] == "X")["dur"]
-    yield copied, "lacks"
