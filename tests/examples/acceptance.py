@@ -5,10 +5,11 @@ significant while accuracy stays above 95 %; and with i.i.d. sampling the report
 
 acceptance.py PROGRAM FOLDER SEED...
 """
-import json
 import os
 import subprocess
 import sys
+
+from json_lines import lines_of
 
 program, folder, seeds = sys.argv[1], sys.argv[2], sys.argv[3:]
 os.makedirs(folder, exist_ok=True)
@@ -22,8 +23,7 @@ def train(*options):
 
 for seed in seeds:
     report = train("--seed", seed, "--jsonl", path)
-    with open(path, encoding="utf-8") as file:
-        runs = [line for line in map(json.loads, file) if line["kind"] == "summary"]
+    runs = lines_of(path, "summary")
     assert [run["run"] for run in runs] == ["strict", "mild", "significant"]
     loss = [run["loss"]["std"] for run in runs]
     norm = [run["grad_norm"]["std"] for run in runs]

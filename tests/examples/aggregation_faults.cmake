@@ -10,20 +10,10 @@ function(collprobe_add_aggregation_faults_test name)
         aggregation_faults.${name} PROGRAM ${aggregation_faults} CHECKER check_aggregation_faults.py ${ARGN})
 endfunction()
 
-collprobe_add_aggregation_faults_test(help ARGS --help CODE 0 OUT "--burst VARIANCE")
-collprobe_add_aggregation_faults_test(unknown_option ARGS --sigma 2 CODE 2 ERR "unknown option '--sigma'" "--help")
 collprobe_add_aggregation_faults_test(bad_method ARGS --methods clean,none CODE 2
     ERR "--methods: 'none' is none of clean, noised, periodic, dynamic, dynamic_corrected, majority")
 collprobe_add_aggregation_faults_test(sigma2_of_bit_flips ARGS --fault bit_flips --sigma2 1 CODE 2
     ERR "--sigma2 and --burst are for --fault gaussian")
-collprobe_add_aggregation_faults_test(no_data ARGS --data ${scratch}/none.csv CODE 1 ERR "cannot read .*/none.csv'")
-collprobe_add_aggregation_faults_test(no_jsonl ARGS --jsonl ${scratch}/none/file.jsonl CODE 1
-    ERR "cannot write .*none/file.jsonl'")
-
-foreach(option IN ITEMS jsonl plot)
-    collprobe_add_aggregation_faults_test(${option}_hyphen ARGS --${option} - CODE 2
-        ERR "--${option}: '-' is no path here")
-endforeach()
 
 # 8,970 parameters.
 set(file ${scratch}/aggregation_faults_gaussian.jsonl)

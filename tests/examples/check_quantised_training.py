@@ -7,35 +7,22 @@ check_quantised_training.py STEPS SEEDS FILE PICTURE    an SVG file
 check_quantised_training.py 1 SEEDS FILE FOLDER         of --dump: computes the error of the average again
 """
 import glob
-import json
 import math
 import os
 import struct
 import sys
-from ast import literal_eval
 from xml.dom import minidom
 
-NAMES = {"schema", "kind", "format", "block", "rounding", "feedback", "rotate", "defects", "seed", "test_accuracy",
+from json_lines import summaries
+from recompute import load
+
+NAMES = {"format", "block", "rounding", "feedback", "rotate", "defects", "seed", "test_accuracy",
          "sqnr_db", "aggregate_sqnr_db", "exact_sqnr_db", "coherence", "noise_ratio", "verdict", "flagged_steps",
          "first_flagged", "wire_bytes", "bytes_ratio", "weights_agree"}
 VERDICTS = ["corrupt", "non_finite_hidden", "biased", "harmful", "degenerate_blocks", "visible", "negligible"]
 RANKS, NODES, LOCALS = 8, 2, 4
 ROUNDINGS = {("nearest", "none", False): "nearest", ("stochastic", "none", False): "stochastic",
              ("nearest", "all", False): "feedback", ("nearest", "none", True): "rotated"}
-
-
-def refuse(word):
-    raise ValueError(word + " is not JSON")
-
-
-def load(path):
-    with open(path, "rb") as file:
-        data = file.read()
-    assert data[:8] == b"\x93NUMPY\x01\x00", path
-    (length,) = struct.unpack_from("<H", data, 8)
-    header = literal_eval(data[10:10 + length].decode("latin-1"))
-    assert header["descr"] == "<f4" and not header["fortran_order"]
-    return struct.unpack_from("<%df" % header["shape"][0], data, 10 + length)
 
 
 def wire_bytes(parameters, block, within, across):
@@ -50,7 +37,6 @@ def wire_bytes(parameters, block, within, across):
 
 
 def check_line(line, parameters):
-    assert set(line) == NAMES and line["schema"] == 1 and line["kind"] == "summary", line
     assert 0 <= line["test_accuracy"] <= 1 and line["weights_agree"], line
     form, block = line["format"], line["block"]
     if form == "fp32":
@@ -120,9 +106,7 @@ def check_dump(lines, folder):
 
 steps, seeds, path, other = sys.argv[1:]
 seeds = [int(each) for each in seeds.split(",")]
-with open(path, encoding="utf-8", newline="\n") as file:
-    lines = [json.loads(line, parse_constant=refuse) for line in file]
-    lines = [line for line in lines if line["kind"] == "summary"]
+lines = summaries(path, NAMES)
 assert [line["seed"] for line in lines] == sorted(line["seed"] for line in lines)
 assert {line["seed"] for line in lines} == set(seeds) and len(lines) % len(seeds) == 0
 if os.path.isdir(other):

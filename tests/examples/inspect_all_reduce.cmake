@@ -9,22 +9,15 @@ function(collprobe_add_inspect_test name)
     collprobe_add_run_test(inspect_all_reduce.${name} LABEL inspector ${ARGN})
 endfunction()
 
-collprobe_add_inspect_test(help RUN ${inspect} --help CODE 0 OUT "--communicator KIND" "--max-bytes N")
-collprobe_add_inspect_test(unknown_option RUN ${inspect} --rank 2 CODE 2 ERR "unknown option '--rank'" "--help")
 collprobe_add_inspect_test(bad_type RUN ${inspect} --types float,int8 CODE 2
     ERR "--types: 'int8' is none of half, bfloat16, float, double")
 collprobe_add_inspect_test(bad_size RUN ${inspect} -b 4KB CODE 2 ERR "--min-bytes: '4KB' is not a number from 1 to")
-collprobe_add_inspect_test(no_size RUN ${inspect} -b K CODE 2 ERR "--min-bytes: '' is not a number from 1 to")
 collprobe_add_inspect_test(sizes_swapped RUN ${inspect} -b 2M -e 1M CODE 2
     ERR "--min-bytes: 2097152 are more than --max-bytes, 1048576")
 collprobe_add_inspect_test(order_of_mpi RUN ${inspect} --communicator mpi --order ring CODE 2
     ERR "--order: belongs to --communicator local")
 collprobe_add_inspect_test(contract_of_nccl RUN ${inspect} --communicator nccl --contract size_invariant CODE 2
     ERR "--contract: not with --communicator nccl")
-collprobe_add_inspect_test(no_jsonl RUN ${inspect} --jsonl ${scratch}/none/file.jsonl CODE 1
-    ERR "cannot write .*none/file.jsonl': No such file or directory")
-
-collprobe_add_inspect_test(jsonl_hyphen RUN ${inspect} --jsonl - CODE 2 ERR "--jsonl: '-' is no path here")
 
 # Each order of local has its name, and the JSON lines say what the table says.
 foreach(order IN ITEMS ring tree linear)

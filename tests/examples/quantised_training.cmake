@@ -9,15 +9,10 @@ function(collprobe_add_quantised_training_test name)
         quantised_training.${name} PROGRAM ${quantised_training} CHECKER check_quantised_training.py ${ARGN})
 endfunction()
 
-collprobe_add_quantised_training_test(help ARGS --help CODE 0 OUT "--dump-steps LIST" "feedback")
-collprobe_add_quantised_training_test(unknown_option ARGS --format int8 CODE 2 ERR "unknown option '--format'")
 collprobe_add_quantised_training_test(bad_format ARGS --formats fp32,int2 CODE 2
     ERR "--formats: 'int2' is none of fp32, int8, int8_int4, int4, deepspeed")
 collprobe_add_quantised_training_test(bad_block ARGS --blocks 48 CODE 2 ERR "--blocks: 48 is no power of two")
 collprobe_add_quantised_training_test(dump_steps_alone ARGS --dump-steps 1 CODE 2 ERR "--dump-steps is for --dump")
-collprobe_add_quantised_training_test(no_data ARGS --data ${scratch}/none.csv CODE 1 ERR "cannot read .*/none.csv'")
-collprobe_add_quantised_training_test(no_jsonl ARGS --jsonl ${scratch}/none/file.jsonl CODE 1
-    ERR "cannot write .*none/file.jsonl'")
 
 # Every format, block and rounding; bytes by the formulas, verdicts, and DeepSpeed's defects by name. One step, whose
 # numbers are computed again from the gradients and averages.

@@ -3,13 +3,12 @@
 """Recomputes every metric of the JSON lines from the dumped gradients and losses, from the definitions, without
 the Gram matrix that the probes use, and compares.
 
-recompute.py FOLDER FILE RUN
+recompute.py FOLDER FILE ELEMENT RUN...    of several runs FOLDER has a folder each
 
 Sums are exact and rounded once (math.fsum over products of two floats, which a double holds exactly). The limit is
 1e-12 relative. A cosine, a pooled one too, is a sum of terms of either sign and may be far smaller than they are:
 where it is below 1e-2, the limit is 1e-14 absolute instead.
 """
-import json
 import math
 import os
 import re
@@ -17,6 +16,8 @@ import struct
 import sys
 from ast import literal_eval
 from operator import mul
+
+from json_lines import lines_of
 
 
 def load(path):
@@ -99,10 +100,9 @@ def compare(name, got, want, worst, digits):
     assert error <= limit, "%s: got %.17g, recomputed %.17g" % (name, got, want)
 
 
-def main(folder, path, run, element="float"):
+def check(folder, path, element, run):
     digits = 1e-12 if element in ("float", "double") else 4e-6  # of norms: what the probe promises
-    with open(path, encoding="utf-8") as file:
-        lines = {line["step"]: line for line in map(json.loads, file) if line["kind"] == "step" and line["run"] == run}
+    lines = {line["step"]: line for line in lines_of(path, "step") if line["run"] == run}
     steps = sorted(int(match.group(1)) for match in map(re.compile(r"loss_step(\d+)\.npy").fullmatch,
                                                         os.listdir(folder)) if match)
     assert steps, "nothing was dumped"
@@ -122,4 +122,7 @@ def main(folder, path, run, element="float"):
     print("steps as recomputed: %d; largest error %.2g (%s)" % ((len(steps),) + max(worst)))
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    root, file, kind, *runs = sys.argv[1:]
+    for each in runs:
+        check(root if len(runs) == 1 else os.path.join(root, each), file, kind, each)

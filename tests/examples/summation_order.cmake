@@ -10,13 +10,9 @@ function(collprobe_add_summation_order_test name)
     collprobe_add_run_test(summation_order.${name} PROGRAM ${summation_order} ${ARGN})
 endfunction()
 
-collprobe_add_summation_order_test(help ARGS --help CODE 0 OUT "--permutations N" "recursive_halving")
-collprobe_add_summation_order_test(unknown_option ARGS --rank 2 CODE 2 ERR "unknown option '--rank'" "--help")
 collprobe_add_summation_order_test(no_input CODE 2 ERR "a path or --random KIND was expected")
 collprobe_add_summation_order_test(bad_order ARGS --random normal --orders ring,spiral CODE 2
     ERR "--orders: 'spiral' is none of linear, ring, tree")
-collprobe_add_summation_order_test(no_svg ARGS --random normal --elements 100 --svg ${scratch}/none/a.svg CODE 1
-    ERR "cannot write .*none/a.svg': No such file or directory")
 
 # What the number of ranks does: halves are exact in float; recursive doubling is the same for 4 and 8 ranks of 8 rows.
 collprobe_add_summation_order_test(ranks ARGS --random heavy --ranks 8 --elements 20000 --as half --permutations 4 CODE 0

@@ -10,15 +10,10 @@ function(collprobe_add_world_size_test name)
     collprobe_add_run_test(world_size.${name} ${ARGN})
 endfunction()
 
-collprobe_add_world_size_test(help RUN ${world_size} --help CODE 0 OUT "--communicator KIND")
 collprobe_add_world_size_test(uneven_ranks RUN ${world_size} --ranks 2,3 CODE 2
     ERR "--ranks: 16 micro-batches cannot be dealt out evenly to 3 ranks" "--help")
-collprobe_add_world_size_test(unknown_option RUN ${world_size} --rank 2 CODE 2 ERR "unknown option '--rank'")
-collprobe_add_world_size_test(no_data RUN ${world_size} --data ${scratch}/none.csv CODE 1 ERR "cannot read .*/none.csv'")
 collprobe_add_world_size_test(one_run RUN ${world_size} --ranks 4 --steps 3 --reductions native CODE 0
     OUT "native: one run, nothing to compare it with")
-
-collprobe_add_world_size_test(jsonl_hyphen RUN ${world_size} --jsonl - CODE 2 ERR "--jsonl: '-' is no path here")
 
 # The contracts leave no trace of the number of ranks, whatever the order; the native sum does.
 foreach(element IN ITEMS float bfloat16 half)
