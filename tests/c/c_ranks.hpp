@@ -2,16 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
-#include <condition_variable>
+#include <atomic>
+#include <barrier>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <functional>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <collprobe/c/collprobe.h>
@@ -22,45 +19,37 @@
 /// Ranks as threads that use the C entry. Their all-gather is this file's own: a barrier, copies, a barrier.
 namespace collprobe::testing {
 
-/// Where the ranks meet. Whoever waits for a minute gives up.
+/// Where the ranks meet.
 class meeting {
 public:
-    explicit meeting(int ranks) : sent_(static_cast<std::size_t>(ranks)), sizes_(sent_.size()) {}
+    explicit meeting(int ranks) : all_here_(ranks), sent_(static_cast<std::size_t>(ranks)), sizes_(sent_.size()) {}
 
-    /// 0, or 1 if a rank did not come, 2 if the ranks sent different numbers of bytes.
+    /// 0, or 1 if a rank has left, 2 if the ranks sent different numbers of bytes.
     int all_gather(int rank, const void* send, void* receive, std::size_t bytes)
     {
         const auto own = static_cast<std::size_t>(rank);
         sent_[own] = send;
         sizes_[own] = bytes;
-        if (!arrive()) return 1;
+        all_here_.arrive_and_wait();
+        if (has_left_) return 1;
         bool fits = true;
         for (std::size_t r = 0; r < sent_.size(); ++r) {
             fits = fits && sizes_[r] == bytes;
             if (sizes_[r] == bytes) std::memcpy(static_cast<char*>(receive) + r * bytes, sent_[r], bytes);
         }
-        if (!arrive()) return 1;
+        all_here_.arrive_and_wait();
         return fits ? 0 : 2;
+    }
+    /// Of a rank that will not come again.
+    void leave()
+    {
+        has_left_ = true;
+        all_here_.arrive_and_drop();
     }
 
 private:
-    bool arrive()
-    {
-        std::unique_lock lock(mutex_);
-        const std::uint64_t round = round_;
-        if (++here_ == sent_.size()) {
-            here_ = 0;
-            ++round_;
-            all_here_.notify_all();
-            return true;
-        }
-        return all_here_.wait_for(lock, std::chrono::milliseconds(soon_ms), [&] { return round_ != round; });
-    }
-
-    std::mutex mutex_;
-    std::condition_variable all_here_;
-    std::size_t here_ = 0;
-    std::uint64_t round_ = 0;
+    std::barrier<> all_here_;
+    std::atomic<bool> has_left_{false};
     std::vector<const void*> sent_;
     std::vector<std::size_t> sizes_;
 };
@@ -119,25 +108,18 @@ inline void mismatch(int result, const std::string& words, call_site where = cal
 }
 
 /// Runs `body(c_rank&)` for each rank on a thread; rethrows what the lowest rank threw.
-inline void run_c_ranks(int ranks, const std::function<void(c_rank&)>& body, int deadline_s = 120)
+inline void run_c_ranks(int ranks, const std::function<void(c_rank&)>& body)
 {
-    const watchdog guard("a rank function", deadline_s);
     meeting at(ranks);
-    std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-        threads.emplace_back([&, rank] {
-            c_rank own{&at, rank, ranks};
-            try {
-                body(own);
-            } catch (...) {
-                thrown[static_cast<std::size_t>(rank)] = std::current_exception();
-            }
-        });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (const std::exception_ptr& each : thrown)
-        if (each) std::rethrow_exception(each);
+    run_threads(ranks, [&](int rank) {
+        c_rank own{&at, rank, ranks};
+        try {
+            body(own);
+        } catch (...) {
+            at.leave();
+            throw;
+        }
+    }, 120);
 }
 /// The same with a probe each.
 inline void run_c_probes(int ranks, const std::function<void(c_rank&)>& body)
@@ -191,6 +173,19 @@ std::vector<T> numbers_of(int rank, std::uint64_t step, std::size_t count)
         numbers[i] = T(static_cast<float>(static_cast<int>(hash >> 59)) - 16.0f);
     }
     return numbers;
+}
+/// Their sum over the ranks.
+template <class T = float>
+std::vector<T> sum_of(int ranks, std::uint64_t step, std::size_t count)
+{
+    std::vector<double> sum(count);
+    for (int r = 0; r < ranks; ++r) {
+        const std::vector<T> own = numbers_of<T>(r, step, count);
+        for (std::size_t i = 0; i < count; ++i) sum[i] += static_cast<double>(own[i]);
+    }
+    std::vector<T> result(count);
+    for (std::size_t i = 0; i < count; ++i) result[i] = T(sum[i]);
+    return result;
 }
 
 } // namespace collprobe::testing

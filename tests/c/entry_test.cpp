@@ -21,20 +21,6 @@
 namespace collprobe::testing::entry_test {
 namespace {
 
-/// The sum over ranks.
-template <class T>
-std::vector<T> sum_of(int ranks, std::uint64_t step, std::size_t count)
-{
-    std::vector<double> sum(count);
-    for (int r = 0; r < ranks; ++r) {
-        const std::vector<T> own = numbers_of<T>(r, step, count);
-        for (std::size_t i = 0; i < count; ++i) sum[i] += static_cast<double>(own[i]);
-    }
-    std::vector<T> result(count);
-    for (std::size_t i = 0; i < count; ++i) result[i] = T(sum[i]);
-    return result;
-}
-
 template <class T>
 constexpr collprobeDataType_t type_of()
 {
@@ -301,10 +287,7 @@ TEST_CASE("a call without a name has kind and place; names may be new in each st
 TEST_CASE("a rank that sends or gets nothing is left out")
 {
     run_c_probes(ranks, [&](c_rank& own) {
-        std::vector<double> sum(count);
-        for (int r = 0; r < 3; ++r)
-            for (std::size_t i = 0; i < count; ++i) sum[i] += numbers_of(r, 0, count)[i];
-        const std::vector<float> result(sum.begin(), sum.end());
+        const std::vector<float> result = sum_of(3, 0, count); // of the others
         std::uint64_t token = 0;
         const auto input = numbers_of(own.rank, 0, count);
         ok(collprobeObserveInput(own.probe, collprobeAllReduceCall, collprobeFloat32, collprobeSum,
