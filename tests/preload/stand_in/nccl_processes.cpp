@@ -3,27 +3,34 @@
 
 // Ranks that are processes, or threads of some: they meet in memory that they share. Environment variables, which must
 // be the same on all ranks but for FLIP:
-//     STAND_IN_NCCL_DIR=path             folder of the shared memory; /dev/shm unless given, or TMPDIR, or /tmp
+//     STAND_IN_NCCL_DIR=path             folder of the shared memory; /dev/shm unless given
 //     STAND_IN_NCCL_DEADLINE_S=s         how long a rank waits for others before the communicator fails; 60 unless given
 //     STAND_IN_NCCL_FLIP="r c e b"       bit b of element e is wrong in the result that rank r gets of its collective
 //                                        number c on the first communicator of this process; all numbers are from 0
-#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <climits>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-#include "tests/preload/stand_in/segment.hpp"
-#include "tests/support/stand_in/nccl_world.hpp"
+#include "tests/support/stand_in/nccl_moves.hpp"
 
 namespace collprobe::stand_in::nccl {
 
@@ -35,9 +42,6 @@ struct flip {
     unsigned long long rank = 0, call = 0, element = 0, bit = 0;
     bool is_wanted = false;
 };
-
-/// What a rank shares of its data at a time.
-constexpr std::size_t piece_bytes = 64 * 1024;
 
 struct settings {
     std::string folder;
@@ -59,19 +63,31 @@ struct settings {
 private:
     settings()
     {
-        const std::string temporary = text("TMPDIR", "/tmp");
-        folder = text("STAND_IN_NCCL_DIR", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : temporary.c_str());
+        folder = text("STAND_IN_NCCL_DIR", "/dev/shm");
         deadline_s = std::strtod(text("STAND_IN_NCCL_DEADLINE_S", "60").c_str(), nullptr);
         const std::string numbers = text("STAND_IN_NCCL_FLIP");
         wrong.is_wanted = std::sscanf(numbers.c_str(), "%llu %llu %llu %llu", &wrong.rank, &wrong.call, &wrong.element,
                               &wrong.bit) == 4;
-        if (wrong.is_wanted || numbers.empty()) return;
-        std::fprintf(stderr, "NCCL stand-in: STAND_IN_NCCL_FLIP is wrong: %s\n", numbers.c_str());
-        std::exit(2);
     }
 };
 
-// --- What ranks share: a head, then for each rank a slot, for each pair a ring, for each rank two stages ---
+// --- Words of shared memory ---
+
+using shared_word = std::atomic<std::uint32_t>;
+static_assert(shared_word::is_always_lock_free);
+
+/// Waits while `word` is `seen`, at most that long. A thread of any process may wake it.
+void wait_on(const shared_word& word, std::uint32_t seen, int milliseconds) noexcept
+{
+    const timespec limit{milliseconds / 1000, milliseconds % 1000 * 1'000'000L};
+    (void)syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&word), FUTEX_WAIT, seen, &limit, nullptr, 0);
+}
+void wake_all(const shared_word& word) noexcept
+{
+    (void)syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// --- What ranks share: a head, then the slots of the ranks. It begins with zeros; only what is written takes memory ---
 
 struct alignas(64) segment_head {
     shared_word ranks, came, formed;
@@ -95,19 +111,12 @@ struct posted_call {
 
 /// What stands here twice is used in turn: a rank is at most one meeting ahead of those that read.
 struct alignas(64) rank_slot {
+    static constexpr std::size_t most_bytes = std::size_t{1} << 22;
     shared_word arrived; ///< number of the last meeting of calls that the rank has come to
     shared_word told; ///< the same of exchanges
-    shared_word bell; ///< changes when a peer has moved bytes of a ring
     posted_call calls[2];
     note notes[2];
-};
-
-/// The bytes on their way from one rank to another, both of which count them.
-struct ring {
-    static constexpr std::uint32_t capacity = 32 * 1024;
-    alignas(64) shared_word written;
-    alignas(64) shared_word read;
-    alignas(64) unsigned char bytes[capacity];
+    unsigned char sent[2][most_bytes]; ///< in a call of transfers: those, each as its peer, its bytes and the data
 };
 
 // --- Waiting ---
@@ -136,14 +145,27 @@ std::atomic<std::uint64_t> communicators_here{0};
 /// A rank's end of a communicator.
 class world_of_processes : public world {
 public:
-    world_of_processes(const std::string& path, int ranks)
-        : ranks_(ranks), shared_(path, stages_at() + 2 * count() * piece_bytes)
+    world_of_processes(std::string path, int ranks)
+        : ranks_(ranks), path_(std::move(path)),
+          bytes_(sizeof(segment_head) + static_cast<std::size_t>(ranks) * sizeof(rank_slot))
     {
+        const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (file < 0) return;
+        if (ftruncate(file, static_cast<off_t>(bytes_)) == 0) {
+            void* const mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+            if (mapped != MAP_FAILED) memory_ = static_cast<unsigned char*>(mapped);
+        }
+        close(file);
+    }
+    world_of_processes(const world_of_processes&) = delete;
+    ~world_of_processes() override
+    {
+        if (memory_ != nullptr) munmap(memory_, bytes_);
     }
     /// Whether memory is shared, with ranks of as many.
     bool is_usable()
     {
-        if (!shared_.is_mapped()) return false;
+        if (memory_ == nullptr) return false;
         std::uint32_t none = 0;
         const auto mine = static_cast<std::uint32_t>(ranks_);
         return head().ranks.compare_exchange_strong(none, mine) || none == mine;
@@ -164,8 +186,7 @@ public:
             changed_.wait(lock, [&] { return done_ == number || aborted_; });
         }
         if (!aborted_ && !has_failed()) {
-            if (own.what == kind::transfers) transfer_all(rank, *own.transfers);
-            else collect(rank, own);
+            make(rank, own);
         }
         const std::lock_guard lock(guard_);
         // Aborted calls may come out of order.
@@ -190,7 +211,7 @@ public:
     bool join(int rank) override
     {
         if (head().came.fetch_add(1) + 1 == head().ranks) {
-            shared_.remove_name();
+            (void)unlink(path_.c_str()); // it goes when the last process does
             head().formed.store(1);
             wake_all(head().formed);
             return true;
@@ -199,7 +220,7 @@ public:
             std::fprintf(stderr, "NCCL stand-in: rank %d of %d: only %u ranks have come to the communicator\n", rank,
                 ranks_, head().came.load());
         });
-        if (!formed) shared_.remove_name();
+        if (!formed) (void)unlink(path_.c_str());
         return formed;
     }
 
@@ -218,23 +239,10 @@ public:
 private:
     // --- The parts of the memory ---
 
-    std::size_t count() const { return static_cast<std::size_t>(ranks_); }
-    std::size_t rings_at() const { return sizeof(segment_head) + count() * sizeof(rank_slot); }
-    std::size_t stages_at() const { return rings_at() + count() * count() * sizeof(ring); }
-    segment_head& head() const { return *shared_.at<segment_head>(0); }
+    segment_head& head() const { return *reinterpret_cast<segment_head*>(memory_); }
     rank_slot& slot(int rank) const
     {
-        return *shared_.at<rank_slot>(sizeof(segment_head) + static_cast<std::size_t>(rank) * sizeof(rank_slot));
-    }
-    ring& ring_of(int from, int to) const
-    {
-        const std::size_t number = static_cast<std::size_t>(from) * count() + static_cast<std::size_t>(to);
-        return *shared_.at<ring>(rings_at() + number * sizeof(ring));
-    }
-    unsigned char* stage(int rank, std::uint32_t number) const
-    {
-        const std::size_t place = 2 * static_cast<std::size_t>(rank) + number % 2;
-        return shared_.at<unsigned char>(stages_at() + place * piece_bytes);
+        return reinterpret_cast<rank_slot*>(memory_ + sizeof(segment_head))[rank];
     }
 
     // --- Meetings ---
@@ -246,7 +254,6 @@ private:
         wake_all(head().formed);
         wake_all(head().passed);
         wake_all(head().exchanged);
-        for (int rank = 0; rank < ranks_; ++rank) ring_bell(rank);
     }
 
     /// Waits until the counter is there. False after an abort, a failure, or the deadline: then the communicator has
@@ -301,193 +308,93 @@ private:
         return false;
     }
 
-    // --- Collectives ---
+    // --- Calls ---
 
-    void collect(int rank, const operation& own)
+    void make(int rank, const operation& own)
     {
-        const std::uint64_t call = collectives_++;
-        const std::size_t element = bytes_of(own.type);
-        const bool sends_parts = own.what == kind::reduce_scatter || own.what == kind::all_to_all;
-        const std::size_t part = own.count * element;
-        const std::size_t most = piece_bytes / (sends_parts ? count() : 1) / 16 * 16;
-        for (std::size_t begin = 0; begin < part; begin += most) {
-            const piece now{begin, std::min(most, part - begin), part, ++meetings_};
-            post(rank, own, now);
-            stage_piece(rank, own, now, sends_parts);
-            const auto agree = [&] {
-                for (int peer = 1; peer < ranks_; ++peer) {
-                    if (!call_of(peer, now.meeting).matches(call_of(0, now.meeting))) return false;
-                }
-                return true;
-            };
-            if (!meet_at(&rank_slot::arrived, head().passed, rank, now.meeting, name_of(own.what), agree)) return;
-            if (own.receives(rank)) receive_piece(rank, own, now);
-        }
-        if (!own.receives(rank)) return;
-        const bool whole = own.what == kind::all_gather || own.what == kind::all_to_all;
-        flip_bits(rank, call, own.receive, element, own.count * (whole ? count() : 1));
-    }
-
-    /// Bytes of a part, and of which meeting they are.
-    struct piece {
-        std::size_t begin, bytes, part;
-        std::uint32_t meeting;
-    };
-
-    posted_call& call_of(int rank, std::uint32_t meeting) const { return slot(rank).calls[meeting % 2]; }
-
-    void post(int rank, const operation& own, const piece& now) const
-    {
-        call_of(rank, now.meeting) = {static_cast<std::uint32_t>(own.what), static_cast<std::uint32_t>(own.type),
-            static_cast<std::uint32_t>(own.reduction), static_cast<std::uint32_t>(own.root),
-            own.scale.is_used ? 1u : 0u, own.count, own.scale.is_used ? own.scale.read(own.type) : factor{}};
-    }
-
-    void stage_piece(int rank, const operation& own, const piece& now, bool sends_parts) const
-    {
-        if (own.what == kind::broadcast && rank != own.root) return;
-        unsigned char* const to = stage(rank, now.meeting);
-        const auto* const from = static_cast<const unsigned char*>(own.send) + now.begin;
-        const std::size_t parts = sends_parts ? count() : 1;
-        for (std::size_t i = 0; i < parts; ++i) std::memcpy(to + i * now.bytes, from + i * now.part, now.bytes);
-    }
-
-    void receive_piece(int rank, const operation& own, const piece& now) const
-    {
-        auto* const to = static_cast<unsigned char*>(own.receive) + now.begin;
-        const std::size_t mine = static_cast<std::size_t>(rank) * now.bytes;
-        switch (own.what) {
-        case kind::all_reduce:
-        case kind::reduce: reduce_piece(own, now, 0, to); break;
-        case kind::reduce_scatter: reduce_piece(own, now, mine, to); break;
-        case kind::all_gather:
-        case kind::all_to_all:
-            for (int peer = 0; peer < ranks_; ++peer) {
-                const unsigned char* const from = stage(peer, now.meeting) + (own.what == kind::all_to_all ? mine : 0);
-                std::memcpy(to + static_cast<std::size_t>(peer) * now.part, from, now.bytes);
+        const std::uint64_t call = own.what == kind::transfers ? 0 : collectives_++;
+        const std::uint32_t meeting = ++meetings_;
+        rank_slot& mine = slot(rank);
+        mine.calls[meeting % 2] = {static_cast<std::uint32_t>(own.what), static_cast<std::uint32_t>(own.type),
+            static_cast<std::uint32_t>(own.reduction), static_cast<std::uint32_t>(own.root), own.scale.is_used ? 1u : 0u,
+            own.count, own.scale.is_used ? own.scale.read(own.type) : factor{}};
+        send(own, rank, mine.sent[meeting % 2]);
+        const auto agree = [&] {
+            for (int peer = 1; peer < ranks_; ++peer) {
+                if (!slot(peer).calls[meeting % 2].matches(slot(0).calls[meeting % 2])) return false;
             }
-            break;
-        case kind::broadcast: std::memcpy(to, stage(own.root, now.meeting), now.bytes); break;
-        case kind::transfers: break;
-        }
-    }
-
-    void reduce_piece(const operation& own, const piece& now, std::size_t offset, unsigned char* to) const
-    {
-        std::vector<const unsigned char*> from;
-        std::vector<factor> factors;
-        for (int peer = 0; peer < ranks_; ++peer) {
-            from.push_back(stage(peer, now.meeting) + offset);
-            factors.push_back(call_of(peer, now.meeting).scale);
-        }
-        const auto reduce_all = [&](auto zero, auto factor_of) {
-            using T = decltype(zero);
-            for (std::size_t i = 0; i < now.bytes / sizeof(T); ++i) {
-                const auto value = [&](int peer) { return element_at<T>(from[static_cast<std::size_t>(peer)], i); };
-                const T reduced = reduce<T>(own.reduction, ranks_, value, factor_of);
-                std::memcpy(to + i * sizeof(T), &reduced, sizeof(T));
-            }
+            return true;
         };
-        with_type(own.type, [&](auto zero) {
-            if (own.scale.is_used) reduce_all(zero, [&](int peer) { return factors[static_cast<std::size_t>(peer)]; });
-            else reduce_all(zero, [](int) { return factor{}; });
-        });
+        if (!meet_at(&rank_slot::arrived, head().passed, rank, meeting, "a call", agree)) return;
+        if (own.what == kind::transfers) {
+            receive_transfers(rank, own, meeting);
+            return;
+        }
+        move_all(own, rank, ranks_, [&](int peer) { return slot(peer).sent[meeting % 2]; },
+            [&](int peer) { return slot(peer).calls[meeting % 2].scale; }, static_cast<unsigned char*>(own.receive));
+        flip_bit(rank, call, own);
     }
 
-    void flip_bits(int rank, std::uint64_t call, void* memory, std::size_t element, std::size_t elements) const
+    void send(const operation& own, int rank, unsigned char* to) const
+    {
+        const unsigned char* const end = to + rank_slot::most_bytes;
+        const auto add = [&](const void* from, std::size_t bytes) {
+            if (bytes > static_cast<std::size_t>(end - to)) {
+                std::fprintf(stderr, "NCCL stand-in: a rank sends at most %zu bytes\n", rank_slot::most_bytes);
+                std::abort();
+            }
+            if (bytes > 0) std::memcpy(to, from, bytes);
+            to += bytes;
+        };
+        if (own.what == kind::transfers) {
+            for (const transfer& each : *own.transfers) {
+                if (!each.is_send) continue;
+                add(&each.peer, sizeof(each.peer));
+                add(&each.bytes, sizeof(each.bytes));
+                add(each.from, each.bytes);
+            }
+            const int none = -1;
+            add(&none, sizeof(none));
+        } else if (own.what != kind::broadcast || rank == own.root) {
+            const bool sends_parts = own.what == kind::reduce_scatter || own.what == kind::all_to_all;
+            add(own.send, own.count * bytes_of(own.type) * (sends_parts ? static_cast<std::size_t>(ranks_) : 1));
+        }
+    }
+
+    /// The k-th receive from a peer takes its k-th send to this rank.
+    void receive_transfers(int rank, const operation& own, std::uint32_t meeting) const
+    {
+        std::vector<const unsigned char*> next;
+        for (int peer = 0; peer < ranks_; ++peer) next.push_back(slot(peer).sent[meeting % 2]);
+        for (const transfer& wanted : *own.transfers) {
+            if (wanted.is_send) continue;
+            const unsigned char*& from = next[static_cast<std::size_t>(wanted.peer)];
+            for (int to = -1; to != rank;) {
+                std::size_t bytes = 0;
+                std::memcpy(&to, from, sizeof(to));
+                if (to < 0) break;
+                std::memcpy(&bytes, from + sizeof(to), sizeof(bytes));
+                from += sizeof(to) + sizeof(bytes);
+                if (to == rank) std::memcpy(wanted.to, from, bytes < wanted.bytes ? bytes : wanted.bytes);
+                from += bytes;
+            }
+        }
+    }
+
+    void flip_bit(int rank, std::uint64_t call, const operation& own) const
     {
         const flip& wrong = settings::given().wrong;
+        const std::size_t at = wrong.element * bytes_of(own.type) + wrong.bit / 8;
         const bool is_here = wrong.is_wanted && number_here_ == 0 && wrong.rank == static_cast<std::uint64_t>(rank)
-            && wrong.call == call && wrong.element < elements && wrong.bit < 8 * element;
-        if (!is_here) return;
-        auto* const byte = static_cast<unsigned char*>(memory) + wrong.element * element + wrong.bit / 8;
-        *byte = static_cast<unsigned char>(*byte ^ (1u << (wrong.bit % 8)));
-    }
-
-    static const char* name_of(kind what)
-    {
-        switch (what) {
-        case kind::all_reduce: return "an all-reduce";
-        case kind::reduce: return "a reduce";
-        case kind::reduce_scatter: return "a reduce-scatter";
-        case kind::all_gather: return "an all-gather";
-        case kind::all_to_all: return "an all-to-all";
-        case kind::broadcast: return "a broadcast";
-        case kind::transfers: break;
-        }
-        return "sends and receives";
-    }
-
-    // --- Sends and receives ---
-
-    void ring_bell(int rank) const
-    {
-        slot(rank).bell.fetch_add(1);
-        wake_all(slot(rank).bell);
-    }
-
-    /// All sends and receives at once; those between two ranks in one direction are in order.
-    void transfer_all(int rank, const std::vector<transfer>& all)
-    {
-        std::vector<std::size_t> moved(all.size(), 0);
-        std::uint32_t heard = slot(rank).bell.load();
-        const auto is_done = [&] {
-            bool progress = true;
-            while (progress) {
-                heard = slot(rank).bell.load();
-                progress = false;
-                std::vector<std::pair<bool, int>> busy; // directions and peers whose first transfer is not over
-                for (std::size_t i = 0; i < all.size(); ++i) {
-                    const std::pair way(all[i].is_send, all[i].peer);
-                    if (std::find(busy.begin(), busy.end(), way) != busy.end()) continue;
-                    if (const std::size_t bytes = move_some(rank, all[i], moved[i]); bytes > 0) {
-                        moved[i] += bytes;
-                        progress = true;
-                        ring_bell(all[i].peer);
-                    }
-                    if (moved[i] < all[i].bytes) busy.push_back(way);
-                }
-                if (busy.empty()) return true;
-            }
-            return false;
-        };
-        const patience left;
-        while (!is_done()) {
-            if (aborted_ || has_failed()) return;
-            if (left.is_over()) {
-                std::fprintf(stderr, "NCCL stand-in: rank %d of %d has waited %g s at sends and receives\n", rank,
-                    ranks_, settings::given().deadline_s);
-                fail();
-                return;
-            }
-            wait_on(slot(rank).bell, heard, most_sleep_ms);
-        }
-    }
-
-    /// What fits of the rest of a transfer: the number of bytes.
-    std::size_t move_some(int rank, const transfer& of, std::size_t done) const
-    {
-        ring& way = of.is_send ? ring_of(rank, of.peer) : ring_of(of.peer, rank);
-        const std::uint32_t written = way.written.load(std::memory_order_acquire);
-        const std::uint32_t read = way.read.load(std::memory_order_acquire);
-        const std::uint32_t at = (of.is_send ? written : read) % ring::capacity;
-        const std::size_t room = of.is_send ? ring::capacity - (written - read) : written - read;
-        const std::size_t bytes = std::min({room, of.bytes - done, static_cast<std::size_t>(ring::capacity - at)});
-        if (bytes == 0) return 0;
-        const auto step = static_cast<std::uint32_t>(bytes);
-        if (of.is_send) {
-            std::memcpy(way.bytes + at, static_cast<const unsigned char*>(of.from) + done, bytes);
-            way.written.store(written + step, std::memory_order_release);
-        } else {
-            std::memcpy(static_cast<unsigned char*>(of.to) + done, way.bytes + at, bytes);
-            way.read.store(read + step, std::memory_order_release);
-        }
-        return bytes;
+            && wrong.call == call && at < result_bytes(own, rank, ranks_);
+        if (is_here) static_cast<unsigned char*>(own.receive)[at] ^= static_cast<unsigned char>(1u << (wrong.bit % 8));
     }
 
     const int ranks_;
     const std::uint64_t number_here_ = communicators_here.fetch_add(1);
-    segment shared_;
+    const std::string path_;
+    const std::size_t bytes_;
+    unsigned char* memory_ = nullptr;
     std::mutex guard_; // of the next two, and orders calls
     std::uint64_t issued_ = 0;
     std::uint64_t done_ = 0;
@@ -499,26 +406,12 @@ private:
     std::uint64_t collectives_ = 0;
 };
 
-/// FNV-1a.
-std::uint64_t hash_of(const std::string& text)
-{
-    std::uint64_t hash = 0xcbf29ce484222325;
-    for (const char each : text) hash = (hash ^ static_cast<unsigned char>(each)) * 0x100000001b3;
-    return hash;
-}
-
-std::string hexadecimal(std::uint64_t number)
-{
-    char text[17];
-    std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(number));
-    return text;
-}
-
 } // namespace
 
 std::shared_ptr<world> meet(const std::string& name, int ranks)
 {
-    const std::string path = settings::given().folder + "/stand_in_nccl_" + hexadecimal(hash_of(name));
+    const std::string path
+        = settings::given().folder + "/stand_in_nccl_" + std::to_string(std::hash<std::string>()(name));
     const auto made = std::make_shared<world_of_processes>(path, ranks);
     return made->is_usable() ? made : nullptr;
 }
@@ -527,7 +420,7 @@ std::string new_name()
 {
     std::uint64_t random[2] = {};
     if (getrandom(random, sizeof(random), 0) != static_cast<ssize_t>(sizeof(random))) std::abort();
-    return hexadecimal(random[0]) + hexadecimal(random[1]);
+    return std::to_string(random[0]) + "." + std::to_string(random[1]);
 }
 
 manners first_manners() { return {.launch_delay_ms = 0, .polls = 3, .calls_itself = true}; }

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-#include "tests/support/stand_in/nccl_world.hpp"
+#include "tests/support/stand_in/nccl_moves.hpp"
 
 /// Ranks that are threads of one process.
 namespace collprobe::stand_in::nccl {
@@ -125,45 +125,12 @@ private:
     /// All ranks are here, and none goes before all have read.
     void move(int rank, const operation& own, std::uint64_t round)
     {
-        const std::size_t element = bytes_of(own.type);
-        const auto n = static_cast<std::size_t>(size());
-        const auto mine = static_cast<std::size_t>(rank);
-        const std::size_t part = own.count * element;
-        const bool whole = own.what == kind::all_gather || own.what == kind::all_to_all;
-        const std::size_t bytes = !own.receives(rank) ? 0 : whole ? n * part : part;
+        const std::size_t bytes = result_bytes(own, rank, size());
         // Not from `new`: tests count that. Ranks may be in place, so the result is written at the end.
         auto* const result = static_cast<unsigned char*>(std::malloc(bytes + 1));
-        const auto send_of
-            = [this](std::size_t peer) { return static_cast<const unsigned char*>(ranks_[peer].posted->send); };
-        switch (own.what) {
-        case kind::all_reduce:
-        case kind::reduce:
-        case kind::reduce_scatter:
-            if (!own.receives(rank)) break;
-            with_type(own.type, [&](auto zero) {
-                using T = decltype(zero);
-                const std::size_t first = own.what == kind::reduce_scatter ? mine * own.count : 0;
-                const auto factor_of
-                    = [&](int peer) { return own.scale.is_used ? at(peer).posted->scale.read(own.type) : factor{}; };
-                for (std::size_t i = 0; i < own.count; ++i) {
-                    const auto value
-                        = [&](int peer) { return element_at<T>(send_of(static_cast<std::size_t>(peer)), first + i); };
-                    const T reduced = reduce<T>(own.reduction, size(), value, factor_of);
-                    std::memcpy(result + i * sizeof(T), &reduced, sizeof(T));
-                }
-            });
-            break;
-        case kind::all_gather:
-            for (std::size_t peer = 0; peer < n; ++peer) std::memcpy(result + peer * part, send_of(peer), part);
-            break;
-        case kind::all_to_all:
-            for (std::size_t peer = 0; peer < n; ++peer) {
-                std::memcpy(result + peer * part, send_of(peer) + mine * part, part);
-            }
-            break;
-        case kind::broadcast: std::memcpy(result, send_of(static_cast<std::size_t>(own.root)), part); break;
-        case kind::transfers: receive_all(rank, own); break;
-        }
+        if (own.what == kind::transfers) receive_all(rank, own);
+        else move_all(own, rank, size(), [this](int peer) { return static_cast<const unsigned char*>(at(peer).posted->send); },
+            [&](int peer) { return own.scale.is_used ? at(peer).posted->scale.read(own.type) : factor{}; }, result);
         {
             std::unique_lock lock(guard_);
             if (++read_ == size()) {
@@ -173,7 +140,7 @@ private:
             }
             changed_.wait(lock, [&] { return read_rounds_ > round; });
         }
-        if (own.receives(rank)) std::memcpy(own.receive, result, bytes);
+        if (bytes > 0) std::memcpy(own.receive, result, bytes);
         std::free(result);
     }
 
