@@ -71,35 +71,4 @@ TEST_CASE("the backward pass equals finite differences of the loss, with dropout
     }
 }
 
-TEST_CASE("float and double models compute the same gradient to the precision of float")
-{
-    mlp<double> wide({6, 9, 4}, 3, 0.3);
-    mlp<float> narrow({6, 9, 4}, 3, 0.3);
-    const batch_data data = random_batch(batch, 6, 4, 5);
-    const std::vector<float> inputs(data.inputs.begin(), data.inputs.end());
-    CHECK(wide.forward(data.inputs, data.labels, data.dropout_seeds)
-        == doctest::Approx(narrow.forward(inputs, data.labels, data.dropout_seeds)).epsilon(1e-5));
-    wide.backward([](std::size_t) {});
-    narrow.backward([](std::size_t) {});
-    for (std::size_t layer = 0; layer < 2; ++layer) {
-        for (std::size_t i = 0; i < wide.gradient(layer).size(); ++i) {
-            CHECK(std::abs(wide.gradient(layer)[i] - static_cast<double>(narrow.gradient(layer)[i])) < 1e-5);
-        }
-    }
-}
-
-TEST_CASE("dropout follows the seed of the sample, wherever it stands in the batch")
-{
-    mlp<double> model({6, 9, 4}, 3, 0.5);
-    const batch_data data = random_batch(batch, 6, 4, 5);
-    const auto loss_of = [&](std::size_t sample, std::uint64_t seed) {
-        return model.forward({data.inputs.data() + sample * 6, 6}, {&data.labels[sample], 1}, {&seed, 1});
-    };
-    double sum = 0;
-    for (std::size_t sample = 0; sample < batch; ++sample) sum += loss_of(sample, data.dropout_seeds[sample]);
-    CHECK(model.forward(data.inputs, data.labels, data.dropout_seeds)
-        == doctest::Approx(sum / batch).epsilon(1e-13));
-    CHECK(loss_of(0, 1) != loss_of(0, 2));
-}
-
 } // namespace collprobe::testing::model_test

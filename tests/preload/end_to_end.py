@@ -104,7 +104,7 @@ def a2_unwritable(job):
 
 
 def a5_groups(job):
-    """Groups, several streams, non-blocking communicators, pre-multiplied sums, tags, threads, splits and aborts."""
+    """Groups, several streams, non-blocking communicators, pre-multiplied sums, tags, threads and splits."""
     for options in ("--groups --streams 3", "--nonblocking --groups --streams 2", "--premul --type mixed", "--tag --shard",
                     "--split --avg", "--capture --streams 2"):
         plain, _ = job.run("foreign_trainer", *"--steps 12 --checksum".split(), *options.split(), records=False)
@@ -231,7 +231,7 @@ def inband_settings(job):
 
 
 def inband_mixed(job):
-    """Threads, groups, splits, aborts and communicators of ncclCommInitAll under the live channel: none waits for itself."""
+    """Threads, groups, splits and communicators of ncclCommInitAll under the live channel: none waits for itself."""
     begin = time.monotonic()
     done, _ = job.run("foreign_mixed", ranks=2, COLLPROBE_CHANNEL="inband")
     require(done.returncode == 0 and time.monotonic() - begin < 50, done)

@@ -1,9 +1,9 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * Two processes with two threads each, every thread a rank, and all that programs do beside plain calls: groups
- * (nested, of several communicators and streams, empty, simulated, failing), parts of communicators, communicators that
- * do not block, an abort from another thread while a call waits, fork(), and an end by _exit(). */
+ * Two processes with two threads each, every thread a rank, and what programs do beside plain calls: nested groups of
+ * several communicators and streams, parts of communicators, windows, fork(), and an end by _exit(). Failing groups,
+ * communicators that do not block and aborts are in engine_stand_in_test.cpp. */
 #include <pthread.h>
 #include <sys/wait.h>
 
@@ -17,7 +17,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int ranks, const ncclUniqueId* id, in
 
 enum { threads = 2, count = 500 };
 
-static ncclUniqueId world_id, lone_id, nonblocking_id;
+static ncclUniqueId world_id;
 
 struct rank_state {
     int rank, ranks;
@@ -98,28 +98,6 @@ static void use_nested_groups(struct rank_state* self)
     expect_rank(self->b, self->rank % 2);
 }
 
-static void use_odd_groups(struct rank_state* self)
-{
-    CHECK_NCCL(ncclGroupStart());
-    CHECK_NCCL(ncclGroupEnd());
-#if NCCL_VERSION_CODE >= 22200
-    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
-    CHECK_NCCL(ncclGroupStart());
-    CHECK_NCCL(ncclGroupSimulateEnd(&info));
-#endif
-    /* A group that fails makes none of its calls. */
-    reset(self, self->a);
-    CHECK_NCCL(ncclGroupStart());
-    CHECK_NCCL(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, self->world, self->first));
-    REQUIRE(ncclAllReduce(self->a, NULL, count, ncclFloat32, ncclSum, self->world, self->first) != ncclSuccess);
-    REQUIRE(ncclGroupEnd() != ncclSuccess);
-    synchronize(self);
-    expect_rank(self->a, self->rank);
-    CHECK_NCCL(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, self->world, self->first));
-    synchronize(self);
-    expect_sum(self, self->a, 0, 1);
-}
-
 static void make_parts(struct rank_state* self)
 {
     CHECK_NCCL(ncclCommSplit(self->world, self->rank % 2, self->rank, &self->half, NULL));
@@ -190,57 +168,6 @@ static void use_revoked(struct rank_state* self)
 #endif
 }
 
-static void wait_for(ncclComm_t comm, ncclResult_t result)
-{
-    while (result == ncclInProgress) {
-        CHECK_NCCL(ncclCommGetAsyncError(comm, &result));
-        sleep_us(50);
-    }
-    CHECK_NCCL(result);
-}
-
-static void use_nonblocking(struct rank_state* self)
-{
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    ncclComm_t comm = NULL;
-    REQUIRE(ncclCommInitRankConfig(&comm, self->ranks, nonblocking_id, self->rank, &config) == ncclInProgress);
-    wait_for(comm, ncclInProgress);
-    reset(self, self->a);
-    const ncclResult_t called = ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, comm, self->first);
-    REQUIRE(called == ncclInProgress);
-    wait_for(comm, called);
-    synchronize(self);
-    expect_sum(self, self->a, 0, 1);
-    wait_for(comm, ncclCommFinalize(comm));
-    CHECK_NCCL(ncclCommDestroy(comm));
-}
-
-static void* abort_later(void* comm)
-{
-    sleep_us(30000);
-    CHECK_NCCL(ncclCommAbort(comm));
-    return NULL;
-}
-
-/* Only rank 0 calls: it waits for ever, in a call and on a stream, until another thread aborts. */
-static void abort_while_waiting(struct rank_state* self)
-{
-    ncclComm_t comm = NULL;
-    CHECK_NCCL(ncclCommInitRank(&comm, self->ranks, lone_id, self->rank));
-    if (self->rank != 0) {
-        CHECK_NCCL(ncclCommAbort(comm));
-        return;
-    }
-    ncclComm_t part = NULL;
-    pthread_t aborter;
-    CHECK_NCCL(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, comm, self->second));
-    REQUIRE(pthread_create(&aborter, NULL, abort_later, comm) == 0);
-    REQUIRE(ncclCommSplit(comm, 0, 0, &part, NULL) != ncclSuccess);
-    CHECK_CUDA(cudaStreamSynchronize(self->second));
-    REQUIRE(pthread_join(aborter, NULL) == 0);
-}
-
 static void use_windows(struct rank_state* self)
 {
 #if NCCL_VERSION_CODE >= 22700
@@ -271,10 +198,7 @@ static void* run_rank(void* argument)
     use_grown(self);
     use_revoked(self);
     use_nested_groups(self);
-    use_odd_groups(self);
-    use_nonblocking(self);
     use_windows(self);
-    abort_while_waiting(self);
     use_nested_groups(self);
     CHECK_NCCL(ncclCommDestroy(self->half));
     CHECK_NCCL(ncclCommDestroy(self->world));
@@ -329,12 +253,8 @@ int main(void)
 {
     const int process = atoi(environment("RANK"));
     const int processes = atoi(environment("WORLD_SIZE"));
-    ncclUniqueId* const ids[] = {&world_id, &lone_id, &nonblocking_id};
-    static const char* const names[] = {"world", "lone", "nonblocking"};
-    for (int i = 0; i < 3; ++i) {
-        if (process == 0) CHECK_NCCL(ncclGetUniqueId(ids[i]));
-        share(ids[i], process == 0, names[i]);
-    }
+    if (process == 0) CHECK_NCCL(ncclGetUniqueId(&world_id));
+    share(&world_id, process == 0, "world");
     use_all_devices();
     pthread_t running[threads];
     struct rank_state states[threads];

@@ -1,22 +1,30 @@
 ! SPDX-FileCopyrightText: The collprobe authors
 ! SPDX-License-Identifier: Apache-2.0
 !
-! A Fortran program by the module mpi: program STEPS FAULT. It prints a sum of all results.
+! A Fortran program by the module mpi, or with F08 by the module mpi_f08, whose calls have other symbols: program STEPS
+! FAULT. It prints a sum of all results.
 program reduces
+#ifdef F08
+    use mpi_f08
+    implicit none
+    type(MPI_Request) :: requests(2)
+    type(MPI_Status) :: status
+#else
     use mpi
     implicit none
+    integer :: requests(2), status(MPI_STATUS_SIZE)
+#endif
     integer, parameter :: n = 4096, fault_step = 7
-    real :: a(n), b(n), sums(n), first(n), second(n)
-    double precision :: d(n)
+    real, asynchronous :: a(n), b(n), sums(n), first(n), second(n)
+    double precision, asynchronous :: d(n)
     double precision :: total = 0
-    integer :: rank, ranks, step, steps, error, requests(2), statuses(MPI_STATUS_SIZE, 2), numbers(2), place
+    integer :: rank, step, steps, error, numbers(2), place, seeds
+    logical :: is_done
     character(32) :: argument, fault
     integer, allocatable :: seed(:)
-    integer :: seeds
 
     call mpi_init(error)
     call mpi_comm_rank(MPI_COMM_WORLD, rank, error)
-    call mpi_comm_size(MPI_COMM_WORLD, ranks, error)
     call get_command_argument(1, argument)
     read (argument, *) steps
     call get_command_argument(2, fault)
@@ -41,11 +49,14 @@ program reduces
         call mpi_iallreduce(a, first, n, MPI_REAL4, MPI_SUM, MPI_COMM_WORLD, requests(1), error)
         call mpi_iallreduce(b, second, n, MPI_REAL, MPI_SUM, MPI_COMM_WORLD, requests(2), error)
         if (mod(step, 2) == 0) then
-            call mpi_waitany(2, requests, place, statuses(:, 1), error)
-            call mpi_waitall(2, requests, statuses, error)
+            call mpi_waitany(2, requests, place, status, error)
+            call mpi_waitall(2, requests, MPI_STATUSES_IGNORE, error)
         else
-            call mpi_wait(requests(2), statuses(:, 1), error)
-            call mpi_wait(requests(1), MPI_STATUS_IGNORE, error)
+            call mpi_wait(requests(2), MPI_STATUS_IGNORE, error)
+            is_done = .false.
+            do while (.not. is_done)
+                call mpi_testall(2, requests, is_done, MPI_STATUSES_IGNORE, error)
+            end do
         end if
         total = total + sum(first) - sum(second)
         numbers = step
