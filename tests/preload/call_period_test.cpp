@@ -130,18 +130,12 @@ void check_steps(const program& made, const places& found, std::size_t from, std
 }
 
 /// A recorded program with as many equal steps as are asked for, after those that differ.
-program steady(const pieces& of, std::size_t steps, std::size_t& first_equal)
+program steady(const recorded_program& of, std::size_t steps)
 {
     program result;
-    for (const calls& each : of.init) result.other(each);
-    first_equal = of.steps.size() > 3 ? 3 : of.steps.size() - 1;
-    const auto equal = [](const calls& a, const calls& b) {
-        return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-            [](const call& x, const call& y) { return x.signature == y.signature; });
-    };
-    while (first_equal > 0 && equal(of.steps[first_equal - 1], of.steps[first_equal])) --first_equal;
-    for (std::size_t s = 0; s < first_equal; ++s) result.step(of.steps[s]);
-    for (std::size_t s = 0; s < steps; ++s) result.step(of.steps[first_equal]);
+    result.other(of.init);
+    for (const calls& each : of.first) result.step(each);
+    for (std::size_t s = 0; s < steps; ++s) result.step(of.step);
     return result;
 }
 
@@ -188,13 +182,13 @@ TEST_CASE("A11: in recorded programs the step is found within four periods, at i
         {"pipeline_1f1b", {97, 0, false}},
     };
     std::size_t seen = 0;
-    for (const recorded_program& each : recorded_programs) {
+    for (const recorded_program& each : recorded_programs()) {
         const auto known = expected.find(each.name);
         if (known == expected.end()) continue;
         ++seen;
         CAPTURE(each.name);
-        std::size_t equal = 0;
-        const program made = steady(pieces_of(each), 12, equal);
+        const std::size_t equal = each.first.size();
+        const program made = steady(each, 12);
         const places found = follow(made.made);
         const std::size_t lock = locked_from(found);
         REQUIRE(lock < found.size());
@@ -210,8 +204,7 @@ TEST_CASE("A11: in recorded programs the step is found within four periods, at i
 
 TEST_CASE("A11: gradients reduced in each micro-batch make the micro-batch the step")
 {
-    std::size_t equal = 0;
-    const program made = steady(recorded("fsdp2_accumulation_with_sync"), 12, equal);
+    const program made = steady(recorded("fsdp2_accumulation_with_sync"), 12);
     const places found = follow(made.made);
     CHECK(periods_of(found).back() == 74);
     CHECK(std::count_if(found.begin() + static_cast<std::ptrdiff_t>(made.steps[8]),
@@ -310,14 +303,14 @@ TEST_CASE("A11: evaluation every 100 steps and checkpoints: the lock is lost, fo
 {
     for (const char* name : {"fsdp1", "fsdp2", "hsdp_shard", "fsdp2_accumulation"}) {
         CAPTURE(name);
-        const pieces of = recorded(name);
+        const recorded_program of = recorded(name);
         program made;
         std::vector<std::size_t> after;
         for (std::size_t round = 0; round < 4; ++round) {
-            if (round > 0) made.step(of.steps[of.steps.size() - 2]); // its first call is missing
+            if (round > 0) made.step({of.step.begin() + 1, of.step.end()});
             after.push_back(made.steps.size());
-            for (std::size_t s = 0; s < 100; ++s) made.step(of.steps[0]);
-            for (std::size_t b = 0; b < 20; ++b) made.other(of.batches[std::min<std::size_t>(b, 2)]);
+            for (std::size_t s = 0; s < 100; ++s) made.step(of.step);
+            for (std::size_t b = 0; b < 20; ++b) made.other(b == 0 ? of.first_batch : of.batch);
             if (round == 2) made.other(calls(60, call_of(2, 3000000))); // a checkpoint
         }
         const places found = follow(made.made);
@@ -327,17 +320,16 @@ TEST_CASE("A11: evaluation every 100 steps and checkpoints: the lock is lost, fo
             const std::size_t from = after[round] + (round == 0 ? 4 : 2);
             check_steps(made, found, from, after[round] + 100);
             // The same calls have the same buckets as before the first evaluation.
-            for (std::size_t i = 0; i < of.steps[0].size(); ++i) {
+            for (std::size_t i = 0; i < of.step.size(); ++i) {
                 REQUIRE(found[made.steps[from] + i].bucket == found[made.steps[50] + i].bucket);
             }
         }
     }
     // Evaluation of a data-parallel program makes no large calls.
-    std::size_t equal = 0;
-    program made = steady(recorded("ddp"), 100, equal);
+    program made = steady(recorded("ddp"), 100);
     const std::size_t before = made.steps.size();
     append(made.made, {logged}, 300);
-    for (int s = 0; s < 100; ++s) made.step(recorded("ddp").steps[2]);
+    for (int s = 0; s < 100; ++s) made.step(recorded("ddp").step);
     const places found = follow(made.made);
     CHECK(losses_of(found) == 0);
     check_steps(made, found, before, made.steps.size());
@@ -618,8 +610,7 @@ TEST_CASE("steps never count down, and first marks each new number")
 
 TEST_CASE("counters go past 2^32 and 2^63 calls")
 {
-    std::size_t equal = 0;
-    const program made = steady(recorded("fsdp2"), 40, equal);
+    const program made = steady(recorded("fsdp2"), 40);
     const places expected = follow(made.made);
     for (const std::uint64_t before : {(std::uint64_t{1} << 32) - 700, (std::uint64_t{1} << 32) - 1,
              (std::uint64_t{1} << 63) - 701, std::uint64_t{12345}}) {
@@ -724,8 +715,7 @@ TEST_CASE("a signature tells calls apart, and its upper bits do not depend on th
 
 TEST_CASE("nothing is allocated after construction")
 {
-    std::size_t equal = 0;
-    const program made = steady(recorded("fsdp2"), 40, equal);
+    const program made = steady(recorded("fsdp2"), 40);
     call_period finder;
     const long before = allocations;
     for (const call& each : made.made) finder.add(each.signature, each.bytes);
@@ -802,24 +792,6 @@ TEST_CASE("a track follows the period with the longest run, as comparing all sym
         }
     }
     CHECK(compared > 50000 / reduction);
-}
-
-TEST_CASE("a run that was longer than the track keeps is told as far as it is kept")
-{
-    call_track track(8);
-    for (int i = 0; i < 100; ++i) track.push(static_cast<std::uint32_t>(i % 11), false); // longer than it finds
-    CHECK(track.period() == 0);
-    for (int i = 0; i < 100; ++i) track.push(static_cast<std::uint32_t>(i % 4), false);
-    CHECK(track.period() == 0);
-    for (int i = 0; i < 4; ++i) track.push(static_cast<std::uint32_t>(i % 4));
-    CHECK(track.period() == 4);
-    CHECK(track.run() == track.kept());
-    CHECK(track.is_ready() == (track.kept() >= 20));
-    for (int i = 0; i < 40; ++i) track.push(static_cast<std::uint32_t>(i % 4));
-    CHECK(track.is_ready());
-    track.push(9);
-    CHECK(track.period() == 0);
-    CHECK_FALSE(track.is_ready());
 }
 
 } // namespace
