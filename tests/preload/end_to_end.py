@@ -104,21 +104,15 @@ def a2_unwritable(job):
 
 
 def a5_groups(job):
-    """Groups, several streams, non-blocking communicators, pre-multiplied sums, tags, threads and splits."""
-    for options in ("--groups --streams 3", "--nonblocking --groups --streams 2", "--premul --type mixed", "--tag --shard",
-                    "--split --avg", "--capture --streams 2"):
+    """Groups, several streams, non-blocking communicators, threads and splits."""
+    for options in ("--groups --streams 3", "--nonblocking --groups --streams 2", "--type mixed --shard", "--split --avg"):
         plain, _ = job.run("foreign_trainer", *"--steps 12 --checksum".split(), *options.split(), records=False)
         probed, records = job.run("foreign_trainer", *"--steps 12 --checksum".split(), *options.split())
         require(probed.returncode == 0 and checksums(probed) == checksums(plain), options, plain, probed)
         merged = job.merge(records)
         require(merged.returncode == 0, options, merged)
         calls = lines(records, "call")
-        require(len(calls) >= (4 * 8 if "capture" in options else 12 * 8 * 4), options, len(calls))
-        if "tag" in options:
-            require({line["step_source"] for line in calls} >= {"tag"}, options)
-        if "capture" in options:
-            skipped = [line["skipped"].get("capture", 0) for line in lines(records, "coverage")]
-            require(max(skipped) == 8, options, skipped)  # the buckets of the step that is captured
+        require(len(calls) >= 12 * 8 * 4, options, len(calls))
     mixed, records = job.run("foreign_mixed", ranks=2)
     require(mixed.returncode == 0, mixed)
     # Its ranks fork: a child writes no file.

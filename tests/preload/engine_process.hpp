@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <new>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -155,7 +156,7 @@ private:
 class preloaded_rank {
 public:
     preloaded_rank(const ncclUniqueId& id, int rank, int ranks, const char* name, bool blocking = true)
-        : all_(engine_process::instance()), rank_(rank)
+        : all_(engine_process::instance())
     {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = blocking ? 1 : 0;
@@ -176,8 +177,16 @@ public:
     }
     preloaded_rank(const preloaded_rank&) = delete;
 
-    int rank() const { return rank_; }
+    std::optional<std::uint64_t> tag; ///< of the next calls: their step
     ncclComm_t comm() const { return comm_; }
+    /// The sum of products by the factor.
+    ncclRedOp_t make_sum_of_products(float factor)
+    {
+        ncclRedOp_t made = ncclSum;
+        if (ncclRedOpCreatePreMulSum(&made, &factor, ncclFloat32, ncclScalarHostImmediate, comm_) == ncclSuccess)
+            all_.hooks().operation_made(comm_, made, &factor, ncclFloat32);
+        return made;
+    }
 
     ncclResult_t all_reduce(
         const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what, cudaStream_t on)
@@ -243,6 +252,8 @@ private:
         call.kind = kind;
         call.type = type;
         call.operation = what;
+        call.tag = tag.value_or(0);
+        call.has_tag = tag.has_value();
         call.depth = open_groups;
         all_.hooks().before(&call);
         const ncclResult_t result = real();
@@ -252,7 +263,6 @@ private:
 
     engine_process& all_;
     ncclComm_t comm_ = nullptr;
-    int rank_;
 };
 
 inline void group_start()

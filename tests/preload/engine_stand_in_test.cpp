@@ -87,6 +87,37 @@ TEST_CASE("a call's line has what the rank sent and got, in place and not")
     }
 }
 
+TEST_CASE("a call's tag is its step, a factor of its reduction is in its line, and a captured call is counted alone")
+{
+    constexpr int ranks = 2;
+    const ncclUniqueId id = new_id();
+    run_threads(ranks, [&](int rank) {
+        preloaded_rank comm(id, rank, ranks, "special");
+        const own_stream stream;
+        const random_buffer buffer(1000, 1u);
+        comm.tag = 41;
+        REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
+        comm.tag.reset();
+        const ncclRedOp_t half = comm.make_sum_of_products(0.5f);
+        REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, half, stream) == ncclSuccess);
+        stream.synchronize();
+        cudaGraph_t graph = nullptr;
+        REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+        REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
+        REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+        REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+        comm.destroy();
+    });
+    for (int rank = 0; rank < ranks; ++rank) {
+        const auto calls = engine().lines_of("special", "call", rank);
+        REQUIRE(calls.size() == 2);
+        CHECK(contains(calls[0], "\"step\":41,\"bucket\":0,\"step_source\":\"tag\""));
+        CHECK_FALSE(contains(calls[1], "\"tag\""));
+        CHECK(contains(calls[1], "\"scale\":0.5,"));
+        CHECK(contains(last_coverage("special", rank), "\"calls\":3,\"probed\":2,\"skipped\":{\"capture\":1}"));
+    }
+}
+
 TEST_CASE("a5: calls of a group that fails or is simulated have no result, and the next ones have")
 {
     constexpr int ranks = 2;

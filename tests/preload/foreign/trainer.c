@@ -12,36 +12,12 @@
 
 #include "common.h"
 
-#if NCCL_VERSION_CODE < 23200
-typedef struct {
-    size_t size;
-    unsigned int magic, version;
-    void* ext;
-    int minCTAs, maxCTAs, nvlsCTAs, cgaClusterSize;
-    const char* algSelection;
-    int forceAlgSelection, CTAPolicy;
-    uint64_t userProfilerTag;
-    cudaEvent_t launchCompletionEvent;
-} ncclCollConfig_t;
-#define NCCL_COLLCONFIG_INITIALIZER \
-    { \
-        sizeof(ncclCollConfig_t), 0xcafebeef, 23200, NULL, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, \
-            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NULL, 1, NCCL_CONFIG_UNDEF_INT, 0, NULL \
-    }
-ncclResult_t ncclAllReduceConfig(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t,
-    const ncclCollConfig_t*) __attribute__((weak));
-ncclResult_t ncclReduceScatterConfig(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t,
-    const ncclCollConfig_t*) __attribute__((weak));
-ncclResult_t ncclAllGatherConfig(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t,
-    const ncclCollConfig_t*) __attribute__((weak));
-#endif
-
 enum fault { fault_none, fault_nan, fault_stale, fault_copy };
 enum { most_buckets = 64, most_streams = 8 };
 
 static struct {
     long steps, buckets, size, streams, log_every, step_us;
-    int avg, premul, groups, nonblocking, capture, shard, split, mark, tag, checksum;
+    int avg, groups, nonblocking, shard, split, mark, checksum;
     const char *type, *ending;
     enum fault fault;
     long fault_rank, fault_step, fault_bucket;
@@ -112,8 +88,6 @@ static cudaStream_t streams[most_streams];
 static struct buffer buckets[most_buckets], first_buckets[most_buckets], shard_sent, shard, parameters;
 static double* master; /* the parameters of the shard's part, in full */
 static struct buffer logged;
-static ncclRedOp_t operations[2]; /* pre-multiplied sums of fp32, bf16 */
-static cudaGraphExec_t graph;
 static uint64_t checksum;
 static long calls;
 
@@ -164,28 +138,13 @@ static void made_call(ncclComm_t of, ncclResult_t result, const char* what)
     wait_for(of, result, what);
 }
 
-static ncclRedOp_t operation_for(ncclDataType_t type)
-{
-    if (options.avg) return ncclAvg;
-    if (!options.premul) return ncclSum;
-    return operations[type == ncclFloat32 ? 0 : 1];
-}
-
-static void all_reduce(const struct buffer* of, ncclRedOp_t what, ncclComm_t on_comm, cudaStream_t stream, long step)
+static void all_reduce(const struct buffer* of, ncclRedOp_t what, ncclComm_t on_comm, cudaStream_t stream)
 {
     if (on_comm == comm) ++calls;
-    ncclResult_t result;
-    if (options.tag && ncclAllReduceConfig) {
-        ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
-        config.userProfilerTag = (uint64_t)step;
-        result = ncclAllReduceConfig(of->device, of->device, of->count, of->type, what, on_comm, stream, &config);
-    } else {
-        result = ncclAllReduce(of->device, of->device, of->count, of->type, what, on_comm, stream);
-    }
-    made_call(on_comm, result, "ncclAllReduce");
+    made_call(on_comm, ncclAllReduce(of->device, of->device, of->count, of->type, what, on_comm, stream), "ncclAllReduce");
 }
 
-static void reduce_buckets(struct buffer* all, long number, long step)
+static void reduce_buckets(struct buffer* all, long number)
 {
     for (long b = 0; b < number; ++b) upload(&all[b], streams[b % options.streams]);
     if (options.groups) {
@@ -193,32 +152,12 @@ static void reduce_buckets(struct buffer* all, long number, long step)
         in_group = 1;
     }
     for (long b = 0; b < number; ++b)
-        all_reduce(&all[b], operation_for(all[b].type), comm, streams[b % options.streams], step);
+        all_reduce(&all[b], options.avg ? ncclAvg : ncclSum, comm, streams[b % options.streams]);
     if (options.groups) {
         in_group = 0;
         made_call(comm, ncclGroupEnd(), "ncclGroupEnd");
     }
     for (long b = 0; b < number; ++b) download(&all[b], streams[b % options.streams]);
-}
-
-/* The same work on all streams, in one graph that begins and ends on the first. */
-static void capture_buckets(long step)
-{
-    cudaEvent_t edge;
-    cudaGraph_t captured;
-    CHECK_CUDA(cudaEventCreateWithFlags(&edge, cudaEventDisableTiming));
-    CHECK_CUDA(cudaStreamBeginCapture(streams[0], cudaStreamCaptureModeThreadLocal));
-    CHECK_CUDA(cudaEventRecord(edge, streams[0]));
-    for (long s = 1; s < options.streams; ++s) CHECK_CUDA(cudaStreamWaitEvent(streams[s], edge, 0));
-    reduce_buckets(buckets, options.buckets, step);
-    for (long s = 1; s < options.streams; ++s) {
-        CHECK_CUDA(cudaEventRecord(edge, streams[s]));
-        CHECK_CUDA(cudaStreamWaitEvent(streams[0], edge, 0));
-    }
-    CHECK_CUDA(cudaStreamEndCapture(streams[0], &captured));
-    CHECK_CUDA(cudaGraphInstantiateWithFlags(&graph, captured, 0));
-    CHECK_CUDA(cudaGraphDestroy(captured));
-    CHECK_CUDA(cudaEventDestroy(edge));
 }
 
 static void synchronize(void)
@@ -238,14 +177,9 @@ static void train_on_buckets(long step)
     const int is_first = step == 0;
     struct buffer* const all = is_first ? first_buckets : buckets;
     const long number = options.buckets + is_first;
-    const int divides = !options.avg && !options.premul;
+    const int divides = !options.avg;
     for (long b = 0; b < number; ++b) fill(&all[b], step, b, all[b].count, divides);
-    if (options.capture && step >= 2) {
-        if (step == 2) capture_buckets(step);
-        CHECK_CUDA(cudaGraphLaunch(graph, streams[0]));
-    } else {
-        reduce_buckets(all, number, step);
-    }
+    reduce_buckets(all, number);
     if (options.step_us > 0) sleep_us(options.step_us);
     synchronize();
     for (long b = 0; b < number; ++b) note_result(&all[b]);
@@ -254,17 +188,11 @@ static void train_on_buckets(long step)
 static void train_on_shards(long step)
 {
     const long bucket = options.buckets + 1;
-    fill(&shard_sent, step, bucket, shard_sent.count, !options.avg && !options.premul);
+    fill(&shard_sent, step, bucket, shard_sent.count, !options.avg);
     upload(&shard_sent, streams[0]);
-    const ncclRedOp_t what = operation_for(shard.type);
+    const ncclRedOp_t what = options.avg ? ncclAvg : ncclSum;
     calls += 2;
-    ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
-    config.userProfilerTag = (uint64_t)step;
-    const int tags = options.tag && ncclReduceScatterConfig && ncclAllGatherConfig;
-    made_call(comm,
-        tags ? ncclReduceScatterConfig(
-            shard_sent.device, shard.device, shard.count, shard.type, what, comm, streams[0], &config)
-             : ncclReduceScatter(shard_sent.device, shard.device, shard.count, shard.type, what, comm, streams[0]),
+    made_call(comm, ncclReduceScatter(shard_sent.device, shard.device, shard.count, shard.type, what, comm, streams[0]),
         "ncclReduceScatter");
     download(&shard, streams[0]);
     CHECK_CUDA(cudaStreamSynchronize(streams[0]));
@@ -278,10 +206,8 @@ static void train_on_shards(long step)
     }
     upload(&parameters, streams[0]);
     void* const own = (char*)parameters.device + first * bytes_of(parameters.type);
-    made_call(comm,
-        tags ? ncclAllGatherConfig(own, parameters.device, shard.count, parameters.type, comm, streams[0], &config)
-             : ncclAllGather(own, parameters.device, shard.count, parameters.type, comm, streams[0]),
-        "ncclAllGather");
+    made_call(
+        comm, ncclAllGather(own, parameters.device, shard.count, parameters.type, comm, streams[0]), "ncclAllGather");
     download(&parameters, streams[0]);
     CHECK_CUDA(cudaStreamSynchronize(streams[0]));
     note_result(&parameters);
@@ -291,7 +217,7 @@ static void reduce_logged(long step)
 {
     store(logged.host, 0, logged.type, world_rank + 1.0 / (double)(step + 1));
     upload(&logged, streams[0]);
-    all_reduce(&logged, ncclAvg, world, streams[0], step);
+    all_reduce(&logged, ncclAvg, world, streams[0]);
     download(&logged, streams[0]);
     CHECK_CUDA(cudaStreamSynchronize(streams[0]));
     note_result(&logged);
@@ -341,13 +267,6 @@ static void make_communicators(void)
     if (options.split && options.nonblocking) wait_for(comm, ncclInProgress, "the part");
     CHECK_NCCL(ncclCommCount(comm, &ranks));
     CHECK_NCCL(ncclCommUserRank(comm, &rank));
-    if (!options.premul) return;
-    float factor32 = 1.0f / (float)ranks;
-    uint16_t factor16;
-    store(&factor16, 0, ncclBfloat16, 1.0 / ranks);
-    const ncclScalarResidence_t host = ncclScalarHostImmediate;
-    CHECK_NCCL(ncclRedOpCreatePreMulSum(&operations[0], &factor32, ncclFloat32, host, comm));
-    CHECK_NCCL(ncclRedOpCreatePreMulSum(&operations[1], &factor16, ncclBfloat16, host, comm));
 }
 
 /* All ranks begin with the parameters of the first. */
@@ -374,8 +293,6 @@ static void end_communicator(ncclComm_t of)
 
 static void release(void)
 {
-    if (graph != NULL) CHECK_CUDA(cudaGraphExecDestroy(graph));
-    for (int i = 0; options.premul && i < 2; ++i) CHECK_NCCL(ncclRedOpDestroy(operations[i], comm));
     if (comm != world) end_communicator(comm);
     end_communicator(world);
     for (long b = 0; b < options.buckets; ++b) free_buffer(&buckets[b]);
@@ -412,12 +329,11 @@ static void read_options(int count, char** arguments)
         {"--size", &options.size, NULL, NULL}, /* elements; bucket b has 1 + b % 3 times as many */
         {"--streams", &options.streams, NULL, NULL}, /* bucket b is on stream b % streams */
         {"--log-every", &options.log_every, NULL, NULL}, {"--step-us", &options.step_us, NULL, NULL},
-        {"--avg", NULL, &options.avg, NULL}, {"--premul", NULL, &options.premul, NULL}, /* else ranks divide first */
+        {"--avg", NULL, &options.avg, NULL}, /* else ranks divide first */
         {"--groups", NULL, &options.groups, NULL}, {"--nonblocking", NULL, &options.nonblocking, NULL},
-        {"--capture", NULL, &options.capture, NULL}, /* from step 2 on the buckets are a graph, captured once */
         {"--shard", NULL, &options.shard, NULL},
         {"--split", NULL, &options.split, NULL}, /* gradients on the ranks of even or odd number; logs on all */
-        {"--mark", NULL, &options.mark, NULL}, {"--tag", NULL, &options.tag, NULL},
+        {"--mark", NULL, &options.mark, NULL},
         {"--checksum", NULL, &options.checksum, NULL}, /* of all results and of the final parameters */
         {"--type", NULL, NULL, &options.type}, /* bf16, or mixed: bf16 and fp32 in turn */
         {"--exit", NULL, NULL, &options.ending}}; /* return, _exit, or leak: communicators are not destroyed */

@@ -37,8 +37,7 @@
 #define STAND_IN_NCCL_NAMES_2_28_7(each)
 #endif
 #define STAND_IN_NCCL_NAMES_LATER(each) \
-    each(ncclCommGetUniqueId) each(ncclCommGrow) each(ncclAllReduceConfig) each(ncclReduceScatterConfig) \
-    each(ncclAllGatherConfig)
+    each(ncclCommGetUniqueId) each(ncclCommGrow)
 #define STAND_IN_NCCL_NAMES(each) \
     STAND_IN_NCCL_NAMES_2_19(each) STAND_IN_NCCL_NAMES_2_22(each) STAND_IN_NCCL_NAMES_2_27(each) \
     STAND_IN_NCCL_NAMES_2_28(each) STAND_IN_NCCL_NAMES_2_28_7(each) STAND_IN_NCCL_NAMES_LATER(each)

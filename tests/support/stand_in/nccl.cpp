@@ -815,18 +815,10 @@ ncclResult_t ncclGroupEnd()
     return group.depth > 0 ? ncclSuccess : end_group();
 }
 
-// Collectives. Since 2.32 they have a form with a configuration as well.
+// Collectives.
 
 #define STAND_IN_COLLECTIVE(name, parameters, ...) \
     ncclResult_t nccl##name(STAND_IN_PLAIN STAND_IN_##parameters ncclComm_t comm, cudaStream_t on) \
-    { \
-        static entry own(__func__); \
-        return collect(own, comm, {__VA_ARGS__, {}}, on); \
-    }
-#define STAND_IN_CONFIGURED(name, parameters, ...) \
-    STAND_IN_COLLECTIVE(name, parameters, __VA_ARGS__) \
-    ncclResult_t nccl##name##Config( \
-        STAND_IN_PLAIN STAND_IN_##parameters ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*) \
     { \
         static entry own(__func__); \
         return collect(own, comm, {__VA_ARGS__, {}}, on); \
@@ -837,9 +829,9 @@ ncclResult_t ncclGroupEnd()
 #define STAND_IN_REDUCED ncclRedOp_t what,
 #define STAND_IN_REDUCED_TO ncclRedOp_t what, int root,
 
-STAND_IN_CONFIGURED(AllReduce, REDUCED, kind::all_reduce, send, receive, count, type, what, 0)
-STAND_IN_CONFIGURED(ReduceScatter, REDUCED, kind::reduce_scatter, send, receive, count, type, what, 0)
-STAND_IN_CONFIGURED(AllGather, MOVED, kind::all_gather, send, receive, count, type, ncclSum, 0)
+STAND_IN_COLLECTIVE(AllReduce, REDUCED, kind::all_reduce, send, receive, count, type, what, 0)
+STAND_IN_COLLECTIVE(ReduceScatter, REDUCED, kind::reduce_scatter, send, receive, count, type, what, 0)
+STAND_IN_COLLECTIVE(AllGather, MOVED, kind::all_gather, send, receive, count, type, ncclSum, 0)
 STAND_IN_COLLECTIVE(Broadcast, ROOTED, kind::broadcast, send, receive, count, type, ncclSum, root)
 STAND_IN_COLLECTIVE(Reduce, REDUCED_TO, kind::reduce, send, receive, count, type, what, root)
 #if NCCL_VERSION_CODE >= 22800
