@@ -28,8 +28,6 @@ set(in_step_40 "step 40, bucket 1 'all_reduce#1 1200 bfloat16'")
 collprobe_add_merge_test(nan nan CODE 1 NOT_OUT "rank 0,"
     OUT "  alarm: ${in_step_40}: rank 2 sent NaN or infinity .non_finite.: [^\n]*. damage: in the rank's own data, before the call. what to do: drop the step's update. rank 2 .global 2, host b.\n"
         "\nRank 2 sent NaN or infinity in 1 of 60 steps, ${in_step_40}: drop the step's update. Of 180 sums 1 was not checked: its result has NaN or infinity.\n$")
-collprobe_add_merge_test(stale stale CODE 1
-    OUT "\nRank 2 sent the same data as in the last such call in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
 collprobe_add_merge_test(flipped flipped CODE 1
     OUT "the ranks got different results in 1 of 180 calls" "rank 2 held other bits of a result than the other ranks .result_differs.. damage: on the result's way to the ranks, or in their memory. what to do: resync from rank 0"
         "\nRank 2 held other bits of a result than the other ranks in 1 of 60 steps, ${in_step_40}: resync from rank 0.\n$")
@@ -39,8 +37,6 @@ collprobe_add_merge_test(overflow overflow CODE 1 NOT_OUT "wrong|rank [0-3]:"
     OUT "same result in 180 calls. 160 of 180 sums are right, 20 were not checked: their results have NaN or infinity\n"
         "alarm: step 40, bucket 0 'all_reduce#0 1200 float': the ranks received NaN or infinity as the result of finite inputs .overflow.: 1 element, the first at index 100. the reduction leaves the range of its type. scale the inputs down, or reduce in a wider type. damage: in the sum, alike for all ranks. what to do: drop the step's update. in 20 steps, the last 59\n"
         "\nThe ranks received NaN or infinity as the result of finite inputs in 20 of 60 steps, first in step 40, bucket 0 'all_reduce#0 1200 float': drop the step's update. Of 180 sums 20 were not checked: their results have NaN or infinity.\n$")
-collprobe_add_merge_test(sums_without_sketches "wrong_sum;plain" CODE 1 NOT_OUT "sums" # it is longer than it can be
-    OUT "\nSome rank received a result that is not the sum of the inputs in 1 of 60 steps, ${in_step_40}: ")
 collprobe_add_merge_test(other_call other_call CODE 1
     OUT "mismatch: call 161 .step 40.: the ranks did not make the same call: most ranks made all_reduce#1 of 1200 bfloat16 .average., rank 1 .global 1, host a. broadcast#1 of 1200 bfloat16\n"
         "  ... and 16 other calls" "\nRank 1 did not make the same call as the others, first call 161 in step 40.\n$")
@@ -65,21 +61,14 @@ collprobe_add_merge_test(dropped dropped CODE 0 OUT "! rank 0 .global 0, host a.
 collprobe_add_merge_test(factors premul CODE 0
     OUT "180 calls. 120 of 180 sums are right, 60 were not checked: their inputs are multiplied first\n"
         "\nNothing was found in 60 steps of 1 communicator. of 180 sums 60 were not checked: their inputs are multiplied first.\n$")
-collprobe_add_merge_test(unknown_factors "premul=unknown" CODE 0
-    OUT "120 of 180 sums are right, 60 were not checked: their inputs are multiplied first\n")
 collprobe_add_merge_test(unlocked "unlocked;stale" CODE 0 OUT "Nothing was found in 60 steps") # no step before that is like it
 collprobe_add_merge_test(rollback rollback CODE 0 OUT "63 steps judged")
 # Steps are those that the engine finds: what it has not found yet, or lost, is cut by the steps beside it.
 collprobe_add_merge_test(found found CODE 0 NOT_OUT "!|note|told apart" OUT "60 steps judged .0 to 59." "Nothing was found in 60 steps")
 set(since_30 "ince step 30 without all_reduce#1 1200 bfloat16, made in all 30 steps before")
-collprobe_add_merge_test(without_30 "without=30" CODE 1 NOT_OUT "!"
-    OUT "60 steps judged .0 to 59." "alarm: step 30, whole step: the ranks left out calls that all steps before had .call_missing.: s${since_30}. what to do: look closer" "\nS${since_30}: look closer")
 collprobe_add_merge_test(found_without_30 "found;without=30" CODE 1 NOT_OUT "!"
-    OUT "60 steps judged .0 to 59." "30 of the steps 30 to 59 were told apart" "\nS${since_30}: look closer")
-collprobe_add_merge_test(found_without_30_every_4 "found;without=30;every=4" CODE 1
-    OUT "ince step [0-9]+ without all_reduce#1 1200 bfloat16, made in all 5 steps before")
-collprobe_add_merge_test(without_1 "without=1" CODE 0 NOT_OUT "!"
-    OUT "60 steps judged .0 to 59." "note: since step 1 without all_reduce#1 1200 bfloat16, made in the step before")
+    OUT "60 steps judged .0 to 59." "30 of the steps 30 to 59 were told apart"
+        "alarm: step 30, whole step: the ranks left out calls that all steps before had .call_missing.: s${since_30}. what to do: look closer" "\nS${since_30}: look closer")
 collprobe_add_merge_test(found_without_1 "found;without=1" CODE 0 NOT_OUT "!"
     OUT "60 steps judged .0 to 59." "note: since step 1 without all_reduce#extra1 1200 bfloat16, made in the step before")
 collprobe_add_merge_test(found_rebuilt "found;rebuilt" CODE 0 NOT_OUT "!|note" OUT "60 steps judged .0 to 59.")
@@ -96,14 +85,12 @@ foreach(options IN ITEMS "--groups;0,0,1,0" "--false-alarms-per-run;0" "--tolera
 endforeach()
 collprobe_add_merge_test(few_groups "" --groups 0,1 CODE 2 ERR "--groups has no entry for rank 2 of the job")
 collprobe_add_run_test(tools.merge_bad_groups RUN $<TARGET_FILE:collprobe_merge> ${logs} --groups 0,x CODE 2 ERR "--groups")
-collprobe_add_run_test(tools.merge_bad_tolerance RUN $<TARGET_FILE:collprobe_merge> ${logs} --tolerance -1 CODE 2 ERR "--tolerance")
 collprobe_add_run_test(tools.merge_help RUN $<TARGET_FILE:collprobe_merge> --help CODE 0 OUT "--follow" "Exit status: 0 nothing")
 collprobe_add_run_test(tools.merge_no_files RUN $<TARGET_FILE:collprobe_merge> ${logs}/no_files CODE 2 ERR "has no file")
 collprobe_add_run_test(tools.merge_no_ranks RUN $<TARGET_FILE:collprobe_merge> ${logs}/lines.jsonl CODE 2
     ERR "no file has a line of a rank")
 collprobe_add_run_test(tools.merge_no_json RUN $<TARGET_FILE:collprobe_merge> ${logs}/text.jsonl CODE 2
     ERR "/text.jsonl:1: this line is not JSON")
-collprobe_add_run_test(tools.merge_bad_rate RUN $<TARGET_FILE:collprobe_merge> ${logs} --false-alarms 2 CODE 2 ERR "--false-alarms")
 
 if(Python3_FOUND)
     add_test(NAME tools.merge COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/check_merge.py

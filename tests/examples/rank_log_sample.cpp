@@ -3,14 +3,14 @@
 
 // rank_log_sample FOLDER [WORD...]: the files that the ranks of a preloaded program write, without the program. Each
 // rank is a process: 4 ranks on 2 hosts, 60 steps with two all-reduces, a reduce-scatter and an all-gather.
-// Words: "ranks=N", "steps=N", "every=N" (probed steps), "count=N" (elements of a buffer), "run=NAME", "plain" (no
-// sketches), "seed=N" (of the gradients).
+// Words: "ranks=N", "steps=N", "every=N" (probed steps), "count=N" (elements of a buffer), "run=NAME", "seed=N"
+// (of the gradients).
 // Faults: "nan", "stale", "flipped", "wrong_sum" (of rank 2, in step 40), "overflow" (of the sum of call 0 from step 40
 // on, of all ranks), "other_call" (rank 1 makes another call from
 // step 40 on), "missing" (rank 3 has no file), "killed" (rank 3 stops in step 40), "cut" (the last line of rank 1 is
 // cut off), "nested" (rank 1 looks at every second step that the others look at), "groups" (besides, two communicators
 // of half of the ranks), "named" (the communicator of all ranks has a name), "partial" (rank 2 lacks call 1 of each
-// step), "dropped", "unended", "premul" (call 0 is a sum of products by 0.25; "premul=unknown": nobody knows by what),
+// step), "dropped", "unended", "premul" (call 0 is a sum of products by 0.25),
 // "unlocked" (steps are numbers of calls), "rollback" (from step 45 back to step 42, once), "without=N" (no call 1 from
 // step N on). "fault=N": instead of step 40, "lasting": and from then on. "found": steps and places are those that call_period finds. Healthy: "evaluates" (5 steps of another call
 // behind each 15), "large" (the gradients of rank 2 are twice as large), "rebuilt" (the first step has call 1 in two parts).
@@ -236,7 +236,7 @@ private:
             place_ = of.period->add(call_signature(static_cast<unsigned>(what), static_cast<unsigned>(call.type),
                 call.count, static_cast<unsigned>(operation), 0), each * n * sizeof(T));
         }
-        if (!with_.has("plain")) call.bins = testing::bins_of<T>(call);
+        call.bins = testing::bins_of<T>(call);
         if ((place_.source == step_source::period ? place_.step : step_) % every_ != 0) return;
         const bool is_hit = bucket == 1 && &of == &groups_[0];
         std::vector<std::vector<T>> inputs;
@@ -284,29 +284,16 @@ private:
         measured.result_done = measured.result_begun + 100;
         const bool is_other = with_.has("other_call") && r == 1 && step_ >= fault_step && call.bucket == 1;
         line(r, "call", of, [&](report::detail::json_writer& json) {
-            json.key("collective_seq_id")
-                .integer(sequence)
-                .key("step")
-                .integer(place_.step)
-                .key("bucket")
-                .integer(place_.bucket);
-            json.key("step_source")
-                .text(name(place_.source))
-                .key("call")
-                .text(is_other ? "broadcast" : name(call.call));
-            json.key("type").text(name(call.type));
+            json.key("collective_seq_id").integer(sequence).key("step").integer(place_.step);
+            json.key("bucket").integer(place_.bucket).key("step_source").text(name(place_.source));
+            json.key("call").text(is_other ? "broadcast" : name(call.call)).key("type").text(name(call.type));
             if (call.call != collective::all_gather && !is_other) json.key("reduction").text(name(call.operation));
-            if (has_factors(call) && with_.words.at("premul") == "unknown") json.key("scale").index(-1);
-            else if (has_factors(call)) json.key("scale").number(0.25);
-            json.key("input_sizes").open('[').element().open('[').element().integer(call.count).close(']').close(']');
-            json.key("output_sizes")
-                .open('[')
-                .element()
-                .open('[')
-                .element()
-                .integer(call.result_count)
-                .close(']')
-                .close(']');
+            if (has_factors(call)) json.key("scale").number(0.25);
+            const auto size = [&](const char* key, std::uint64_t count) {
+                json.key(key).open('[').element().open('[').element().integer(count).close(']').close(']');
+            };
+            size("input_sizes", call.count);
+            size("output_sizes", call.result_count);
             json.key("in_place").boolean(false).key("nonfinite").integer(measured.entry.input.nonfinite());
             json.key("input_norm").number(measured.entry.input.l2()).key("digest").bits(measured.entry.result.digest);
             json.key("message").text(base64(bytes, sizeof(rank_measurement)));

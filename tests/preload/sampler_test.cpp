@@ -182,20 +182,6 @@ TEST_CASE("a long pause is no reason to probe more, and probes that become slowe
     CHECK(std::fabs(predicted(2000) - 5 * full) < 0.05 * 5 * full);
 }
 
-TEST_CASE("ranks that measure other times choose steps of each other")
-{
-    const auto fast = simulate({.steps = 5000, .calls = 10, .step_s = always(0.01), .probe_s = always(2e-6), .seed = 1});
-    const auto slow = simulate({.steps = 5000, .calls = 10, .step_s = always(0.01), .probe_s = always(5e-5), .seed = 2});
-    CHECK(fast.back().every < slow.back().every);
-    int common = 0;
-    for (const std::size_t step : steps_chosen(slow)) {
-        if (step < 1000) continue; // by then both have adapted
-        ++common;
-        CHECK(fast[step].chosen != 0);
-    }
-    CHECK(common > 10);
-}
-
 TEST_CASE("a fixed k is kept, and the live channel takes no notice of time")
 {
     CHECK(steps_chosen(simulate({.options = {.every = 3}, .steps = 300, .calls = 5})).size() == 100);
@@ -245,20 +231,6 @@ TEST_CASE("without steps each signature is seen: of a few, of a hundred in turn,
             REQUIRE(times >= each.least);
             REQUIRE(times <= each.most);
         }
-    }
-}
-
-TEST_CASE("a step of many calls, seen as blocks of calls, is sampled by the budget too")
-{
-    // Counts that never come again: each call is the first of its signature.
-    for (const bool is_new : {false, true}) {
-        CAPTURE(is_new);
-        sampler choose({.every = 8});
-        std::uint64_t chosen = 0;
-        for (std::uint64_t i = 0; i < 80000; ++i)
-            chosen += choose.add(call_place{}, is_new ? i * 0x9e3779b97f4a7c15u : 1 + i % 100, 1000);
-        CHECK(chosen <= 80000 / 8 + 100);
-        CHECK(chosen >= 80000 / 8 - 200);
     }
 }
 

@@ -15,7 +15,7 @@ import unittest
 import made_up
 from made_up import ViewTest, alarm, finding, made_up_run
 from collprobe.view import drawing, words
-from collprobe.view.series import ALARM, ALARM_TO_ACT, APART_4, APART_16, BLAMED, NAMED, USUAL, RankSteps, Series, Thinned
+from collprobe.view.series import ALARM, ALARM_TO_ACT, APART_4, APART_16, BLAMED, NAMED, USUAL, RankSteps, Series
 
 VOID = set("area base br col embed hr img input link meta source track wbr path".split())
 REFERENCES = set("src href srcset action data poster cite background xlink:href".split())
@@ -376,14 +376,6 @@ class SeriesTest(unittest.TestCase):
         rows = ranks.shown()
         self.assertEqual(len(rows), 64)
         self.assertTrue({77, 999} <= {row.rank for row in rows})
-
-    def test_thinned_values_keep_the_median_of_a_run_of_any_length(self):
-        thinned = Thinned()
-        for step in range(10_000):
-            thinned.add([float(step), math.nan])
-        self.assertLessEqual(len(thinned.rows), Thinned.most)
-        self.assertAlmostEqual(thinned.median_of(0), 5000, delta=150)
-        self.assertTrue(math.isnan(thinned.median_of(1)))
 
     def test_numbers_on_axes_are_short_and_exact(self):
         self.assertEqual([words.tick(value, 5) for value in (1e6, 0.1 + 0.2, 1e-7, 250000, 1234567)],

@@ -91,6 +91,10 @@ class RobustTest(ViewTest):
             self.view("trace", "odd.jsonl", "-o", "odd.json")
             self.view("inspector", "odd.jsonl", "-o", "odd.inspector")
             self.view("watch", "--once", "odd.jsonl")
+            try:
+                self.view("compare", "odd.jsonl", "odd.jsonl", status=0)
+            except AssertionError as problem:
+                self.assertRegex(str(problem), "^[12] != 0")
 
     def test_names_of_ten_megabytes_are_shortened(self):
         lines = made_up_run(2, 3)
