@@ -177,14 +177,6 @@ def a10_clean_run(job):
     require(judged >= 1000, merged) # the others' records were dropped where the machine was too slow
 
 
-def a14_mark_step(job):
-    """Steps that the program marks have its numbers."""
-    done, records = job.run("foreign_trainer", "--steps", "15", "--mark", ranks=2)
-    require(done.returncode == 0, done)
-    calls = lines(records, "call")
-    require({line["step"] for line in calls if line["step_source"] == "marked"} == set(range(15)), done)
-
-
 def inband(job):
     """The live channel names rank, call and step while the program runs, and changes no bit."""
     base = "--steps 60 --buckets 5 --size 400 --log-every 0 --step-us 3000 --checksum".split()
@@ -245,7 +237,7 @@ def control_file(job):
 
 CASES = {function.__name__: function for function in (
     a2_unwritable, a5_groups, a9_ends, a10_detection, a10_clean_run,
-    a14_mark_step, inband, inband_settings, inband_mixed, control_file)}
+    inband, inband_settings, inband_mixed, control_file)}
 
 
 def main():

@@ -21,6 +21,7 @@
 #include <nccl.h>
 #include <unistd.h>
 
+#include <collprobe/device/cuda/device.hpp>
 #include <collprobe/scan/digest.hpp>
 
 #include "examples/preload/engine/engine.hpp"
@@ -114,43 +115,15 @@ private:
 inline thread_local unsigned open_groups = 0;
 
 /// Memory of the device with random numbers.
-class random_buffer {
-public:
-    random_buffer(std::size_t count, unsigned seed) : count_(count)
-    {
-        if (cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(float)) != cudaSuccess) throw std::bad_alloc();
-        std::mt19937 random(seed);
-        std::normal_distribution<float> normal;
-        for (std::size_t i = 0; i < count; ++i) data_[i] = normal(random);
-    }
-    random_buffer(const random_buffer&) = delete;
-    ~random_buffer() { (void)cudaFree(data_); }
-    float* data() const { return data_; }
-    std::uint64_t digest_now() const { return digest(view<const float>(data_, count_)); }
-
-private:
-    float* data_ = nullptr;
-    std::size_t count_;
-};
-
-class own_stream {
-public:
-    own_stream()
-    {
-        if (cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) != cudaSuccess) throw std::bad_alloc();
-    }
-    own_stream(const own_stream&) = delete;
-    ~own_stream()
-    {
-        synchronize();
-        (void)cudaStreamDestroy(stream_);
-    }
-    operator cudaStream_t() const { return stream_; }
-    void synchronize() const { (void)cudaStreamSynchronize(stream_); }
-
-private:
-    cudaStream_t stream_ = nullptr;
-};
+inline cuda::buffer<float> random_buffer(std::size_t count, unsigned seed)
+{
+    cuda::buffer<float> made(count);
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (float* each = made.data(); each != made.data() + count; ++each) *each = normal(random);
+    return made;
+}
+inline std::uint64_t digest_now(const cuda::buffer<float>& of) { return digest(view<const float>(of.data(), of.size())); }
 
 /// One rank of a communicator, with calls as a program under the preload makes them.
 class preloaded_rank {

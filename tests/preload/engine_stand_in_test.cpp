@@ -52,18 +52,19 @@ TEST_CASE("a call's line has what the rank sent and got, in place and not")
     const auto before = real_calls();
     run_threads(ranks, [&](int rank) {
         preloaded_rank comm(id, rank, ranks, "plain");
-        const own_stream stream;
-        const random_buffer send(3000, static_cast<unsigned>(rank));
-        const random_buffer receive(3000, 7);
+        const cuda::stream own;
+        const cudaStream_t stream = own.get();
+        const auto send = random_buffer(3000, static_cast<unsigned>(rank));
+        const auto receive = random_buffer(3000, 7);
         REQUIRE(comm.all_reduce(send.data(), receive.data(), 3000, ncclFloat32, ncclSum, stream) == ncclSuccess);
-        stream.synchronize();
-        results[static_cast<std::size_t>(rank)] = receive.digest_now();
+        own.synchronize();
+        results[static_cast<std::size_t>(rank)] = digest_now(receive);
         REQUIRE(comm.all_reduce(receive.data(), receive.data(), 3000, ncclFloat32, ncclAvg, stream) == ncclSuccess);
-        const random_buffer parts(3000, 8);
+        const auto parts = random_buffer(3000, 8);
         REQUIRE(comm.reduce_scatter(send.data(), parts.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
         REQUIRE(comm.all_gather(parts.data(), receive.data(), 1000, ncclFloat32, stream) == ncclSuccess);
         REQUIRE(comm.broadcast(receive.data(), 3000, ncclInt32, stream) == ncclSuccess);
-        stream.synchronize();
+        own.synchronize();
         comm.destroy();
     });
     // The engine makes none of its own.
@@ -93,14 +94,15 @@ TEST_CASE("a call's tag is its step, a factor of its reduction is in its line, a
     const ncclUniqueId id = new_id();
     run_threads(ranks, [&](int rank) {
         preloaded_rank comm(id, rank, ranks, "special");
-        const own_stream stream;
-        const random_buffer buffer(1000, 1u);
+        const cuda::stream own;
+        const cudaStream_t stream = own.get();
+        const auto buffer = random_buffer(1000, 1u);
         comm.tag = 41;
         REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
         comm.tag.reset();
         const ncclRedOp_t half = comm.make_sum_of_products(0.5f);
         REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, half, stream) == ncclSuccess);
-        stream.synchronize();
+        own.synchronize();
         cudaGraph_t graph = nullptr;
         REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
         REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
@@ -124,14 +126,15 @@ TEST_CASE("a5: calls of a group that fails or is simulated have no result, and t
     const ncclUniqueId id = new_id();
     run_threads(ranks, [&](int rank) {
         preloaded_rank comm(id, rank, ranks, "failing group");
-        const own_stream stream;
-        const random_buffer buffer(1000, 1u);
+        const cuda::stream own;
+        const cudaStream_t stream = own.get();
+        const auto buffer = random_buffer(1000, 1u);
         group_start();
         REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
         REQUIRE(comm.all_reduce(nullptr, nullptr, 1000, ncclFloat32, ncclSum, stream) == ncclInvalidArgument);
         REQUIRE(group_end() == ncclInvalidArgument);
         REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 1000, ncclFloat32, ncclSum, stream) == ncclSuccess);
-        stream.synchronize();
+        own.synchronize();
         comm.destroy();
     });
     for (int rank = 0; rank < ranks; ++rank) {
@@ -151,15 +154,16 @@ TEST_CASE("a6: results of a non-blocking communicator are read when NCCL says th
     run_threads(ranks, [&](int rank) {
         preloaded_rank comm(id, rank, ranks, "non-blocking", false);
         REQUIRE(comm.settle() == ncclSuccess);
-        const own_stream stream;
-        const random_buffer buffer(5000, static_cast<unsigned>(rank));
+        const cuda::stream own;
+        const cudaStream_t stream = own.get();
+        const auto buffer = random_buffer(5000, static_cast<unsigned>(rank));
         REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 5000, ncclFloat32, ncclSum, stream) == ncclInProgress);
         REQUIRE(comm.settle() == ncclSuccess);
-        stream.synchronize();
-        results[static_cast<std::size_t>(rank)] = buffer.digest_now();
+        own.synchronize();
+        results[static_cast<std::size_t>(rank)] = digest_now(buffer);
         // What the program does behind its poll comes behind the read of the result.
         REQUIRE(cudaMemsetAsync(buffer.data(), 0, 5000 * sizeof(float), stream) == cudaSuccess);
-        stream.synchronize();
+        own.synchronize();
         REQUIRE(ncclCommFinalize(comm.comm()) == ncclInProgress);
         REQUIRE(comm.settle() == ncclSuccess);
         comm.destroy();
@@ -179,12 +183,13 @@ TEST_CASE("a6: a call of a communicator that is aborted before it is enqueued is
         preloaded_rank comm(id, rank, ranks, "aborted early", false);
         REQUIRE(comm.settle() == ncclSuccess);
         stand_in::nccl::set_launch_delay_ms(-1);
-        const own_stream stream;
-        const random_buffer buffer(500, 1u);
+        const cuda::stream own;
+        const cudaStream_t stream = own.get();
+        const auto buffer = random_buffer(500, 1u);
         REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 500, ncclFloat32, ncclSum, stream) == ncclInProgress);
         CHECK(comm.poll() == ncclInProgress);
         comm.abort();
-        stream.synchronize();
+        own.synchronize();
     });
     stand_in::nccl::set_launch_delay_ms(1);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -201,17 +206,18 @@ TEST_CASE("a7: an abort by a second thread frees the first one, and nothing of t
     const ncclUniqueId id = new_id();
     run_threads(ranks, [&](int rank) {
         preloaded_rank comm(id, rank, ranks, "aborted");
-        const own_stream stream;
-        const random_buffer buffer(500, 1u);
+        const cuda::stream own;
+        const cudaStream_t stream = own.get();
+        const auto buffer = random_buffer(500, 1u);
         REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 500, ncclFloat32, ncclSum, stream) == ncclSuccess);
-        stream.synchronize();
+        own.synchronize();
         if (rank == 0) { // the peer never comes
             REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 500, ncclFloat32, ncclSum, stream) == ncclSuccess);
             std::thread watchdog([&] {
                 std::this_thread::sleep_for(std::chrono::milliseconds(20));
                 comm.abort();
             });
-            stream.synchronize();
+            own.synchronize();
             watchdog.join();
         } else {
             comm.abort();
@@ -229,10 +235,11 @@ TEST_CASE("a13: communicators that come and go use the same memory")
         const ncclUniqueId id = new_id();
         run_threads(ranks, [&](int rank) {
             preloaded_rank comm(id, rank, ranks, name);
-            const own_stream stream;
-            const random_buffer buffer(800, 1u);
+            const cuda::stream own;
+        const cudaStream_t stream = own.get();
+            const auto buffer = random_buffer(800, 1u);
             REQUIRE(comm.all_reduce(buffer.data(), buffer.data(), 800, ncclFloat32, ncclSum, stream) == ncclSuccess);
-            stream.synchronize();
+            own.synchronize();
             comm.destroy();
         });
     };

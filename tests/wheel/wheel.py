@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import textwrap
 import venv
 
 task, project, folder = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
@@ -58,51 +57,6 @@ def build():
         ast.parse(each.read_text(), feature_version=(3, 9))
 
 
-def json_lines(library, path, last):
-    """A step of two ranks that are threads, through the C library: the lines of its records."""
-    program = textwrap.dedent("""
-        import ctypes, math, sys, threading
-        library, path, last = ctypes.CDLL(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-        library.collprobeGetLastError.restype = ctypes.c_char_p
-        gather = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-        class Options(ctypes.Structure):
-            _fields_ = [("size", ctypes.c_size_t), ("gather", gather), ("context", ctypes.c_void_p), ("device", ctypes.c_int),
-                        ("every", ctypes.c_int), ("calls", ctypes.c_int), ("expectations", ctypes.c_int),
-                        ("false_alarms", ctypes.c_double), ("name", ctypes.c_char_p)]
-        met, sent, texts = threading.Barrier(2, timeout=300), [b"", b""], [[], []]
-        def ok(status):
-            assert status == 0, library.collprobeGetLastError()
-        def run(rank):
-            def exchange(context, send, receive, size):
-                sent[rank] = ctypes.string_at(send, size)
-                met.wait()
-                ctypes.memmove(receive, b"".join(sent), 2 * size)
-                met.wait()
-                return 0
-            options = Options(ctypes.sizeof(Options), gather(exchange))
-            probe = ctypes.c_void_p()
-            ok(library.collprobeCreate(ctypes.byref(probe), rank, 2, ctypes.byref(options)))
-            values = (ctypes.c_float * 4)(1 + rank, 2, 3, last)
-            total = (ctypes.c_float * 4)(3, 4, 6, 2 * last)
-            token = ctypes.c_uint64()
-            for step in range(3):
-                ok(library.collprobeObserveInput(probe, 0, 7, 0, values, ctypes.c_uint64(4), b"weight", None, ctypes.byref(token)))
-                ok(library.collprobeObserveResult(probe, token, total, ctypes.c_uint64(4), None))
-                ok(library.collprobeEndStep(probe, ctypes.c_uint64(step), None, None))
-                ok(library.collprobePoll(probe, 1))
-                text = ctypes.c_char_p()
-                ok(library.collprobeGetText(probe, 1, b"run", ctypes.byref(text)))
-                texts[rank].append(text.value.decode().strip())
-            ok(library.collprobeDestroy(probe))
-        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
-        for thread in threads: thread.start()
-        for thread in threads: thread.join(400)
-        assert len(texts[0]) == 3 and [t.count('"rank"') for t in texts[0]] == [t.count('"rank"') for t in texts[1]]
-        open(path, "w").write("".join(text + "\\n" for text in texts[0]))
-        """)
-    run(sys.executable, "-c", program, library, path, last)
-
-
 def npy(path, values):
     header = repr({"descr": "<f4", "fortran_order": False, "shape": (len(values),)}).ljust(117) + "\n"
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
@@ -144,18 +98,17 @@ def commands():
                 expect(run(programs / "collprobe-run", f"--mpi={mpi}", "--print").stdout, f"LD_PRELOAD={library}\n")
         expect(run(programs / "collprobe-check", "/bin/true", code=5).stdout, "NCCL")
 
-        library = os.path.join(package, "lib/libcollprobe.so")
+        run(python, "-c", "from collprobe import _library; _library.load()")  # the C library with all its functions
         a, b = scratch / "a.jsonl", scratch / "b.jsonl"
-        json_lines(library, a, 4)
-        json_lines(library, b, "nan")
-        expect(run(programs / "collprobe", "compare", a, a).stdout, "identical: 3 steps")
-        expect(run(programs / "collprobe", "compare", a, b, code=1).stdout, "step 0")
-        expect(run(programs / "collprobe", "watch", "--once", b).stdout, "run", "2 ranks", "step 2")
-
-        run(sys.argv[4], scratch / "ranks", "nan")
-        expect(run(programs / "collprobe_merge", scratch / "ranks", "--html", scratch / "ranks.html", code=1).stdout,
+        run(sys.argv[4], scratch / "a")
+        run(sys.argv[4], scratch / "b", "nan")
+        run(programs / "collprobe_merge", scratch / "a", "--jsonl", a)
+        expect(run(programs / "collprobe_merge", scratch / "b", "--jsonl", b, "--html", scratch / "b.html", code=1).stdout,
                "Rank 2 sent NaN or infinity in 1 of 60 steps")
-        assert (scratch / "ranks.html").stat().st_size > 10000
+        assert (scratch / "b.html").stat().st_size > 10000
+        expect(run(programs / "collprobe", "compare", a, a).stdout, "identical: 60 steps")
+        expect(run(programs / "collprobe", "compare", a, b, code=1).stdout, "step 40")
+        expect(run(programs / "collprobe", "watch", "--once", b).stdout, "sample", "4 ranks", "step 59")
 
         for name, last in (("right", 3.0), ("same", 3.0), ("wrong", 3.5)):
             (scratch / name).mkdir()
