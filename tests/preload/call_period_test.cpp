@@ -794,6 +794,24 @@ TEST_CASE("a track follows the period with the longest run, as comparing all sym
     CHECK(compared > 50000 / reduction);
 }
 
+TEST_CASE("a run that was longer than the track keeps is told as far as it is kept")
+{
+    call_track track(8);
+    for (int i = 0; i < 100; ++i) track.push(static_cast<std::uint32_t>(i % 11), false); // longer than it finds
+    CHECK(track.period() == 0);
+    for (int i = 0; i < 100; ++i) track.push(static_cast<std::uint32_t>(i % 4), false);
+    CHECK(track.period() == 0);
+    for (int i = 0; i < 4; ++i) track.push(static_cast<std::uint32_t>(i % 4));
+    CHECK(track.period() == 4);
+    CHECK(track.run() == track.kept());
+    CHECK(track.is_ready() == (track.kept() >= 20));
+    for (int i = 0; i < 40; ++i) track.push(static_cast<std::uint32_t>(i % 4));
+    CHECK(track.is_ready());
+    track.push(9);
+    CHECK(track.period() == 0);
+    CHECK_FALSE(track.is_ready());
+}
+
 } // namespace
 
 } // namespace collprobe::testing::call_period_test

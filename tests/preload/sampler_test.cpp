@@ -234,6 +234,20 @@ TEST_CASE("without steps each signature is seen: of a few, of a hundred in turn,
     }
 }
 
+TEST_CASE("a step of many calls, seen as blocks of calls, is sampled by the budget too")
+{
+    // Counts that never come again: each call is the first of its signature.
+    for (const bool is_new : {false, true}) {
+        CAPTURE(is_new);
+        sampler choose({.every = 8});
+        std::uint64_t chosen = 0;
+        for (std::uint64_t i = 0; i < 80000; ++i)
+            chosen += choose.add(call_place{}, is_new ? i * 0x9e3779b97f4a7c15u : 1 + i % 100, 1000);
+        CHECK(chosen <= 80000 / 8 + 100);
+        CHECK(chosen >= 80000 / 8 - 200);
+    }
+}
+
 TEST_CASE("the calls chosen with a larger k are among those chosen with a smaller one, in steps and without")
 {
     for (const step_source source : {step_source::period, step_source::tag, step_source::calls}) {
