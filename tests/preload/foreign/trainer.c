@@ -5,8 +5,7 @@
  * random numbers: a signal that all ranks have in common, and the noise of a rank's own samples.
  *
  * Data calls on the communicator of gradients, in this order: one broadcast of the parameters; then in each step an
- * all-reduce for each bucket [, a reduce-scatter, an all-gather] [, one of a logged number]. The first step has one
- * bucket more, and their sizes in another order. */
+ * all-reduce for each bucket [, a reduce-scatter, an all-gather] [, one of a logged number]. */
 #include <dlfcn.h>
 #include <math.h>
 
@@ -85,7 +84,7 @@ static int world_rank, world_ranks; /* of the job */
 static int rank, ranks; /* among those that reduce gradients */
 static ncclComm_t world, comm;
 static cudaStream_t streams[most_streams];
-static struct buffer buckets[most_buckets], first_buckets[most_buckets], shard_sent, shard, parameters;
+static struct buffer buckets[most_buckets], shard_sent, shard, parameters;
 static double* master; /* the parameters of the shard's part, in full */
 static struct buffer logged;
 static uint64_t checksum;
@@ -144,20 +143,20 @@ static void all_reduce(const struct buffer* of, ncclRedOp_t what, ncclComm_t on_
     made_call(on_comm, ncclAllReduce(of->device, of->device, of->count, of->type, what, on_comm, stream), "ncclAllReduce");
 }
 
-static void reduce_buckets(struct buffer* all, long number)
+static void reduce_buckets(void)
 {
-    for (long b = 0; b < number; ++b) upload(&all[b], streams[b % options.streams]);
+    for (long b = 0; b < options.buckets; ++b) upload(&buckets[b], streams[b % options.streams]);
     if (options.groups) {
         CHECK_NCCL(ncclGroupStart());
         in_group = 1;
     }
-    for (long b = 0; b < number; ++b)
-        all_reduce(&all[b], options.avg ? ncclAvg : ncclSum, comm, streams[b % options.streams]);
+    for (long b = 0; b < options.buckets; ++b)
+        all_reduce(&buckets[b], options.avg ? ncclAvg : ncclSum, comm, streams[b % options.streams]);
     if (options.groups) {
         in_group = 0;
         made_call(comm, ncclGroupEnd(), "ncclGroupEnd");
     }
-    for (long b = 0; b < number; ++b) download(&all[b], streams[b % options.streams]);
+    for (long b = 0; b < options.buckets; ++b) download(&buckets[b], streams[b % options.streams]);
 }
 
 static void synchronize(void)
@@ -174,15 +173,12 @@ static void note_result(const struct buffer* of)
 
 static void train_on_buckets(long step)
 {
-    const int is_first = step == 0;
-    struct buffer* const all = is_first ? first_buckets : buckets;
-    const long number = options.buckets + is_first;
     const int divides = !options.avg;
-    for (long b = 0; b < number; ++b) fill(&all[b], step, b, all[b].count, divides);
-    reduce_buckets(all, number);
+    for (long b = 0; b < options.buckets; ++b) fill(&buckets[b], step, b, buckets[b].count, divides);
+    reduce_buckets();
     if (options.step_us > 0) sleep_us(options.step_us);
     synchronize();
-    for (long b = 0; b < number; ++b) note_result(&all[b]);
+    for (long b = 0; b < options.buckets; ++b) note_result(&buckets[b]);
 }
 
 static void train_on_shards(long step)
@@ -241,11 +237,6 @@ static void make_buffers(void)
 {
     const long n = options.buckets;
     for (long b = 0; b < n; ++b) buckets[b] = make_buffer(type_of(b), (size_t)(options.size * (1 + b % 3)));
-    /* The same elements in other buckets: half of one first, then the others from the last on, then the other half. */
-    const size_t half = (buckets[0].count + 1) / 2;
-    first_buckets[0] = make_buffer(buckets[0].type, half);
-    for (long b = 1; b < n; ++b) first_buckets[b] = make_buffer(buckets[n - b].type, buckets[n - b].count);
-    first_buckets[n] = make_buffer(buckets[0].type, buckets[0].count - half);
     shard = make_buffer(type_of(0), (size_t)options.size);
     shard_sent = make_buffer(type_of(0), (size_t)(options.size * ranks));
     parameters = make_buffer(type_of(0), (size_t)(options.size * ranks));
@@ -296,7 +287,6 @@ static void release(void)
     if (comm != world) end_communicator(comm);
     end_communicator(world);
     for (long b = 0; b < options.buckets; ++b) free_buffer(&buckets[b]);
-    for (long b = 0; b <= options.buckets; ++b) free_buffer(&first_buckets[b]);
     free_buffer(&shard);
     free_buffer(&shard_sent);
     free_buffer(&parameters);
@@ -351,7 +341,7 @@ static void read_options(int count, char** arguments)
         else if (known[at].number != NULL) *known[at].number = strtol(value, NULL, 0);
         else *known[at].text = value;
     }
-    REQUIRE(options.buckets < most_buckets && options.streams <= most_streams);
+    REQUIRE(options.buckets <= most_buckets && options.streams <= most_streams);
 }
 
 int main(int count, char** arguments)
