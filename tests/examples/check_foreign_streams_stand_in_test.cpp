@@ -4,10 +4,9 @@
 // The step of examples/studies/check_foreign_streams over the stand-ins. Compiled with COLLPROBE_STREAM_ORDER=1.
 #include <doctest/doctest.h>
 
-#include <array>
 #include <atomic>
+#include <barrier>
 #include <cstddef>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,87 +48,63 @@ bool gathered(const zero_rank& self)
     return true;
 }
 
-void on_each_rank(const std::function<void(int)>& body)
+/// What the checker reports of `step(self, comm)` on every rank of a trainer, whose parameters are right then. The
+/// checker is there for the step alone: the stand-in ends streams on a thread of its own, when it likes.
+template <class Step>
+std::vector<stream_hazard> hazards_of(Step step)
 {
+    ncclUniqueId id{};
+    must(ncclGetUniqueId(&id));
+    std::barrier all_here(ranks);
+    std::optional<stream_order> checker;
+    std::vector<stream_hazard> found;
+    std::atomic<int> right{0};
     run_threads(ranks, [&](int rank) {
         must(cudaSetDevice(rank % 8));
-        body(rank);
-    });
-}
-
-struct rank_state {
-    cuda::buffer<float> masters{layers * slot};
-    cuda::buffer<float> parameters{layers * ranks * slot};
-    cuda::stream compute, traffic;
-    zero_rank self{};
-    std::optional<nccl::communicator_ref> comm;
-};
-
-/// The ranks of a trainer. Made before the checker: the stand-in ends streams on a thread of its own, when it likes.
-class job {
-public:
-    job()
-    {
-        ncclUniqueId id{};
-        must(ncclGetUniqueId(&id));
-        on_each_rank([&](int rank) {
-            rank_state& made = states_[static_cast<std::size_t>(rank)].emplace();
-            made.self = {.rank = rank, .comm = nullptr, .compute = made.compute.get(),
-                .traffic = made.traffic.get(), .slot = slot, .masters = {}, .parameters = {}};
-            for (int layer = 0; layer < layers; ++layer) {
-                made.self.masters[layer] = made.masters.data() + static_cast<std::size_t>(layer) * slot;
-                made.self.parameters[layer] = made.parameters.data() + static_cast<std::size_t>(layer) * ranks * slot;
-                for (std::size_t i = 0; i < slot; ++i) made.self.masters[layer][i] = master_of(rank, layer, i);
+        const cuda::buffer<float> masters(layers * slot), parameters(layers * ranks * slot);
+        const cuda::stream compute, traffic;
+        zero_rank self = {.rank = rank, .comm = nullptr, .compute = compute.get(), .traffic = traffic.get(), .slot = slot,
+            .masters = {}, .parameters = {}};
+        for (int layer = 0; layer < layers; ++layer) {
+            self.masters[layer] = masters.data() + static_cast<std::size_t>(layer) * slot;
+            self.parameters[layer] = parameters.data() + static_cast<std::size_t>(layer) * ranks * slot;
+            for (std::size_t i = 0; i < slot; ++i) self.masters[layer][i] = master_of(rank, layer, i);
+        }
+        must(ncclCommInitRank(&self.comm, ranks, id, rank));
+        {
+            nccl::communicator_ref comm(self.comm);
+            all_here.arrive_and_wait();
+            if (rank == 0) checker.emplace().install();
+            all_here.arrive_and_wait();
+            step(self, comm);
+            must(cudaStreamSynchronize(self.traffic));
+            must(cudaStreamSynchronize(self.compute));
+            right += gathered(self) ? 1 : 0;
+            all_here.arrive_and_wait();
+            if (rank == 0) {
+                found = checker->hazards();
+                checker.reset();
             }
-            must(ncclCommInitRank(&made.self.comm, ranks, id, rank));
-            made.comm.emplace(made.self.comm);
-        });
-    }
-    job(const job&) = delete;
-    ~job()
-    {
-        on_each_rank([&](int rank) {
-            rank_state& ended = *states_[static_cast<std::size_t>(rank)];
-            ended.comm.reset();
-            must(ncclCommDestroy(ended.self.comm));
-        });
-    }
-
-    /// Runs `step(self, comm)` on every rank; on how many the parameters were right then.
-    template <class Step>
-    int run(Step step)
-    {
-        std::atomic<int> right{0};
-        on_each_rank([&](int rank) {
-            rank_state& own = *states_[static_cast<std::size_t>(rank)];
-            step(own.self, *own.comm);
-            must(cudaStreamSynchronize(own.self.traffic));
-            must(cudaStreamSynchronize(own.self.compute));
-            right += gathered(own.self) ? 1 : 0;
-        });
-        return right;
-    }
-
-private:
-    std::array<std::optional<rank_state>, ranks> states_;
-};
+            all_here.arrive_and_wait();
+        }
+        must(ncclCommDestroy(self.comm));
+    });
+    CHECK(right == ranks);
+    return found;
+}
 
 } // namespace
 
 TEST_CASE("the step as found lacks an edge from the optimiser to the all-gather, and the report names both")
 {
-    job trainer;
-    stream_order checker;
-    checker.install();
     // Real order that the checker does not hear of, so that this test has no race of its own: the report does not
     // depend on whether the data were wrong.
     const auto unseen = [](const zero_rank& self) { must((cudaStreamSynchronize)(self.compute)); };
-    CHECK(trainer.run([&](const zero_rank& self, nccl::communicator_ref&) {
+    const std::vector<stream_hazard> hazards = hazards_of([&](const zero_rank& self, nccl::communicator_ref&) {
         optimizer(self, update);
         unseen(self);
         gather(self);
-    }) == ranks);
-    const std::vector<stream_hazard> hazards = checker.hazards();
+    });
     REQUIRE(hazards.size() == 1);
     const stream_hazard& found = hazards[0];
     CAPTURE(found.message());
@@ -144,15 +119,12 @@ TEST_CASE("the step as found lacks an edge from the optimiser to the all-gather,
 
 TEST_CASE("one guarded call in its place is silent, and the parameters are right")
 {
-    job trainer;
-    stream_order checker;
-    checker.install();
-    CHECK(trainer.run([](const zero_rank& self, nccl::communicator_ref& comm) {
+    const auto hazards = hazards_of([](const zero_rank& self, nccl::communicator_ref& comm) {
         optimizer(self, update);
         gather_guarded(self, comm);
-    }) == ranks);
-    for (const stream_hazard& found : checker.hazards()) MESSAGE(found.message());
-    CHECK(checker.hazard_count() == 0);
+    });
+    for (const stream_hazard& found : hazards) MESSAGE(found.message());
+    CHECK(hazards.empty());
 }
 
 } // namespace collprobe::testing::check_foreign_streams_stand_in_test
