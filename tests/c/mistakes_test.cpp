@@ -3,11 +3,13 @@
 
 // What the C entry says to mistakes: of a call, between the ranks, of the caller's all-gather.
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
