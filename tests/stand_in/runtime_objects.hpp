@@ -16,13 +16,6 @@
 /// Streams, events and memory of the CUDA runtime's own interface, for tests that run over it and over its stand-in.
 namespace collprobe::testing {
 
-inline int device_count()
-{
-    int count = 0;
-    REQUIRE(cudaGetDeviceCount(&count) == cudaSuccess);
-    return count;
-}
-
 struct runtime_stream {
     cudaStream_t handle = nullptr;
 
@@ -35,7 +28,6 @@ struct runtime_stream {
     {
         if (handle != nullptr) (void)cudaStreamDestroy(handle);
     }
-    bool done() const { return cudaStreamQuery(handle) == cudaSuccess; }
     bool synchronize() const { return cudaStreamSynchronize(handle) == cudaSuccess; }
 };
 
