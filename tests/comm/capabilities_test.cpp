@@ -246,29 +246,4 @@ TEST_CASE("capabilities - a wait of the host is the communicator's, many gathers
     refused([&] { copy_then_all_gather(a, to_a, world, stream, {}, {}); });
 }
 
-TEST_CASE("capabilities - what cannot be put right fails")
-{
-    struct part : one_rank<part> {
-        int size() const noexcept { return 3; } // another than this rank has asked for
-        std::string* log = nullptr;
-        void fail(const std::string& reason) const { *log += reason + ";"; }
-    };
-    struct world_of_four : one_rank<world_of_four> {
-        std::string* log = nullptr;
-        int size() const noexcept { return 4; }
-        std::optional<part> split(int, int, call_site)
-        {
-            part made;
-            made.log = log;
-            return made;
-        }
-    };
-    std::string log;
-    world_of_four world;
-    world.log = &log;
-    const auto thrown = error_of([&] { node_groups<world_of_four>(world, 2); });
-    CHECK((thrown && thrown->code() == status::mismatch));
-    CHECK(log == "ranks_per_node is 2 here, and another on some ranks;ranks_per_node is 2 here, and another on some ranks;");
-}
-
 } // namespace collprobe::testing::capabilities_test

@@ -51,17 +51,6 @@ struct rank_buffers {
 
 } // namespace
 
-TEST_CASE("local over CUDA conforms: operations, counts and placements, splits, sequences of calls and stress")
-{
-    for (const int ranks : {1, 2, 3, 8}) {
-        CAPTURE(ranks);
-        CHECK_NOTHROW(conformance::check_type<bfloat16>(provider{ranks}, ranks <= 3 ? 521 : 131));
-        CHECK_NOTHROW(conformance::check_calls(provider{ranks}, 50));
-    }
-    CHECK_NOTHROW(conformance::check_refusals(provider{3}));
-    CHECK(stand_in::live_allocations() == 0);
-}
-
 TEST_CASE("ranks share the device of the thread that starts them, and ranks on two devices are refused")
 {
     // Other tests of the program may have asked for more.

@@ -31,17 +31,6 @@ void run_ranks(int n, Fn fn)
 
 } // namespace
 
-TEST_CASE("run calls the function once for every rank")
-{
-    for (const int n : {1, 2, 8, 64}) {
-        std::vector<int> calls(static_cast<std::size_t>(n), 0);
-        local::run(n, [&](local::communicator& comm) {
-            calls[static_cast<std::size_t>(comm.rank())] += comm.size();
-        });
-        for (const int count : calls) CHECK(count == n);
-    }
-}
-
 TEST_CASE_TEMPLATE("run rethrows the first cause and not a consequence", Comm, local::communicator,
     local::device_communicator<host::device>)
 {
@@ -125,25 +114,6 @@ TEST_CASE("a failure in a part names its culprit as the group knows it")
         CHECK(contains(failure.what(), "bad batch"));
     }
     CHECK(named == 2);
-}
-
-TEST_CASE("a failed rank's own bad argument is what run rethrows")
-{
-    const testing::watchdog guard("run", deadline_s);
-    for (int round = 0; round < 20; ++round) {
-        try {
-            local::run(8, [&](local::communicator& comm) {
-                rank_memory m(16);
-                const host::stream stream;
-                comm.broadcast(m.in(), m.out(), comm.rank() == 5 ? 99 : 0, stream);
-                stream.synchronize();
-            });
-            FAIL("run did not throw");
-        } catch (const error& failure) {
-            CHECK(failure.code() == status::invalid_argument);
-            CHECK(failure.rank() == 5);
-        }
-    }
 }
 
 } // namespace collprobe::testing::local_run_test

@@ -44,51 +44,24 @@ struct borrowed_provider {
 
 } // namespace
 
-TEST_CASE("NCCL communicators conform for every element type, operation, count and placement")
+TEST_CASE("NCCL communicators conform: element types, operations, counts, placements, calls, barriers and refusals")
 {
     stand_in::nccl::set_launch_delay_ms(0);
+    const auto enqueue = [](cuda::stream_ref on, auto task) { cuda::check(stand_in::enqueue(on.get(), task), "task"); };
     for (const nccl::blocking_mode mode : nccl_modes) {
         for (const int ranks : {1, 2, 3, 8}) {
             CAPTURE(ranks);
-            CHECK_NOTHROW(conformance::check_types(nccl_provider{ranks, {.mode = mode}}, larger(ranks)));
+            const nccl_provider provider{ranks, {.mode = mode}};
+            CHECK_NOTHROW(conformance::check_types(provider, larger(ranks)));
+            CHECK_NOTHROW(conformance::check_calls(provider, 50));
+            CHECK_NOTHROW(conformance::check_barrier(provider, 10, enqueue));
+            if (ranks == 3) CHECK_NOTHROW(conformance::check_refusals(provider));
         }
+        CHECK_NOTHROW(conformance::check_calls(borrowed_provider{{3, {.mode = mode}}}, 50));
     }
     CHECK_NOTHROW(conformance::check_type<float8_e4m3>(nccl_provider{3}, larger(3)));
     CHECK_NOTHROW(conformance::check_type<float8_e5m2>(nccl_provider{3}, larger(3)));
     CHECK(stand_in::nccl::live_communicators() == 0);
-}
-
-TEST_CASE("splits, sequences of calls and stress conform")
-{
-    stand_in::nccl::set_launch_delay_ms(0);
-    for (const nccl::blocking_mode mode : nccl_modes) {
-        for (const int ranks : {1, 2, 3, 8}) {
-            CAPTURE(ranks);
-            CHECK_NOTHROW(conformance::check_calls(nccl_provider{ranks, {.mode = mode}}, 50));
-        }
-        CHECK_NOTHROW(conformance::check_refusals(nccl_provider{3, {.mode = mode}}));
-    }
-    CHECK(stand_in::nccl::live_communicators() == 0);
-}
-
-TEST_CASE("a borrowed ncclComm_t conforms, whatever it is known of it")
-{
-    stand_in::nccl::set_launch_delay_ms(0);
-    for (const nccl::blocking_mode mode : nccl_modes) {
-        CHECK_NOTHROW(conformance::check_type<float>(borrowed_provider{{3, {.mode = mode}}}, 331));
-        CHECK_NOTHROW(conformance::check_calls(borrowed_provider{{3, {.mode = mode}}}, 50));
-    }
-    CHECK(stand_in::nccl::live_communicators() == 0);
-}
-
-TEST_CASE("a barrier orders the work of all ranks")
-{
-    const auto enqueue = [](cuda::stream_ref on, auto task) { cuda::check(stand_in::enqueue(on.get(), task), "task"); };
-    for (const nccl::blocking_mode mode : nccl_modes) {
-        for (const int ranks : {1, 2, 3, 8}) {
-            CHECK_NOTHROW(conformance::check_barrier(nccl_provider{ranks, {.mode = mode}}, 10, enqueue));
-        }
-    }
 }
 
 TEST_CASE("a communicator tells what it is")

@@ -64,8 +64,7 @@ TEST_CASE("quantised sums conform within the roundings to codes, and other calls
         const auto check_reductions = [&]<class T>(T) {
             provider.run([&](coded_communicator& comm) {
                 conformance::stream_set<host::device> streams;
-                conformance::check_all_reduce<T>(comm, streams, 1009);
-                conformance::check_reduce_scatter<T>(comm, streams, 1009);
+                for (const bool scatters : {false, true}) conformance::check_reductions<T>(comm, streams, 1009, scatters);
                 CHECK((comm.size() == 1 || comm.counts(unquantised_reason::none) > 0));
             });
         };
