@@ -21,10 +21,7 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/agreed.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
-#include <collprobe/guard.hpp>
-#include <collprobe/quant.hpp>
 #include <collprobe/reduce.hpp>
-#include <collprobe/replica.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/errors.hpp"
@@ -50,16 +47,11 @@ void check_at(bool good, const char* what, int line)
 
 /// Waits, for a copy from pageable memory may be under way when cudaMemcpy returns.
 template <element T>
-void put(const T* values, std::uint64_t count, T* memory)
-{
-    CHECK(cudaMemcpy(memory, values, count * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
-    CHECK(cudaDeviceSynchronize() == cudaSuccess);
-}
-template <element T>
 cu::buffer<T> on_device(const std::vector<T>& values)
 {
     cu::buffer<T> memory(values.size());
-    put(values.data(), values.size(), memory.data());
+    CHECK(cudaMemcpy(memory.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
+    CHECK(cudaDeviceSynchronize() == cudaSuccess);
     return memory;
 }
 template <element T>
@@ -176,100 +168,6 @@ void reproduce()
     check_reproducible<any_order, float>(comm, reduction_algorithm::fixed_point, "order-invariant, by fixed point,");
 }
 
-/// Equal weights agree; a flipped bit of the last rank is found there, and blamed on it if the others are more.
-void agree()
-{
-    constexpr std::uint64_t count = 100'003, at = 77'777;
-    auto comm = make({}, "weights");
-    const int last = comm.size() - 1;
-    std::vector<bfloat16> weights = leaf<bfloat16>(1, count);
-    cu::buffer<bfloat16> memory = on_device(weights);
-    const std::vector<replica> all{view<bfloat16>(memory)};
-    const cu::stream stream;
-    agreement check(comm);
-    CHECK(check.agreed(all, stream));
-    if (comm.rank() == last) {
-        std::uint16_t bits = 0;
-        std::memcpy(&bits, &weights[at], sizeof bits);
-        bits ^= 0x0080;
-        std::memcpy(&weights[at], &bits, sizeof bits);
-        put(&weights[at], 1, memory.data() + at);
-    }
-    CHECK(!check.agreed(all, stream));
-    const std::vector<disagreement> verdict = check.locate(all, stream);
-    CHECK(verdict.size() == 1);
-    if (verdict.size() != 1) return;
-    const disagreement& of = verdict[0];
-    CHECK(of.majority == (comm.size() > 2));
-    CHECK(of.others == std::vector<int>{last});
-    CHECK(of.differences.size() == 1);
-    CHECK(of.differences[0].first == at);
-    CHECK(of.differences[0].elements == 1);
-    CHECK((of.differences[0].expected_bits ^ of.differences[0].actual_bits) == 0x0080);
-}
-
-/// Averages by codes have the bits that ranks in one process make of the same gradients, on all ranks.
-void quantise()
-{
-    constexpr std::uint64_t count = 50'021;
-    auto comm = make({}, "codes");
-    for (const code_format format : {code_format::int8, code_format::int4}) {
-        const quantisation how{.format = format};
-        const quantised_options options{.least_bytes = 4096};
-        std::vector<float> expected(count);
-        local::run(comm.size(), [&](local::communicator& world) {
-            std::vector<float> gradient = leaf<float>(world.rank(), count);
-            quantised codes(world, how, options);
-            host::stream stream;
-            codes.all_reduce(gradient, view(gradient), reduction::average, stream);
-            stream.synchronize(testing::soon_ms);
-            if (world.rank() == 0) expected = gradient;
-        });
-        cu::buffer<float> gradient = on_device(leaf<float>(comm.rank(), count));
-        quantised codes(nccl::communicator_ref(comm), how, options);
-        const cu::stream stream;
-        codes.all_reduce(view<const float>(gradient), view<float>(gradient), reduction::average, stream);
-        comm.synchronize(stream);
-        CHECK(same_bits(values_of(gradient), expected));
-    }
-}
-
-struct count_up {
-    float* values;
-    float generation;
-    COLLPROBE_HD void operator()(std::uint64_t index) const
-    {
-        values[index] = generation + static_cast<float>(index % 64); // exact
-    }
-};
-
-/// Copies and gathers of three streams, ordered by events alone, twenty generations one behind the other.
-void gather()
-{
-    constexpr std::uint64_t count = 30'011;
-    auto comm = make({}, "gathers");
-    const auto ranks = static_cast<std::uint64_t>(comm.size());
-    guarded<cu::device, float> shard(count), slot(count), full(count * ranks);
-    cu::pinned_buffer<float> seen(count * ranks);
-    const cu::stream compute, traffic, reader;
-    for (int generation = 1; generation <= 20; ++generation) {
-        const float first = static_cast<float>(1000 * generation + comm.rank());
-        shard.write(compute, [&](view<float> data) {
-            cu::device::for_each(compute, data.count(), count_up{data.data(), first});
-        });
-        copy_then_all_gather(shard, full, comm, traffic, {}, {});
-        full.read(reader, [&](view<const float> data) { cu::device::copy(reader, data, view<float>(seen)); });
-        comm.synchronize(reader);
-        bool all_right = true;
-        for (std::uint64_t i = 0; i < count * ranks; ++i) {
-            const auto rank = static_cast<int>(i / count);
-            all_right = all_right
-                && seen[i] == static_cast<float>(1000 * generation + rank) + static_cast<float>(i % count % 64);
-        }
-        CHECK(all_right);
-    }
-}
-
 /// A probed step over processes: the same record on all ranks, and NaN of rank 1 is its own.
 void probe()
 {
@@ -325,7 +223,7 @@ void lose_rank(const char* name, bool ends)
 int main(int count, char** arguments)
 {
     static const std::map<std::string, std::function<void()>> cases{{"conformance", conform}, {"reproducible", reproduce},
-        {"agreement", agree}, {"quantised", quantise}, {"gathers", gather}, {"probed", probe},
+        {"probed", probe},
         {"rank_ends", [] { lose_rank("ended", true); }}, {"timeout", [] { lose_rank("late", false); }}};
     const auto chosen = cases.find(count > 1 ? arguments[1] : "");
     if (chosen == cases.end()) {
