@@ -498,8 +498,6 @@ void set_device_count(int count) { runtime::instance().count.store(std::min(coun
 
 void set_reads_pageable(bool reads) { detail::reads_pageable.store(reads); }
 
-void break_device(int ordinal, cudaError_t code) { device(ordinal).broken.store(code); }
-
 bool has_context(int ordinal) { return device(ordinal).has_context.load(std::memory_order_relaxed); }
 
 void forget_contexts()
