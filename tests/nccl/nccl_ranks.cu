@@ -21,6 +21,7 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/agreed.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
+#include <collprobe/guard.hpp>
 #include <collprobe/reduce.hpp>
 
 #include "conformance/communicator_conformance.hpp"
@@ -168,6 +169,42 @@ void reproduce()
     check_reproducible<any_order, float>(comm, reduction_algorithm::fixed_point, "order-invariant, by fixed point,");
 }
 
+struct count_up {
+    float* values;
+    float generation;
+    COLLPROBE_HD void operator()(std::uint64_t index) const
+    {
+        values[index] = generation + static_cast<float>(index % 64); // exact
+    }
+};
+
+/// Copies and gathers of three streams, ordered by events alone, twenty generations one behind the other.
+void gather()
+{
+    constexpr std::uint64_t count = 30'011;
+    auto comm = make({}, "gathers");
+    const auto ranks = static_cast<std::uint64_t>(comm.size());
+    guarded<cu::device, float> shard(count), slot(count), full(count * ranks);
+    cu::pinned_buffer<float> seen(count * ranks);
+    const cu::stream compute, traffic, reader;
+    for (int generation = 1; generation <= 20; ++generation) {
+        const float first = static_cast<float>(1000 * generation + comm.rank());
+        shard.write(compute, [&](view<float> data) {
+            cu::device::for_each(compute, data.count(), count_up{data.data(), first});
+        });
+        copy_then_all_gather(shard, full, comm, traffic, {}, {});
+        full.read(reader, [&](view<const float> data) { cu::device::copy(reader, data, view<float>(seen)); });
+        comm.synchronize(reader);
+        bool all_right = true;
+        for (std::uint64_t i = 0; i < count * ranks; ++i) {
+            const auto rank = static_cast<int>(i / count);
+            all_right = all_right
+                && seen[i] == static_cast<float>(1000 * generation + rank) + static_cast<float>(i % count % 64);
+        }
+        CHECK(all_right);
+    }
+}
+
 /// A probed step over processes: the same record on all ranks, and NaN of rank 1 is its own.
 void probe()
 {
@@ -223,7 +260,7 @@ void lose_rank(const char* name, bool ends)
 int main(int count, char** arguments)
 {
     static const std::map<std::string, std::function<void()>> cases{{"conformance", conform}, {"reproducible", reproduce},
-        {"probed", probe},
+        {"gathers", gather}, {"probed", probe},
         {"rank_ends", [] { lose_rank("ended", true); }}, {"timeout", [] { lose_rank("late", false); }}};
     const auto chosen = cases.find(count > 1 ? arguments[1] : "");
     if (chosen == cases.end()) {

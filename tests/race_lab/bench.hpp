@@ -62,7 +62,6 @@ public:
         device::copy(on, image(poison), full());
         device::copy(on, image(poison), spare());
         on.synchronize(soon_ms);
-        Lab::warm_up(*this);
     }
     ~bench()
     {

@@ -11,11 +11,6 @@ namespace collprobe::race_lab::host_test {
 
 #define ON_HOST(name, mode) \
     TEST_CASE(name) { mode<host_lab>(); }
-COLLPROBE_RACE_LAB_MODES(ON_HOST, ON_HOST)
-
-TEST_CASE("F28 the doubles run in their streams")
-{
-    f28_double_runs_in_its_stream<basic_host_lab<local::device_communicator<host::device>>>();
-}
+COLLPROBE_RACE_LAB_MODES(ON_HOST)
 
 } // namespace collprobe::race_lab::host_test

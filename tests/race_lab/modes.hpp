@@ -225,7 +225,6 @@ void f09_two_gathers_into_one_destination()
     const call_site newer = call_site::current();
     provoke<Lab>({{hazard_kind::write_after_write, older, newer}}, [=](const bench<Lab>& at, bool guarded_call) {
         auto another = at.comm.split(0, at.rank());
-        Lab::warm_up(at, *another); // reads `second` on `on`: so before the write on `other`
         at.write(at.on, 1, at.shard());
         at.write(at.other, 2, at.second());
         guarded<typename Lab::device, word> full(at.full());
@@ -326,17 +325,8 @@ void f21_short_and_empty_last_shards()
     }
 }
 
-/// A double of a communicator that gathers at the call, whatever its stream has to do, passes neither: the first finds
-/// the result too early, the second finds it as it was at the call.
-template <class Lab>
-void f28_double_runs_in_its_stream()
-{
-    f07_consumer_reads_before_the_gather<Lab>();
-    f08_next_copy_under_the_gather<Lab>();
-}
-
-/// `ONE(name, function)` for each of them; `PAIR` for those that take two ranks.
-#define COLLPROBE_RACE_LAB_MODES(ONE, PAIR)                                                                            \
+/// `ONE(name, function)` for each of them.
+#define COLLPROBE_RACE_LAB_MODES(ONE)                                                                                  \
     ONE("F01 a copy and a gather without an edge", f01_copy_and_gather_without_an_edge)                                \
     ONE("F05 a wait for the wrong stream", f05_wait_for_the_wrong_stream)                                              \
     ONE("F06 one of two producers is waited for", f06_one_of_two_producers)                                            \
@@ -344,9 +334,9 @@ void f28_double_runs_in_its_stream()
     ONE("F08 the next copy overwrites under the gather", f08_next_copy_under_the_gather)                               \
     ONE("F09 two gathers into one destination", f09_two_gathers_into_one_destination)                                  \
     ONE("F11 a shard freed under the gather", f11_freed_under_the_gather)                                              \
-    PAIR("F13 a shard beside its slot", f13_shard_beside_its_slot)                                                     \
-    PAIR("F14 order by the communicator only", f14_order_by_the_communicator_only)                                     \
-    PAIR("F21 short and empty last shards", f21_short_and_empty_last_shards)                                           \
+    ONE("F13 a shard beside its slot", f13_shard_beside_its_slot)                                                      \
+    ONE("F14 order by the communicator only", f14_order_by_the_communicator_only)                                      \
+    ONE("F21 short and empty last shards", f21_short_and_empty_last_shards)                                            \
     ONE("F23 host threads without a handoff", f23_host_threads_without_a_handoff)                                      \
     ONE("F26 unrelated work is waited for", f26_unrelated_work_is_waited_for)
 
