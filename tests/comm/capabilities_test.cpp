@@ -192,30 +192,6 @@ TEST_CASE("capabilities - every wrapper tells the name, enters the device, keeps
     CHECK((thrown && thrown->communicator() == "the world"));
 }
 
-TEST_CASE("capabilities - a failure ends a wait")
-{
-    telling::facts facts;
-    probed comm{telling(facts), {}, audit()};
-    facts.has_failed = true;
-    std::vector<float> weights(8, 1.0f);
-    host::event go;
-    const host::stream producer, stream;
-    std::atomic<bool> open{false};
-    producer.enqueue([&open] {
-        while (!open.load()) {
-        }
-    });
-    go.record(producer);
-    stream.wait(go);
-    comm.expect_equal("weights", view<const float>(weights), stream);
-    comm.end_step(0, stream);
-    step_record record;
-    const auto thrown = error_of([&] { comm.wait(record); });
-    open.store(true);
-    CHECK((thrown && thrown->code() == status::peer_failure));
-    stream.synchronize(20'000);
-}
-
 TEST_CASE("capabilities - a wait of the host is the communicator's, many gathers are one group, inside one nothing waits")
 {
     telling::facts facts;

@@ -145,28 +145,6 @@ TEST_CASE("a group enqueues at its end")
     }
 }
 
-TEST_CASE("a group holds calls of several communicators, and its destructor ends it")
-{
-    for (const nccl::blocking_mode mode : nccl_modes) {
-        nccl_provider{3, {.mode = mode}}.run([](nccl_owner& comm) {
-            const cuda::stream stream;
-            auto reversed = comm.split(0, -comm.rank());
-            device_values<std::int32_t> a(4, comm.rank());
-            device_values<std::int32_t> own(1, 100 + comm.rank());
-            device_values<std::int32_t> b(3, -1);
-            {
-                const nccl::group together;
-                comm.all_reduce(a.in(), a.out(), reduction::max, stream);
-                reversed->all_gather(own.in(), b.out(), stream);
-            }
-            require(!nccl::group::is_open(), "ended");
-            comm.synchronize(stream);
-            require(a.all(2), "all_reduce of a group");
-            require(b[0] == 102 && b[1] == 101 && b[2] == 100, "all_gather of a group");
-        });
-    }
-}
-
 TEST_CASE("collectives are captured and replayed with fresh data")
 {
     for (const nccl::blocking_mode mode : nccl_modes) {
