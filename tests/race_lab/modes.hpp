@@ -269,62 +269,6 @@ void f11_freed_under_the_gather()
     });
 }
 
-/// The shard is not in this rank's slot, or a few bytes beside it.
-template <class Lab>
-void f13_shard_beside_its_slot()
-{
-    provoke<Lab>({}, [](const bench<Lab>& at, bool guarded_call) {
-        const int next = (at.rank() + 1) % at.comm.size();
-        const view<word> mine = at.slot_of(guarded_call ? at.rank() : next);
-        at.write(at.producer, 1, mine);
-        if (guarded_call) {
-            auto done = copy_then_all_gather(mine, at.full(), at.comm, at.on, {at.producer}, {at.consumer});
-            require(done.path() == gather_path::in_place, "not in place");
-            at.completes(at.consumer, 1);
-        } else {
-            // In place by the rules: nobody sees that the slot is another rank's.
-            at.producer.synchronize(soon_ms);
-            at.gather(at.slot_of(at.rank()), at.full(), at.on);
-            at.completes(at.on, poison);
-        }
-    });
-}
-
-/// The last rank's shard is short, or empty, and what follows it is whatever was there.
-template <class Lab>
-void f21_short_and_empty_last_shards()
-{
-    for (const std::uint64_t last : {slot - 5, std::uint64_t{0}}) {
-        provoke<Lab>({}, [=](const bench<Lab>& at, bool guarded_call) {
-            const int end = at.comm.size() - 1;
-            const std::uint64_t count = at.rank() == end ? last : slot;
-            typename Lab::gate closed(at.producer);
-            if (count != 0) {
-                Lab::device::copy(at.producer, at.master(1).part(0, count), at.shard().part(0, count));
-            }
-            if (guarded_call) {
-                copy_then_all_gather(
-                    at.shard().part(0, count), at.full(), at.comm, at.on, {at.producer}, {at.consumer});
-                at.read(at.consumer);
-                require(!at.consumer.query(), "it did not wait for the gate");
-                closed.open();
-                at.consumer.synchronize(soon_ms);
-            } else {
-                closed.open();
-                at.producer.synchronize(soon_ms);
-                at.gather(at.shard(), at.full(), at.on);
-                at.read(at.on);
-                at.on.synchronize(soon_ms);
-            }
-            const std::uint64_t begin = static_cast<std::uint64_t>(end) * slot;
-            for (std::uint64_t i = 0; i < slot; ++i) {
-                const word padding = guarded_call ? 0 : pattern(poison, end, i);
-                require(at.seen_at(begin + i) == (i < last ? pattern(1, end, i) : padding), "wrong element or padding");
-            }
-        });
-    }
-}
-
 /// `ONE(name, function)` for each of them.
 #define COLLPROBE_RACE_LAB_MODES(ONE)                                                                                  \
     ONE("F01 a copy and a gather without an edge", f01_copy_and_gather_without_an_edge)                                \
@@ -334,9 +278,7 @@ void f21_short_and_empty_last_shards()
     ONE("F08 the next copy overwrites under the gather", f08_next_copy_under_the_gather)                               \
     ONE("F09 two gathers into one destination", f09_two_gathers_into_one_destination)                                  \
     ONE("F11 a shard freed under the gather", f11_freed_under_the_gather)                                              \
-    ONE("F13 a shard beside its slot", f13_shard_beside_its_slot)                                                      \
     ONE("F14 order by the communicator only", f14_order_by_the_communicator_only)                                      \
-    ONE("F21 short and empty last shards", f21_short_and_empty_last_shards)                                            \
     ONE("F23 host threads without a handoff", f23_host_threads_without_a_handoff)                                      \
     ONE("F26 unrelated work is waited for", f26_unrelated_work_is_waited_for)
 
