@@ -354,28 +354,6 @@ TEST_CASE("over a contract a fault is in the data, under it in the messages that
     CHECK(std::count(under.begin(), under.end(), 2.5f) == 3999);
 }
 
-TEST_CASE("errors of the wrapped communicator are its own")
-{
-    const auto group = local::group(2, {.timeout_ms = 60'000});
-    const auto outcomes = run_each(group, [](local::communicator& world) {
-        faulty comm{world, {{.kind = fault_kind::scale, .phase = fault_phase::before, .magnitude = 2}}};
-        std::vector<float> data(10, 1.0f);
-        host::stream stream;
-        comm.all_reduce(view<const float>(data), view<float>(data.data(), 9), reduction::sum, stream);
-    });
-    for (const auto& each : outcomes) {
-        REQUIRE(each.failure().has_value());
-        CHECK(std::string(each.failure()->call()) == "all_reduce");
-    }
-    // Null and misaligned buffers reach it as they are.
-    const auto again = run_each(local::group(1), [](local::communicator& world) {
-        faulty comm{world, {{.kind = fault_kind::scale, .phase = fault_phase::before, .magnitude = 2}}};
-        host::stream stream;
-        comm.all_reduce(view<const float>(nullptr, 3), view<float>(nullptr, 3), reduction::sum, stream);
-    });
-    CHECK(again[0].failure()->code() == status::invalid_argument);
-}
-
 TEST_CASE("a buffer above max_bytes that needs a copy is refused")
 {
     const auto run = [] {

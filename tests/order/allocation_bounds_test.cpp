@@ -37,11 +37,10 @@ list said_of(stream_order& checker, memory_range bytes)
 
 } // namespace
 
-TEST_CASE("an access that ends behind its allocation is reported with both, the excess and the cure")
+TEST_CASE("an access that ends behind its allocation is reported with both")
 {
     const memory m{};
     stream_order checker;
-    checker.name(gather, "gather");
     checker.allocate(m.part(4, 1));
     checker.launch(gather, {m.part(4, 4)}, {}, "all_reduce", {"train.cpp", "step", 20});
     REQUIRE(kinds(checker) == beyond);
@@ -56,18 +55,6 @@ TEST_CASE("an access that ends behind its allocation is reported with both, the 
     CHECK(std::string(found.earlier.operation).empty());
     CHECK(found.earlier.bytes.first == m.part(4, 1).first);
     CHECK(found.earlier.bytes.bytes == 4);
-    CHECK(found.cure
-        == "give all_reduce [train.cpp:20] the count of its elements, not of bytes or of another buffer, or allocate "
-           "16 bytes");
-    const std::string text = found.message();
-    for (const char* const part : {"stream order: beyond its allocation: all_reduce [train.cpp:20] reads on stream 5 "
-                                   "(gather); 16 bytes from 0x",
-             "Missing: the last 12 of these bytes, because the allocation of 4 bytes from 0x", " ends before them.",
-             "Cure: "}) {
-        CAPTURE(text);
-        CAPTURE(part);
-        CHECK(text.find(part) != std::string::npos);
-    }
 }
 
 TEST_CASE("both sides of a call are reported, each once, and nothing of a group that was never enqueued")
