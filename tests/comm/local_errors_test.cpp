@@ -81,31 +81,31 @@ void number_waits(const held_clock& clock, int rank, host::stream_ref on)
 
 TEST_CASE("buffers that overlap are told the pointer that they have in place")
 {
-    const auto at = [](std::uintptr_t place) { return reinterpret_cast<void*>(place); };
-    const auto flaw = [](const collective_call& with) {
-        return detail::flaw_of_arguments(with, 2, 4); // rank 2 of 4
+    const struct {
+        collective what;
+        element_type type;
+        std::uintptr_t send, receive;
+        std::uint64_t send_count, receive_count;
+        const char* flaw; ///< behind "send and receive overlap: in place "; null: none
+    } calls[]{
+        {collective::all_gather, element_type::float32, 0x1000, 0x1000, 16, 64,
+            "send is receive + 32 elements, 0x1080, and it is 0x1000, receive + 0 elements"},
+        {collective::all_gather, element_type::float32, 0xfc4, 0x1000, 16, 64,
+            "send is receive + 32 elements, 0x1080, and it is 0xfc4, receive - 15 elements"},
+        {collective::all_gather, element_type::float32, 0x1080, 0x1000, 16, 64, nullptr},
+        {collective::reduce_scatter, element_type::float64, 0x1000, 0x1000, 64, 16,
+            "receive is send + 32 elements, 0x1100, and it is 0x1000, send + 0 elements"},
+        {collective::reduce_scatter, element_type::float64, 0x1000, 0x1100, 64, 16, nullptr},
+        {collective::all_reduce, element_type::float32, 0x1004, 0x1000, 16, 16,
+            "send is receive + 0 elements, 0x1000, and it is 0x1004, receive + 1 elements"},
+        {collective::all_reduce, element_type::float32, 0x1000, 0x1000, 16, 16, nullptr},
     };
-    collective_call gather{.what = collective::all_gather, .type = element_type::float32,
-        .send = at(0x1000), .send_count = 16, .receive = at(0x1000), .receive_count = 64};
-    CHECK(flaw(gather) == "send and receive overlap: in place send is receive + 32 elements, 0x1080, and it is 0x1000, "
-                          "receive + 0 elements");
-    gather.send = at(0xfc4);
-    CHECK(flaw(gather) == "send and receive overlap: in place send is receive + 32 elements, 0x1080, and it is 0xfc4, "
-                          "receive - 15 elements");
-    gather.send = at(0x1080);
-    CHECK(flaw(gather).empty());
-    collective_call scatter{.what = collective::reduce_scatter, .type = element_type::float64,
-        .send = at(0x1000), .send_count = 64, .receive = at(0x1000), .receive_count = 16};
-    CHECK(flaw(scatter) == "send and receive overlap: in place receive is send + 32 elements, 0x1100, and it is 0x1000, "
-                           "send + 0 elements");
-    scatter.receive = at(0x1100);
-    CHECK(flaw(scatter).empty());
-    collective_call reduce{.what = collective::all_reduce, .type = element_type::float32,
-        .send = at(0x1004), .send_count = 16, .receive = at(0x1000), .receive_count = 16};
-    CHECK(flaw(reduce) == "send and receive overlap: in place send is receive + 0 elements, 0x1000, and it is 0x1004, "
-                          "receive + 1 elements");
-    reduce.send = at(0x1000);
-    CHECK(flaw(reduce).empty());
+    for (const auto& each : calls) {
+        const collective_call call{.what = each.what, .type = each.type, .send = reinterpret_cast<void*>(each.send),
+            .send_count = each.send_count, .receive = reinterpret_cast<void*>(each.receive), .receive_count = each.receive_count};
+        CHECK(detail::flaw_of_arguments(call, 2, 4) // rank 2 of 4
+            == (each.flaw == nullptr ? "" : std::string("send and receive overlap: in place ") + each.flaw));
+    }
 }
 
 TEST_CASE("unequal calls are listed by groups of ranks and nothing is written")

@@ -4,16 +4,21 @@
 // nccl_ranks CASE: one rank of several, each of which is a process, over NCCL itself (or its stand-in). bench/gpu/ranks.sh
 // starts them, all on one GPU. Every rank knows the data of all, so that each compares its result with what the same
 // call makes on the CPU, of ranks in one process.
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -26,10 +31,10 @@
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/errors.hpp"
+#include "support/nccl_owner.hpp"
 #include "support/needs_gpu.hpp"
 
 #include "../../examples/support/job.hpp"
-#include "shared_id.hpp"
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
@@ -99,11 +104,35 @@ const job& own_job()
     return started;
 }
 
+/// An id that rank 0 makes, for all ranks of the machine: by the file `name` in the folder RANKS_FOLDER, which ranks.sh
+/// has made for this run. A name serves once.
+ncclUniqueId shared_id(int rank, const std::string& name)
+{
+    const char* const folder = std::getenv("RANKS_FOLDER");
+    if (folder == nullptr) throw std::runtime_error("RANKS_FOLDER is not set: start the ranks by bench/gpu/ranks.sh");
+    const std::filesystem::path file = std::filesystem::path(folder) / name;
+    ncclUniqueId id{};
+    if (rank == 0) {
+        id = testing::new_nccl_id();
+        const std::filesystem::path part = file.string() + ".part";
+        std::ofstream(part, std::ios::binary).write(id.internal, sizeof id.internal);
+        std::filesystem::rename(part, file); // all of it, or nothing
+        return id;
+    }
+    for (int waited_ms = 0; !std::filesystem::exists(file); ++waited_ms) {
+        if (waited_ms > 60'000) throw std::runtime_error("rank 0 has made no id within a minute");
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (!std::ifstream(file, std::ios::binary).read(id.internal, sizeof id.internal))
+        throw std::runtime_error("no id in " + file.string());
+    return id;
+}
+
 testing::nccl_owner make(nccl::options settings, std::string name)
 {
     static int made = 0;
     settings.name = std::move(name);
-    const ncclUniqueId id = testing::shared_id(own_job().rank, "id" + std::to_string(made++));
+    const ncclUniqueId id = shared_id(own_job().rank, "id" + std::to_string(made++));
     return testing::nccl_owner::create(id, own_job().rank, own_job().size, 0, settings);
 }
 

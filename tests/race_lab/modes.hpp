@@ -171,30 +171,6 @@ void f23_host_threads_without_a_handoff()
     });
 }
 
-/// Too much order: what the producer got behind the copy is waited for as well, and nothing overlaps.
-template <class Lab>
-void f26_unrelated_work_is_waited_for()
-{
-    provoke<Lab>({}, [](const bench<Lab>& at, bool guarded_call) {
-        at.write(at.producer, 1, at.shard());
-        if (guarded_call) {
-            copy_then_all_gather(at.shard(), at.full(), at.comm, at.on, {at.producer}, {at.consumer});
-            typename Lab::gate closed(at.producer);
-            at.write(at.producer, 2, at.second());
-            at.completes(at.consumer, 1);
-            require(!at.producer.query(), "the gate was not closed");
-        } else {
-            typename Lab::gate closed(at.producer);
-            at.write(at.producer, 2, at.second());
-            typename bench<Lab>::device::event late;
-            late.record(at.producer);
-            at.on.wait(late);
-            at.gather(at.shard(), at.full(), at.on);
-            at.waits(at.on, closed, 1);
-        }
-    });
-}
-
 /// The next copy overwrites the shard that the gather still has to read.
 template <class Lab>
 void f08_next_copy_under_the_gather()
@@ -279,7 +255,6 @@ void f11_freed_under_the_gather()
     ONE("F09 two gathers into one destination", f09_two_gathers_into_one_destination)                                  \
     ONE("F11 a shard freed under the gather", f11_freed_under_the_gather)                                              \
     ONE("F14 order by the communicator only", f14_order_by_the_communicator_only)                                      \
-    ONE("F23 host threads without a handoff", f23_host_threads_without_a_handoff)                                      \
-    ONE("F26 unrelated work is waited for", f26_unrelated_work_is_waited_for)
+    ONE("F23 host threads without a handoff", f23_host_threads_without_a_handoff)
 
 } // namespace collprobe::race_lab

@@ -954,6 +954,12 @@ cudaError_t CUDARTAPI cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned i
     *stream = new_stream(this_threads_device, (flags & cudaStreamNonBlocking) == 0);
     return cudaSuccess;
 }
+cudaError_t CUDARTAPI cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int)
+{
+    STAND_IN_CALL(cudaStreamCreateWithPriority);
+    *stream = new_stream(this_threads_device, (flags & cudaStreamNonBlocking) == 0);
+    return cudaSuccess;
+}
 cudaError_t CUDARTAPI cudaStreamCreate(cudaStream_t* stream)
 {
     STAND_IN_CALL(cudaStreamCreate);
