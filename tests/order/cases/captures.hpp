@@ -29,8 +29,8 @@ inline const order_case captures[] = {
             cudaGraph_t graph = nullptr;
             cudaGraphExec_t step = nullptr;
             must(cudaStreamBeginCapture(on.first, cudaStreamCaptureModeThreadLocal));
+            writes(on.second, on.data); // enqueued while the capture is open, though it is still empty
             reads(on.first, on.data);
-            writes(on.second, on.data);
             must(cudaStreamEndCapture(on.first, &graph));
             must(cudaGraphInstantiateWithFlags(&step, graph, 0));
             if (right) edge(on, on.second, on.first);
