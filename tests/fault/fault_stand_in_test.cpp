@@ -11,7 +11,6 @@
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/fault/faulty.hpp>
 
-#include "examples/support/device_ranks.hpp"
 #include "step/nccl_steps.hpp"
 #include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
@@ -104,16 +103,18 @@ TEST_CASE("a captured call has its fault at each replay, between calls that are 
 TEST_CASE("kernels are loaded at construction, so that none waits for a running collective")
 {
     stand_in::reset();
-    const cuda::device_guard here(6);
-    const cuda::stream stream;
-    const cuda::buffer<float> values(count);
-    faulty comm{local::device_group<cuda::device>(1).communicator(0), {{.phase = fault_phase::during}}};
-    gate running(stream); // as a collective that waits for another rank
-    comm.all_gather(view<const float>(values), view<float>(values), stream);
+    CHECK_NOTHROW(run_nccl(8, [](testing::nccl_owner& world) { // on some of the devices nothing has run yet
+        faulty comm{nccl::communicator_ref(world), {{.phase = fault_phase::during}}};
+        const cuda::device_guard here(world.device_ordinal());
+        device_vector<float> values(count), sum(count);
+        const cuda::stream stream;
+        gate running(stream); // as a collective that waits for another rank
+        comm.all_reduce(view<const float>(values), view<float>(sum), reduction::sum, stream);
+        running.open();
+        stream.synchronize(soon_ms);
+        require(comm.injected().count() == 1, "the log");
+    }));
     CHECK(stand_in::loads_behind_work() == 0);
-    running.open();
-    stream.synchronize(soon_ms);
-    CHECK(comm.injected().count() == 1);
 }
 
 } // namespace collprobe::testing::fault_stand_in_test
