@@ -98,26 +98,6 @@ void f07_consumer_reads_before_the_gather()
     });
 }
 
-/// Another collective on the producer's stream, in front of the gather: the communicator's own order hides that the
-/// edge is missing. The data are right, and nobody has promised it.
-template <class Lab>
-void f14_order_by_the_communicator_only()
-{
-    const call_site copy = call_site::current();
-    const call_site gather = call_site::current();
-    provoke<Lab>({{hazard_kind::read_after_write, copy, gather}}, [=](const bench<Lab>& at, bool guarded_call) {
-        typename Lab::gate closed(at.producer);
-        at.write(at.producer, 1, at.shard(), copy);
-        at.gather(at.second(), at.spare(), at.producer);
-        if (guarded_call) {
-            at.gathers_behind({at.producer}, closed, gather);
-        } else {
-            at.gather(at.shard(), at.full(), at.on, gather);
-            at.waits(at.on, closed, 1);
-        }
-    });
-}
-
 /// Two host threads: one copies, the other gathers, and does not know that the first is late.
 template <class Lab>
 void f23_host_threads_without_a_handoff()
@@ -254,7 +234,6 @@ void f11_freed_under_the_gather()
     ONE("F08 the next copy overwrites under the gather", f08_next_copy_under_the_gather)                               \
     ONE("F09 two gathers into one destination", f09_two_gathers_into_one_destination)                                  \
     ONE("F11 a shard freed under the gather", f11_freed_under_the_gather)                                              \
-    ONE("F14 order by the communicator only", f14_order_by_the_communicator_only)                                      \
     ONE("F23 host threads without a handoff", f23_host_threads_without_a_handoff)
 
 } // namespace collprobe::race_lab
