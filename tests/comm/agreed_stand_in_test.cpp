@@ -57,37 +57,6 @@ TEST_CASE("an agreed NCCL communicator conforms")
     }
 }
 
-TEST_CASE("NCCL's ranks are told who calls something else, and nothing is written")
-{
-    const clean_stand_in clean;
-    for (const blocking_mode mode : nccl_modes) {
-        for (const int n : {2, 3, 5}) {
-            const int odd_one = n / 2;
-            const auto outcomes = run_each_nccl(n, {.timeout_ms = 60'000, .name = "dp", .mode = mode},
-                [&](nccl_owner& owner) {
-                    nccl_agreed comm{nccl::communicator_ref(owner)};
-                    const cuda::stream stream;
-                    const device_values<float> values(64, 3.0f);
-                    const auto thrown = error_of([&] { sum(comm, stream, values, comm.rank() == odd_one ? 7 : 8); });
-                    stream.synchronize();
-                    if (!values.all(3.0f)) throw std::runtime_error("something was written");
-                    const auto later = error_of([&] { comm.barrier(stream); });
-                    if (!later || later->code() != status::mismatch) throw std::runtime_error("not final");
-                    // Not of what it wraps.
-                    owner.barrier(stream);
-                    owner.synchronize(stream);
-                    throw thrown.value();
-                });
-            const std::vector<int> culprits = n == 2 ? std::vector<int>{0, 1} : std::vector<int>{odd_one};
-            for (int rank = 0; rank < n; ++rank) {
-                check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::mismatch, culprits,
-                    {"the ranks disagree in call 0 of the communicator", "all_reduce of float, count 8, sum",
-                        "rank " + std::to_string(odd_one) + ": count 7", "'dp'"});
-            }
-        }
-    }
-}
-
 TEST_CASE("a rank of NCCL that does not come is a time-out, and its peers' memory outlives them")
 {
     const clean_stand_in clean;

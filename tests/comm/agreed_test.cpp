@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <latch>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,7 +16,7 @@
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/checks.hpp"
-#include "support/count_allocations.hpp"
+#include "support/hot_path.hpp"
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
 #include "support/unequal_calls.hpp"
@@ -100,42 +99,37 @@ TEST_CASE("the ranks are told who calls something else, and nothing is written")
 
 TEST_CASE("names are compared, lines only where they are asked for")
 {
-    const auto call = [](local_agreed& comm, host::stream_ref on, rank_memory& m, call_site where) {
-        comm.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::sum, on, where);
+    const auto named = [](const char* name) { return call_site::named(name); };
+    const struct {
+        call_site most, of_rank_1;
+        bool lines;
+        const char* message; ///< null: they agree
+    } calls[]{
+        // A message has room for the end of a name.
+        {named("blocks.11.attention.query.bias"), named("blocks.11.attention.query.weight"), false,
+            "ranks 0, 2: all_reduce of float, count 8, sum, named '...attention.query.bias'; rank 1: named "
+            "'..ttention.query.weight' ("},
+        {named("blocks.12.attention.query.weight"), named("blocks.11.attention.query.weight"), false,
+            "; rank 1: named '..ttention.query.weight', which begins in another way"},
+        {named("wte"), call_site::current(), false, "named 'wte'; rank 1: without a name"},
+        {{"a.cpp", "", 7}, {"a.cpp", "", 8}, false, nullptr},
+        {{"a.cpp", "", 7}, {"a.cpp", "", 8}, true, "sum, a.cpp:7; rank 1: a.cpp:8"},
+        // Folders do not count, the files' names do.
+        {{"/here/a.cpp", "", 7}, {"/there/a.cpp", "", 7}, true, nullptr},
+        {{"/here/a.cpp", "", 7}, {"/there/b.cpp", "", 7}, true, "a.cpp:7; rank 1: b.cpp:7"},
     };
-    // A message has room for the end of a name.
-    const auto named = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
-        call(comm, on, m,
-            call_site::named(comm.rank() == 1 ? "blocks.11.attention.query.weight" : "blocks.11.attention.query.bias"));
-    });
-    check_error(named[0], 0, status::mismatch, {1},
-        {"ranks 0, 2: all_reduce of float, count 8, sum, named '...attention.query.bias'; rank 1: named "
-         "'..ttention.query.weight' ("});
-    const auto in_front = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
-        call(comm, on, m,
-            call_site::named(comm.rank() == 1 ? "blocks.11.attention.query.weight" : "blocks.12.attention.query.weight"));
-    });
-    check_error(in_front[0], 0, status::mismatch, {1},
-        {"; rank 1: named '..ttention.query.weight', which begins in another way"});
-    const auto unnamed = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
-        call(comm, on, m, comm.rank() == 1 ? call_site::current() : call_site::named("wte"));
-    });
-    check_error(unnamed[0], 0, status::mismatch, {1}, {"named 'wte'; rank 1: without a name"});
-
-    const auto from_two_lines = [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
-        if (comm.rank() == 1) call(comm, on, m, call_site::current());
-        else call(comm, on, m, call_site::current());
-    };
-    CHECK_NOTHROW(check_all(after_a_right_call(3, from_two_lines)));
-    const auto lines = after_a_right_call(3, from_two_lines, {.lines = true});
-    check_error(lines[2], 2, status::mismatch, {1}, {"sum, agreed_test.cpp:", "; rank 1: agreed_test.cpp:"});
-    // Folders do not count, the files' names do.
-    for (const bool other_file : {false, true}) {
-        const auto files = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
-            call(comm, on, m, {comm.rank() != 1 ? "/here/a.cpp" : other_file ? "/there/b.cpp" : "/there/a.cpp", "", 7});
-        }, {.lines = true});
-        CHECK(files[0].failure().has_value() == other_file);
-        if (other_file) CHECK(contains(files[0].failure()->what(), "a.cpp:7; rank 1: b.cpp:7"));
+    for (const auto& each : calls) {
+        const auto outcomes = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
+            const call_site where = comm.rank() == 1 ? each.of_rank_1 : each.most;
+            comm.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::sum, on, where);
+        }, {.lines = each.lines});
+        CAPTURE(&each - calls);
+        const auto failure = outcomes[0].failure();
+        REQUIRE(failure.has_value() == (each.message != nullptr));
+        if (!failure) continue;
+        CHECK(failure->code() == status::mismatch);
+        CHECK(contains(failure->what(), each.message));
+        CHECK(failure->culprits() == std::vector<int>{1});
     }
 }
 
@@ -224,17 +218,15 @@ TEST_CASE("around other adaptors the caller's calls are compared, not their part
     }
 }
 
-TEST_CASE("12,000 right calls are made in silence, and after the first nothing is allocated")
+TEST_CASE("many right calls are made in silence, and after the first nothing is allocated")
 {
-    constexpr int calls = 12'000;
-    std::latch before_warm(3), warm(3), done(3);
-    long allocated = 0;
+    hot_path steady(3);
     check_all(run_each(local::group(3, {.timeout_ms = 60'000}), [&](local::communicator& world) {
         local_agreed comm(world, {.lines = true});
         std::vector<double> values(6, 1.0), all(18);
         const host::stream stream;
-        const auto some = [&](int from, int to) {
-            for (int call = from; call < to; ++call) {
+        const auto some = [&](int calls) {
+            for (int call = 0; call < calls; ++call) {
                 const std::uint64_t count = static_cast<std::uint64_t>(call % 6);
                 switch (call % 4) {
                 case 0: comm.all_reduce(view(values).part(0, count), reduction::max, stream); break;
@@ -245,16 +237,11 @@ TEST_CASE("12,000 right calls are made in silence, and after the first nothing i
             }
             stream.synchronize(20'000);
         };
-        before_warm.arrive_and_wait();
-        some(0, 100);
-        warm.arrive_and_wait();
-        if (comm.rank() == 0) allocated = -allocations.load();
-        some(100, calls);
-        done.arrive_and_wait();
-        if (comm.rank() == 0) allocated += allocations.load();
+        some(100);
+        steady.measure(world.rank(), host::stream(), [] {}, [&] { some(12'000); }, [] {});
         if (values[5] != 1.0 || all[11] != 1.0) throw std::runtime_error("wrong values");
     }));
-    CHECK(allocated == 0);
+    CHECK(steady.allocations() == 0);
 }
 
 } // namespace collprobe::testing::agreed_test

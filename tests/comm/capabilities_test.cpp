@@ -192,30 +192,6 @@ TEST_CASE("capabilities - every wrapper tells the name, enters the device, keeps
     CHECK((thrown && thrown->communicator() == "the world"));
 }
 
-TEST_CASE("capabilities - a failure ends a wait")
-{
-    telling::facts facts;
-    probed comm{telling(facts), {}, audit()};
-    facts.has_failed = true;
-    std::vector<float> weights(8, 1.0f);
-    host::event go;
-    const host::stream producer, stream;
-    std::atomic<bool> open{false};
-    producer.enqueue([&open] {
-        while (!open.load()) {
-        }
-    });
-    go.record(producer);
-    stream.wait(go);
-    comm.expect_equal("weights", view<const float>(weights), stream);
-    comm.end_step(0, stream);
-    step_record record;
-    const auto thrown = error_of([&] { comm.wait(record); });
-    open.store(true);
-    CHECK((thrown && thrown->code() == status::peer_failure));
-    stream.synchronize(20'000);
-}
-
 TEST_CASE("capabilities - a wait of the host is the communicator's, many gathers are one group, inside one nothing waits")
 {
     telling::facts facts;
@@ -244,31 +220,6 @@ TEST_CASE("capabilities - a wait of the host is the communicator's, many gathers
     refused([&] { check.agreed(view<const replica>(list), stream); });
     refused([&] { inspect<float>(world, stream, 4); });
     refused([&] { copy_then_all_gather(a, to_a, world, stream, {}, {}); });
-}
-
-TEST_CASE("capabilities - what cannot be put right fails")
-{
-    struct part : one_rank<part> {
-        int size() const noexcept { return 3; } // another than this rank has asked for
-        std::string* log = nullptr;
-        void fail(const std::string& reason) const { *log += reason + ";"; }
-    };
-    struct world_of_four : one_rank<world_of_four> {
-        std::string* log = nullptr;
-        int size() const noexcept { return 4; }
-        std::optional<part> split(int, int, call_site)
-        {
-            part made;
-            made.log = log;
-            return made;
-        }
-    };
-    std::string log;
-    world_of_four world;
-    world.log = &log;
-    const auto thrown = error_of([&] { node_groups<world_of_four>(world, 2); });
-    CHECK((thrown && thrown->code() == status::mismatch));
-    CHECK(log == "ranks_per_node is 2 here, and another on some ranks;ranks_per_node is 2 here, and another on some ranks;");
 }
 
 } // namespace collprobe::testing::capabilities_test

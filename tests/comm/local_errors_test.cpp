@@ -11,12 +11,10 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
 
-#include "examples/support/device_ranks.hpp"
 #include "support/checks.hpp"
 #include "support/held_clock.hpp"
 #include "support/rank_memory.hpp"
@@ -24,9 +22,6 @@
 #include "support/unequal_calls.hpp"
 
 namespace collprobe::testing::local_errors_test {
-
-// Ranks on the CPU, and ranks on a device that is the CPU: the errors are the same.
-#define GROUPS local::group, local::device_group<host::device>
 
 namespace {
 
@@ -41,12 +36,12 @@ std::vector<int> all_ranks(int n)
 
 /// Every rank calls `call(comm, stream, memory)` and synchronises; buffers must stay untouched, also
 /// after the collective that each rank tries afterwards and that must fail at the call.
-template <class Communicator, class Call>
-std::vector<rank_outcome> fail_in(const local::detail::basic_group<Communicator>& ranks, Call call)
+template <class Call>
+std::vector<rank_outcome> fail_in(const local::group& ranks, Call call)
 {
     std::vector<char> intact(static_cast<std::size_t>(ranks.size()), 0);
     std::vector<char> refused(static_cast<std::size_t>(ranks.size()), 0);
-    const auto outcomes = run_each(ranks, [&](Communicator& comm) {
+    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
         const auto rank = static_cast<std::size_t>(comm.rank());
         rank_memory memory(64);
         std::exception_ptr thrown;
@@ -86,41 +81,40 @@ void number_waits(const held_clock& clock, int rank, host::stream_ref on)
 
 TEST_CASE("buffers that overlap are told the pointer that they have in place")
 {
-    const auto at = [](std::uintptr_t place) { return reinterpret_cast<void*>(place); };
-    const auto flaw = [](const collective_call& with) {
-        return detail::flaw_of_arguments(with, 2, 4); // rank 2 of 4
+    const struct {
+        collective what;
+        element_type type;
+        std::uintptr_t send, receive;
+        std::uint64_t send_count, receive_count;
+        const char* flaw; ///< behind "send and receive overlap: in place "; null: none
+    } calls[]{
+        {collective::all_gather, element_type::float32, 0x1000, 0x1000, 16, 64,
+            "send is receive + 32 elements, 0x1080, and it is 0x1000, receive + 0 elements"},
+        {collective::all_gather, element_type::float32, 0xfc4, 0x1000, 16, 64,
+            "send is receive + 32 elements, 0x1080, and it is 0xfc4, receive - 15 elements"},
+        {collective::all_gather, element_type::float32, 0x1080, 0x1000, 16, 64, nullptr},
+        {collective::reduce_scatter, element_type::float64, 0x1000, 0x1000, 64, 16,
+            "receive is send + 32 elements, 0x1100, and it is 0x1000, send + 0 elements"},
+        {collective::reduce_scatter, element_type::float64, 0x1000, 0x1100, 64, 16, nullptr},
+        {collective::all_reduce, element_type::float32, 0x1004, 0x1000, 16, 16,
+            "send is receive + 0 elements, 0x1000, and it is 0x1004, receive + 1 elements"},
+        {collective::all_reduce, element_type::float32, 0x1000, 0x1000, 16, 16, nullptr},
     };
-    collective_call gather{.what = collective::all_gather, .type = element_type::float32,
-        .send = at(0x1000), .send_count = 16, .receive = at(0x1000), .receive_count = 64};
-    CHECK(flaw(gather) == "send and receive overlap: in place send is receive + 32 elements, 0x1080, and it is 0x1000, "
-                          "receive + 0 elements");
-    gather.send = at(0xfc4);
-    CHECK(flaw(gather) == "send and receive overlap: in place send is receive + 32 elements, 0x1080, and it is 0xfc4, "
-                          "receive - 15 elements");
-    gather.send = at(0x1080);
-    CHECK(flaw(gather).empty());
-    collective_call scatter{.what = collective::reduce_scatter, .type = element_type::float64,
-        .send = at(0x1000), .send_count = 64, .receive = at(0x1000), .receive_count = 16};
-    CHECK(flaw(scatter) == "send and receive overlap: in place receive is send + 32 elements, 0x1100, and it is 0x1000, "
-                           "send + 0 elements");
-    scatter.receive = at(0x1100);
-    CHECK(flaw(scatter).empty());
-    collective_call reduce{.what = collective::all_reduce, .type = element_type::float32,
-        .send = at(0x1004), .send_count = 16, .receive = at(0x1000), .receive_count = 16};
-    CHECK(flaw(reduce) == "send and receive overlap: in place send is receive + 0 elements, 0x1000, and it is 0x1004, "
-                          "receive + 1 elements");
-    reduce.send = at(0x1000);
-    CHECK(flaw(reduce).empty());
+    for (const auto& each : calls) {
+        const collective_call call{.what = each.what, .type = each.type, .send = reinterpret_cast<void*>(each.send),
+            .send_count = each.send_count, .receive = reinterpret_cast<void*>(each.receive), .receive_count = each.receive_count};
+        CHECK(detail::flaw_of_arguments(call, 2, 4) // rank 2 of 4
+            == (each.flaw == nullptr ? "" : std::string("send and receive overlap: in place ") + each.flaw));
+    }
 }
 
-TEST_CASE_TEMPLATE("unequal calls are listed by groups of ranks and nothing is written", Group, GROUPS)
+TEST_CASE("unequal calls are listed by groups of ranks and nothing is written")
 {
-    using comm_t = typename Group::communicator_type;
     for (const int n : sizes) {
-        for (const auto& each : testing::unequal_calls<comm_t>()) {
+        for (const auto& each : testing::unequal_calls<local::communicator>()) {
             const int odd_one = n / 2;
-            const Group ranks(n, {.name = "dp"});
-            const auto outcomes = fail_in(ranks, [&](comm_t& comm, host::stream_ref on, rank_memory& m) {
+            const local::group ranks(n, {.name = "dp"});
+            const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
                 (comm.rank() == odd_one ? each.bad : each.good)(comm, on, m);
             });
             // With two ranks nobody can say who is right.
@@ -133,32 +127,30 @@ TEST_CASE_TEMPLATE("unequal calls are listed by groups of ranks and nothing is w
     }
 }
 
-TEST_CASE_TEMPLATE("a mismatch message compresses ranks and names a tie", Group, GROUPS)
+TEST_CASE("a mismatch message compresses ranks and names a tie")
 {
-    using comm_t = typename Group::communicator_type;
-    const Group ranks(8);
-    const auto outcomes = fail_in(ranks, [](comm_t& comm, host::stream_ref on, rank_memory& m) {
+    const local::group ranks(8);
+    const auto outcomes = fail_in(ranks, [](local::communicator& comm, host::stream_ref on, rank_memory& m) {
         const std::uint64_t count = comm.rank() == 7 ? 7 : comm.rank() == 3 ? 5 : 8;
         comm.all_reduce(m.in().part(0, count), m.out().part(0, count), reduction::sum, on);
     });
     check_error(outcomes[0], 0, status::mismatch, {3, 7},
         {"ranks 0-2, 4-6: all_reduce of float, count 8, sum; rank 3: count 5; rank 7: count 7"});
 
-    const auto tied = fail_in(Group(4), [](comm_t& comm, host::stream_ref on, rank_memory& m) {
+    const auto tied = fail_in(local::group(4), [](local::communicator& comm, host::stream_ref on, rank_memory& m) {
         comm.broadcast(m.in(), m.out(), comm.rank() / 2, on);
     });
     check_error(tied[1], 1, status::mismatch, {0, 1, 2, 3}, {"ranks 0-1: broadcast of float, count 64, root 0; ranks 2-3: root 1"});
 }
 
-TEST_CASE_TEMPLATE("a missing rank is named after the time-out and later arrivals fail at once", Group, GROUPS)
+TEST_CASE("a missing rank is named after the time-out and later arrivals fail at once")
 {
-    using comm_t = typename Group::communicator_type;
     for (const int n : sizes) {
         const held_clock clock;
-        const Group ranks(n, {.timeout_ms = 150});
+        const local::group ranks(n, {.timeout_ms = 150});
         std::atomic<int> waiting{n - 1};
         const int absent = n - 1;
-        const auto outcomes = fail_in(ranks, [&](comm_t& comm, host::stream_ref on, rank_memory& m) {
+        const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
             const bool is_absent = comm.rank() == absent;
             if (is_absent) {
                 clock.advance_ms(149, all_ranks(absent));
@@ -185,22 +177,21 @@ TEST_CASE_TEMPLATE("a missing rank is named after the time-out and later arrival
     }
 }
 
-TEST_CASE_TEMPLATE("several missing ranks are all named", Group, GROUPS)
+TEST_CASE("several missing ranks are all named")
 {
-    using comm_t = typename Group::communicator_type;
     const held_clock clock;
-    const Group ranks(8, {.timeout_ms = 300});
+    const local::group ranks(8, {.timeout_ms = 300});
     std::atomic<int> returned{0};
-    const auto outcomes = run_each(ranks, [&](comm_t& comm) {
+    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
         if (comm.rank() == 2) clock.advance_ms(300, {0, 1, 3, 4, 5});
         if (comm.rank() == 2 || comm.rank() >= 6) return;
         const host::stream stream;
         number_waits(clock, comm.rank(), stream);
-        comm.barrier(stream); // on a device the call itself fails
+        comm.barrier(stream);
         ++returned;
         stream.synchronize();
     });
-    CHECK(returned == (std::is_same_v<Group, local::group> ? 5 : 0));
+    CHECK(returned == 5);
     check_error(outcomes[5], 5, status::timeout, {2, 6, 7}, {"ranks 2, 6-7 did not arrive at barrier"});
 }
 
@@ -226,13 +217,12 @@ TEST_CASE("work that fails before a collective is the failure of its rank")
     }
 }
 
-TEST_CASE_TEMPLATE("fail on a handle ends what waits on all ranks", Group, GROUPS)
+TEST_CASE("fail on a handle ends what waits on all ranks")
 {
-    using comm_t = typename Group::communicator_type;
     for (const int n : sizes) {
-        const Group ranks(n);
+        const local::group ranks(n);
         std::latch waiting(n - 1);
-        const auto outcomes = fail_in(ranks, [&](comm_t& comm, host::stream_ref on, rank_memory& m) {
+        const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
             if (comm.rank() == 0) {
                 waiting.wait();
                 comm.fail("loss is not finite");
@@ -280,16 +270,15 @@ TEST_CASE("a call that never gets its turn behind an earlier one on another stre
     }
 }
 
-TEST_CASE_TEMPLATE("split times out naming the ranks that did not call", Group, GROUPS)
+TEST_CASE("split times out naming the ranks that did not call")
 {
-    using comm_t = typename Group::communicator_type;
     for (const int n : sizes) {
         const held_clock clock;
-        const Group ranks(n, {.timeout_ms = 100});
+        const local::group ranks(n, {.timeout_ms = 100});
         std::latch done(n - 1);
         std::vector<int> others = all_ranks(n);
         others.erase(others.begin());
-        const auto outcomes = run_each(ranks, [&](comm_t& comm) {
+        const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
             clock.i_am(comm.rank());
             if (comm.rank() == 0) {
                 clock.advance_ms(100, others);
@@ -312,11 +301,10 @@ TEST_CASE_TEMPLATE("split times out naming the ranks that did not call", Group, 
     }
 }
 
-TEST_CASE_TEMPLATE("a part fails alone and so does its parent", Group, GROUPS)
+TEST_CASE("a part fails alone and so does its parent")
 {
-    using comm_t = typename Group::communicator_type;
-    const Group ranks(4);
-    const auto outcomes = run_each(ranks, [&](comm_t& comm) {
+    const local::group ranks(4);
+    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
         auto part = comm.split(comm.rank() / 2, 0);
         const std::string own = part->name();
         if (own != "local/split0.color" + std::to_string(comm.rank() / 2)) throw std::runtime_error("name: " + own);
@@ -359,16 +347,15 @@ TEST_CASE("a group refuses what it cannot be")
     CHECK(local::group(256).size() == 256);
 }
 
-TEST_CASE_TEMPLATE("failures under load neither hang nor write after the failure", Group, GROUPS)
+TEST_CASE("failures under load neither hang nor write after the failure")
 {
-    using comm_t = typename Group::communicator_type;
     // A rank aborts at a random moment of a stream of collectives; a collective is done by all or by none.
     const testing::watchdog guard("aborts", 60);
     for (int round = 0; round < 60; ++round) {
         constexpr int n = 4;
-        const Group ranks(n);
+        const local::group ranks(n);
         std::vector<std::vector<std::int64_t>> values(n, std::vector<std::int64_t>(64, 1));
-        run_each(ranks, [&](comm_t& comm) {
+        run_each(ranks, [&](local::communicator& comm) {
             auto& mine = values[static_cast<std::size_t>(comm.rank())];
             const host::stream stream;
             try {
@@ -384,13 +371,13 @@ TEST_CASE_TEMPLATE("failures under load neither hang nor write after the failure
     }
 }
 
-TEST_CASE_TEMPLATE("handles outlive their group and may go while work is queued", Group, GROUPS)
+TEST_CASE("handles outlive their group and may go while work is queued")
 {
     std::vector<std::int32_t> value(10, 21);
     {
         const host::stream stream;
         stream.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
-        auto comm = Group(1).communicator(0);
+        auto comm = local::group(1).communicator(0);
         auto copy = comm;
         auto moved = std::move(comm);
         CHECK(copy.rank() == 0);

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include <collprobe/comm/local/run.hpp>
@@ -22,35 +21,16 @@ namespace {
 constexpr int sizes[] = {2, 3, 8};
 constexpr int deadline_s = 60;
 
-template <class Comm, class Fn>
-void run_ranks(int n, Fn fn)
-{
-    if constexpr (std::is_same_v<Comm, local::communicator>) local::run(n, fn);
-    else local::run_on<host::device>(n, {}, fn);
-}
-
 } // namespace
 
-TEST_CASE("run calls the function once for every rank")
-{
-    for (const int n : {1, 2, 8, 64}) {
-        std::vector<int> calls(static_cast<std::size_t>(n), 0);
-        local::run(n, [&](local::communicator& comm) {
-            calls[static_cast<std::size_t>(comm.rank())] += comm.size();
-        });
-        for (const int count : calls) CHECK(count == n);
-    }
-}
-
-TEST_CASE_TEMPLATE("run rethrows the first cause and not a consequence", Comm, local::communicator,
-    local::device_communicator<host::device>)
+TEST_CASE("run rethrows the first cause and not a consequence")
 {
     for (const int n : sizes) {
         for (int culprit = 0; culprit < n; culprit += n - 1) {
             const testing::watchdog guard("run", deadline_s);
             std::atomic<int> consequences{0};
             try {
-                run_ranks<Comm>(n, [&](Comm& comm) {
+                local::run(n, [&](local::communicator& comm) {
                     rank_memory m(16);
                     const host::stream stream;
                     if (comm.rank() == culprit) throw std::out_of_range("no such shard");
@@ -96,54 +76,6 @@ TEST_CASE("run wakes ranks that wait in a part or in a split for a rank that is 
                              }),
         "gone", std::runtime_error);
     CHECK(named == 3);
-}
-
-TEST_CASE("a failure in a part names its culprit as the group knows it")
-{
-    const testing::watchdog guard("run", deadline_s);
-    std::atomic<int> named{0};
-    try {
-        local::run(4, [&](local::communicator& comm) {
-            auto part = comm.split(comm.rank() / 2, 0);
-            const host::stream stream;
-            if (comm.rank() == 3) part->fail("bad batch"); // rank 1 of its part
-            if (comm.rank() < 2) {
-                try {
-                    comm.barrier(stream);
-                    stream.synchronize();
-                } catch (const error& failure) {
-                    if (failure.culprits() == std::vector<int>{3}) ++named;
-                    throw;
-                }
-            }
-            part->barrier(stream);
-            stream.synchronize();
-        });
-        FAIL("run did not throw");
-    } catch (const error& failure) {
-        CHECK(failure.code() == status::peer_failure);
-        CHECK(contains(failure.what(), "bad batch"));
-    }
-    CHECK(named == 2);
-}
-
-TEST_CASE("a failed rank's own bad argument is what run rethrows")
-{
-    const testing::watchdog guard("run", deadline_s);
-    for (int round = 0; round < 20; ++round) {
-        try {
-            local::run(8, [&](local::communicator& comm) {
-                rank_memory m(16);
-                const host::stream stream;
-                comm.broadcast(m.in(), m.out(), comm.rank() == 5 ? 99 : 0, stream);
-                stream.synchronize();
-            });
-            FAIL("run did not throw");
-        } catch (const error& failure) {
-            CHECK(failure.code() == status::invalid_argument);
-            CHECK(failure.rank() == 5);
-        }
-    }
 }
 
 } // namespace collprobe::testing::local_run_test

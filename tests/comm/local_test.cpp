@@ -64,20 +64,4 @@ TEST_CASE("a barrier orders the work of all ranks")
     }
 }
 
-TEST_CASE("an unfit conformance provider is caught")
-{
-    // The suite must fail where a communicator is wrong: this one forgets the last rank's part.
-    CHECK_FALSE(conformance::is_reduction<float>(3.0f, reduction::sum, 3, true, [](int r) { return float(r + 1); }));
-    CHECK(conformance::is_reduction<float>(6.0f, reduction::sum, 3, true, [](int r) { return float(r + 1); }));
-    CHECK_FALSE(conformance::is_reduction<float16>(float16(6.1f), reduction::sum, 3, false,
-        [](int r) { return float16(float(r + 1)); }));
-    CHECK_FALSE(conformance::is_reduction<std::int8_t>(std::int8_t{-1}, reduction::average, 2, true,
-        [](int) { return std::int8_t{-128}; }));
-    CHECK_THROWS_AS(local_provider{2}.run([](local::communicator& comm) {
-        conformance::stream_set<host::device> streams;
-        conformance::require_agreement(comm, streams, static_cast<std::uint64_t>(comm.rank()), "ranks");
-    }),
-        conformance::conformance_failure);
-}
-
 } // namespace collprobe::testing::local_test

@@ -22,18 +22,10 @@ using stand_in::memory_origin;
 
 namespace {
 
-/// What a communicator of one rank says of an all-reduce in place of `count` floats at `data`.
-std::optional<error> sum_in_place(float* data, std::uint64_t count, const nccl::options& settings = {})
+/// How many of `count` floats at `data` are in memory that one call may use.
+std::uint64_t held(const float* data, std::uint64_t count)
 {
-    std::optional<error> refused;
-    run_each_nccl(1, settings, [&](nccl_owner& comm) {
-        const cuda::stream stream;
-        refused = error_of([&] {
-            comm.all_reduce(view<const float>(data, count), view<float>(data, count), reduction::sum, stream);
-        });
-        stream.synchronize();
-    });
-    return refused;
+    return cuda::detail::bytes_in_allocation(data, count * sizeof(float)) / sizeof(float);
 }
 
 /// 64 floats that are no memory of CUDA's yet.
@@ -100,86 +92,40 @@ TEST_CASE("a count of bytes in the place of a count of elements is refused by ar
     }
 }
 
-TEST_CASE("the rest of the allocation counts, to the last byte, whatever made it")
-{
-    const clean_stand_in clean;
-    const cuda::device_guard first(0);
-    float* of_device = nullptr;
-    float* of_pool = nullptr;
-    float* managed = nullptr;
-    float* pinned = nullptr;
-    const auto as_void = [](float*& of) { return reinterpret_cast<void**>(&of); };
-    REQUIRE(cudaMalloc(as_void(of_device), 40) == cudaSuccess);
-    REQUIRE(cudaMallocAsync(as_void(of_pool), 40, nullptr) == cudaSuccess);
-    REQUIRE(cudaMallocManaged(as_void(managed), 40, cudaMemAttachGlobal) == cudaSuccess);
-    REQUIRE(cudaHostAlloc(as_void(pinned), 40, 0) == cudaSuccess);
-    plain_memory registered;
-    REQUIRE(cudaHostRegister(registered.at(0), 40, 0) == cudaSuccess);
-    for (float* const memory : {of_device, of_pool, managed, pinned, registered.at(0)}) {
-        CHECK_FALSE(sum_in_place(memory, 10));
-        CHECK_FALSE(sum_in_place(memory + 7, 3));
-        CHECK_FALSE(sum_in_place(memory + 10, 0)); // one past the end, and nothing of it
-        check_error(sum_in_place(memory, 11), status::invalid_argument, {"44 bytes", "has 40 bytes"});
-        check_error(sum_in_place(memory + 7, 4), status::invalid_argument, {"16 bytes", "has 12 bytes"});
-    }
-    CHECK(cudaHostUnregister(registered.at(0)) == cudaSuccess);
-    CHECK(cudaFreeHost(pinned) == cudaSuccess);
-    CHECK(cudaFree(managed) == cudaSuccess);
-    CHECK(cudaFree(of_pool) == cudaSuccess);
-    CHECK(cudaFree(of_device) == cudaSuccess);
-}
-
-TEST_CASE("a view across two adjacent runs is refused unless a program may join them")
+TEST_CASE("a view reaches from one run into the next where a program may have joined them")
 {
     const clean_stand_in clean;
     const cuda::device_guard first(0);
     plain_memory memory;
-    const auto across = [&](cudaMemoryType type, memory_origin one, memory_origin two) {
-        const lent_memory front(memory.at(0), 64, type, one);
-        const lent_memory behind(memory.at(16), 64, type, two);
-        CHECK_FALSE(sum_in_place(memory.at(8), 8));
-        CHECK_FALSE(sum_in_place(memory.at(16), 16));
-        check_error(sum_in_place(memory.at(16), 17), status::invalid_argument, {"68 bytes", "has 64 bytes"});
-        return sum_in_place(memory.at(8), 24);
+    using enum memory_origin;
+    const struct {
+        cudaMemoryType type;
+        memory_origin front, behind;
+        bool joined;
+    } pairs[]{
+        {cudaMemoryTypeDevice, reservation, reservation, true}, // with handles mapped to both
+        {cudaMemoryTypeHost, registration, registration, true}, // piece by piece
+        {cudaMemoryTypeDevice, allocation, allocation, false},
+        {cudaMemoryTypeDevice, allocation, pool, false},
+        {cudaMemoryTypeDevice, pool, allocation, false},
+        {cudaMemoryTypeDevice, pool, pool, false},
+        {cudaMemoryTypeDevice, reservation, allocation, false},
+        {cudaMemoryTypeDevice, allocation, reservation, false},
+        {cudaMemoryTypeManaged, allocation, allocation, false},
     };
-    SUBCASE("a reservation that another one extends, with handles mapped to both")
-    {
-        CHECK_FALSE(across(cudaMemoryTypeDevice, memory_origin::reservation, memory_origin::reservation));
+    for (const auto& each : pairs) {
+        CAPTURE(&each - pairs);
+        const lent_memory front(memory.at(0), 64, each.type, each.front);
+        const lent_memory behind(memory.at(16), 64, each.type, each.behind);
+        CHECK(held(memory.at(8), 8) == 8);
+        CHECK(held(memory.at(16), 17) == 16);
+        CHECK(held(memory.at(8), 24) == (each.joined ? 24 : 8));
     }
-    SUBCASE("host memory that is registered piece by piece")
-    {
-        CHECK_FALSE(across(cudaMemoryTypeHost, memory_origin::registration, memory_origin::registration));
-    }
-    SUBCASE("allocations of a device, of a pool and of both")
-    {
-        for (const memory_origin one : {memory_origin::allocation, memory_origin::pool}) {
-            for (const memory_origin two : {memory_origin::allocation, memory_origin::pool}) {
-                check_error(across(cudaMemoryTypeDevice, one, two), status::invalid_argument,
-                    {"96 bytes", "has 32 bytes"});
-            }
-        }
-        check_error(across(cudaMemoryTypeDevice, memory_origin::reservation, memory_origin::allocation),
-            status::invalid_argument, {"has 32 bytes"});
-        check_error(across(cudaMemoryTypeDevice, memory_origin::allocation, memory_origin::reservation),
-            status::invalid_argument, {"has 32 bytes"});
-    }
-    SUBCASE("managed allocations")
-    {
-        check_error(across(cudaMemoryTypeManaged, memory_origin::allocation, memory_origin::allocation),
-            status::invalid_argument, {"has 32 bytes"});
-    }
-}
-
-TEST_CASE("runs that may be joined are joined as far as they go")
-{
-    const clean_stand_in clean;
-    const cuda::device_guard first(0);
-    plain_memory memory;
-    const lent_memory a(memory.at(0), 32, cudaMemoryTypeDevice, memory_origin::reservation);
-    const lent_memory b(memory.at(8), 32, cudaMemoryTypeDevice, memory_origin::reservation);
-    const lent_memory c(memory.at(16), 32, cudaMemoryTypeDevice, memory_origin::reservation);
-    CHECK_FALSE(sum_in_place(memory.at(4), 20));
-    check_error(sum_in_place(memory.at(4), 21), status::invalid_argument, {"84 bytes", "has 80 bytes"});
+    // As far as they go.
+    const lent_memory a(memory.at(0), 32, cudaMemoryTypeDevice, reservation);
+    const lent_memory b(memory.at(8), 32, cudaMemoryTypeDevice, reservation);
+    const lent_memory c(memory.at(16), 32, cudaMemoryTypeDevice, reservation);
+    CHECK(held(memory.at(4), 21) == 20);
 }
 
 TEST_CASE("where the driver cannot tell, nothing is refused")
@@ -189,18 +135,15 @@ TEST_CASE("where the driver cannot tell, nothing is refused")
     plain_memory memory;
     const lent_memory one(memory.at(0), 4, cudaMemoryTypeDevice, memory_origin::allocation);
     constexpr int not_supported = 801;
-    CHECK(sum_in_place(memory.at(0), 4));
-    for (int looked_up = 0; looked_up < 2; ++looked_up) stand_in::fail_next("cuPointerGetAttributes", not_supported);
-    CHECK_FALSE(sum_in_place(memory.at(0), 4)); // of send and of receive
-    CHECK(sum_in_place(memory.at(0), 4));
+    CHECK(held(memory.at(0), 4) == 1);
+    stand_in::fail_next("cuPointerGetAttributes", not_supported);
+    CHECK(held(memory.at(0), 4) == 4);
     // It knows the range, but not whether it may be joined with the one behind.
     const lent_memory two(memory.at(1), 60, cudaMemoryTypeDevice, memory_origin::allocation);
-    CHECK(sum_in_place(memory.at(0), 4));
-    for (int looked_up = 0; looked_up < 2; ++looked_up) {
-        stand_in::fail_next("cuPointerGetAttributes", not_supported, 2);
-        stand_in::fail_next("cuPointerGetAttributes", not_supported);
-    }
-    CHECK_FALSE(sum_in_place(memory.at(0), 4));
+    CHECK(held(memory.at(0), 4) == 1);
+    stand_in::fail_next("cuPointerGetAttributes", not_supported, 2);
+    stand_in::fail_next("cuPointerGetAttributes", not_supported);
+    CHECK(held(memory.at(0), 4) == 4);
 }
 
 TEST_CASE("a look-up a buffer, in a capture too")
@@ -219,20 +162,6 @@ TEST_CASE("a look-up a buffer, in a capture too")
         CHECK(looked_up() - before == 4); // 2 of the call that is refused: nothing is behind
         CHECK(graph.end() == cudaSuccess);
     });
-}
-
-TEST_CASE("an allocation that ends and comes again with another size is seen as it is")
-{
-    const clean_stand_in clean;
-    const cuda::device_guard first(0);
-    plain_memory memory;
-    {
-        const lent_memory large(memory.at(0), 64, cudaMemoryTypeDevice, memory_origin::allocation);
-        CHECK_FALSE(sum_in_place(memory.at(0), 16));
-    }
-    const lent_memory small(memory.at(0), 32, cudaMemoryTypeDevice, memory_origin::allocation);
-    check_error(sum_in_place(memory.at(0), 16), status::invalid_argument, {"64 bytes", "has 32 bytes"});
-    CHECK_FALSE(sum_in_place(memory.at(0), 8));
 }
 
 TEST_CASE("a caller that reads a buffer before the call hears of it before it reads")

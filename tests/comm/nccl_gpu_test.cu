@@ -6,11 +6,8 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <optional>
-#include <string>
 #include <vector>
 
-#include <collprobe/comm/agreed.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/device/cuda/kernels.cuh>
 
@@ -20,7 +17,6 @@
 #include "tests/support/nccl_ranks.hpp"
 
 using namespace collprobe;
-using testing::error_of;
 using testing::nccl_provider;
 using testing::require;
 namespace cu = collprobe::cuda; // nvcc's headers have a namespace cuda, too
@@ -117,54 +113,5 @@ TEST_CASE("NCCL collectives are captured and replayed with fresh data")
                 cudaGraphDestroy(graph);
             })));
         }
-    }
-}
-
-TEST_CASE("bad arguments are refused before NCCL and the GPU see them")
-{
-    CHECK_NOTHROW(nccl_provider{.devices = devices()}.run([](testing::nccl_owner& comm) {
-        const cu::stream stream;
-        cu::buffer<float> memory(16);
-        cu::device::fill(stream, view<float>(memory), 1.0f);
-        std::vector<float> pageable(16);
-        const auto code_of = [&](auto&& call) {
-            const std::optional<error> thrown = error_of(call);
-            return thrown ? std::string(name(thrown->code())) : std::string("nothing");
-        };
-        const view<const float> good(memory.data(), 16);
-        require(code_of([&] {
-            comm.all_reduce(view<const float>(pageable), view<float>(memory), reduction::sum, stream);
-        }) == "invalid argument", "pageable memory");
-        require(code_of([&] {
-            comm.all_reduce(good, view<float>(memory.data() + 1, 16), reduction::sum, stream);
-        }) == "invalid argument", "overlap");
-        const cu::buffer<float> one(1);
-        const std::optional<error> too_long = error_of([&] {
-            const view<float> loss(one.data(), sizeof(float));
-            comm.all_reduce(view<const float>(loss), loss, reduction::sum, stream);
-        });
-        require(too_long && std::string(too_long->what()).find("allocation has 4 bytes") != std::string::npos,
-            "a count of bytes");
-        require(code_of([&] { comm.all_reduce(view<const float>(one), view<float>(one), reduction::sum, stream); })
-                == "nothing", "a count of elements");
-        nccl::communicator_ref borrowed(comm.native_handle());
-        require(code_of([&] {
-            borrowed.all_reduce(good, view<float>(memory), reduction::sum, cudaStreamPerThread);
-        }) == "unsupported", "per-thread stream");
-        comm.all_reduce(good, view<float>(memory), reduction::sum, stream);
-        comm.synchronize(stream);
-    }));
-}
-
-TEST_CASE("compared calls agree on GPUs")
-{
-    for (const int ranks : rank_counts()) {
-        CAPTURE(ranks);
-        CHECK_NOTHROW((nccl_provider{ranks, {}, devices(), 170}.run([](testing::nccl_owner& owner) {
-            agreed comm{nccl::communicator_ref(owner)};
-            conformance::stream_set<cu::device> streams;
-            conformance::check_all_reduce<float>(comm, streams, 2051);
-            conformance::check_movement<float>(comm, streams, 2051);
-        })));
     }
 }

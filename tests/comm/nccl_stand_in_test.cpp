@@ -44,51 +44,24 @@ struct borrowed_provider {
 
 } // namespace
 
-TEST_CASE("NCCL communicators conform for every element type, operation, count and placement")
+TEST_CASE("NCCL communicators conform: element types, operations, counts, placements, calls, barriers and refusals")
 {
     stand_in::nccl::set_launch_delay_ms(0);
+    const auto enqueue = [](cuda::stream_ref on, auto task) { cuda::check(stand_in::enqueue(on.get(), task), "task"); };
     for (const nccl::blocking_mode mode : nccl_modes) {
         for (const int ranks : {1, 2, 3, 8}) {
             CAPTURE(ranks);
-            CHECK_NOTHROW(conformance::check_types(nccl_provider{ranks, {.mode = mode}}, larger(ranks)));
+            const nccl_provider provider{ranks, {.mode = mode}};
+            CHECK_NOTHROW(conformance::check_types(provider, larger(ranks)));
+            CHECK_NOTHROW(conformance::check_calls(provider, 50));
+            CHECK_NOTHROW(conformance::check_barrier(provider, 10, enqueue));
+            if (ranks == 3) CHECK_NOTHROW(conformance::check_refusals(provider));
         }
+        CHECK_NOTHROW(conformance::check_calls(borrowed_provider{{3, {.mode = mode}}}, 50));
     }
     CHECK_NOTHROW(conformance::check_type<float8_e4m3>(nccl_provider{3}, larger(3)));
     CHECK_NOTHROW(conformance::check_type<float8_e5m2>(nccl_provider{3}, larger(3)));
     CHECK(stand_in::nccl::live_communicators() == 0);
-}
-
-TEST_CASE("splits, sequences of calls and stress conform")
-{
-    stand_in::nccl::set_launch_delay_ms(0);
-    for (const nccl::blocking_mode mode : nccl_modes) {
-        for (const int ranks : {1, 2, 3, 8}) {
-            CAPTURE(ranks);
-            CHECK_NOTHROW(conformance::check_calls(nccl_provider{ranks, {.mode = mode}}, 50));
-        }
-        CHECK_NOTHROW(conformance::check_refusals(nccl_provider{3, {.mode = mode}}));
-    }
-    CHECK(stand_in::nccl::live_communicators() == 0);
-}
-
-TEST_CASE("a borrowed ncclComm_t conforms, whatever it is known of it")
-{
-    stand_in::nccl::set_launch_delay_ms(0);
-    for (const nccl::blocking_mode mode : nccl_modes) {
-        CHECK_NOTHROW(conformance::check_type<float>(borrowed_provider{{3, {.mode = mode}}}, 331));
-        CHECK_NOTHROW(conformance::check_calls(borrowed_provider{{3, {.mode = mode}}}, 50));
-    }
-    CHECK(stand_in::nccl::live_communicators() == 0);
-}
-
-TEST_CASE("a barrier orders the work of all ranks")
-{
-    const auto enqueue = [](cuda::stream_ref on, auto task) { cuda::check(stand_in::enqueue(on.get(), task), "task"); };
-    for (const nccl::blocking_mode mode : nccl_modes) {
-        for (const int ranks : {1, 2, 3, 8}) {
-            CHECK_NOTHROW(conformance::check_barrier(nccl_provider{ranks, {.mode = mode}}, 10, enqueue));
-        }
-    }
 }
 
 TEST_CASE("a communicator tells what it is")
@@ -168,28 +141,6 @@ TEST_CASE("a group enqueues at its end")
             require(!nccl::group::is_open() && comm.enqueues_at_once(), "after the group");
             comm.synchronize(stream);
             require(a.all(2) && b.all(20), "sums of a group");
-        });
-    }
-}
-
-TEST_CASE("a group holds calls of several communicators, and its destructor ends it")
-{
-    for (const nccl::blocking_mode mode : nccl_modes) {
-        nccl_provider{3, {.mode = mode}}.run([](nccl_owner& comm) {
-            const cuda::stream stream;
-            auto reversed = comm.split(0, -comm.rank());
-            device_values<std::int32_t> a(4, comm.rank());
-            device_values<std::int32_t> own(1, 100 + comm.rank());
-            device_values<std::int32_t> b(3, -1);
-            {
-                const nccl::group together;
-                comm.all_reduce(a.in(), a.out(), reduction::max, stream);
-                reversed->all_gather(own.in(), b.out(), stream);
-            }
-            require(!nccl::group::is_open(), "ended");
-            comm.synchronize(stream);
-            require(a.all(2), "all_reduce of a group");
-            require(b[0] == 102 && b[1] == 101 && b[2] == 100, "all_gather of a group");
         });
     }
 }

@@ -330,22 +330,20 @@ inline constexpr std::array<reduction_case, 7> reduction_cases{{
 }};
 inline constexpr reduction_case near_one_product{reduction::product, data::near_one, false};
 
-inline std::string describe(const char* call, const char* type, const reduction_case& what,
-    std::uint64_t count, bool in_place)
-{
-    return std::string(call) + " " + name(what.operation) + " of " + type + ", count " + std::to_string(count)
-        + (in_place ? ", in place" : ", out of place");
-}
-
-/// all_reduce: all operations, counts, in and out of place, on changing streams. Each rank compares
-/// its share of the elements with the oracle; that all ranks agree bit for bit covers the rest.
+/// all_reduce, or `scatters`, reduce_scatter: all operations, counts, in and out of place, on changing streams. Of an
+/// all-reduce each rank compares its share of the elements with the oracle; that all ranks agree bit for bit covers the
+/// rest.
 template <element T, class Comm>
-void check_all_reduce(Comm& comm, stream_set<typename Comm::device>& streams, std::uint64_t larger)
+void check_reductions(Comm& comm, stream_set<typename Comm::device>& streams, std::uint64_t larger, bool scatters)
 {
     const int n = comm.size();
-    std::uint64_t seed = 100;
+    const auto parts = static_cast<std::uint64_t>(n);
+    const auto own = static_cast<std::uint64_t>(comm.rank());
+    const char* const call = scatters ? "reduce_scatter" : "all_reduce";
+    const std::vector<std::uint64_t> of_parts{0, 1, 7, larger / parts + 1};
+    std::uint64_t seed = scatters ? 20'000 : 100;
     std::uint64_t agreed = 0;
-    for (const std::uint64_t count : counts(n, larger)) {
+    for (const std::uint64_t count : scatters ? of_parts : counts(n, larger)) {
         arena<typename Comm::device, T> memory(streams);
         struct entry {
             reduction_case what;
@@ -353,88 +351,46 @@ void check_all_reduce(Comm& comm, stream_set<typename Comm::device>& streams, st
             std::uint64_t seed;
             std::size_t send;
             std::size_t receive;
+            std::uint64_t first; ///< of the result in `receive`
         };
         std::vector<entry> entries;
         const auto plan = [&](const reduction_case& what) {
             for (const bool in_place : {false, true}) {
                 const std::uint64_t own_seed = ++seed;
-                const auto fill
-                    = [&](std::uint64_t i) { return input<T>(what.kind, own_seed, comm.rank(), i, n); };
-                const std::size_t send = memory.add(count, fill);
-                entries.push_back({what, in_place, own_seed, send, in_place ? send : memory.add(count)});
+                const std::size_t send = memory.add(scatters ? count * parts : count,
+                    [&](std::uint64_t i) { return input<T>(what.kind, own_seed, comm.rank(), i, n); });
+                entries.push_back({what, in_place, own_seed, send, in_place ? send : memory.add(count),
+                    in_place && scatters ? own * count : 0});
             }
         };
         for (const reduction_case& what : reduction_cases) plan(what);
         if constexpr (floating_element<T>) plan(near_one_product);
         memory.upload();
         for (std::size_t at = 0; at < entries.size(); ++at) {
-            comm.all_reduce(memory.in(entries[at].send), memory.out(entries[at].receive),
-                entries[at].what.operation, streams.fork(comm.rank(), at));
-        }
-        memory.download("all_reduce");
-        for (const entry& each : entries) {
-            const T* const result = memory.result(each.receive);
-            agreed = hash(agreed, result, count);
-            for (auto i = static_cast<std::uint64_t>(comm.rank() % (n < 4 ? 1 : n)); i < count;
-                 i += static_cast<std::uint64_t>(n < 4 ? 1 : n)) {
-                const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact,
-                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, i, n); });
-                if (!right) {
-                    require(false, describe("all_reduce", element_traits<T>::name, each.what, count, each.in_place)
-                            + ": wrong element " + std::to_string(i));
-                }
-            }
-        }
-    }
-    require_agreement(comm, streams, agreed, std::string("all_reduce of ") + element_traits<T>::name);
-}
-
-template <element T, class Comm>
-void check_reduce_scatter(Comm& comm, stream_set<typename Comm::device>& streams, std::uint64_t larger)
-{
-    const int n = comm.size();
-    const auto own = static_cast<std::uint64_t>(comm.rank());
-    std::uint64_t seed = 20'000;
-    const std::uint64_t more = larger / static_cast<std::uint64_t>(n) + 1;
-    for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7}, more}) {
-        arena<typename Comm::device, T> memory(streams);
-        struct entry {
-            reduction_case what;
-            bool in_place;
-            std::uint64_t seed;
-            std::size_t send;
-            std::size_t receive;
-        };
-        std::vector<entry> entries;
-        for (const reduction_case& what : reduction_cases) {
-            for (const bool in_place : {false, true}) {
-                const std::uint64_t own_seed = ++seed;
-                const std::size_t send = memory.add(count * static_cast<std::uint64_t>(n),
-                    [&](std::uint64_t i) { return input<T>(what.kind, own_seed, comm.rank(), i, n); });
-                entries.push_back({what, in_place, own_seed, send, in_place ? send : memory.add(count)});
-            }
-        }
-        memory.upload();
-        for (std::size_t at = 0; at < entries.size(); ++at) {
             const entry& each = entries[at];
-            comm.reduce_scatter(memory.in(each.send),
-                memory.out(each.receive, each.in_place ? own * count : 0, count), each.what.operation,
-                streams.fork(comm.rank(), at));
+            const view<T> receive = memory.out(each.receive, each.first, count);
+            const auto on = streams.fork(comm.rank(), at);
+            if (scatters) comm.reduce_scatter(memory.in(each.send), receive, each.what.operation, on);
+            else comm.all_reduce(memory.in(each.send), receive, each.what.operation, on);
         }
-        memory.download("reduce_scatter");
+        memory.download(call);
+        const std::uint64_t share = scatters || n < 4 ? 1 : parts;
         for (const entry& each : entries) {
-            const T* const result = memory.result(each.receive) + (each.in_place ? own * count : 0);
-            for (std::uint64_t i = 0; i < count; ++i) {
+            const T* const result = memory.result(each.receive) + each.first;
+            if (!scatters) agreed = hash(agreed, result, count);
+            for (std::uint64_t i = own % share; i < count; i += share) {
+                const std::uint64_t sent = scatters ? own * count + i : i;
                 const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact,
-                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, own * count + i, n); });
+                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, sent, n); });
                 if (!right) {
-                    require(false, describe("reduce_scatter", element_traits<T>::name, each.what, count,
-                                       each.in_place)
+                    require(false, std::string(call) + " " + name(each.what.operation) + " of " + element_traits<T>::name
+                            + ", count " + std::to_string(count) + (each.in_place ? ", in place" : ", out of place")
                             + ": wrong element " + std::to_string(i));
                 }
             }
         }
     }
+    if (!scatters) require_agreement(comm, streams, agreed, std::string("all_reduce of ") + element_traits<T>::name);
 }
 
 /// all_gather, all_to_all, broadcast: every bit of what arrives.
@@ -765,8 +721,8 @@ void check_type(const Provider& provider, std::uint64_t larger)
 {
     provider.run([&](auto& comm) {
         stream_set<typename std::remove_reference_t<decltype(comm)>::device> streams;
-        check_all_reduce<T>(comm, streams, larger);
-        check_reduce_scatter<T>(comm, streams, larger);
+        check_reductions<T>(comm, streams, larger, false);
+        check_reductions<T>(comm, streams, larger, true);
         check_movement<T>(comm, streams, larger);
     });
 }

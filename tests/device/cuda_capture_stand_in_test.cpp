@@ -164,54 +164,6 @@ TEST_CASE("waits across the border of a capture are refused by name")
     CHECK(next.end() == cudaErrorStreamCaptureInvalidated);
 }
 
-TEST_CASE("two captures do not merge")
-{
-    const cuda::stream a;
-    const cuda::stream b;
-    captured_graph first(a, cudaStreamCaptureModeRelaxed);
-    captured_graph second(b, cudaStreamCaptureModeRelaxed);
-    cuda::event of_first;
-    of_first.record(a);
-    CHECK(contains(refusal([&] { b.wait(of_first); }), "cudaErrorStreamCaptureMerge"));
-}
-
-TEST_CASE("a record in a lost capture is an error")
-{
-    const cuda::stream stream;
-    captured_graph graph(stream);
-    CHECK(cudaStreamSynchronize(stream.get()) == cudaErrorStreamCaptureUnsupported);
-    (void)cudaGetLastError();
-    CHECK(stream.capturing());
-    cuda::event marker;
-    const auto failure = error_of([&] { marker.record(stream); });
-    REQUIRE(failure);
-    CHECK(failure->code() == status::device_failure);
-    CHECK(contains(failure->what(), "cudaErrorStreamCaptureInvalidated"));
-    CHECK_FALSE(marker.recorded());
-}
-
-TEST_CASE("events come and go during a capture without disturbing its graph")
-{
-    const cuda::stream origin;
-    const cuda::stream fork;
-    cuda::pinned_buffer<int> values(8);
-    captured_graph graph(origin);
-    for (std::uint64_t i = 0; i < 8; ++i) {
-        cuda::event there; // goes back to the pool at once and serves the next round
-        there.record(origin);
-        fork.wait(there);
-        device::fill(fork, view(values).part(i, 1), static_cast<int>(i));
-        cuda::event back;
-        back.record(fork);
-        origin.wait(back);
-        device::for_each(origin, 1, [value = &values[i]](std::uint64_t) { *value += 100; });
-    }
-    REQUIRE(graph.end() == cudaSuccess);
-    for (int round = 0; round < 3; ++round) graph.launch(origin);
-    origin.synchronize(soon_ms);
-    for (std::uint64_t i = 0; i < 8; ++i) CHECK(values[i] == static_cast<int>(i) + 100);
-}
-
 TEST_CASE("the default stream refuses to work while a stream that it waits for captures")
 {
     cudaStream_t handle = nullptr;

@@ -61,23 +61,6 @@ private:
 
 } // namespace
 
-TEST_CASE("a kernel that is first launched behind other work is loaded there, which may wait for that work")
-{
-    stand_in::reset();
-    const cuda::device_guard here(1);
-    cuda::pinned_buffer<std::uint64_t> values(4);
-    const cuda::stream held;
-    const cuda::stream stream;
-    gate closed(held);
-    device::for_each(stream, 4, count_up{values.data()});
-    CHECK(stand_in::loads_behind_work() == 1);
-    device::for_each(stream, 4, count_up{values.data()});
-    CHECK(stand_in::loads_behind_work() == 1);
-    closed.open();
-    held.synchronize(soon_ms);
-    stream.synchronize(soon_ms);
-}
-
 TEST_CASE("load_kernels loads all that the program contains, once on each device")
 {
     stand_in::reset();

@@ -114,31 +114,6 @@ TEST_CASE("a reducer without a kernel of its own: the same bits each time, and z
     }
 }
 
-TEST_CASE("a reduction notes when it began and when its result was written, if asked")
-{
-    cu::stream stream;
-    cu::workspace scratch;
-    cu::pinned_buffer<sum_reducer::partial> result(1);
-    cu::pinned_buffer<clock_stamp> stamps(5);
-    cu::buffer<float> memory(1 << 16);
-    gpu::fill(stream.get(), view<float>(memory), 1.0f);
-    for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1 << 16}}) {
-        for (clock_stamp& each : stamps) each = 7;
-        gpu::reduce(stream.get(), sum_reducer{memory.data()}, count, result.data(), scratch, {&stamps[0], &stamps[1]});
-        gpu::reduce(stream.get(), sum_reducer{memory.data()}, count, result.data(), scratch, {nullptr, &stamps[2]});
-        gpu::reduce(stream.get(), sum_reducer{memory.data()}, count, result.data(), scratch, {&stamps[3], nullptr});
-        gpu::reduce(stream.get(), sum_reducer{memory.data()}, count, result.data(), scratch);
-        stream.synchronize();
-        for (int i = 0; i < 3; ++i) {
-            const double apart = nanoseconds_between(stamps[i], stamps[i + 1]);
-            CHECK(apart >= 0);
-            CHECK(apart < 60e9);
-        }
-        CHECK(stamps[4] == 7);
-        CHECK(result[0].count == count);
-    }
-}
-
 TEST_CASE("sum_each gives the dots of all pairs, whole and in parts")
 {
     cu::stream stream;

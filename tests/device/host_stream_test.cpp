@@ -7,9 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <latch>
 #include <memory>
 #include <new>
@@ -24,9 +21,6 @@
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
-
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/device/host/device.hpp>
@@ -52,35 +46,6 @@ struct host_streams {
     TEST_CASE(name) { testing::function<host_streams>(); }
 COLLPROBE_STREAM_CASES(ON_HOST)
 
-TEST_CASE("tasks run in the order enqueued on another thread")
-{
-    std::vector<int> order;
-    std::thread::id ran_on;
-    {
-        const host::stream stream;
-        for (int i = 0; i < 1000; ++i) stream.enqueue([&order, i] { order.push_back(i); });
-        stream.enqueue([&] { ran_on = std::this_thread::get_id(); });
-    }
-    REQUIRE(order.size() == 1000);
-    for (int i = 0; i < 1000; ++i) CHECK(order[static_cast<std::size_t>(i)] == i);
-    CHECK(ran_on != std::this_thread::get_id());
-}
-
-TEST_CASE("enqueue returns while an earlier task blocks")
-{
-    std::latch go(1);
-    std::atomic<int> done{0};
-    const host::stream stream;
-    stream.enqueue([&] { go.wait(); });
-    for (int i = 0; i < 500; ++i) stream.enqueue([&] { ++done; });
-    CHECK(done == 0);
-    CHECK_FALSE(stream.query());
-    go.count_down();
-    stream.synchronize(soon_ms);
-    CHECK(done == 500);
-    CHECK(stream.query());
-}
-
 TEST_CASE("a stream has an id that no later stream has")
 {
     std::set<std::uint64_t> ids;
@@ -89,23 +54,6 @@ TEST_CASE("a stream has an id that no later stream has")
         CHECK(shortlived.id() == shortlived.id());
         CHECK(ids.insert(shortlived.id()).second);
     }
-}
-
-TEST_CASE("an event outlives its stream")
-{
-    host::event left;
-    bool ran = false;
-    {
-        const host::stream stream;
-        stream.enqueue([&] { ran = true; });
-        left.record(stream);
-    }
-    CHECK(left.query());
-    left.synchronize(soon_ms);
-    const host::stream other;
-    other.wait(left);
-    other.synchronize(soon_ms);
-    CHECK(ran);
 }
 
 TEST_CASE("an exception surfaces at synchronize once, and later tasks are cancelled")
@@ -206,37 +154,6 @@ TEST_CASE("synchronize gives up at its deadline and can be called again")
     CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(100));
     go.count_down();
     CHECK_NOTHROW(stream.synchronize(soon_ms));
-}
-
-TEST_CASE("who waits sleeps until what it waits for is done")
-{
-    // How often the calling thread has given up its processor to wait.
-    const auto sleeps = [] {
-        rusage use{};
-        getrusage(RUSAGE_THREAD, &use);
-        return use.ru_nvcsw;
-    };
-    constexpr int tasks = 100;
-    const host::stream stream;
-    const auto nap = [] { sleep_ms(1); };
-    for (int i = 0; i < tasks; ++i) stream.enqueue(nap);
-    long before = sleeps();
-    stream.synchronize(soon_ms);
-    CHECK(sleeps() - before < tasks / 4);
-    // The count does show a thread that waits for each: here the work lasts until it sleeps.
-    const auto is_asleep = [state = "/proc/self/task/" + std::to_string(gettid()) + "/stat"] {
-        std::ifstream file(state);
-        const std::string text{std::istreambuf_iterator<char>(file), {}};
-        return text.find(") S ") != text.npos;
-    };
-    before = sleeps();
-    for (int i = 0; i < tasks; ++i) {
-        stream.enqueue([&] {
-            while (!is_asleep()) std::this_thread::yield();
-        });
-        stream.synchronize(soon_ms);
-    }
-    CHECK(sleeps() - before > tasks / 4);
 }
 
 TEST_CASE("of several waits for one stream each ends with its own work")

@@ -110,28 +110,4 @@ TEST_CASE("a reduction notes when it began and when its result was written, if a
     CHECK(stamps[3] == 7);
 }
 
-TEST_CASE("overlap is decided by bytes")
-{
-    const char memory[16] = {};
-    CHECK(detail::overlap(memory, 8, memory + 7, 1));
-    CHECK_FALSE(detail::overlap(memory, 8, memory + 8, 8));
-    CHECK_FALSE(detail::overlap(memory + 8, 8, memory, 8));
-    CHECK_FALSE(detail::overlap(memory, 0, memory, 16));
-    CHECK(detail::overlap(memory, 16, memory + 3, 1));
-}
-
-TEST_CASE("device work does not wait for the host")
-{
-    std::vector<float> a(100, 1.0f);
-    std::vector<float> b(100, 0.0f);
-    {
-        const host::stream stream;
-        device::copy<float>(stream, view<const float>(a), view<float>(b));
-        device::fill(stream, view<float>(a), 2.0f);
-        CHECK(stream.synchronizations() == 0);
-    }
-    CHECK(b[99] == 1.0f);
-    CHECK(a[99] == 2.0f);
-}
-
 } // namespace collprobe::testing::host_test

@@ -36,18 +36,6 @@ constexpr std::int64_t long_ms = 20'000;
 
 } // namespace
 
-TEST_CASE("memory that no work uses is freed at once")
-{
-    int freed = 0;
-    {
-        const owner nothing;
-        CHECK_FALSE(nothing);
-        const owner memory(long_ms, freed);
-        CHECK(memory);
-    }
-    CHECK(freed == 1);
-}
-
 TEST_CASE("memory is freed when the work in front of its event is done, not before")
 {
     int freed = 0;

@@ -41,6 +41,7 @@ void check_with(const faulty_provider& provider)
         CHECK_NOTHROW(conformance::check_type<bfloat16>(sized, 67));
         CHECK_NOTHROW(conformance::check_calls(sized, 30));
         CHECK_NOTHROW(conformance::check_barrier(sized));
+        if (ranks > 1) CHECK_NOTHROW(conformance::check_refusals(sized));
     }
 }
 

@@ -217,23 +217,4 @@ TEST_CASE("a captured gather does not wait for work outside: it is refused, and 
     }));
 }
 
-TEST_CASE("a trainer's own handles are enough")
-{
-    CHECK_NOTHROW(nccl_provider{2}.run([](nccl_owner& world) {
-        device_vector shard(slot), full(2 * slot);
-        const cuda::stream compute, on;
-        shard.set(shard_of(world.rank(), 4), compute);
-        ncclComm_t comm = world.native_handle();
-        cudaStream_t compute_stream = compute.get();
-        cudaStream_t comm_stream = on.get();
-        copy_then_all_gather(
-            shard.data(), slot, full.data(), slot, comm, comm_stream, {compute_stream}, {compute_stream});
-        compute.synchronize(soon_ms);
-        require(gathered(full, 2, 4), "wrong data");
-        CHECK(contains(refusal([&] {
-            copy_then_all_gather(shard.data(), slot + 1, full.data(), slot, comm, comm_stream, {}, {});
-        }), "slot of the destination has 300"));
-    }));
-}
-
 } // namespace collprobe::testing::copy_then_all_gather_stand_in_test

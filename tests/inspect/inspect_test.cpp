@@ -366,17 +366,6 @@ TEST_CASE("a tree of two-term additions takes n log2 n probes on average, and so
     }
 }
 
-TEST_CASE("a search that would make too many calls stops, and claims no tree")
-{
-    const auto made = additions_of(pairwise_order(64));
-    const std::size_t needed = searched(64, {oracle(made)}).probes();
-    CHECK(searched(64, {oracle(made)}, 1, needed).tree() == detail::tree_of(made));
-    const searched stopped(64, {oracle(made)}, 1, needed - 1);
-    CHECK_FALSE(stopped.complete);
-    CHECK(stopped.probes() < needed);
-    CHECK(stopped.tree().empty());
-}
-
 TEST_CASE("sizes that no tree has give none")
 {
     const auto tree = [](std::vector<std::vector<std::uint32_t>> met) {
@@ -437,27 +426,6 @@ TEST_CASE_TEMPLATE("exact sums have no order, and are within half an ulp",
     if constexpr (element_traits<T>::digits == 11) check(inspect_order<T, accumulation::float64>(linear_order(5)));
 }
 
-TEST_CASE("a contract that fixes the order is inspected as such")
-{
-    const testing::watchdog limit("inspections of contracts", 60);
-    const auto check = [](const inspection& found, int bits) {
-        CHECK(found.order == order_class::linear);
-        CHECK(found.partial_sum_bits == bits);
-        CHECK(found.roundings_per_element == 1);
-        CHECK(found.reproduced == 1.0);
-        CHECK(found.run_stable);
-        CHECK(found.size_stable);
-    };
-    // Over a ring: the contract's order is not the communicator's.
-    const local::options ring{.order = local::reduction_order::ring};
-    check(inspect_over<bfloat16>(5, ring, [](local::communicator& world) {
-        return reproducible(world, contract<reproducibility::size_invariant>{});
-    }), 53);
-    check(inspect_over<float16>(4, ring, [](local::communicator& world) {
-        return reproducible(world, contract<reproducibility::size_invariant, accumulation::float32>{});
-    }), 24);
-}
-
 TEST_CASE("a fixed-point sum adds all terms at once")
 {
     const testing::watchdog limit("inspection of a fixed-point sum", 60);
@@ -500,26 +468,6 @@ TEST_CASE("additions of more than two terms are shown, and round once each")
     CHECK(all.orders.at(0).brackets == "0+1+2+3+4");
     CHECK(all.roundings_per_element == 1);
     CHECK(all.partial_sum_bits == 24);
-}
-
-TEST_CASE("more ranks than any special case has")
-{
-    constexpr int ranks = COLLPROBE_TEST_UNLESS_SANITIZED(40, 20);
-    const testing::watchdog limit("inspections of 40 ranks", 200);
-    for (const auto order : {local::reduction_order::linear, local::reduction_order::ring, local::reduction_order::tree}) {
-        const inspection found = inspect_local<bfloat16>(ranks, order, 400);
-        CHECK(std::string(name(found.order)) == name(order));
-        CHECK(found.partial_sum_bits == 8);
-        CHECK(found.roundings_per_element == ranks - 1);
-        CHECK(found.reproduced == 1.0);
-    }
-    const summation_order made = random_order(ranks, 7);
-    const inspection found = inspect_order<bfloat16, accumulation::float32>(made, 20);
-    CHECK(found.order == order_class::other);
-    CHECK(found.orders.at(0).brackets == detail::brackets_of(detail::tree_of(made)));
-    CHECK(found.partial_sum_bits == 24);
-    CHECK(found.reproduced == 1.0);
-    CHECK(found.order_calls < ranks * 6);
 }
 
 TEST_CASE("orders of few ranks and many have names")
@@ -613,21 +561,6 @@ constexpr auto nudge = [](auto& comm, auto send, auto receive, reduction operati
 };
 
 } // namespace
-
-TEST_CASE("a sum that is not the same in every run is reported")
-{
-    const auto every_other = [](auto& comm, int call, auto send, auto receive, auto... rest) {
-        if (call % 2 == 0) return false;
-        nudge(comm, send, receive, rest...);
-        return true;
-    };
-    const inspection found = inspect_over<float>(
-        3, {}, [&](local::communicator& world) { return summing<float>(world, every_other); });
-    CHECK_FALSE(found.run_stable);
-    CHECK(found.order == order_class::other); // one position has none
-    CHECK(found.ranks_agree);
-    CHECK(inspect_local<float>(3, local::reduction_order::linear).run_stable);
-}
 
 TEST_CASE("an order that changes between calls is reported, whatever the probes seem to show")
 {

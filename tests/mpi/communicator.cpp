@@ -13,7 +13,6 @@
 
 #include <collprobe/comm/agreed.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
-#include <collprobe/reduce/reproducible.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "mpi/mpi_checks.hpp"
@@ -122,23 +121,6 @@ void check_independence(mpi::communicator_ref& world)
     CHECK(sums[0][0] == 1 && sums[1][0] == 1);
 }
 
-/// Sums that are made of several calls, by so little memory that large buffers go in pieces.
-void check_reproducible(mpi::communicator_ref& world)
-{
-    using sums = reproducible<mpi::communicator_ref, contract<reproducibility::correctly_rounded>>;
-    for (const reduction_algorithm algorithm : {reduction_algorithm::exchange, reduction_algorithm::one_shot}) {
-        sums exact(world, {}, {.scratch_bytes = 1 << 12, .algorithm = algorithm});
-        const host::stream stream;
-        std::vector<float> values(5003);
-        for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 100 + 1);
-        exact.all_reduce(values, view(values), reduction::sum, stream);
-        exact.synchronize(stream);
-        for (std::size_t i = 0; i < values.size(); ++i) {
-            CHECK(values[i] == static_cast<float>(static_cast<std::size_t>(world.size()) * (i % 100 + 1)));
-        }
-    }
-}
-
 } // namespace
 
 int main(int argc, char** argv)
@@ -172,8 +154,6 @@ int main(int argc, char** argv)
         agreed compared(whole);
         conformance::check_type<float16>(provider<agreed<mpi::communicator_ref>>{compared}, 331);
         conformance::check_calls(provider<agreed<mpi::communicator_ref>>{compared}, 10);
-
-        check_reproducible(whole);
     } catch (const std::exception& failure) {
         std::fprintf(stderr, "%s\n", failure.what());
         MPI_Abort(MPI_COMM_WORLD, 1);

@@ -108,30 +108,6 @@ void check_failed_stream()
         "could not take part in barrier, because earlier work on its stream failed: the kernel failed"));
 }
 
-/// All ranks hear of one that makes another call, by its rank.
-void check_agreed_calls()
-{
-    auto comm = make(10'000);
-    const int n = comm.size();
-    const int last = n - 1;
-    const std::vector<int> culprits = n == 2 ? std::vector<int>{0, 1} : std::vector<int>{last}; // of 2, nobody knows
-    agreed compared(comm);
-    memory own, right;
-    const host::stream on;
-    compared.all_reduce(right.in(), right.out(), reduction::sum, on);
-    const std::uint64_t count = comm.rank() == last ? 7 : 8;
-    const auto thrown = error_of([&] { compared.all_reduce(own.in(count), own.out(count), reduction::sum, on); });
-    CHECK(says(thrown, status::mismatch, "the ranks disagree in call 1 of the communicator: "));
-    CHECK(says(thrown, status::mismatch, "rank " + std::to_string(last) + ": count 7"));
-    CHECK(thrown->culprits() == culprits);
-    on.synchronize(20'000);
-    CHECK(own.untouched() && right.receive[63] == static_cast<float>(3 * n));
-    CHECK(says(error_of([&] { compared.barrier(on); }), status::mismatch, "call 1"));
-    // It is not the failure of what it wraps.
-    comm.barrier(on);
-    on.synchronize(20'000);
-}
-
 /// Ranks that wait for a late one have an error in time. It comes at last, and is told that they were to make another call.
 void check_late_rank()
 {
@@ -218,7 +194,6 @@ int main(int argc, char** argv)
         check_large_counts();
         check_failed_rank();
         check_failed_stream();
-        check_agreed_calls();
         check_late_rank();
         check_error_of_mpi();
     }

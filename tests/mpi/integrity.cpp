@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Audits, alarms and repairs across processes, with and without faults. Run with 3 ranks or more.
+// Audits and alarms across processes, with and without faults. Run with 3 ranks or more.
 #include <cstdint>
 #include <vector>
 
@@ -10,10 +10,8 @@
 #include <collprobe/step/probed.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
 #include <collprobe/fault.hpp>
-#include <collprobe/replica.hpp>
 
 #include "mpi/mpi_checks.hpp"
-#include "support/length_calls.hpp"
 
 using namespace collprobe;
 
@@ -59,48 +57,6 @@ void check_audits()
     }
 }
 
-/// Healthy calls of all kinds of data, over MPI's own sums.
-template <floating_element T>
-void check_lengths(report_mode mode)
-{
-    const mpi::communicator_ref world = mpi::communicator_ref(testing::made_of(), {.timeout_ms = 30'000});
-    probed comm{mpi::communicator_ref(world), {.mode = mode, .times = false}};
-    const host::stream stream;
-    step_record record;
-    testing::seen_lengths seen;
-    for (std::uint64_t step = 0; step < 40; ++step) {
-        std::vector<T> send(static_cast<std::size_t>(world.size()) * (1 + step % 30));
-        fill(send, static_cast<testing::data>(step % static_cast<std::uint64_t>(testing::data::kinds)), world.rank(), step);
-        testing::make_calls(comm, send, world.size(), step, stream);
-        comm.end_step(step, stream);
-        CHECK(comm.wait(record));
-        seen.add(record);
-    }
-    CHECK(seen.beyond == 0 && seen.known > 100 && seen.largest > 0.6);
-}
-
-void check_repair()
-{
-    mpi::communicator_ref world = mpi::communicator_ref(testing::made_of(), {.timeout_ms = 30'000});
-    agreement check(world);
-    const host::stream stream;
-    const std::vector<float> right = gradient(7, 7, 30'000);
-    std::vector<float> weights = right;
-    std::vector<double> moments(500, 0.25);
-    const std::vector<replica> all{view(weights), view(moments)};
-    CHECK(check.agreed(all, stream));
-    if (world.rank() == 1) {
-        weights[12345] += 1;
-        moments[0] = -0.25;
-    }
-    const std::vector<disagreement> found = check.locate(all, stream);
-    CHECK(found.size() == 2);
-    CHECK(found[0].others == std::vector<int>{1} && found[0].differences[0].first == 12345);
-    const repair_result repaired = majority_repair(check, all, stream);
-    CHECK(repaired.repaired && repaired.rounds == 1);
-    CHECK(weights == right && moments == std::vector<double>(500, 0.25));
-}
-
 } // namespace
 
 int main(int argc, char** argv)
@@ -108,9 +64,4 @@ int main(int argc, char** argv)
     testing::end_after(100);
     const mpi_session session(&argc, &argv);
     check_audits();
-    check_repair();
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        check_lengths<float>(mode);
-        check_lengths<bfloat16>(mode);
-    }
 }

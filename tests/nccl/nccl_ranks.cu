@@ -4,16 +4,21 @@
 // nccl_ranks CASE: one rank of several, each of which is a process, over NCCL itself (or its stand-in). bench/gpu/ranks.sh
 // starts them, all on one GPU. Every rank knows the data of all, so that each compares its result with what the same
 // call makes on the CPU, of ranks in one process.
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -22,16 +27,14 @@
 #include <collprobe/comm/agreed.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/guard.hpp>
-#include <collprobe/quant.hpp>
 #include <collprobe/reduce.hpp>
-#include <collprobe/replica.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/errors.hpp"
+#include "support/nccl_owner.hpp"
 #include "support/needs_gpu.hpp"
 
 #include "../../examples/support/job.hpp"
-#include "shared_id.hpp"
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
@@ -50,16 +53,11 @@ void check_at(bool good, const char* what, int line)
 
 /// Waits, for a copy from pageable memory may be under way when cudaMemcpy returns.
 template <element T>
-void put(const T* values, std::uint64_t count, T* memory)
-{
-    CHECK(cudaMemcpy(memory, values, count * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
-    CHECK(cudaDeviceSynchronize() == cudaSuccess);
-}
-template <element T>
 cu::buffer<T> on_device(const std::vector<T>& values)
 {
     cu::buffer<T> memory(values.size());
-    put(values.data(), values.size(), memory.data());
+    CHECK(cudaMemcpy(memory.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
+    CHECK(cudaDeviceSynchronize() == cudaSuccess);
     return memory;
 }
 template <element T>
@@ -106,11 +104,35 @@ const job& own_job()
     return started;
 }
 
+/// An id that rank 0 makes, for all ranks of the machine: by the file `name` in the folder RANKS_FOLDER, which ranks.sh
+/// has made for this run. A name serves once.
+ncclUniqueId shared_id(int rank, const std::string& name)
+{
+    const char* const folder = std::getenv("RANKS_FOLDER");
+    if (folder == nullptr) throw std::runtime_error("RANKS_FOLDER is not set: start the ranks by bench/gpu/ranks.sh");
+    const std::filesystem::path file = std::filesystem::path(folder) / name;
+    ncclUniqueId id{};
+    if (rank == 0) {
+        id = testing::new_nccl_id();
+        const std::filesystem::path part = file.string() + ".part";
+        std::ofstream(part, std::ios::binary).write(id.internal, sizeof id.internal);
+        std::filesystem::rename(part, file); // all of it, or nothing
+        return id;
+    }
+    for (int waited_ms = 0; !std::filesystem::exists(file); ++waited_ms) {
+        if (waited_ms > 60'000) throw std::runtime_error("rank 0 has made no id within a minute");
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (!std::ifstream(file, std::ios::binary).read(id.internal, sizeof id.internal))
+        throw std::runtime_error("no id in " + file.string());
+    return id;
+}
+
 testing::nccl_owner make(nccl::options settings, std::string name)
 {
     static int made = 0;
     settings.name = std::move(name);
-    const ncclUniqueId id = testing::shared_id(own_job().rank, "id" + std::to_string(made++));
+    const ncclUniqueId id = shared_id(own_job().rank, "id" + std::to_string(made++));
     return testing::nccl_owner::create(id, own_job().rank, own_job().size, 0, settings);
 }
 
@@ -174,64 +196,6 @@ void reproduce()
     check_reproducible<invariant, float>(comm, reduction_algorithm::exchange, "size-invariant, by exchange,");
     check_reproducible<invariant, float16>(comm, reduction_algorithm::one_shot, "size-invariant, in one shot,");
     check_reproducible<any_order, float>(comm, reduction_algorithm::fixed_point, "order-invariant, by fixed point,");
-}
-
-/// Equal weights agree; a flipped bit of the last rank is found there, and blamed on it if the others are more.
-void agree()
-{
-    constexpr std::uint64_t count = 100'003, at = 77'777;
-    auto comm = make({}, "weights");
-    const int last = comm.size() - 1;
-    std::vector<bfloat16> weights = leaf<bfloat16>(1, count);
-    cu::buffer<bfloat16> memory = on_device(weights);
-    const std::vector<replica> all{view<bfloat16>(memory)};
-    const cu::stream stream;
-    agreement check(comm);
-    CHECK(check.agreed(all, stream));
-    if (comm.rank() == last) {
-        std::uint16_t bits = 0;
-        std::memcpy(&bits, &weights[at], sizeof bits);
-        bits ^= 0x0080;
-        std::memcpy(&weights[at], &bits, sizeof bits);
-        put(&weights[at], 1, memory.data() + at);
-    }
-    CHECK(!check.agreed(all, stream));
-    const std::vector<disagreement> verdict = check.locate(all, stream);
-    CHECK(verdict.size() == 1);
-    if (verdict.size() != 1) return;
-    const disagreement& of = verdict[0];
-    CHECK(of.majority == (comm.size() > 2));
-    CHECK(of.others == std::vector<int>{last});
-    CHECK(of.differences.size() == 1);
-    CHECK(of.differences[0].first == at);
-    CHECK(of.differences[0].elements == 1);
-    CHECK((of.differences[0].expected_bits ^ of.differences[0].actual_bits) == 0x0080);
-}
-
-/// Averages by codes have the bits that ranks in one process make of the same gradients, on all ranks.
-void quantise()
-{
-    constexpr std::uint64_t count = 50'021;
-    auto comm = make({}, "codes");
-    for (const code_format format : {code_format::int8, code_format::int4}) {
-        const quantisation how{.format = format};
-        const quantised_options options{.least_bytes = 4096};
-        std::vector<float> expected(count);
-        local::run(comm.size(), [&](local::communicator& world) {
-            std::vector<float> gradient = leaf<float>(world.rank(), count);
-            quantised codes(world, how, options);
-            host::stream stream;
-            codes.all_reduce(gradient, view(gradient), reduction::average, stream);
-            stream.synchronize(testing::soon_ms);
-            if (world.rank() == 0) expected = gradient;
-        });
-        cu::buffer<float> gradient = on_device(leaf<float>(comm.rank(), count));
-        quantised codes(nccl::communicator_ref(comm), how, options);
-        const cu::stream stream;
-        codes.all_reduce(view<const float>(gradient), view<float>(gradient), reduction::average, stream);
-        comm.synchronize(stream);
-        CHECK(same_bits(values_of(gradient), expected));
-    }
 }
 
 struct count_up {
@@ -325,7 +289,7 @@ void lose_rank(const char* name, bool ends)
 int main(int count, char** arguments)
 {
     static const std::map<std::string, std::function<void()>> cases{{"conformance", conform}, {"reproducible", reproduce},
-        {"agreement", agree}, {"quantised", quantise}, {"gathers", gather}, {"probed", probe},
+        {"gathers", gather}, {"probed", probe},
         {"rank_ends", [] { lose_rank("ended", true); }}, {"timeout", [] { lose_rank("late", false); }}};
     const auto chosen = cases.find(count > 1 ? arguments[1] : "");
     if (chosen == cases.end()) {

@@ -16,7 +16,6 @@
 #include "order/cases/collectives.hpp"
 #include "order/cases/copies.hpp"
 #include "order/cases/default_streams.hpp"
-#include "order/cases/devices.hpp"
 #include "order/cases/events.hpp"
 #include "order/cases/host_threads.hpp"
 #include "order/cases/memory_life.hpp"
@@ -74,10 +73,6 @@ TEST_CASE("allocation, release and bounds")
 TEST_CASE("captures and graphs")
 {
     for (const order_case& each : captures) check(each);
-}
-TEST_CASE("several devices, and streams that have ended")
-{
-    for (const order_case& each : devices) check(each);
 }
 TEST_CASE("calls of NCCL")
 {

@@ -63,71 +63,52 @@ TEST_CASE("a read on another stream without an edge is reported with both sides,
     }
 }
 
-TEST_CASE("the message of each other kind says what was done, and what is missing")
+TEST_CASE("each kind of hazard is told with what is missing, and with its cure")
 {
     const memory m{};
-    stream_order checker;
-    const auto only = [&](hazard_kind kind, const std::string& part) {
-        REQUIRE(kinds(checker) == list{kind});
-        const stream_hazard found = checker.hazards()[0];
-        CAPTURE(found.message());
-        CHECK(found.message().find(part) != std::string::npos);
-        return found;
+    const auto side = [&](const char* operation, std::uint64_t number, std::size_t elements, unsigned line) {
+        stream_hazard::side made;
+        made.operation = operation;
+        made.number = number;
+        made.bytes = m.part(0, elements);
+        made.where = {"a.cpp", "", line};
+        return made;
     };
-    checker.launch(compute, {m.full_bytes()}, {m.shard_bytes()}, "copy");
-    SUBCASE("an event that was never recorded, by value")
-    {
-        checker.wait(gather, order_point{}, {"a.cpp", "", 7});
-        CHECK(only(hazard_kind::unrecorded_event, "before wait [a.cpp:7]").later.number == gather.number);
-    }
-    SUBCASE("and by handle")
-    {
-        int handle = 0;
-        checker.event_created(&handle);
-        checker.wait(gather, &handle, {"a.cpp", "", 7});
-        CHECK(only(hazard_kind::unrecorded_event, "before wait [a.cpp:7]").later.where.line == 7);
-    }
-    SUBCASE("the host")
-    {
-        checker.touch_host(m.shard_bytes(), memory_access::read);
-        CHECK(only(hazard_kind::read_after_write, "synchronise").later.on_host);
-    }
-    SUBCASE("a free, which may wait for the device")
-    {
-        checker.allocate(m.shard_bytes());
-        checker.launch(compute, {m.shard_bytes()}, {}, "read");
-        checker.free(m.shard, compute.space, "cudaFree");
-        only(hazard_kind::released_in_use, "free_synchronizes");
-    }
-    SUBCASE("a use behind the release")
-    {
-        checker.synchronize(compute);
-        checker.release(m.shard_bytes());
-        checker.launch(compute, {m.part(3, 1)}, {}, "late");
-        CHECK(std::string(only(hazard_kind::use_after_release, "late").later.operation) == "late");
-    }
-    SUBCASE("a write within a group")
-    {
-        checker.group_begin();
-        checker.collective(compute, {m.shard_bytes()}, {}, "gather 1");
-        checker.launch(compute, {}, {m.shard_bytes()}, "copy 2");
-        checker.group_end();
-        const stream_hazard found = only(hazard_kind::overwritten_in_group, "gather 1");
-        CHECK(std::string(found.earlier.operation) == "gather 1");
-        CHECK(std::string(found.later.operation) == "copy 2");
-    }
-    SUBCASE("half of a pair in a capture, and a graph")
-    {
-        order_stream captured = compute;
-        captured.capture = 4;
-        checker.capture_begin(4);
-        checker.launch(captured, {}, {m.full_bytes()}, "captured");
-        checker.launch(gather, {m.full_bytes()}, {}, "all_gather");
-        checker.capture_end(4);
-        checker.launch_graph(4, compute);
-        const stream_hazard found = only(hazard_kind::half_captured, "while the graph was captured");
-        CHECK(std::string(found.earlier.operation) == "all_gather");
-        CHECK(std::string(found.later.operation) == "graph launch");
+    const auto copy = side("copy", 3, 4, 7), use = side("use", 5, 8, 9), release = side("cudaFree", 5, 8, 9);
+    auto host = side("host", 1, 4, 2);
+    host.on_host = true;
+    using enum hazard_kind;
+    const struct {
+        hazard_kind kind;
+        stream_hazard::side earlier, later;
+        const char* missing;
+        const char* cure;
+    } told[]{
+        {read_after_write, copy, use, "nothing orders use [a.cpp:9] on stream 5 behind copy [a.cpp:7] on stream 3",
+            "record an event on stream 3 after copy [a.cpp:7] and let stream 5 wait for it before use [a.cpp:9]"},
+        {read_after_write, copy, host, "behind copy", "and synchronise host thread 1 with it before host [a.cpp:2]"},
+        {write_after_read, host, copy, "behind host", "let the thread that enqueues copy [a.cpp:7] learn of host"},
+        {write_after_write, host, host, "behind host", "hand the bytes over from host thread 1"},
+        {released_in_use, copy, release, "behind copy", "options::free_synchronizes takes it that it does"},
+        {unrecorded_event, {}, use, "the event that stream 5 waits for at use [a.cpp:9] was never recorded",
+            "record the event before use [a.cpp:9]"},
+        {use_after_release, copy, use, "the bytes have no owner since copy [a.cpp:7] on stream 3", "release them after use"},
+        {overwritten_in_group, use, copy, "use [a.cpp:9] reads when its group ends, and copy [a.cpp:7] on stream 3",
+            "end the group before copy [a.cpp:7]"},
+        {half_captured, copy, use, "it was enqueued while the graph was captured", "capture both or neither, or record"},
+        {beyond_allocation, copy, use, "the last 16 of these bytes, because the allocation of 16 bytes from 0x",
+            "give use [a.cpp:9] the count of its elements, not of bytes or of another buffer, or allocate 32 bytes"},
+    };
+    for (const auto& each : told) {
+        stream_hazard found;
+        found.kind = each.kind;
+        found.earlier = each.earlier;
+        found.later = each.later;
+        detail::explain(found);
+        CAPTURE(found.message());
+        CHECK(found.missing.find(each.missing) != std::string::npos);
+        CHECK(found.cure.find(each.cure) != std::string::npos);
+        CHECK(found.message().find(name(found.kind)) != std::string::npos);
     }
 }
 

@@ -62,7 +62,6 @@ public:
         device::copy(on, image(poison), full());
         device::copy(on, image(poison), spare());
         on.synchronize(soon_ms);
-        Lab::warm_up(*this);
     }
     ~bench()
     {
@@ -79,7 +78,6 @@ public:
     view<word> second() const { return view<word>(second_.data(), slot); } ///< another shard
     view<word> full() const { return view<word>(full_.data(), count_); }
     view<word> spare() const { return view<word>(spare_.data(), count_); } ///< another destination
-    view<word> slot_of(int of) const { return full().part(static_cast<std::uint64_t>(of) * slot, slot); }
     /// This rank's shard of a generation, in memory of the host.
     view<const word> master(int generation) const
     {

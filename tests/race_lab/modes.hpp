@@ -98,26 +98,6 @@ void f07_consumer_reads_before_the_gather()
     });
 }
 
-/// Another collective on the producer's stream, in front of the gather: the communicator's own order hides that the
-/// edge is missing. The data are right, and nobody has promised it.
-template <class Lab>
-void f14_order_by_the_communicator_only()
-{
-    const call_site copy = call_site::current();
-    const call_site gather = call_site::current();
-    provoke<Lab>({{hazard_kind::read_after_write, copy, gather}}, [=](const bench<Lab>& at, bool guarded_call) {
-        typename Lab::gate closed(at.producer);
-        at.write(at.producer, 1, at.shard(), copy);
-        at.gather(at.second(), at.spare(), at.producer);
-        if (guarded_call) {
-            at.gathers_behind({at.producer}, closed, gather);
-        } else {
-            at.gather(at.shard(), at.full(), at.on, gather);
-            at.waits(at.on, closed, 1);
-        }
-    });
-}
-
 /// Two host threads: one copies, the other gathers, and does not know that the first is late.
 template <class Lab>
 void f23_host_threads_without_a_handoff()
@@ -171,30 +151,6 @@ void f23_host_threads_without_a_handoff()
     });
 }
 
-/// Too much order: what the producer got behind the copy is waited for as well, and nothing overlaps.
-template <class Lab>
-void f26_unrelated_work_is_waited_for()
-{
-    provoke<Lab>({}, [](const bench<Lab>& at, bool guarded_call) {
-        at.write(at.producer, 1, at.shard());
-        if (guarded_call) {
-            copy_then_all_gather(at.shard(), at.full(), at.comm, at.on, {at.producer}, {at.consumer});
-            typename Lab::gate closed(at.producer);
-            at.write(at.producer, 2, at.second());
-            at.completes(at.consumer, 1);
-            require(!at.producer.query(), "the gate was not closed");
-        } else {
-            typename Lab::gate closed(at.producer);
-            at.write(at.producer, 2, at.second());
-            typename bench<Lab>::device::event late;
-            late.record(at.producer);
-            at.on.wait(late);
-            at.gather(at.shard(), at.full(), at.on);
-            at.waits(at.on, closed, 1);
-        }
-    });
-}
-
 /// The next copy overwrites the shard that the gather still has to read.
 template <class Lab>
 void f08_next_copy_under_the_gather()
@@ -225,7 +181,6 @@ void f09_two_gathers_into_one_destination()
     const call_site newer = call_site::current();
     provoke<Lab>({{hazard_kind::write_after_write, older, newer}}, [=](const bench<Lab>& at, bool guarded_call) {
         auto another = at.comm.split(0, at.rank());
-        Lab::warm_up(at, *another); // reads `second` on `on`: so before the write on `other`
         at.write(at.on, 1, at.shard());
         at.write(at.other, 2, at.second());
         guarded<typename Lab::device, word> full(at.full());
@@ -270,73 +225,8 @@ void f11_freed_under_the_gather()
     });
 }
 
-/// The shard is not in this rank's slot, or a few bytes beside it.
-template <class Lab>
-void f13_shard_beside_its_slot()
-{
-    provoke<Lab>({}, [](const bench<Lab>& at, bool guarded_call) {
-        const int next = (at.rank() + 1) % at.comm.size();
-        const view<word> mine = at.slot_of(guarded_call ? at.rank() : next);
-        at.write(at.producer, 1, mine);
-        if (guarded_call) {
-            auto done = copy_then_all_gather(mine, at.full(), at.comm, at.on, {at.producer}, {at.consumer});
-            require(done.path() == gather_path::in_place, "not in place");
-            at.completes(at.consumer, 1);
-        } else {
-            // In place by the rules: nobody sees that the slot is another rank's.
-            at.producer.synchronize(soon_ms);
-            at.gather(at.slot_of(at.rank()), at.full(), at.on);
-            at.completes(at.on, poison);
-        }
-    });
-}
-
-/// The last rank's shard is short, or empty, and what follows it is whatever was there.
-template <class Lab>
-void f21_short_and_empty_last_shards()
-{
-    for (const std::uint64_t last : {slot - 5, std::uint64_t{0}}) {
-        provoke<Lab>({}, [=](const bench<Lab>& at, bool guarded_call) {
-            const int end = at.comm.size() - 1;
-            const std::uint64_t count = at.rank() == end ? last : slot;
-            typename Lab::gate closed(at.producer);
-            if (count != 0) {
-                Lab::device::copy(at.producer, at.master(1).part(0, count), at.shard().part(0, count));
-            }
-            if (guarded_call) {
-                copy_then_all_gather(
-                    at.shard().part(0, count), at.full(), at.comm, at.on, {at.producer}, {at.consumer});
-                at.read(at.consumer);
-                require(!at.consumer.query(), "it did not wait for the gate");
-                closed.open();
-                at.consumer.synchronize(soon_ms);
-            } else {
-                closed.open();
-                at.producer.synchronize(soon_ms);
-                at.gather(at.shard(), at.full(), at.on);
-                at.read(at.on);
-                at.on.synchronize(soon_ms);
-            }
-            const std::uint64_t begin = static_cast<std::uint64_t>(end) * slot;
-            for (std::uint64_t i = 0; i < slot; ++i) {
-                const word padding = guarded_call ? 0 : pattern(poison, end, i);
-                require(at.seen_at(begin + i) == (i < last ? pattern(1, end, i) : padding), "wrong element or padding");
-            }
-        });
-    }
-}
-
-/// A double of a communicator that gathers at the call, whatever its stream has to do, passes neither: the first finds
-/// the result too early, the second finds it as it was at the call.
-template <class Lab>
-void f28_double_runs_in_its_stream()
-{
-    f07_consumer_reads_before_the_gather<Lab>();
-    f08_next_copy_under_the_gather<Lab>();
-}
-
-/// `ONE(name, function)` for each of them; `PAIR` for those that take two ranks.
-#define COLLPROBE_RACE_LAB_MODES(ONE, PAIR)                                                                            \
+/// `ONE(name, function)` for each of them.
+#define COLLPROBE_RACE_LAB_MODES(ONE)                                                                                  \
     ONE("F01 a copy and a gather without an edge", f01_copy_and_gather_without_an_edge)                                \
     ONE("F05 a wait for the wrong stream", f05_wait_for_the_wrong_stream)                                              \
     ONE("F06 one of two producers is waited for", f06_one_of_two_producers)                                            \
@@ -344,10 +234,6 @@ void f28_double_runs_in_its_stream()
     ONE("F08 the next copy overwrites under the gather", f08_next_copy_under_the_gather)                               \
     ONE("F09 two gathers into one destination", f09_two_gathers_into_one_destination)                                  \
     ONE("F11 a shard freed under the gather", f11_freed_under_the_gather)                                              \
-    PAIR("F13 a shard beside its slot", f13_shard_beside_its_slot)                                                     \
-    PAIR("F14 order by the communicator only", f14_order_by_the_communicator_only)                                     \
-    PAIR("F21 short and empty last shards", f21_short_and_empty_last_shards)                                           \
-    ONE("F23 host threads without a handoff", f23_host_threads_without_a_handoff)                                      \
-    ONE("F26 unrelated work is waited for", f26_unrelated_work_is_waited_for)
+    ONE("F23 host threads without a handoff", f23_host_threads_without_a_handoff)
 
 } // namespace collprobe::race_lab

@@ -2,68 +2,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/guard/nccl/copy_then_all_gather.hpp>
 
-#include "examples/support/device_ranks.hpp"
 #include "tests/race_lab/watch.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 namespace collprobe::race_lab {
 
-/// CUDA streams of the stand-in; its `communicator` is for who derives from it.
-struct stand_in_lab {
+/// CUDA streams of the stand-in, and ranks of NCCL's stand-in with a device each. As NCCL's default is not, their
+/// communicators are non-blocking.
+struct nccl_lab {
     using device = cuda::device;
+    using communicator = testing::nccl_owner;
     using gate = testing::gate;
     static constexpr int ranks = 2;
-
-    /// The stand-in's streams are the library's, and tell the checker of themselves until they are gone.
-    struct drained {
-        drained() = default;
-        drained(const drained&) = delete;
-        ~drained() { stand_in::drain_destroyed_streams(); }
-    };
-
-    static void warm_up(const auto&...) {}
-    /// For a thread that works on the streams of another.
-    static void enter_device(const auto& at)
-    {
-        cuda::check(cudaSetDevice(at.producer.device()), "cudaSetDevice");
-    }
-
-    /// No order between it and the streams of the bench, which are non-blocking.
-    static cuda::stream_ref default_stream(const auto&) { return cuda::stream_ref(cudaStreamLegacy); }
-};
-
-/// Ranks of NCCL's stand-in, with a device each. As NCCL's default is not, their communicators are non-blocking.
-struct nccl_lab : stand_in_lab {
-    using communicator = testing::nccl_owner;
 
     template <class Body>
     static void run(int count, Body body)
     {
+        // The stand-in's streams are the library's, and tell the checker of themselves until they are gone.
+        struct drained {
+            ~drained() { stand_in::drain_destroyed_streams(); }
+        };
         const testing::watchdog guard("a failure mode", 120);
         const drained at_exit;
         const testing::clean_stand_in clean;
         testing::nccl_provider{count}.run(body);
     }
-};
-
-/// Ranks of one process on devices of the stand-in.
-struct local_cuda_lab : stand_in_lab {
-    using communicator = local::device_communicator<cuda::device>;
-
-    template <class Body>
-    static void run(int count, Body body)
+    /// For a thread that works on the streams of another.
+    static void enter_device(const auto& at)
     {
-        const testing::watchdog guard("a failure mode", 120);
-        const drained at_exit;
-        local::run_on<device>(count, {}, body);
+        cuda::check(cudaSetDevice(at.producer.device()), "cudaSetDevice");
     }
+    /// No order between it and the streams of the bench, which are non-blocking.
+    static cuda::stream_ref default_stream(const auto&) { return cuda::stream_ref(cudaStreamLegacy); }
 };
 
 /// A capture that the checker is told of.

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The failure modes that only CUDA and NCCL have, over the stand-ins. README.md lists them all.
+// The failure modes of host_test.cpp on CUDA's streams and NCCL's ranks over the stand-ins, and those that only these
+// have. README.md lists them all.
 #include <doctest/doctest.h>
 
 #include <optional>
@@ -13,6 +14,10 @@
 #include "tests/race_lab/nccl_lab.hpp"
 
 namespace collprobe::race_lab::nccl_stand_in_test {
+
+#define ON_CUDA(name, mode) \
+    TEST_CASE(name) { mode<nccl_lab>(); }
+COLLPROBE_RACE_LAB_MODES(ON_CUDA)
 
 using bench_t = bench<nccl_lab>;
 using testing::gate;

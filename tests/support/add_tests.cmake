@@ -40,7 +40,7 @@ endfunction()
 # therefore each has a namespace of its own. Apart are those
 #     <name>_stand_in_test.cpp      over the stand-ins for CUDA and NCCL: where the headers of those were found;
 #                                   the tests in the folder stand_in, which are of those, too
-#     that count or fail allocations by a header of support/: such a program has an operator new of its own
+#     that count allocations by a header of support/: such a program has an operator new of its own
 #     with STREAM_ORDER             all objects of such a program tell the checker of stream order
 #     with PROGRAM                  in a program of that name
 #     <name>_test.cu                each for itself. With PARTS it is compiled n times, with COLLPROBE_TEST_PART = 1 to n,
@@ -93,16 +93,12 @@ function(collprobe_add_host_test file)
             list(APPEND libraries stand_in_nccl)
         endif()
     endif()
-    file(STRINGS ${file} launch_includes REGEX "#include .*stand_in/kernel_program")
-    if(launch_includes)
-        list(APPEND libraries stand_in_launch)
-    endif()
     if(arg_STREAM_ORDER)
         list(TRANSFORM libraries APPEND _checked)
         list(APPEND libraries collprobe_stream_order)
         string(APPEND program _checked)
     endif()
-    file(STRINGS ${file} allocation_includes REGEX "#include .*support/(count_allocations|fail_allocation|hot_path)")
+    file(STRINGS ${file} allocation_includes REGEX "#include .*support/(count_allocations|hot_path)")
     if(allocation_includes)
         list(APPEND libraries test_allocations)
         string(APPEND program _allocations)

@@ -14,11 +14,6 @@ inline const order_case default_streams[] = {
             writes(stream, on.data);
             reads(cudaStreamLegacy, on.data);
         }},
-    {"blocking streams are behind the legacy default stream", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(nullptr, on.data);
-            reads(right ? on.blocking : on.first, on.data);
-        }},
     {"calls that name no stream are on the legacy default stream", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             must(cudaMemsetAsync(on.other, 0, size));
@@ -27,37 +22,6 @@ inline const order_case default_streams[] = {
             if (right) must(cudaEventRecord(on.event));
             must(cudaStreamWaitEvent(on.first, on.event, 0));
             reads(on.first, on.data);
-        }},
-    {"two blocking streams are not ordered without work of the legacy stream between",
-        {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(on.blocking, on.data);
-            if (right) writes(cudaStreamLegacy, on.other);
-            reads(on.another_blocking, on.data);
-        }},
-    {"a query of the legacy stream is no work between two blocking streams", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            reads(cudaStreamLegacy, on.other);
-            writes(on.blocking, on.data);
-            on_a_thread(false, [] { (void)cudaStreamQuery(cudaStreamLegacy); });
-            if (right) edge(on, on.blocking, on.another_blocking);
-            reads(on.another_blocking, on.data);
-        }},
-    {"a host that synchronises with the legacy stream has waited for blocking streams",
-        {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(right ? on.blocking : on.first, on.managed);
-            must(cudaStreamSynchronize(cudaStreamLegacy));
-            host_reads(on.managed);
-        }},
-    {"a host that has waited for a blocking stream knows of work of others only through the legacy stream",
-        {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(on.blocking, on.managed);
-            if (right) writes(cudaStreamLegacy, on.other);
-            reads(on.another_blocking, on.other);
-            must(cudaStreamSynchronize(on.another_blocking));
-            host_reads(on.managed);
         }},
     {"the default stream of a thread is another one on each thread", {hazard_kind::read_after_write},
         [](bench& on, bool right) {

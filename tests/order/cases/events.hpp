@@ -14,44 +14,6 @@ inline const order_case events[] = {
             if (right) edge(on, on.first, on.second);
             reads(on.second, on.data);
         }},
-    {"a kernel overwrites what another stream reads", {hazard_kind::write_after_read},
-        [](bench& on, bool right) {
-            reads(on.first, on.data);
-            if (right) edge(on, on.first, on.second);
-            writes(on.second, on.data);
-        }},
-    {"two streams write", {hazard_kind::write_after_write},
-        [](bench& on, bool right) {
-            writes(on.first, on.data);
-            if (right) edge(on, on.first, on.second);
-            writes(on.second, on.data);
-        }},
-    {"an event marks what was enqueued before its record", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            if (!right) must(cudaEventRecord(on.event, on.first));
-            writes(on.first, on.data);
-            if (right) must(cudaEventRecord(on.event, on.first));
-            must(cudaStreamWaitEvent(on.second, on.event, 0));
-            reads(on.second, on.data);
-        }},
-    {"a wait takes the last record before it", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            must(cudaEventRecord(on.event, on.first));
-            if (!right) must(cudaStreamWaitEvent(on.second, on.event, 0));
-            writes(on.first, on.data);
-            must(cudaEventRecord(on.event, on.first));
-            if (right) must(cudaStreamWaitEvent(on.second, on.event, 0));
-            reads(on.second, on.data);
-        }},
-    {"an event that is recorded anew elsewhere forgets the first stream", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(on.first, on.data);
-            must(cudaEventRecord(on.event, on.first));
-            if (!right) must(cudaEventRecord(on.event, on.third));
-            must(cudaStreamWaitEvent(on.second, on.event, 0));
-            if (right) must(cudaEventRecord(on.event, on.third));
-            reads(on.second, on.data);
-        }},
     {"a wait for an event that was never recorded is none",
         {hazard_kind::unrecorded_event, hazard_kind::read_after_write},
         [](bench& on, bool right) {

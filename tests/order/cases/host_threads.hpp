@@ -42,6 +42,23 @@ inline const order_case host_threads[] = {
             must(cudaSetDevice(0));
             host_reads(on.managed);
         }},
+    {"a device that is synchronised with has run its ended streams, and what they waited for",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(on.first, on.managed);
+            must(cudaEventRecord(on.event, on.first));
+            must(cudaSetDevice(1));
+            cudaStream_t remote = nullptr;
+            must(cudaStreamCreateWithFlags(&remote, cudaStreamNonBlocking));
+            if (right) must(cudaStreamWaitEvent(remote, on.event, 0));
+            must(cudaStreamDestroy(remote));
+            must(cudaStreamCreateWithFlags(&remote, cudaStreamNonBlocking));
+            writes(remote, on.other);
+            must(cudaDeviceSynchronize());
+            must(cudaStreamDestroy(remote));
+            must(cudaSetDevice(0));
+            host_reads(on.managed);
+        }},
     {"a thread that polls a stream tells the stream nothing of what it has waited for",
         {hazard_kind::read_after_write},
         [](bench& on, bool right) {
@@ -53,21 +70,6 @@ inline const order_case host_threads[] = {
                 must(cudaStreamSynchronize(on.second));
             });
             reads(on.second, on.data);
-        }},
-    {"what a thread has waited for, another one learns by a join or a lock only",
-        {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(on.first, on.managed);
-            on_a_thread(right, [&] { must(cudaStreamSynchronize(on.first)); });
-            host_reads(on.managed);
-        }},
-    {"a thread enqueues behind what it was handed only", {hazard_kind::write_after_read},
-        [](bench& on, bool right) {
-            host_reads(on.pinned);
-            on_a_thread(right, [&] {
-                must(cudaMemcpyAsync(on.pinned, on.data, size, cudaMemcpyDeviceToHost, on.second));
-                must(cudaStreamSynchronize(on.second));
-            });
         }},
     {"a stream begins behind what its creator knows", {hazard_kind::read_after_write},
         [](bench& on, bool right) {

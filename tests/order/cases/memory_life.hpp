@@ -54,15 +54,6 @@ inline const order_case memory_life[] = {
             host_reads(on.managed);
         },
         true},
-    {"with the option, pinned memory is freed behind the work with it, but not before more work",
-        {hazard_kind::use_after_release},
-        [](bench& on, bool right) {
-            reads(on.first, on.pinned);
-            must(cudaFreeHost(on.pinned));
-            if (!right) reads(on.first, on.pinned);
-            on.pinned = nullptr;
-        },
-        true},
     {"memory of a pool is used behind its allocation", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             float* pooled = nullptr;

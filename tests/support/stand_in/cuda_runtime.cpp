@@ -498,8 +498,6 @@ void set_device_count(int count) { runtime::instance().count.store(std::min(coun
 
 void set_reads_pageable(bool reads) { detail::reads_pageable.store(reads); }
 
-void break_device(int ordinal, cudaError_t code) { device(ordinal).broken.store(code); }
-
 bool has_context(int ordinal) { return device(ordinal).has_context.load(std::memory_order_relaxed); }
 
 void forget_contexts()
@@ -587,27 +585,21 @@ cudaError_t CUDARTAPI cudaPeekAtLastError(void) { return this_threads_error; }
 
 const char* CUDARTAPI cudaGetErrorName(cudaError_t code)
 {
-#define STAND_IN_NAME(name) \
-    case cuda##name: return "cuda" #name;
-    switch (code) {
-        STAND_IN_NAME(Success)
-        STAND_IN_NAME(ErrorInvalidValue) STAND_IN_NAME(ErrorMemoryAllocation) STAND_IN_NAME(
-            ErrorInitializationError) STAND_IN_NAME(ErrorCudartUnloading) STAND_IN_NAME(ErrorInsufficientDriver)
-            STAND_IN_NAME(ErrorNoDevice) STAND_IN_NAME(ErrorInvalidDevice) STAND_IN_NAME(
-                ErrorInvalidDeviceFunction) STAND_IN_NAME(ErrorInvalidSymbol) STAND_IN_NAME(ErrorMissingConfiguration)
-                STAND_IN_NAME(ErrorNoKernelImageForDevice) STAND_IN_NAME(ErrorInvalidResourceHandle) STAND_IN_NAME(
-                    ErrorIllegalState) STAND_IN_NAME(ErrorNotReady) STAND_IN_NAME(ErrorIllegalAddress)
-                    STAND_IN_NAME(ErrorPeerAccessAlreadyEnabled) STAND_IN_NAME(ErrorECCUncorrectable)
-                        STAND_IN_NAME(ErrorInvalidConfiguration) STAND_IN_NAME(ErrorLaunchOutOfResources) STAND_IN_NAME(
-                            ErrorLaunchFailure) STAND_IN_NAME(ErrorLaunchTimeout) STAND_IN_NAME(ErrorNotSupported)
-                            STAND_IN_NAME(ErrorStreamCaptureUnsupported) STAND_IN_NAME(ErrorStreamCaptureInvalidated)
-                                STAND_IN_NAME(ErrorStreamCaptureMerge) STAND_IN_NAME(ErrorStreamCaptureUnmatched)
-                                    STAND_IN_NAME(ErrorStreamCaptureUnjoined) STAND_IN_NAME(ErrorStreamCaptureIsolation)
-                                        STAND_IN_NAME(ErrorStreamCaptureImplicit) STAND_IN_NAME(ErrorCapturedEvent)
-                                            STAND_IN_NAME(ErrorStreamCaptureWrongThread) default
-            : return "unrecognized error code";
-    }
+#define STAND_IN_NAME(name) if (code == name) return #name
+    STAND_IN_NAME(cudaSuccess);
+    STAND_IN_NAME(cudaErrorInvalidValue);
+    STAND_IN_NAME(cudaErrorMemoryAllocation);
+    STAND_IN_NAME(cudaErrorInvalidDevice);
+    STAND_IN_NAME(cudaErrorInvalidResourceHandle);
+    STAND_IN_NAME(cudaErrorIllegalAddress);
+    STAND_IN_NAME(cudaErrorECCUncorrectable);
+    STAND_IN_NAME(cudaErrorLaunchFailure);
+    STAND_IN_NAME(cudaErrorStreamCaptureUnsupported);
+    STAND_IN_NAME(cudaErrorStreamCaptureInvalidated);
+    STAND_IN_NAME(cudaErrorStreamCaptureIsolation);
+    STAND_IN_NAME(cudaErrorStreamCaptureImplicit);
 #undef STAND_IN_NAME
+    return "unrecognized error code";
 }
 const char* CUDARTAPI cudaGetErrorString(cudaError_t) { return "said by the stand-in"; }
 

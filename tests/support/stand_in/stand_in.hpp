@@ -40,10 +40,6 @@ void fail_next(const char* function, int code, unsigned skip = 0);
 /// How often `function` has been called, by any thread, since the start or `reset`.
 std::uint64_t calls(const char* function);
 
-/// From now on every call fails with `code` while `device` is current, as after a fault in a kernel;
-/// the error stays until `reset`.
-void break_device(int device, cudaError_t code);
-
 /// Whether the process has a primary context on `device`: any call but the few that CUDA documents as free
 /// of it creates one on the calling thread's device, and cudaSetDevice on its own (as of CUDA 12).
 bool has_context(int device);
