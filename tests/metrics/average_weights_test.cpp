@@ -166,8 +166,7 @@ call_weights weights_of(const std::vector<std::vector<T>>& inputs, const std::ve
     rounding.scale = 1;
     std::vector<double> scratch(detail::weight_system::numbers(bins, ranks));
     detail::weight_system system{{gathered.data(), 2 * bins}, of_result.data(), bins, ranks, rounding, 0,
-        nullptr, nullptr, nullptr, nullptr, nullptr};
-    system.place(scratch.data());
+        scratch.data()};
     detail::weight_entry entry;
     const auto n = static_cast<std::uint64_t>(ranks);
     const auto solve = [&](bool first) {
@@ -191,7 +190,7 @@ call_weights weights_of(const std::vector<std::vector<T>>& inputs, const std::ve
     for (int r = 0; r < ranks; ++r) { // each rank solves all, and writes its own
         system.rank = r;
         entry = solved;
-        detail::weight_influence(system.products, ranks, r, system.weights, system.scales(), system.influence());
+        detail::weight_influence(system.products(), ranks, r, system.weights(), system.scales(), system.influence());
         for (std::uint64_t b = 0; b < bins; ++b) {
             if (r == 0) detail::weight_residuals{system, false}(b);
             else detail::weight_residuals{system, false}.note_influence(b);

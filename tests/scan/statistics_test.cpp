@@ -147,18 +147,14 @@ TEST_CASE_TEMPLATE("subnormal numbers count even where the program flushes them"
     if (sizeof(T) == 8) CHECK(to_bits(found.sum) == 3 * count);
 }
 
-TEST_CASE("mean, norm and deviation come from the sums")
+TEST_CASE("sum, norm and largest magnitude are of the finite elements")
 {
     const std::vector<float> data{3, -1, of<float>(0x7f800000), 6, 0};
     const statistics found = compute_statistics(view<const float>(data));
     CHECK(found.sum == 8);
-    CHECK(found.mean() == 2);
     CHECK(found.l2() == doctest::Approx(std::sqrt(46.0)));
-    CHECK(found.standard_deviation() == doctest::Approx(std::sqrt(7.5)));
     CHECK(found.absolute_maximum == 6);
     const statistics none = compute_statistics(view<const float>(data.data() + 2, 1));
-    CHECK(none.mean() == 0);
-    CHECK(none.standard_deviation() == 0);
     CHECK(none.infinite() == 1);
 }
 

@@ -70,25 +70,17 @@ inline rounded_terms terms_of_linear(int n) noexcept
     return {m * (m + 1) / 2 - 1, (m - 1) * m * (m + 1) / 3};
 }
 
-inline rounded_terms terms_of_tree(int n)
-{
-    rounded_terms result;
-    std::vector<std::uint32_t> held(static_cast<std::size_t>(n));
-    for (std::uint32_t& each : held) each = 1;
-    for (const addition& step : tree_order(n, 0)) {
-        held[step.into] += held[step.from];
-        result.add(held[step.into]);
-    }
-    return result;
-}
-
 inline rounded_terms terms_of(rounding_order order, int n)
 {
     if (order == rounding_order::linear) return terms_of_linear(n);
-    if (order == rounding_order::tree) return terms_of_tree(n);
-    rounded_terms once;
-    once.add(n);
-    return once;
+    rounded_terms result;
+    if (order == rounding_order::single) {
+        result.add(n);
+        return result;
+    }
+    std::vector<std::uint32_t> held(static_cast<std::size_t>(n), 1);
+    for (const addition& step : tree_order(n, 0)) result.add(held[step.into] += held[step.from]);
+    return result;
 }
 
 /// The standard deviation that rounding causes, in a bin, of the distance between the sketch of a result and the sum of

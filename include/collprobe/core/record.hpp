@@ -4,10 +4,5 @@
 
 /// The plain data that probes write and reports read. No function here computes more than a square root.
 
-#include <collprobe/core/record/finding.hpp>
-#include <collprobe/core/record/lateness.hpp>
-#include <collprobe/core/record/order_sensitivity.hpp>
 #include <collprobe/core/record/run.hpp>
-#include <collprobe/core/record/statistics.hpp>
 #include <collprobe/core/record/step.hpp>
-#include <collprobe/core/record/weights.hpp>

@@ -111,9 +111,7 @@ private:
         for (std::uint64_t b = 0; b < room(); ++b) {
             if (is_equal(b)) continue;
             detail::difference_exchange<Comm> ranks(*comm_, *memory_, buffers, b, stream, where);
-            const std::vector<detail::held_buffer> held = ranks.gather(memory_->held[b]);
-            detail::located_difference found
-                = detail::locate_difference({held.data(), held.size()}, options_.reference_rank, ranks);
+            detail::located_difference found = ranks.locate(memory_->held[b], options_.reference_rank);
             found.report.buffer = static_cast<int>(b);
             if (!found.report.others.empty()) all.push_back(std::move(found));
         }
@@ -129,8 +127,7 @@ private:
         const bool take = std::binary_search(others.begin(), others.end(), comm_->rank());
         detail::difference_exchange<Comm> ranks(
             *comm_, *memory_, buffers, static_cast<std::uint64_t>(found.report.buffer), stream, where);
-        ranks.compare_with(found.wanted);
-        return ranks.restore(found.search, holders[static_cast<std::size_t>(turn) % holders.size()], take);
+        return ranks.restore(found, holders[static_cast<std::size_t>(turn) % holders.size()], take);
     }
 
     std::uint64_t room() const noexcept { return static_cast<std::uint64_t>(options_.max_buffers); }

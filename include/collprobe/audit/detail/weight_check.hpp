@@ -115,19 +115,6 @@ COLLPROBE_HD inline std::uint64_t digest_of_sketch(const double* numbers, std::u
     return digest;
 }
 
-/// The lowest rank with the `which`-th result, counted from 0 and by that rank, that is not that of `own`. -1: none.
-/// `digest_of(rank)`: of the rank's result.
-template <class DigestOf>
-COLLPROBE_HD int holder_of_other(const DigestOf& digest_of, int ranks, int own, int which) noexcept
-{
-    for (int r = 0; r < ranks; ++r) {
-        bool is_new = digest_of(r) != digest_of(own);
-        for (int lower = 0; lower < r && is_new; ++lower) is_new = digest_of(lower) != digest_of(r);
-        if (is_new && which-- == 0) return r;
-    }
-    return -1;
-}
-
 /// The least squares of one call: what its bodies read and write. Each bin is a row, divided by the size of its error:
 /// first the root of the inputs' energy, then, with the weights that this gives, the deviation of rounding.
 struct weight_system {
@@ -139,49 +126,55 @@ struct weight_system {
 
     int rank; ///< whose weight this rank writes
 
-    double* row_weights; ///< by bin: one over the squared size; 0 without inputs; NaN by bits if not finite
-    double* of_result; ///< by bin: the sketch of the whole result, and behind it its energies
-    double* products; ///< (ranks + 1) (ranks + 2) / 2: `solve_weights`
-    double* weights; ///< by rank, and behind them `variances`, `scales` and `influence`
-    double* squares; ///< by bin: of the residual; of a single rounding; of `rounding`; shares in the own weight
+    double* memory; ///< `numbers`: what the functions below name, one behind the other
     int other = -1; ///< which of the others' results, if `result` is that of this rank and there are so many
 
     static constexpr std::uint64_t numbers(std::uint64_t bins, int ranks) noexcept
     {
         const auto n = static_cast<std::uint64_t>(ranks);
-        return 7 * bins + (n + 1) * (n + 2) / 2 + 5 * n + sizeof(weight_entry) / sizeof(double);
+        return 7 * bins + packed_place(n + 1, 0) + 5 * n + sizeof(weight_entry) / sizeof(double);
     }
-    void place(double* memory) noexcept
+    /// By bin: one over the squared size; 0 without inputs; NaN by bits if not finite.
+    COLLPROBE_HD double* row_weights() const noexcept { return memory; }
+    /// By bin: the sketch of the whole result, and behind it its energies.
+    COLLPROBE_HD double* of_result() const noexcept { return row_weights() + bins; }
+    /// By bin: of the residual; of a single rounding; of `rounding`; shares in the own weight.
+    COLLPROBE_HD double* squares() const noexcept { return of_result() + 2 * bins; }
+    COLLPROBE_HD double* products() const noexcept { return squares() + 4 * bins; } ///< as `solve_weights` has them
+    COLLPROBE_HD double* weights() const noexcept // by rank, as all that follows
     {
-        const auto n = static_cast<std::uint64_t>(ranks);
-        row_weights = memory;
-        of_result = row_weights + bins;
-        squares = of_result + 2 * bins;
-        products = squares + 4 * bins;
-        weights = products + (n + 1) * (n + 2) / 2;
+        return products() + packed_place(static_cast<std::uint64_t>(ranks) + 1, 0);
     }
     COLLPROBE_HD const double* of_rank(int which) const noexcept
     {
         return inputs.first + static_cast<std::uint64_t>(which) * inputs.stride;
     }
-    COLLPROBE_HD double* variances() const noexcept { return weights + ranks; }
-    COLLPROBE_HD double* scales() const noexcept { return weights + 2 * ranks; }
-    COLLPROBE_HD double* influence() const noexcept { return weights + 3 * ranks; }
+    COLLPROBE_HD double* variances() const noexcept { return weights() + ranks; }
+    COLLPROBE_HD double* scales() const noexcept { return weights() + 2 * ranks; }
+    COLLPROBE_HD double* influence() const noexcept { return weights() + 3 * ranks; }
     /// Whether the rank's input is not zero.
     COLLPROBE_HD bool has_input(int which) const noexcept { return scales()[which] > 0; }
     /// By rank: of the results of an observed call, which lie behind the inputs.
     COLLPROBE_HD std::uint64_t* digests() const noexcept
     {
-        return reinterpret_cast<std::uint64_t*>(weights + 4 * ranks);
+        return reinterpret_cast<std::uint64_t*>(weights() + 4 * ranks);
     }
     /// What is said of another result.
     COLLPROBE_HD weight_entry* of_other() const noexcept
     {
-        return reinterpret_cast<weight_entry*>(weights + 5 * ranks);
+        return reinterpret_cast<weight_entry*>(weights() + 5 * ranks);
     }
+    /// The lowest rank with result number `other`, counted from 0 and by that rank, of those that are not this rank's.
+    /// -1: there is none.
     COLLPROBE_HD int holder() const noexcept
     {
-        return holder_of_other([this](int r) { return digests()[r]; }, ranks, rank, other);
+        int before = 0;
+        for (int r = 0; r < ranks; ++r) {
+            bool is_new = digests()[r] != digests()[rank];
+            for (int lower = 0; lower < r && is_new; ++lower) is_new = digests()[lower] != digests()[r];
+            if (is_new && before++ == other) return r;
+        }
+        return -1;
     }
 };
 
@@ -208,9 +201,9 @@ struct weigh_rows {
             of_sum = of[bins + bin];
         }
         const bool finite = is_finite(energy) && is_finite(of_sum) && is_finite(sum);
-        system.row_weights[bin] = !finite ? not_a_number() : energy > 0x1p-960 ? 1 / energy : 0;
-        system.of_result[bin] = sum;
-        system.of_result[bins + bin] = of_sum;
+        system.row_weights()[bin] = !finite ? not_a_number() : energy > 0x1p-960 ? 1 / energy : 0;
+        system.of_result()[bin] = sum;
+        system.of_result()[bins + bin] = of_sum;
     }
 };
 
@@ -234,21 +227,21 @@ struct weight_products {
         int row = 0;
         while (packed_place(static_cast<std::uint64_t>(row) + 1, 0) <= place) ++row;
         const int column = static_cast<int>(place - packed_place(static_cast<std::uint64_t>(row), 0));
-        const double* const a = row < system.ranks ? system.of_rank(row) : system.of_result;
-        const double* const b = column < system.ranks ? system.of_rank(column) : system.of_result;
+        const double* const a = row < system.ranks ? system.of_rank(row) : system.of_result();
+        const double* const b = column < system.ranks ? system.of_rank(column) : system.of_result();
         const std::uint64_t step = lanes;
         double sums[4] = {0, 0, 0, 0}; // one alone would wait for itself at every addition
         std::uint64_t bin = lane;
         for (; bin + 3 * step < system.bins; bin += 4 * step) {
             for (std::uint64_t k = 0; k < 4; ++k) {
                 const std::uint64_t at = bin + k * step;
-                sums[k] += a[at] * system.row_weights[at] * b[at];
+                sums[k] += a[at] * system.row_weights()[at] * b[at];
             }
         }
-        for (; bin < system.bins; bin += step) sums[0] += a[bin] * system.row_weights[bin] * b[bin];
+        for (; bin < system.bins; bin += step) sums[0] += a[bin] * system.row_weights()[bin] * b[bin];
         return (sums[0] + sums[1]) + (sums[2] + sums[3]);
     }
-    COLLPROBE_HD void store(std::uint64_t place, double sum) const noexcept { system.products[place] = sum; }
+    COLLPROBE_HD void store(std::uint64_t place, double sum) const noexcept { system.products()[place] = sum; }
 };
 
 /// For one index.
@@ -259,9 +252,9 @@ struct solve_weight_system {
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept
     {
         const weights_solution found
-            = solve_weights(system.products, system.ranks, system.weights, system.variances(), system.scales());
+            = solve_weights(system.products(), system.ranks, system.weights(), system.variances(), system.scales());
         weight_influence(
-            system.products, system.ranks, system.rank, system.weights, system.scales(), system.influence());
+            system.products(), system.ranks, system.rank, system.weights(), system.scales(), system.influence());
         to->state = 1 + static_cast<std::uint64_t>(found.why_not);
         // What the factorisation itself rounds, in units of the result over the input.
         to->deviation = found.least_pivot > 0 ? 0x1p-50 * system.ranks / found.least_pivot : 0;
@@ -280,35 +273,35 @@ struct weight_residuals {
         for (int r = 0; r < system.ranks; ++r) {
             if (!system.has_input(r)) continue; // it has no weight
             const double* const of = system.of_rank(r);
-            const double weight = system.weights[r];
+            const double weight = system.weights()[r];
             fit += weight * of[bin];
             energy += weight * weight * of[bins + bin];
             unscaled += of[bins + bin];
             size += weight * weight / system.ranks;
         }
-        const double row = system.row_weights[bin];
-        const double distance = system.of_result[bin] - fit;
-        const double of_result = system.of_result[bins + bin];
+        const double row = system.row_weights()[bin];
+        const double distance = system.of_result()[bin] - fit;
+        const double of_result = system.of_result()[bins + bin];
         const double once = 0.2 * system.rounding.unit_roundoff * system.rounding.unit_roundoff;
-        const double deviation = system.rounding.deviation(energy, of_result, fit, system.of_result[bin]);
+        const double deviation = system.rounding.deviation(energy, of_result, fit, system.of_result()[bin]);
         // Scalings before and behind the reduction round twice more.
         const double variance = deviation * deviation + 2 * once * (energy + of_result);
-        system.squares[bin] = distance * distance * row;
-        system.squares[bins + bin] = once * of_result * row;
-        system.squares[2 * bins + bin] = variance * row;
+        system.squares()[bin] = distance * distance * row;
+        system.squares()[bins + bin] = once * of_result * row;
+        system.squares()[2 * bins + bin] = variance * row;
         note_influence(bin);
         // A bin of ranks that are lost has no errors, but must not decide all.
         const double next = once * size / (variance + 0x1p-10 * once * size * unscaled);
-        if (reweighs && row > 0 && is_finite(next) && next > 0) system.row_weights[bin] = next;
+        if (reweighs && row > 0 && is_finite(next) && next > 0) system.row_weights()[bin] = next;
     }
     /// The bin's share in the determination of the own weight: the shares of all bins add up to 1.
     COLLPROBE_HD void note_influence(std::uint64_t bin) const noexcept
     {
         double moves = 0;
-        if (!system.has_input(system.rank)) return void(system.squares[3 * system.bins + bin] = 0);
+        if (!system.has_input(system.rank)) return void(system.squares()[3 * system.bins + bin] = 0);
         for (int r = 0; r < system.ranks; ++r) moves += system.influence()[r] * system.of_rank(r)[bin];
-        system.squares[3 * system.bins + bin]
-            = moves * moves * system.row_weights[bin] / system.variances()[system.rank];
+        system.squares()[3 * system.bins + bin]
+            = moves * moves * system.row_weights()[bin] / system.variances()[system.rank];
     }
 };
 
@@ -325,24 +318,24 @@ struct write_weight {
         double distances = 0, results = 0; // squares, without the weights of the rows
         to->scale = scale;
         to->bins = static_cast<std::uint32_t>(bins);
-        to->result = digest_of_sketch(system.of_result, bins);
+        to->result = digest_of_sketch(system.of_result(), bins);
         for (std::uint64_t bin = 0; bin < bins; ++bin) {
-            if (!(system.row_weights[bin] > 0)) continue;
+            if (!(system.row_weights()[bin] > 0)) continue;
             rows += 1;
-            residual += system.squares[bin];
-            distances += system.squares[bin] / system.row_weights[bin];
-            results += system.of_result[bin] * system.of_result[bin];
-            single += system.squares[bins + bin];
-            limit += system.squares[2 * bins + bin];
-            const double share = system.squares[3 * bins + bin];
+            residual += system.squares()[bin];
+            distances += system.squares()[bin] / system.row_weights()[bin];
+            results += system.of_result()[bin] * system.of_result()[bin];
+            single += system.squares()[bins + bin];
+            limit += system.squares()[2 * bins + bin];
+            const double share = system.squares()[3 * bins + bin];
             const double rest = 1 - share > 0x1p-20 ? 1 - share : 0x1p-20; // a bin alone has no residual
-            moved += share * system.squares[bin] / (rest * rest);
+            moved += share * system.squares()[bin] / (rest * rest);
             squared_shares += share * share;
         }
         const auto n = static_cast<std::uint64_t>(system.ranks);
         double degrees = rows;
         for (int r = 0; r < system.ranks; ++r) degrees -= system.has_input(r) ? 1 : 0;
-        const double square = system.products[packed_place(n, n)];
+        const double square = system.products()[packed_place(n, n)];
         to->degrees = degrees;
         const auto refused = static_cast<weights_refusal>(to->state - 1);
         if (refused != weights_refusal::not_finite && degrees < least_weight_degrees)
@@ -355,7 +348,7 @@ struct write_weight {
         noise = by_bins > noise ? by_bins : noise;
         const double variance = system.variances()[system.rank];
         const double of_solver = to->deviation;
-        to->weight = system.weights[system.rank];
+        to->weight = system.weights()[system.rank];
         to->deviation = square_root(noise * variance) + of_solver * square_root(square * variance);
         to->systematic = square_root(worst_rounding * limit * variance);
         to->residual = square_root(residual / square);
@@ -443,8 +436,7 @@ public:
         for (const auto& each : this->opened()) {
             weight_system system{this->gathered(each.of_input),
                 each.is_part ? nullptr : static_cast<const double*>(each.of_result), each.bins, ranks_,
-                each.note.rounding, step.ranks().rank(), nullptr, nullptr, nullptr, nullptr, nullptr};
-            system.place(scratch_.data());
+                each.note.rounding, step.ranks().rank(), scratch_.data()};
             weight_entry* const to = out_of(each.call);
             solve(system, to, each.note.scale, step.stream());
             if (!each.note.may_differ) continue;

@@ -36,19 +36,8 @@ struct statistics {
     }
     COLLPROBE_HD constexpr std::uint64_t nonfinite() const noexcept { return nan + infinite(); }
     COLLPROBE_HD constexpr std::uint64_t finite() const noexcept { return count - nonfinite(); }
-    /// Mean of the finite elements; 0 if no element is finite.
-    COLLPROBE_HD double mean() const noexcept { return finite() == 0 ? 0 : sum / static_cast<double>(finite()); }
     /// Euclidean norm.
     COLLPROBE_HD double l2() const noexcept { return detail::square_root(sum_of_squares); }
-    /// Population standard deviation (divides by the number of finite elements); 0 if no element is finite. From the
-    /// two sums: where the mean is large against the deviation, digits cancel, and below 1e-6 of the mean (16-bit
-    /// elements: 1e-3) none is left.
-    COLLPROBE_HD double standard_deviation() const noexcept
-    {
-        if (finite() == 0) return 0;
-        const double variance = sum_of_squares / static_cast<double>(finite()) - mean() * mean();
-        return variance > 0 ? detail::square_root(variance) : 0;
-    }
 };
 
 static_assert(std::is_trivially_copyable_v<statistics> && sizeof(statistics) == 72);

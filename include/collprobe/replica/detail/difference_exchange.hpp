@@ -63,8 +63,8 @@ struct write_keys {
     }
 };
 
-/// The questions of `locate_difference` to the ranks, about one buffer. `Comm`: the caller's communicator. Messages of
-/// the search bypass its adaptors, data of a repair do not.
+/// The search for differences in one buffer, and their repair. Every rank computes the same from the same reports.
+/// `Comm`: the caller's communicator. Messages of the search bypass its adaptors, data of a repair do not.
 template <communicator Comm>
 class difference_exchange {
 public:
@@ -78,6 +78,55 @@ public:
     {
     }
 
+    /// Finds which ranks differ from the reference (`disagreement`), and where; `own` is what this rank holds. A rank
+    /// whose count or type differs from the reference finds no difference.
+    located_difference locate(const held_buffer& own, int reference_rank)
+    {
+        const std::vector<held_buffer> held = gather(own);
+        located_difference found;
+        collprobe::disagreement& report = found.report;
+        report.reference_rank = reference_rank;
+        if (!group_ranks(held, report)) return found;
+        const int reference = report.holders.front(); // of equal contents, whoever was told
+        wanted_ = found.wanted = held[static_cast<std::size_t>(reference)];
+        report.count = wanted_.count;
+        if (wanted_.type == held_buffer::no_type) {
+            for (const int r : report.others) report.differences.push_back({.rank = r, .same_shape = false});
+            return found;
+        }
+        const auto element_bytes = static_cast<std::uint64_t>(bytes_of(static_cast<element_type>(wanted_.type)));
+        found.search = block_search(wanted_.count, element_bytes);
+        while (wanted_.count != 0 && found.search.narrow(mark(found.search))) {}
+        report.ranges = found.search.ranges();
+        const std::vector<difference> each = compare(found.search, reference);
+        for (const int r : report.others) {
+            difference what = each[static_cast<std::size_t>(r)];
+            what.rank = r;
+            const held_buffer& has = held[static_cast<std::size_t>(r)];
+            what.same_shape = has.count == wanted_.count && has.type == wanted_.type;
+            report.differences.push_back(what);
+        }
+        return found;
+    }
+    /// Overwrites the blocks that differ by those of rank `source` on ranks with `take`. Ranks that hold the right bits
+    /// do not take, so that a fault in transit cannot damage them. Returns the number of bytes sent.
+    std::uint64_t restore(const located_difference& found, int source, bool take)
+    {
+        wanted_ = found.wanted;
+        std::uint64_t bytes = 0;
+        in_chunks(found.search, [&]<class Word>(Word, std::uint64_t from, std::uint64_t count) {
+            enqueue([&] {
+                send(comm_, Word{}, found.search, from, count, source);
+                if (take && is_comparable())
+                    device::for_each(on_, count,
+                        scatter_blocks<Word>{memory_.scratch.data(), list(found.search), from, mine_->data});
+            });
+            bytes += count * sizeof(Word);
+        });
+        return bytes;
+    }
+
+private:
     /// Sends this rank's report to all ranks, and reads theirs.
     template <class Report>
     std::vector<Report> gather(const Report& own)
@@ -96,9 +145,7 @@ public:
         std::memcpy(static_cast<void*>(reports.data()), host, static_cast<std::size_t>(all.size_bytes()));
         return reports;
     }
-    /// Sets the count and type of the reference. Other buffers cannot be compared with it.
-    void compare_with(const held_buffer& wanted) noexcept { type_ = wanted.type, count_ = wanted.count; }
-
+    /// For each block, as bytes, whether the ranks' blocks differ.
     std::vector<std::uint8_t> mark(const block_search& search)
     {
         const std::uint64_t blocks = search.firsts().count();
@@ -122,6 +169,7 @@ public:
         return differs;
     }
 
+    /// The difference of each rank's elements in the blocks from those of rank `reference`.
     std::vector<difference> compare(const block_search& search, int reference)
     {
         difference all;
@@ -137,27 +185,10 @@ public:
         return gather(all);
     }
 
-    /// Overwrites blocks by those of rank `source` on ranks with `take`. Ranks that hold the right bits do not take, so
-    /// that a fault in transit cannot damage them. Returns the number of bytes sent.
-    std::uint64_t restore(const block_search& search, int source, bool take)
-    {
-        std::uint64_t bytes = 0;
-        in_chunks(search, [&]<class Word>(Word, std::uint64_t from, std::uint64_t count) {
-            enqueue([&] {
-                send(comm_, Word{}, search, from, count, source);
-                if (take && is_comparable())
-                    device::for_each(on_, count,
-                        scatter_blocks<Word>{memory_.scratch.data(), list(search), from, mine_->data});
-            });
-            bytes += count * sizeof(Word);
-        });
-        return bytes;
-    }
-
-private:
     bool is_comparable() const noexcept
     {
-        return mine_ != nullptr && static_cast<std::uint64_t>(mine_->type) == type_ && mine_->count == count_;
+        return mine_ != nullptr && static_cast<std::uint64_t>(mine_->type) == wanted_.type
+            && mine_->count == wanted_.count;
     }
     block_list list(const block_search& search) const noexcept { return {memory_.firsts.data(), search.length()}; }
 
@@ -167,7 +198,7 @@ private:
     {
         if (search.elements() == 0) return;
         enqueue([&, this] { load(search); });
-        with_word(static_cast<element_type>(type_), [&]<class Word>(Word) {
+        with_word(static_cast<element_type>(wanted_.type), [&]<class Word>(Word) {
             const std::uint64_t room = memory_.scratch.size() / sizeof(Word);
             for (std::uint64_t from = 0; from < search.elements(); from += room) {
                 const std::uint64_t left = search.elements() - from;
@@ -208,8 +239,7 @@ private:
     const replica* mine_;
     stream_ref on_;
     call_site where_;
-    std::uint64_t type_ = held_buffer::no_type;
-    std::uint64_t count_ = 0;
+    held_buffer wanted_; ///< the reference's; other buffers cannot be compared with it
 };
 
 } // namespace collprobe::detail

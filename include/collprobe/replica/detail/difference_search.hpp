@@ -13,7 +13,7 @@
 #include <collprobe/replica/detail/difference_kernels.hpp>
 #include <collprobe/replica/disagreement.hpp>
 
-/// Determines which ranks differ, and where. Every rank computes the same from the same reports.
+/// What ranks hold of a buffer, and the blocks in which that differs.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A rank's report of its buffer.
@@ -121,46 +121,6 @@ inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& o
     const std::uint64_t chosen = !is_told && out.majority ? most->digest : key(is_told ? out.reference_rank : 0);
     for (int r = 0; r < ranks; ++r) (key(r) == chosen ? out.holders : out.others).push_back(r);
     return !out.others.empty();
-}
-
-/// Finds which ranks differ in a buffer from the reference (`disagreement`), and where. `ranks` asks all ranks, with
-/// the same questions on each:
-/// - `compare_with(held)`: sets the contents of the reference;
-/// - `mark(blocks)`: for each block, as bytes, whether the ranks' blocks differ;
-/// - `compare(blocks, reference)`: the difference of each rank's elements in these blocks from those of rank
-///   `reference`.
-/// A rank whose count or type differs from the reference finds no difference.
-template <class Ranks>
-located_difference locate_difference(view<const held_buffer> held, int reference_rank, Ranks& ranks)
-{
-    located_difference found;
-    collprobe::disagreement& report = found.report;
-    report.reference_rank = reference_rank;
-    if (!group_ranks(held, report)) return found;
-    const int reference = report.holders.front(); // of equal contents, whoever was told
-    const held_buffer& wanted = held[static_cast<std::uint64_t>(reference)];
-    report.count = wanted.count;
-    found.wanted = wanted;
-    if (wanted.type == held_buffer::no_type) {
-        for (const int r : report.others) report.differences.push_back({.rank = r, .same_shape = false});
-        return found;
-    }
-    const auto element_bytes = static_cast<std::uint64_t>(bytes_of(static_cast<element_type>(wanted.type)));
-    found.search = block_search(wanted.count, element_bytes);
-    ranks.compare_with(wanted);
-    if (wanted.count != 0) {
-        while (found.search.narrow(ranks.mark(found.search))) {}
-    }
-    report.ranges = found.search.ranges();
-    const std::vector<difference> each = ranks.compare(found.search, reference);
-    for (const int r : report.others) {
-        const held_buffer& has = held[static_cast<std::uint64_t>(r)];
-        difference what = each[static_cast<std::size_t>(r)];
-        what.rank = r;
-        what.same_shape = has.count == wanted.count && has.type == wanted.type;
-        report.differences.push_back(what);
-    }
-    return found;
 }
 
 } // namespace collprobe::detail
