@@ -140,7 +140,7 @@ public:
         return found;
     }
     rank_lateness of(int rank) const { return watch_.of(rank); }
-    bool is_named(int rank) const { return evidence_.of(rank).unlike; }
+    bool is_named(int rank) const { return evidence_.by_rank()[static_cast<std::size_t>(rank)].unlike; }
     bool is_silent() const { return evidence_.silent() != 0; }
     /// The ranks that this step has named; -1 if it cannot tell which.
     view<const exchangeability_watch::named_rank> named() const { return evidence_.named(); }

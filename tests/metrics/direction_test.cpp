@@ -44,6 +44,7 @@ struct truth {
     double pooled = 0;
     double noise_scale = 0;
     std::vector<double> leave_one_out;
+    std::vector<double> pairwise;
 
     explicit truth(const gradients& given)
     {
@@ -77,6 +78,9 @@ struct truth {
                 if (j != i)
                     for (std::size_t k = 0; k < d; ++k) rest[k] += g[j][k];
             leave_one_out.push_back(static_cast<double>(dot(g[i], rest) / sqrtl(wide[i * n + i] * dot(rest, rest))));
+            long double own = -1; // its cosine with itself
+            for (std::size_t j = 0; j < n; ++j) own += wide[i * n + j] / sqrtl(wide[i * n + i] * wide[j * n + j]);
+            pairwise.push_back(static_cast<double>(own / static_cast<long double>(n - 1)));
         }
         const long double ranks = static_cast<long double>(n);
         const long double total = dot(sum, sum);
@@ -121,7 +125,11 @@ TEST_CASE("alignment of random gradients agrees with long double, also where one
             CHECK(near(a.mean_pairwise, expected.mean_pairwise, 1e-12));
             CHECK(near(a.pooled, expected.pooled, 1e-12));
             REQUIRE(a.leave_one_out.size() == n);
-            for (std::size_t r = 0; r < n; ++r) CHECK(near(a.leave_one_out[r], expected.leave_one_out[r], 1e-12));
+            REQUIRE(a.pairwise.size() == n);
+            for (std::size_t r = 0; r < n; ++r) {
+                CHECK(near(a.leave_one_out[r], expected.leave_one_out[r], 1e-12));
+                CHECK(near(a.pairwise[r], expected.pairwise[r], 1e-12));
+            }
             if (large > 1e6) { // the sums have lost it, and say so rather than guess
                 CHECK(undefined(collprobe::leave_one_out(expected.norms_squared[1], expected.dots[1], expected.sum_norm_squared)));
                 continue;

@@ -183,7 +183,7 @@ TEST_CASE("in each step the pay-outs of all ranks add up to their number, also w
                     watch.begin_step(0);
                     watch.judge(0, values, kind == 3 ? 0.5 : 0);
                     double sum = 0;
-                    for (int r = 0; r < ranks; ++r) sum += watch.of(r).odds;
+                    for (const rank_evidence& each : watch.by_rank()) sum += each.odds;
                     CAPTURE(ranks);
                     CAPTURE(static_cast<int>(side));
                     CAPTURE(kind);
@@ -219,13 +219,12 @@ TEST_CASE("odds, recurrence and their beginning are those of the definition")
                     watch.begin_step(step);
                     watch.judge(0, values);
                     expected.step(step, values);
-                    for (int r = 0; r < ranks; ++r) {
-                        const std::size_t rank = static_cast<std::size_t>(r);
-                        CHECK(watch.of(r).odds == doctest::Approx(static_cast<double>(expected.odds(rank))).epsilon(3 * lost_in_a_step));
-                        CHECK(watch.of(r).recurrence
+                    for (std::size_t rank = 0; rank < values.size(); ++rank) {
+                        CHECK(watch.by_rank()[rank].odds == doctest::Approx(static_cast<double>(expected.odds(rank))).epsilon(3 * lost_in_a_step));
+                        CHECK(watch.by_rank()[rank].recurrence
                             == doctest::Approx(static_cast<double>(expected.recurrence(rank))).epsilon(3 * lost_in_a_step));
-                        CHECK(watch.of(r).since == expected.since(rank));
-                        CHECK(watch.of(r).side == side);
+                        CHECK(watch.by_rank()[rank].since == expected.since(rank));
+                        CHECK(watch.by_rank()[rank].side == side);
                     }
                 }
             }
@@ -250,13 +249,12 @@ TEST_CASE("over many steps odds follow the definition where ranks have no memory
             watch.begin_step(step);
             watch.judge(0, values);
             expected.step(step, values);
-            for (int r = 0; r < ranks; ++r) CHECK(watch.of(r).since == expected.since(static_cast<std::size_t>(r)));
+            for (std::size_t r = 0; r < values.size(); ++r) CHECK(watch.by_rank()[r].since == expected.since(r));
         }
-        for (int r = 0; r < ranks; ++r) {
-            const std::size_t rank = static_cast<std::size_t>(r);
-            CHECK(watch.of(r).odds == doctest::Approx(static_cast<double>(expected.odds(rank))).epsilon(400 * lost_in_a_step));
-            CHECK(watch.of(r).odds <= static_cast<double>(expected.odds(rank)));
-            CHECK(watch.of(r).since == expected.since(rank));
+        for (std::size_t rank = 0; rank < values.size(); ++rank) {
+            CHECK(watch.by_rank()[rank].odds == doctest::Approx(static_cast<double>(expected.odds(rank))).epsilon(400 * lost_in_a_step));
+            CHECK(watch.by_rank()[rank].odds <= static_cast<double>(expected.odds(rank)));
+            CHECK(watch.by_rank()[rank].since == expected.since(rank));
         }
     }
 }
@@ -336,7 +334,7 @@ TEST_CASE("of one or two ranks none is watched")
             values[0] += 3;
         });
         CHECK(found.rank == -2);
-        CHECK(watch.of(0).odds == 0);
+        CHECK(watch.by_rank()[0].odds == 0);
     }
 }
 
@@ -355,13 +353,13 @@ TEST_CASE("of two ranks a number with one watched side names the one that is at 
     CHECK(found.rank == 1);
     CHECK(found.evidence.side == rank_side::largest);
     CHECK(found.evidence.since >= 480);
-    CHECK(watch.of(1).unlike);
+    CHECK(watch.by_rank()[1].unlike);
     for (std::uint64_t step = 700; step < 800; ++step) {
         CHECK(first_named(watch, 1, step, shifted_by(6, 1)).rank == -2);
-        CHECK(watch.of(1).unlike);
+        CHECK(watch.by_rank()[1].unlike);
     }
     CHECK(first_named(watch, 600, 800, shifted_by(0, 1)).rank == -2);
-    CHECK_FALSE(watch.of(1).unlike);
+    CHECK_FALSE(watch.by_rank()[1].unlike);
     CHECK(first_named(watch, 150, 1400, shifted_by(6, 0)).rank == 0);
     CHECK(first_named(watch, 100, 1600, [](row& values, std::uint64_t step) { // by turns, and one is absent
         values = {step % 2 == 0 ? 5.0 : 0, step % 3 == 0 ? absent : step % 2 == 0 ? 0 : 5.0};
@@ -409,14 +407,14 @@ TEST_CASE("a named rank is told once, the others are compared without it, and it
     };
     run(0, 400, 4, 0);
     CHECK(named == std::vector<int>{3});
-    CHECK(watch.of(3).unlike);
-    CHECK(watch.of(3).odds > 1e6);
+    CHECK(watch.by_rank()[3].unlike);
+    CHECK(watch.by_rank()[3].odds > 1e6);
     run(400, 600, 4, -3);
     CHECK(named == std::vector<int>{3, 5});
-    CHECK(watch.of(5).side == rank_side::smallest);
+    CHECK(watch.by_rank()[5].side == rank_side::smallest);
     run(600, 1400, 0, -3); // repaired
-    CHECK_FALSE(watch.of(3).unlike);
-    CHECK(watch.of(5).unlike);
+    CHECK_FALSE(watch.by_rank()[3].unlike);
+    CHECK(watch.by_rank()[5].unlike);
     CHECK(named == std::vector<int>{3, 5});
     run(1400, 1600, 4, -3);
     CHECK(named == std::vector<int>{3, 5, 3});
@@ -485,7 +483,7 @@ TEST_CASE("numbers that are absent, infinite, huge or tiny are judged as their o
         watch.judge(0, row{absent, 1, infinity}); // one is left: nothing to compare
         CHECK(watch.named().size() == 0);
     }
-    CHECK(watch.of(1).odds == 0);
+    CHECK(watch.by_rank()[1].odds == 0);
 }
 
 TEST_CASE("with a margin a rank must be at a side by more")
@@ -617,12 +615,12 @@ TEST_CASE("evidence has an upper end, and steps may be any numbers")
         values[3] = 9;
         watch.begin_step(step);
         watch.judge(0, values);
-        if (step > first + 1500) most = std::max(most, watch.of(3).odds);
+        if (step > first + 1500) most = std::max(most, watch.by_rank()[3].odds);
     }
     CHECK(most <= 0x1p97 * 1.001); // the share of one of 8 ranks
-    CHECK(watch.of(3).odds > 0x1p90);
-    CHECK(watch.of(3).since == first);
-    CHECK(watch.of(3).extreme == 2000);
+    CHECK(watch.by_rank()[3].odds > 0x1p90);
+    CHECK(watch.by_rank()[3].since == first);
+    CHECK(watch.by_rank()[3].extreme == 2000);
 }
 
 TEST_CASE("wrong arguments are refused with their name")

@@ -15,8 +15,8 @@
 
 /// The directions of the ranks' gradients g_1 .. g_n, from their dot products. S is the sum of the gradients.
 ///
-/// There are two sources. The n x n Gram matrix gives every number. The sums of one pass over g_r and one over S cost
-/// nothing more and give every number but the mean pairwise cosine.
+/// The n x n Gram matrix gives every number. The sums of one pass over g_r and one over S cost nothing more and give
+/// every number but the mean pairwise cosine. README.md has the formulas and their errors.
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
@@ -28,12 +28,8 @@ struct noise_moments {
     double noise = not_a_number(); ///< estimate of the summed variance of one rank's gradient
 };
 
-/// The noise moments of one step.
-///
-/// With `sum_of_norms_squared` q = sum |g_r|^2 and `sum_norm_squared` s = |S|^2, in squared gradient units:
-/// signal = (s - q) / (n (n - 1)), noise = (q - s / n) / (n - 1). Both are unbiased, so either may be negative in a
-/// noisy step: average over steps before dividing. NaN by bits for n < 2 or non-finite input. `noise` loses digits by
-/// cancellation if the ranks agree, `signal` if they do not; each has an absolute error of about 2^-51 q.
+/// The noise moments of one step, from q = sum |g_r|^2 and s = |S|^2. Both are unbiased, so either may be negative in a
+/// noisy step: average over steps before dividing. NaN by bits for n < 2 or non-finite input.
 COLLPROBE_COLD_INLINE noise_moments estimate_noise(int n, double sum_of_norms_squared, double sum_norm_squared) noexcept
 {
     noise_moments result;
@@ -60,13 +56,9 @@ inline double cosine_of(double dot, double norms) noexcept
 
 } // namespace detail
 
-/// Cosine of g_r with the sum of all other gradients, S - g_r, from |g_r|^2, g_r . S and |S|^2. Low for a rank that is
-/// unlike the others.
-///
-/// In [-1, 1]. NaN by bits if an argument is not finite, or g_r or S - g_r is zero. |S - g_r|^2 = |S|^2 - 2 g_r . S +
-/// |g_r|^2 cancels when one rank outweighs the others: the bits lost are log2 of the ratio of the largest term to the
-/// result. From 40 bits lost (others 2^-20 of the norm of g_r) the cosine is untrustworthy and counts as undefined.
-/// With exact arguments the absolute error is about 2^-50 times that ratio.
+/// Cosine of g_r with the sum of all other gradients, S - g_r, from |g_r|^2, g_r . S and |S|^2: low for a rank that is
+/// unlike the others. NaN by bits if an argument is not finite, g_r or S - g_r is zero, or g_r so much larger than the
+/// others that nothing is known of these.
 COLLPROBE_COLD_INLINE double leave_one_out(double norm_squared, double dot_with_sum, double sum_norm_squared) noexcept
 {
     if (!is_finite(norm_squared) || !is_finite(dot_with_sum) || !is_finite(sum_norm_squared)
@@ -102,39 +94,12 @@ COLLPROBE_COLD_INLINE void set_noise(double signal, double noise, direction& out
     }
 }
 
-/// By rank: the mean of its cosines with the others, in which one bad rank has weight 1 / (n - 1), independent of its
-/// norm. Shapes: `gram` is n x n.
-COLLPROBE_COLD_INLINE void mean_cosines(view<const double> gram, std::size_t n, std::vector<double>& out)
-{
-    out.assign(n, not_a_number());
-    for (std::size_t i = 0; i < n; ++i) {
-        double sum = 0;
-        int others = 0;
-        for (std::size_t j = 0; j < n; ++j) {
-            const double norms = square_root(gram[i * n + i]) * square_root(gram[j * n + j]);
-            const double product = i < j ? gram[i * n + j] : gram[j * n + i];
-            if (j == i || !is_finite(norms) || !is_finite(product) || !(norms > 0)) continue;
-            sum += product / norms;
-            ++others;
-        }
-        if (others > 0) out[i] = sum / others;
-    }
-}
-
-/// Computes all of `direction`, but `pairwise`, from the Gram matrix G[i * n + j] = g_i . g_j (squared gradient units).
-/// Reads only the diagonal and the entries above it.
-/// - `mean_pairwise`: the mean over pairs i < j of G_ij / sqrt(G_ii G_jj), each limited to [-1, 1]: the published
-///   gradient-direction consistency (arXiv 2602.14462).
-/// - `pooled`: sum G_ij / sum sqrt(G_ii G_jj) over the same pairs. Ranks of large norm dominate it, so it falls more
-///   when one rank is both large and unlike the others.
-/// - `leave_one_out[i]`: cosine of g_i with the sum of the others.
-/// - `noise_scale`, `predicted_cosine`: as in `align_from_sums`, for this step alone.
-/// A rank whose norm is zero or not finite has no direction. It and its pairs are left out, its `leave_one_out` is NaN
-/// by bits; a zero gradient still counts in the noise. If two finite gradients have a non-finite product, the cosines
-/// leave out the pair, and noise scale and leave-one-out cosines are NaN. With fewer than two ranks everything is NaN.
-/// Each cosine has an absolute error of about n 2^-52 (given G): only sums of products of either sign cancel.
-/// Reuses the capacity of `out.leave_one_out`: no allocation once it has held n.
-/// Errors: `status::invalid_argument` if `gram` has not n * n entries.
+/// Computes all of `direction` from the Gram matrix G[i * n + j] = g_i . g_j (squared gradient units). It reads the
+/// diagonal and the entries above it. `noise_scale` and `predicted_cosine` are those of this step alone.
+/// A rank whose norm is zero or not finite has no direction: its pairs are left out, its cosines are NaN by bits. In
+/// the noise a zero gradient counts. If two finite gradients have a non-finite product, the cosines leave out the
+/// pair, and noise scale and leave-one-out cosines are NaN. With fewer than two ranks everything is NaN.
+/// Reuses the capacity of the lists. Errors: `status::invalid_argument` if `gram` has not n * n entries.
 /// Cost: O(n^2), and n^2 more for each rank that outweighs all others by 2^10.
 COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direction& out,
     const call_site& where = call_site::current())
@@ -147,6 +112,7 @@ COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direc
     const std::size_t ranks = static_cast<std::size_t>(n);
     out.mean_pairwise = out.pooled = out.noise_scale = out.predicted_cosine = not_a_number();
     out.leave_one_out.resize(ranks);
+    out.pairwise.assign(ranks, not_a_number());
 
     double largest = 0;
     int samples = 0;
@@ -174,22 +140,26 @@ COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direc
     for (std::size_t i = 0; i < ranks; ++i) {
         if (!is_finite(gram[i * ranks + i])) continue;
         if (has_direction(i)) total += product(i, i);
-        for (std::size_t j = i + 1; j < ranks; ++j) {
-            if (!is_finite(gram[j * ranks + j])) continue;
+        double own_cosines = 0, others = 0;
+        for (std::size_t j = 0; j < ranks; ++j) {
+            if (j == i || !is_finite(gram[j * ranks + j])) continue;
             const double dot = product(i, j);
-            if (!is_finite(dot)) {
-                complete = false;
-                continue;
-            }
-            differences += product(i, i) + product(j, j) - 2 * dot;
+            complete = complete && is_finite(dot);
+            if (!is_finite(dot)) continue;
+            const double once = i < j ? 1 : 0; // a pair is met twice
+            differences += once * (product(i, i) + product(j, j) - 2 * dot);
             if (!has_direction(i) || !has_direction(j)) continue;
             const double norms = square_root(product(i, i)) * square_root(product(j, j));
-            products += dot;
-            norm_products += norms;
+            products += once * dot;
+            norm_products += once * norms;
             if (!(norms > 0)) continue;
-            cosines += cosine_of(dot, norms);
-            pairs += 1;
+            const double cosine = cosine_of(dot, norms);
+            own_cosines += cosine;
+            others += 1;
+            cosines += once * cosine;
+            pairs += once;
         }
+        if (others > 0) out.pairwise[i] = own_cosines / others;
     }
     if (pairs > 0) {
         out.mean_pairwise = cosines / pairs;
@@ -232,18 +202,9 @@ COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direc
 
 /// Computes `direction` without a Gram matrix, from the squared norms |g_r|^2 of all n ranks, the dots g_r . S and
 /// |S|^2 (squared gradient units). Sets `mean_pairwise` to NaN. The dots may be empty; then so is `leave_one_out`.
-/// - `pooled` = (|S|^2 - q) / ((sum |g_r|)^2 - q) with q = sum |g_r|^2.
-/// - `noise_scale` = noise / signal of `estimate_noise`, in units of one rank's batch; times the samples per rank it is
-///   B_simple. A negative estimate of either moment counts as 0. Identical gradients give 0; gradients whose dots have
-///   no positive sum give infinity (by bits); all-zero gradients give NaN.
-/// - `predicted_cosine` = 1 / (1 + noise_scale): the cosine that healthy independent shards have, to compare with the
-///   measured one. For a single step it is as noisy as `pooled`; see `smoothed_noise_scale`.
-/// Any non-finite input makes all three NaN, since S contains that rank; so does n = 1. Both numerators are
-/// differences. For exact arguments and equal norms the absolute error of `pooled` is about 2^-51 n / (n - 1); that of
-/// `noise_scale` is about 2^-50 n, so a smaller disagreement reads as 0. If S was rounded to 16 bits before its digest
-/// or norm was taken, expect 1e-3.
-/// Reuses the capacity of `out.leave_one_out`: no allocation once it has held n.
-/// Errors: `status::invalid_argument` if the sizes differ. Cost: O(n).
+/// Identical gradients give the noise scale 0; gradients whose dots have no positive sum infinity (by bits); all-zero
+/// gradients, any non-finite input and n = 1 NaN.
+/// Reuses the capacity of `out.leave_one_out`. Errors: `status::invalid_argument` if the sizes differ. Cost: O(n).
 inline void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
     double sum_norm_squared, direction& out, const call_site& where = call_site::current())
 {
@@ -281,11 +242,8 @@ inline void align_from_sums(view<const double> norms_squared, view<const double>
     set_noise(moments.signal, moments.noise, out);
 }
 
-/// The gradient noise scale over many steps. Each moment is averaged by itself before their ratio is taken, since the
-/// ratio of one step is biased and has no useful variance.
-///
-/// The averages are exponential, with bias correction: the first update counts in full. k-diffusion's gns.py averages
-/// both moments with decay 0.9998; this one forgets in about 100 steps.
+/// The gradient noise scale over about 100 steps: an exponential average, with bias correction, of each moment, before
+/// their ratio is taken, since that of one step is biased and has no useful variance.
 class smoothed_noise_scale {
 public:
     /// Adds the moments of one step; ignores a step whose moments are not finite.

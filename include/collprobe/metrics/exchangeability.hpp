@@ -207,8 +207,8 @@ public:
     /// What a number is, and its shares. Precondition: metric < metrics().
     finding_kind metric_of(std::size_t metric) const noexcept { return metrics_[metric].what; }
     const side_shares& shares_of(std::size_t metric) const noexcept { return metrics_[metric].shares; }
-    /// The strongest evidence about a rank in this step. Precondition: 0 <= rank < ranks().
-    const rank_evidence& of(int rank) const noexcept { return best_[static_cast<std::size_t>(rank)]; }
+    /// By rank: the strongest evidence about it in this step.
+    view<const rank_evidence> by_rank() const noexcept { return {best_.data(), best_.size()}; }
 
     /// All that the watch has learnt, to be saved with a checkpoint: 8-byte words, the same on every rank.
     COLLPROBE_COLD_INLINE std::vector<std::uint64_t> state() const

@@ -12,6 +12,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
+#include <collprobe/replica/detail/difference_kernels.hpp>
 #include <collprobe/replica/detail/difference_search.hpp>
 #include <collprobe/replica/replica.hpp>
 

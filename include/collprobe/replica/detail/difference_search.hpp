@@ -10,7 +10,6 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/digest_index.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/replica/detail/difference_kernels.hpp>
 #include <collprobe/replica/disagreement.hpp>
 
 /// What ranks hold of a buffer, and the blocks in which that differs.

@@ -73,7 +73,7 @@ public:
             watch_.judge(of_lateness, values_, 2 * floor);
         }
         out.silent_evidence = watch_.silent();
-        out.evidence_by_rank.assign(&watch_.of(0), &watch_.of(0) + values_.size());
+        out.evidence_by_rank.assign(watch_.by_rank().begin(), watch_.by_rank().end());
         const double odds_needed = 1 / watch_.options().false_alarms_per_run;
         const double steps_needed = watch_.options().steps_between_alarms;
         for (const exchangeability_watch::named_rank& named : watch_.named()) {

@@ -108,7 +108,6 @@ public:
     {
         named_.clear();
         call_record& described = step.out.calls[call];
-        described.repeating_ranks = 0;
         const bool is_shard = step.calls[call].call == collective::all_gather;
         held* const slot = previous_.data() + step.series[call].slot * at_rank(ranks_);
         for (int r = 0; r < ranks_; ++r) {

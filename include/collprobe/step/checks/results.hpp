@@ -397,7 +397,6 @@ public:
     {
         if (!gram.empty()) {
             align_from_gram(gram, ranks, out);
-            mean_cosines(gram, at_rank(ranks), out.pairwise);
             squares = 0;
             double products = 0;
             for (std::size_t i = 0; i < at_rank(ranks); ++i) {
