@@ -84,8 +84,7 @@ inline rounded_terms terms_of(rounding_order order, int n)
 }
 
 /// The standard deviation that rounding causes, in a bin, of the distance between the sketch of a result and the sum of
-/// the sketches of its n inputs. For sums and averages of floating-point numbers. Derived, then calibrated
-/// (tests/audit/conservation_test.cpp, more rounds): 144,000 clean reductions had residuals of up to 7.4 deviations.
+/// the sketches of its n inputs. For sums and averages of floating-point numbers.
 ///
 /// E is the energy (sum of squares) of all ranks' elements of a bin, scaled as the average scales them. E_S is the
 /// energy of the result. audit/conservation_bound.md has the model, its measured accuracy, its cost where ranks agree,

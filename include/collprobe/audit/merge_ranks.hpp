@@ -22,8 +22,7 @@
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// Judges what the ranks of a communicator measured apart: makes of their blocks the messages that the ranks of a
-/// `probed` with the part `audit` exchange in the mode `gather`, and judges them by the same checks. So records can be
-/// written by each rank and merged later, or travel in any other way, and be judged again with other options.
+/// `probed` with the part `audit` exchange in the mode `gather`, and judges them by the same checks.
 ///
 /// Sums are checked of floating-point calls with sketches, but not if inputs are multiplied first. Of such a call the
 /// moments of the inputs are those of what is summed. If a factor is not known, the call counts as no gradient. Without

@@ -288,11 +288,9 @@ private:
 } // namespace detail
 
 /// Names the form of weights: sets `how`, `why_not`, `ranks` and `common`. A form is named if each weight is within its
-/// bound of what the form says, and no other form fits. If a bound is above an eighth of the mean weight, or the
-/// residual above its limit, nothing is named. Of one rank's weight there is only `mean`. Ranks are lost or doubled if
-/// they have tokens and are at most half of all such ranks; the other weights may be those of n ranks, or of the ranks
-/// that are left. A rank that sent zeros has an unknown weight, NaN by bits, that fits each form. If no form of all
-/// ranks fits, or one rank alone sent anything, the average may also be that of the ranks that sent anything.
+/// bound of what the form says, and no other form fits; README.md says which forms are tried, and when none is named.
+/// Of one rank's weight there is only `mean`. Ranks are lost or doubled if they have tokens and are at most half of all
+/// such ranks. A rank that sent zeros has an unknown weight, NaN by bits, that fits each form.
 /// `rounded_factors`: factors of the form, such as 1 / n, may be rounded by so much of their size: two unit roundoffs
 /// of the element type. It counts as a part of the bounds. `tokens`: a number for each rank; empty, or no valid
 /// numbers, if they are not known.

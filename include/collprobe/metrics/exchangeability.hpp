@@ -77,11 +77,10 @@ struct side_shares {
 
 /// Watches numbers of the ranks (losses, norms, ...) for a rank that is unlike the others, step by step.
 ///
-/// If ranks are alike, each order of them is equally probable in every step, given the past. So the place of a rank
-/// in that order is uniform, whatever the distribution. The watch bets against that at fair odds; a rank whose bets
-/// have won enough is named. By Ville's inequality the chance that this happens to any of alike ranks, ever, is at most
-/// `false_alarms_per_run`. Equal numbers share their places. metrics/exchangeability.md has the proof, the bets, the
-/// delays, and what a memory of the ranks' own does to the assumption.
+/// The watch bets, at fair odds, against each order of the ranks being equally probable; a rank whose bets have won
+/// enough is named. The chance that this happens to any of alike ranks, ever, is at most `false_alarms_per_run`. Equal
+/// numbers share their places. metrics/exchangeability.md has the proof, the bets, the delays, and what a memory of the
+/// ranks' own does to the assumption.
 /// Names: fewer than half of the ranks of a group. A named rank is no longer compared with; the others go on. Of two
 /// ranks a number with one watched side, such as lateness, names the one at that side; other numbers are not watched,
 /// because nothing tells which of the two is unlike the other.

@@ -94,10 +94,8 @@ inline call_lateness lateness(view<const double> times_in_call, view<const doubl
 
 /// Measures who comes late, step by step: by how much, in which share of the steps, and at what cost.
 ///
-/// A step is judged by each rank's sum of times over its calls. A constant bias of the *ends* of calls cancels if a
-/// rank's work starts when its call ends; any other bias beyond the floor reads as lateness. A rank that delays the
-/// transport after it has entered does not show: all wait alike. The watch names no rank as lastingly late: an
-/// `exchangeability_watch` does, from each rank's `lateness_beyond`.
+/// A step is judged by each rank's sum of times over its calls: README.md says which biases cancel in it, and what does
+/// not show. The watch names no rank as lastingly late: an `exchangeability_watch` does, from `lateness_beyond`.
 /// Preconditions: no concurrent use. Equal numbers in the same order give equal answers on every rank.
 /// Cost: 4.1 KB a rank, allocated by the constructor; a call costs O(n), a step O(n + window).
 class lateness_watch {

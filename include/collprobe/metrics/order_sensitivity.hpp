@@ -78,7 +78,10 @@ public:
         exact_sum<T> exact;
         for (int i = 0; i < terms_; ++i) exact.add(values[i] = terms[i]);
         const T best = exact.round(operation_ == reduction::average ? static_cast<std::uint32_t>(terms_) : 1);
-        const range<T> sums = over_orders(values, best);
+        const range<T> sums = [&, this] {
+            const gradual_underflow as_ieee_has_it;
+            return add_in_orders(values, best);
+        }();
         if (!sums.is_finite || !is_finite(best) || !is_finite(result)) {
             ++record_.nonfinite;
             return;
@@ -107,13 +110,6 @@ private:
         T highest;
         bool is_finite = true;
     };
-
-    template <floating_element T>
-    range<T> over_orders(T* values, T if_none) noexcept
-    {
-        const gradual_underflow as_ieee_has_it;
-        return add_in_orders(values, if_none);
-    }
 
     // Not inlined into the scope that sets the mode of subnormal numbers.
     template <floating_element T>

@@ -89,11 +89,9 @@ struct outlier {
 /// Watches numbers of the ranks (loss, norm, cosine, ...), step by step, and names outliers at a stated rate.
 ///
 /// Each rank's number, less its habit, has a distance from the median of the *other* ranks' such numbers. It is
-/// compared with the largest distances of the last 384 steps. Over their upper quarter lies a generalised Pareto
-/// tail; the limit is where a step exceeds it with the stated probability, but beyond all that was seen. No
-/// distribution is assumed. The rate holds for tails up to exponential ones; on the logarithm's scale those are power
-/// laws. Whatever that tail is, a number is named that lies so far from the others, and from all numbers of any rank in
-/// the run, as it seldom happens with a finite variance: by a factor of 14 after 1,000 steps.
+/// compared with the largest distances of the last 384 steps, of whatever distribution; the stated rate holds for tails
+/// up to exponential ones, on the logarithm's scale power laws. Whatever the tail is, a number is named that lies far
+/// beyond all numbers of any rank in the run: outlier.md.
 /// One number may have many series: the norms of the calls of a step are one number, that of the call that is farthest
 /// off in units of its own tail, and have a series for each call.
 /// Nothing is judged in a series' first 16 steps; the limit needs 16 more of its number. What is named does not teach

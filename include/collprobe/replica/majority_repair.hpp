@@ -35,10 +35,8 @@ struct repair_result {
 /// ranks are written to. Then everything is checked again. If the repair was damaged it is repeated, up to 4 rounds,
 /// from another rank of the majority if there is one.
 /// Shapes, preconditions: those of `agreement`. Collective, and the host blocks: all ranks must decide for it in the
-/// same step. The record of a step with `expect_equal` is the same on all ranks, and k steps later it needs no wait:
-/// `if (comm.pending_steps() > k && comm.wait(record) && !record.expectations[0].holds) majority_repair(...)`.
-/// `poll` would return it on each rank at another time. Steps under way during a repair report the old difference once
-/// more; the next repair then finds nothing.
+/// same step, as by a record of `probed::wait` (README.md). Steps under way during a repair report the old difference
+/// once more; the next repair then finds nothing.
 /// Errors: `mismatch`, on all ranks, which names a rank with another count or type; those of `agreement`.
 /// Cost: while all agree, 16 bytes a buffer and one read. Otherwise the cost of `agreement::locate`, another check, and
 /// a broadcast of the differences (with up to some 64 bytes around each).

@@ -132,10 +132,8 @@ std::string describe(const receipt_finding& finding);
 std::vector<receipt_finding> find_gaps(const receipt& of);
 
 /// Holds a receipt against the expected one. Empty: every tensor is there, with the expected bits, or as the stated
-/// cast of them has it. If one receipt cuts a tensor finer than the other, or across it, the finest boxes that are
-/// unions of parts in both are compared; a box that differs is named with all ranks that hold some of it, because it is
-/// not known which of them is wrong. `older`: receipts of earlier steps, to recognise data that was not updated. Of
-/// casts, data in another's place is recognised of whole tensors alone: a receipt does not have the contents of parts.
+/// cast of them has it. README.md says what is compared where the receipts cut tensors otherwise. `older`: receipts of
+/// earlier steps, to recognise data that was not updated.
 /// \throws error `invalid_argument` if `expected` has gaps, overlaps or replicas that differ.
 /// Cost: for equal tensors, the number of parts; for others, the product of their numbers of parts. If replicas
 /// differ, at most 4096 choices among them are tried.

@@ -33,11 +33,10 @@ struct every {
 /// The rule that computes the next interval from the measurements.
 enum class interval_rule : std::uint8_t {
     /// H = mean over the ranks of ||g~|| / ||thetabar - theta^m||, as in PAFT, which does not say which reduction its
-    /// All-Reduce is. PAFT calls the divisor an estimate of sigma. But it grows with the root of the dimension, and
-    /// with the root of the sum of squared learning rates since the last average, so also with the interval itself.
+    /// All-Reduce is. README.md says what is wrong with it.
     published,
-    /// H = gain * rms(thetabar) / (sigma * eta / (1 - momentum)). The estimate of sigma is unbiased for float and
-    /// double weights, and low for bfloat16 weights where noise is below their spacing (detail/averaging_decision.hpp).
+    /// H = gain * rms(thetabar) / (sigma * eta / (1 - momentum)). The estimate of sigma is low for bfloat16 weights
+    /// where noise is below their spacing.
     corrected,
 };
 

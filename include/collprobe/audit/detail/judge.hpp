@@ -63,8 +63,7 @@ COLLPROBE_COLD_INLINE void complete_verdict(call_record& judged) noexcept
 }
 
 /// Sets how certain the findings of sums are, from finding `first` on. A residual above the limit is not chance, but
-/// unfavourable data can cause it by rounding alone. A residual above 4 n times the limit cannot be rounding: u sqrt((n
-/// - 1) sum of m E) bounds rounding without any model of the data.
+/// unfavourable data can cause it by rounding alone; one above 4 n times the limit cannot be rounding, of any data.
 /// What the step itself says of results that the audit finds wrong, without a rank, is dropped.
 COLLPROBE_COLD_INLINE void state_certainty(std::size_t first, step_record& record)
 {

@@ -105,9 +105,8 @@ struct finding {
     /// The largest rate at which a healthy step has such a finding, if the check itself states one; else 0. Of a number
     /// in a step the rate at which healthy steps have one so unlike, in any number and rank; `alarms` asks for less. Of
     /// `unlike` by its odds: the chance that a healthy run of any length has one. Of `sum_differs` an estimate that
-    /// takes roundings for independent. Where one rank is far larger than the others they are not: then healthy sums
-    /// have residuals of up to 2.2 sqrt(ranks - 1) times as many deviations. What holds without that: no rounding is
-    /// above 4 * ranks * threshold, and beyond it the finding is `exact`. audit/conservation_bound.md has both.
+    /// takes roundings for independent, which they are not where one rank is far larger than the others. Beyond
+    /// 4 * ranks * threshold no rounding is, and the finding is `exact`: audit/conservation_bound.md.
     double false_alarms_per_step = 0;
     call_site site = {}; ///< of the call, its name, and the line that made it; or of the value
     rank_evidence evidence = {}; ///< of `unlike`

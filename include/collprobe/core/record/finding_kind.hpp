@@ -92,23 +92,22 @@ inline constexpr finding_facts finding_kinds[] = {
         .evidence = {"in {elements}{first}", "{count} ranks; most have done so {since}, so the weights have it"},
         .place = {damage::input, damage::unknown}, .action = {advice::skip, advice::resync}, .may_blame = true,
         .number = "{its} share of NaN and infinities"},
-    // The ranks send the same bits as each other.
     {.kind = finding_kind::duplicate, .name = "duplicate", .sentence = "sent the data of another rank",
         .evidence = "the same bits as {other}", .place = damage::duplicated_data},
     // The buffer has the bits of the last such call, and those of at least half of the ranks that send have not. A
     // shard of an all-gather is told once, when it stops to change.
     {.kind = finding_kind::stale, .name = "stale", .sentence = "sent the same data as in the last such call",
         .place = damage::input, .action = advice::skip, .may_blame = true},
-    // Other bits from a collective that gives all ranks the same. Without a rank no result has a majority.
+    // Without a rank no result has a majority.
     {.kind = finding_kind::result_differs, .name = "result_differs",
         .sentence = "held other bits of a result than the other ranks",
         .evidence = {"", "which bits are right is not known"},
         .is_of_result = true, .action = {advice::resync, advice::skip}, .may_blame = true},
-    // Other bits of a shard than its owner sent. Without a rank: what all received together is not what was sent.
+    // Without a rank: what all received together is not what was sent.
     {.kind = finding_kind::shard_differs, .name = "shard_differs",
         .sentence = "held other bits of a shard than its owner sent", .evidence = {"the shard of {from}", ""},
         .is_of_result = true, .action = {advice::resync, advice::skip}, .may_blame = true},
-    // Another value than most ranks have of what must be equal. Without a rank none has a majority (statistic: values).
+    // Without a rank no value has a majority (statistic: values).
     {.kind = finding_kind::value_differs, .name = "value_differs",
         .sentence = "held another value than the other ranks, where all must have the same",
         .evidence = {"{value}{since}", "{count} different values, {since}"},

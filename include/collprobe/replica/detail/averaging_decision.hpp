@@ -12,19 +12,8 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/replica/detail/average_replicas.hpp>
 
-/// Of `when_worth_it`: distances on a sample of the coordinates, from which the next interval follows.
-///
-/// The drift of replicas if every rank's aggregated gradient has independent noise: g~ = g + eps with eps ~ N(0,
-/// sigma^2) in each coordinate, the model of PAFT (OpenReview cPZepCZlFW). The common part g cancels in thetabar -
-/// theta^m. So the result is exact for any model whose update is linear in g~: SGD, with or without momentum.
-///
-/// The paper's Lemma 3.1 has (M+1)/M where independent noise gives (M-1)/M, and omits the dimension.
-/// (tests/replica/noise_gain_test.cpp compares ours with a simulation.)
-///
-/// The estimate of sigma is unbiased for float and double weights. The rounding of bfloat16 weights does not act like
-/// such noise: updates below half an ulp are lost, others are rounded up. Measured ratio of the estimate of sigma^2 to
-/// the truth: 0.31 to 0.36 if a step's noise moves a weight by 0.1 half-ulps, 1.11 to 1.13 at one half-ulp, at most
-/// 1.025 from 3 on.
+/// Of `when_worth_it`: distances on a sample of the coordinates, from which the next interval follows. README.md has
+/// the model of the drift, and where the estimate of sigma is off.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 inline constexpr std::uint64_t first_interval = 10; ///< steps before the first average: there is no measurement yet
