@@ -11,7 +11,7 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/step/detail/summary.hpp>
-#include <collprobe/step/detail/wire_layout.hpp>
+#include <collprobe/step/detail/step_report.hpp>
 
 /// The records of many ranks without the ranks: messages are made up, packed by the library's own functor, combined as an
 /// all-reduce would, and judged.

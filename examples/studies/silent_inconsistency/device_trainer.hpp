@@ -11,7 +11,7 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/scan/digest.hpp>
-#include <collprobe/step/observation.hpp>
+#include <collprobe/step/step_observation.hpp>
 #include <collprobe/step/probed.hpp>
 
 #include "../digits/dump.hpp"

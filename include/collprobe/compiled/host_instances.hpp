@@ -49,20 +49,20 @@ COLLPROBE_SCANS_OF(double)
 COLLPROBE_INSTANCE void detail::measure_orders(
     order_meter&, const detail::gathered_step&, view<const detail::probed_call>, step_record&) noexcept;
 
-COLLPROBE_INSTANCE class detail::basic_call_roster<>;
+COLLPROBE_INSTANCE class detail::basic_missing_calls_check<>;
 COLLPROBE_INSTANCE class detail::basic_call_series<>;
 COLLPROBE_INSTANCE class detail::basic_step_judge<>;
 COLLPROBE_INSTANCE void detail::judge_summary(detail::step_judge&, const detail::summary_parts&,
     const detail::gathered_step*, int, view<const detail::probed_call>, view<const detail::expected_value>,
     view<const double>, step_record&);
-COLLPROBE_INSTANCE struct detail::step_tools<host::device>;
+COLLPROBE_INSTANCE struct detail::step_resources<host::device>;
 COLLPROBE_INSTANCE struct detail::step_block<host::device>;
 COLLPROBE_INSTANCE class detail::report_ring<host::device>;
 COLLPROBE_INSTANCE class detail::captured_steps<host::device>;
 COLLPROBE_INSTANCE struct detail::step_memory<host::device>;
 COLLPROBE_INSTANCE class detail::in_flight<detail::step_memory<host::device>>;
 COLLPROBE_INSTANCE class detail::open_step<host::device>;
-COLLPROBE_INSTANCE void detail::judged_steps::add(const detail::step_in_flight<host::device>&, std::uint32_t,
+COLLPROBE_INSTANCE void detail::report_judge::add(const detail::step_in_flight<host::device>&, std::uint32_t,
     std::uint64_t, detail::part_judges&, detail::function_ref<error_origin(const char*)>);
 COLLPROBE_INSTANCE void detail::report_exchange<host::device>::run(local::communicator&,
     const detail::step_block<host::device>&, const detail::write_header&, detail::function_ref<void(std::uint64_t*)>,

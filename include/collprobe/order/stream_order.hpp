@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <collprobe/core/error.hpp>
+#include <collprobe/detail/serial.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/order/detail/engine.hpp>
 #include <collprobe/order/stream.hpp>
@@ -20,14 +21,6 @@
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
-
-/// The number of the calling thread; no two threads of the process ever have the same.
-inline std::uint64_t& number_of_thread() noexcept
-{
-    static std::atomic<std::uint64_t> last{0};
-    static thread_local std::uint64_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
-    return own;
-}
 
 class process_checker;
 
@@ -83,7 +76,8 @@ public:
 
     stream_order() : stream_order(options{}) {}
     explicit stream_order(const options& settings)
-        : settings_(settings), engine_(serial(), settings.most_reports, settings.most_released)
+        : settings_(settings),
+          engine_(detail::next_serial<stream_order>(), settings.most_reports, settings.most_released)
     {
         if (settings_.on_hazard != nullptr) engine_.reports().keep_news();
     }
@@ -407,12 +401,6 @@ public:
 
 private:
     friend class detail::process_checker;
-
-    static std::uint64_t serial() noexcept
-    {
-        static std::atomic<std::uint64_t> last{0};
-        return last.fetch_add(1, std::memory_order_relaxed) + 1;
-    }
 
     template <class Work>
     void told(Work work)

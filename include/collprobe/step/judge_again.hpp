@@ -6,7 +6,6 @@
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
-#include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/metrics/lateness.hpp>
 #include <collprobe/step/detail/judge.hpp>

@@ -13,10 +13,10 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/step/detail/captured_steps.hpp>
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/message.hpp>
-#include <collprobe/step/observation.hpp>
+#include <collprobe/step/detail/write_message.hpp>
+#include <collprobe/step/step_observation.hpp>
 #include <collprobe/step/part.hpp>
 #include <collprobe/step/probe_options.hpp>
 #include <collprobe/step/rank_call.hpp>

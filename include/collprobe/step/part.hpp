@@ -12,9 +12,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/device/clock.hpp>
 #include <collprobe/scan/sketched_read.hpp>
-#include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/message.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {

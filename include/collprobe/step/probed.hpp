@@ -16,11 +16,11 @@
 #include <collprobe/detail/function_ref.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/step/detail/captured_steps.hpp>
-#include <collprobe/step/detail/judged_steps.hpp>
+#include <collprobe/step/detail/report_judge.hpp>
 #include <collprobe/step/detail/open_step.hpp>
 #include <collprobe/step/detail/report_ring.hpp>
 #include <collprobe/step/detail/step_parts.hpp>
-#include <collprobe/step/observation.hpp>
+#include <collprobe/step/step_observation.hpp>
 #include <collprobe/step/part.hpp>
 #include <collprobe/step/probe_options.hpp>
 
@@ -32,15 +32,16 @@ namespace detail {
 template <class Device>
 struct step_memory {
     step_memory(const step_report::shape& form, const probe_options& options, const auto& parts, call_site where)
-        : tools(form, options, parts(), where),
+        : resources(form, options, parts(), where),
           ring(options.steps_in_flight, form, static_cast<std::uint64_t>(options.calls), where),
           captured(form, options, parts, where) {}
     bool finished_by(deadline until) const noexcept
     {
-        return captured.finished_by(until) && tools.lanes.finished_by(until) && detail::finished_by(until, reported);
+        return captured.finished_by(until) && resources.lanes.finished_by(until)
+            && detail::finished_by(until, reported);
     }
 
-    step_tools<Device> tools; ///< shared by all steps that are not captured
+    step_resources<Device> resources; ///< shared by all steps that are not captured
     report_ring<Device> ring;
     captured_steps<Device> captured;
     void* probe = nullptr; ///< where its owner is: `located`
@@ -129,7 +130,7 @@ public:
               {static_cast<std::uint64_t>(options_.order_sample), part_list::entry_bytes, options_.statistics,
                   options_.times && options_.statistics && options_.results},
               part_list::words, static_cast<std::uint64_t>(options_.expectations)},
-          judged_(options_, form_),
+          reports_(options_, form_),
           is_crowded_(!detail::can_capture<stream_ref> && !(options_.lateness_floor_ns > 0)
               && comm_.size() > sysconf(_SC_NPROCESSORS_ONLN))
     {
@@ -282,13 +283,13 @@ public:
         detail::enqueue_marked(memory_->reported, stream, [&, this] {
             if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
             if (to.done.recorded()) stream.wait(to.done, where);
-            memory_->tools.lanes.join(stream, where);
+            memory_->resources.lanes.join(stream, where);
             to.own.join_pieces(form_, stream, to.outgrown, where);
-            memory_->tools.exchange.make_room(ended.room(), to.outgrown, stream, where);
+            memory_->resources.exchange.make_room(ended.room(), to.outgrown, stream, where);
             const detail::replay_ticket numbers = memory_->ring.next_ticket(step, is_crowded_, nullptr);
             const view<unsigned char> report = exchange(seen, numbers, nullptr, stream, where);
             device::copy(stream, view<const unsigned char>(report),
-                judged_.report_of(ended, to.host.data()).used(ended.has_gram), where);
+                detail::report_of(form_, ended, to.host.data()).used(ended.has_gram), where);
         });
         to.done = memory_->reported;
         open_.close();
@@ -323,7 +324,7 @@ public:
                 "a loss or norm of the host would be the same in each replay: give the address of one");
         }
         open_.complete();
-        open_.tools().lanes.join(stream, where);
+        open_.resources().lanes.join(stream, where);
         const view<unsigned char> report
             = exchange(seen, {}, memory_->captured.open()->tickets.data(), stream, where);
         const std::uint64_t serial = memory_->captured.end(report, stream);
@@ -397,7 +398,7 @@ public:
     bool poll(step_record& out)
     {
         judge_finished();
-        if (judged_.unread.pop(out)) return true;
+        if (reports_.unread.pop(out)) return true;
         memory_->ring.throw_failure();
         return false;
     }
@@ -421,25 +422,25 @@ public:
     /// What the evidence over the run (`probe_options::false_alarms_per_run`) and the judge of numbers have learnt:
     /// 8-byte words, to be saved with a checkpoint. The same on every rank once all steps have been polled. Empty if no
     /// evidence is gathered.
-    std::vector<std::uint64_t> evidence_state() const { return judged_.judge.evidence_state(); }
+    std::vector<std::uint64_t> evidence_state() const { return reports_.judge.evidence_state(); }
     /// Goes on from a saved state, on every rank the same, after the last step was polled (`pending_steps` is 0).
     /// \throws error `invalid_argument` for words that are no such state, or one of other ranks, groups or versions, or
     ///   if no evidence is gathered; then nothing changes.
     void restore_evidence(view<const std::uint64_t> state, call_site where = call_site::current())
     {
-        caller(comm_, "restore_evidence", where).require(judged_.judge.has_evidence(), "no evidence is gathered");
-        judged_.judge.restore_evidence(state, where);
-        judged_.judge.know_losses_until(static_cast<std::uint32_t>(memory_->ring.ended()));
+        caller(comm_, "restore_evidence", where).require(reports_.judge.has_evidence(), "no evidence is gathered");
+        reports_.judge.restore_evidence(state, where);
+        reports_.judge.know_losses_until(static_cast<std::uint32_t>(memory_->ring.ended()));
         memory_->ring.forget_losses();
     }
 
     /// Steps that were ended or replayed but neither returned by `poll` nor dropped.
     std::uint64_t pending_steps() const noexcept
     {
-        return (memory_ ? memory_->ring.under_way() : 0) + judged_.unread.size();
+        return (memory_ ? memory_->ring.under_way() : 0) + reports_.unread.size();
     }
     /// Finished steps that were dropped because `poll` was not called for `unread_steps` steps.
-    std::uint64_t dropped_steps() const noexcept { return judged_.unread.dropped(); }
+    std::uint64_t dropped_steps() const noexcept { return reports_.unread.dropped(); }
 
 private:
     using caller = detail::caller<Comm>;
@@ -485,7 +486,7 @@ private:
         comm_.check_buffer(value, what, collective::all_gather, stream, who.where());
         const auto scope = comm_.device_scope();
         block& open = open_step(stream, who);
-        auto& on = open_.tools().lanes[enter_lane(stream, who)];
+        auto& on = open_.resources().lanes[enter_lane(stream, who)];
         detail::enqueue_marked(on.done, stream, [&] {
             statistics* const to = open.read_values.data() + open.value_count;
             if constexpr (floating_element<T>)
@@ -623,7 +624,7 @@ private:
             [](void* self, const begun_call& of, const detail::probed_call& its_call) {
                 static_cast<probed*>(self)->template read_result<T>(of, its_call);
             }};
-        detail::enqueue_marked(open_.tools().lanes[lane].done, stream, [&, this] {
+        detail::enqueue_marked(open_.resources().lanes[lane].done, stream, [&, this] {
             read_input<T>(at, call, input);
             make();
             open_->add(call);
@@ -680,17 +681,17 @@ private:
     {
         auto& ranks = comm_.innermost();
         return detail::seen_call<std::remove_reference_t<decltype(ranks)>>{ranks, at.stream, at.index, at.lane, call,
-            options_.mode, comm_.quantisation_calls(), open_.tools().lanes[at.lane].workspace};
+            options_.mode, comm_.quantisation_calls(), open_.resources().lanes[at.lane].workspace};
     }
     template <element T>
     void read_input(const begun_call& at, const detail::probed_call& call, view<const T> input)
     {
         open_.await_rewritten(at, true, call.site);
-        parts_.template read<false, T>(seen(at, call), *open_, *open_.tools().parts, input);
+        parts_.template read<false, T>(seen(at, call), *open_, *open_.resources().parts, input);
         if constexpr (floating_element<T> && Comm::has_collective(collective::all_reduce)
             && Comm::has_collective(collective::all_to_all)) {
             if (call.is_gradient() && options_.direction == direction_mode::exact)
-                open_.tools().template add_to_gram<T>(comm_.innermost(), input, *open_, at.stream, call.site);
+                open_.resources().template add_to_gram<T>(comm_.innermost(), input, *open_, at.stream, call.site);
         }
     }
     template <element T>
@@ -699,18 +700,18 @@ private:
         const view<const T> result(static_cast<const T*>(at.result), at.result_count);
         open_.await_rewritten(at, false, call.site);
         parts_.template read<true, T>(
-            seen(at, call), *open_, *open_.tools().parts, result, static_cast<const T*>(at.surviving));
+            seen(at, call), *open_, *open_.resources().parts, result, static_cast<const T*>(at.surviving));
     }
     void read_late(const begun_call& at)
     {
-        detail::enqueue_marked(open_.tools().lanes[at.lane].done, at.stream,
+        detail::enqueue_marked(open_.resources().lanes[at.lane].done, at.stream,
             [&, this] { at.read_result(this, at, open_->calls[at.index]); });
     }
     /// Completes the open step's message and lets the ranks exchange their messages. Returns the report.
     view<unsigned char> exchange(const step_observation& seen, const detail::replay_ticket& known,
         detail::replay_tickets* tickets, stream_ref stream, call_site where)
     {
-        auto& with = open_.tools();
+        auto& with = open_.resources();
         auto& ranks = comm_.innermost();
         parts_.end_step(ranks, *open_, *with.parts, stream, where);
         with.exchange.run(ranks, *open_,
@@ -742,11 +743,11 @@ private:
         } else if (capturing) {
             const std::uint64_t due = parts_.due(memory_->ring.ended(), true); // a part may throw
             auto& work = memory_->captured.begin(number, who);
-            open_.open(work.block, work.tools, due);
+            open_.open(work.block, work.resources, due);
         } else {
             slot& to = next_slot(where);
             to.outgrown.clear();
-            open_.open(to.own, memory_->tools, parts_.due(memory_->ring.ended(), false));
+            open_.open(to.own, memory_->resources, parts_.due(memory_->ring.ended(), false));
         }
         return *open_;
     }
@@ -754,7 +755,7 @@ private:
     int enter_lane(stream_ref stream, const caller& who)
     {
         const bool is_captured = memory_->captured.open() != nullptr;
-        const int found = open_.tools().lanes.enter(stream, !is_captured, who.where(), [&, this] {
+        const int found = open_.resources().lanes.enter(stream, !is_captured, who.where(), [&, this] {
             // The parts' memory is in use until the last step has ended.
             if (!part_list::is_empty && !is_captured && memory_->reported.recorded())
                 stream.wait(memory_->reported, who.where());
@@ -788,7 +789,7 @@ private:
     {
         auto& ring = memory_->ring;
         ring.finish([&, this](const slot& of, std::uint32_t serial) {
-            judged_.add(of, serial, ring.calls(), static_cast<detail::part_judges&>(parts_),
+            reports_.add(of, serial, ring.calls(), static_cast<detail::part_judges&>(parts_),
                 [&, this](const char* call) { return caller(comm_, call, of.where).origin(); });
         });
     }
@@ -796,7 +797,7 @@ private:
     probe_options options_;
     part_list parts_;
     detail::step_report::shape form_;
-    detail::judged_steps judged_;
+    detail::report_judge reports_;
     bool is_crowded_; ///< `step_header::is_crowded`
     detail::in_flight<detail::step_memory<device>> memory_;
     detail::open_step<device> open_;

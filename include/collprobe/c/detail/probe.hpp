@@ -11,7 +11,7 @@
 #include <collprobe/c/detail/types.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/step/observation.hpp>
+#include <collprobe/step/step_observation.hpp>
 #include <collprobe/step/probe_options.hpp>
 #include <collprobe/step/probed.hpp>
 

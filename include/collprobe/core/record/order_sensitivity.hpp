@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include <collprobe/detail/math.hpp>
+#include <collprobe/core/config.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -19,24 +19,5 @@ struct order_sensitivity {
     double rms_ulp_error = 0;
     double max_ulp_error = 0;
 };
-
-namespace detail {
-
-/// Both samples as one.
-inline order_sensitivity merged(const order_sensitivity& a, const order_sensitivity& b) noexcept
-{
-    order_sensitivity all{a.elements + b.elements, a.nonfinite + b.nonfinite, larger(a.orders, b.orders),
-        a.changed + b.changed, larger(a.max_ulp_spread, b.max_ulp_spread), 0,
-        larger(a.max_ulp_error, b.max_ulp_error)};
-    if (all.elements != 0) {
-        all.rms_ulp_error = square_root(
-            (static_cast<double>(a.elements) * a.rms_ulp_error * a.rms_ulp_error
-                + static_cast<double>(b.elements) * b.rms_ulp_error * b.rms_ulp_error)
-            / static_cast<double>(all.elements));
-    }
-    return all;
-}
-
-} // namespace detail
 
 } // namespace collprobe

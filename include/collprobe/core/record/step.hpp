@@ -315,13 +315,6 @@ struct step_record {
         }
     }
 
-    /// Results are missing in it.
-    void forget_result_norm()
-    {
-        result_norm = detail::not_a_number();
-        std::erase_if(findings, [](const finding& each) { return each.what == finding_kind::norm_differs; });
-    }
-
     /// Calls in which more than half of the ranks that send sent the bits that they had sent last.
     std::size_t repeated_calls() const noexcept
     {
@@ -334,7 +327,18 @@ struct step_record {
     order_sensitivity order() const noexcept
     {
         order_sensitivity all;
-        for (const call_record& each : calls) all = detail::merged(all, each.order);
+        double squares = 0;
+        for (const call_record& call : calls) {
+            const order_sensitivity& each = call.order;
+            all.elements += each.elements;
+            all.nonfinite += each.nonfinite;
+            all.orders = detail::larger(all.orders, each.orders);
+            all.changed += each.changed;
+            all.max_ulp_spread = detail::larger(all.max_ulp_spread, each.max_ulp_spread);
+            all.max_ulp_error = detail::larger(all.max_ulp_error, each.max_ulp_error);
+            squares += static_cast<double>(each.elements) * each.rms_ulp_error * each.rms_ulp_error;
+        }
+        if (all.elements != 0) all.rms_ulp_error = detail::square_root(squares / static_cast<double>(all.elements));
         return all;
     }
 };

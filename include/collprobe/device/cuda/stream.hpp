@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include <collprobe/detail/ref.hpp>
+#include <collprobe/detail/serial.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/cuda/detail/event_pool.hpp>
 #include <collprobe/device/cuda/error.hpp>
@@ -31,14 +31,6 @@ struct stream_id {
 };
 
 namespace detail {
-
-/// A number of the calling thread that no other thread of the process ever has.
-inline std::uint64_t this_thread_number() noexcept
-{
-    static std::atomic<std::uint64_t> last{0};
-    static thread_local const std::uint64_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
-    return own;
-}
 
 /// Whether a null handle means cudaStreamPerThread in this translation unit, instead of cudaStreamLegacy.
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
@@ -97,7 +89,7 @@ public:
         stream_id own{stream_id::of_handle | reinterpret_cast<std::uintptr_t>(get(where))};
         if (!is_default() && !capturing(where))
             check(cudaStreamGetId(handle_, &own.number), "cudaStreamGetId", device_, handle_, where);
-        if (is_per_thread()) own.thread = detail::this_thread_number();
+        if (is_per_thread()) own.thread = collprobe::detail::number_of_thread();
         return own;
     }
 

@@ -12,6 +12,7 @@
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/ref.hpp>
+#include <collprobe/detail/serial.hpp>
 #include <collprobe/detail/task_queue.hpp>
 #include <collprobe/detail/thread.hpp>
 #include <collprobe/detail/wait.hpp>
@@ -34,7 +35,7 @@ class stream_state : public collprobe::detail::ref_counted {
 public:
     collprobe::detail::task_queue queue;
     std::atomic<std::uint64_t> synchronizations{0};
-    const std::uint64_t id = next_id();
+    const std::uint64_t id = collprobe::detail::next_serial<stream_state>();
     bool is_at_once = false; ///< no thread serves it: `enqueue` runs the task
 
     /// The stream that the calling thread serves, if any. A wait for that stream on that thread would never end.
@@ -87,12 +88,6 @@ public:
 
 private:
     static constexpr std::uint64_t nobody = UINT64_MAX;
-
-    static std::uint64_t next_id() noexcept
-    {
-        static std::atomic<std::uint64_t> last{0};
-        return last.fetch_add(1, std::memory_order_relaxed) + 1;
-    }
 
     void run(collprobe::detail::task& next, std::uint64_t number) noexcept;
 

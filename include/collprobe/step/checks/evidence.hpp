@@ -9,7 +9,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/metrics/exchangeability.hpp>
 #include <collprobe/metrics/lateness.hpp>
-#include <collprobe/step/checks/judged_step.hpp>
+#include <collprobe/step/checks/check_context.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -18,13 +18,13 @@ class evidence_check {
 public:
     evidence_check(int ranks, const exchangeability_options& options) : watch_(ranks, options), values_(at_rank(ranks))
     {
-        watch_whole_steps();
+        forget();
     }
 
-    void forget()
+    COLLPROBE_COLD_INLINE void forget()
     {
         watch_.reset();
-        watch_whole_steps();
+        for (const evident_number& each : whole) watch_.add(each.what, each.shares);
     }
     void make_room(std::size_t slots)
     {
@@ -104,13 +104,6 @@ private:
         {finding_kind::late, {0.0625, 0, 0, 0}},
     };
 
-    COLLPROBE_COLD_INLINE void watch_whole_steps()
-    {
-        while (watch_.metrics() < of_first_call) {
-            const evident_number& next = whole[watch_.metrics()];
-            watch_.add(next.what, next.shares);
-        }
-    }
     void judge_number(evident metric, const std::vector<double>& numbers, const std::vector<bool>& is_out)
     {
         if (numbers.empty()) return;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <collprobe/detail/digest_index.hpp>
-#include <collprobe/step/checks/judged_step.hpp>
+#include <collprobe/step/checks/check_context.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -20,7 +20,7 @@ public:
     void forget() noexcept { has_spread_ = false; }
 
     /// Names the ranks, and leaves them out.
-    void judge_call(const judged_step& step, std::size_t call) const
+    void judge_call(const check_context& step, std::size_t call) const
     {
         const bool counts = step.calls[call].has_input && step.calls[call].count != 0;
         if (counts) step.out.nonfinite_by_rank.resize(at_rank(step.ranks()));
@@ -78,7 +78,7 @@ public:
     void forget() { previous_.clear(); }
 
     /// Names every rank of a group with the same bits, because the bits do not tell which rank copied from which.
-    void judge_copies(const judged_step& step, std::size_t call)
+    void judge_copies(const check_context& step, std::size_t call)
     {
         holders_.clear();
         int telling = 0;
@@ -104,7 +104,7 @@ public:
     /// Names the ranks whose gradient, or shard of an all-gather, is that of the last such call. What most ranks repeat
     /// is the program's doing: a frozen layer, or a benchmark with the same data in each step. A shard may be frozen on
     /// one rank alone, from the first step on or later: it is told in the first step that repeats what had changed.
-    void judge_repeats(const judged_step& step, std::size_t call)
+    void judge_repeats(const check_context& step, std::size_t call)
     {
         named_.clear();
         call_record& described = step.out.calls[call];
@@ -188,7 +188,7 @@ public:
     }
     /// Of a step whose gradients have elements: notes the ranks whose whole gradient is zero; then names those whose
     /// gradient, or input of one call, has been so for long. Ranks without data are left out.
-    void judge(const judged_step& step)
+    void judge(const check_context& step)
     {
         if (has_zeros_ || under_way_ != 0) judge_runs(step);
         for (int r = 0; r < ranks_; ++r)
@@ -221,7 +221,7 @@ private:
         }
     };
 
-    COLLPROBE_COLD_INLINE void judge_runs(const judged_step& step)
+    COLLPROBE_COLD_INLINE void judge_runs(const check_context& step)
     {
         int having = 0;
         int sending = 0;
@@ -253,7 +253,7 @@ private:
     }
     /// `are_most`: what most ranks do is the program's doing.
     COLLPROBE_COLD_INLINE void follow(
-        const judged_step& step, int rank, std::size_t first, bool is_zero, bool are_most, int call)
+        const check_context& step, int rank, std::size_t first, bool is_zero, bool are_most, int call)
     {
         const bool is_excused = step.messages.header(rank).weight == 0;
         run& of = runs_[first + at_rank(rank)];

@@ -6,11 +6,31 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/detail/serial.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/step/detail/step_block.hpp>
-#include <collprobe/step/detail/step_tools.hpp>
+#include <collprobe/step/detail/step_resources.hpp>
 
-namespace collprobe::inline COLLPROBE_ABI::detail {
+namespace collprobe::inline COLLPROBE_ABI {
+
+template <communicator Comm, class... Parts>
+class probed;
+
+/// The handle of a step recorded in a graph, for `probed::replay`. Copy it freely; it owns nothing.
+class captured_step {
+public:
+    captured_step() = default;
+
+private:
+    template <communicator Comm, class... Parts>
+    friend class probed;
+    explicit captured_step(std::uint64_t serial) noexcept : serial_(serial) {}
+
+    std::uint64_t serial_ = 0; ///< number among all captured steps of the process; 0 for none
+};
+
+namespace detail {
 
 /// Copies a run of a report, word by word, to the block on the ticket.
 struct publish_report {
@@ -32,11 +52,11 @@ template <class Device>
 struct captured_work {
     captured_work(
         const step_report::shape& form, const probe_options& options, ref<part_memories> parts, call_site where)
-        : block(form, static_cast<std::uint64_t>(options.calls), where), tools(form, options, std::move(parts), where),
-          tickets(zeroed<Device, replay_tickets>(1, where)) {}
+        : block(form, static_cast<std::uint64_t>(options.calls), where),
+          resources(form, options, std::move(parts), where), tickets(zeroed<Device, replay_tickets>(1, where)) {}
 
     step_block<Device> block;
-    step_tools<Device> tools;
+    step_resources<Device> resources;
     typename Device::template buffer<replay_tickets> tickets; ///< one
     typename Device::event replayed; ///< the end of the last replay, recorded outside the capture
     std::uint64_t serial = 0; ///< number of this captured step among all of the process; 0 while the slot is free
@@ -68,9 +88,9 @@ public:
         for (work& each : works_) {
             if (each.serial != 0) continue;
             open_ = &each;
-            open_->serial = next_serial();
+            open_->serial = next_serial<captured_step>();
             open_->capture = capture;
-            open_->tools.forget_capture();
+            open_->resources.forget_capture();
             return *open_;
         }
         who.fail(status::invalid_argument,
@@ -79,7 +99,7 @@ public:
     /// Ends it, behind its report, which a replay copies to the block on its ticket. Returns its serial number.
     std::uint64_t end(view<unsigned char> report, stream_ref stream)
     {
-        const unsigned char* const block = open_->tools.exchange.block();
+        const unsigned char* const block = open_->resources.exchange.block();
         Device::for_each(stream, report.count() / sizeof(publish_report::word),
             publish_report{open_->tickets.data(), block, static_cast<std::uint64_t>(report.data() - block)});
         return std::exchange(open_, nullptr)->serial;
@@ -133,4 +153,5 @@ private:
     bool is_launching_ = false;
 };
 
-} // namespace collprobe::detail
+} // namespace detail
+} // namespace collprobe

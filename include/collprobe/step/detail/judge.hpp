@@ -18,13 +18,16 @@
 #include <collprobe/detail/words.hpp>
 #include <collprobe/metrics/dispersion.hpp>
 #include <collprobe/metrics/exchangeability.hpp>
+#include <collprobe/step/checks/arrivals.hpp>
+#include <collprobe/step/checks/check_context.hpp>
 #include <collprobe/step/checks/evidence.hpp>
+#include <collprobe/step/checks/expectations.hpp>
 #include <collprobe/step/checks/inputs.hpp>
-#include <collprobe/step/checks/judged_step.hpp>
-#include <collprobe/step/checks/numbers.hpp>
+#include <collprobe/step/checks/missing_calls.hpp>
+#include <collprobe/step/checks/other_calls.hpp>
+#include <collprobe/step/checks/outliers.hpp>
 #include <collprobe/step/checks/results.hpp>
-#include <collprobe/step/checks/told.hpp>
-#include <collprobe/step/detail/call_roster.hpp>
+#include <collprobe/step/checks/whole_gradient.hpp>
 #include <collprobe/step/detail/call_series.hpp>
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/step/probe_options.hpp>
@@ -43,9 +46,9 @@ public:
     explicit basic_step_judge(int ranks, const probe_options& options = {}, report_mode mode = report_mode::gather,
         bool times = false)
         : ranks_(ranks), tables_(mode == report_mode::gather || ranks <= most_total_ranks ? ranks : 1),
-          places_(tables_), values_(tables_), results_(tables_), copies_(tables_), zeros_(tables_),
+          other_calls_(tables_), expectations_(tables_), results_(tables_), copies_(tables_), zeros_(tables_),
           nonfinite_(tables_), arrivals_(times ? tables_ : 1, lateness_floor_of(options)), gradient_(tables_),
-          numbers_(tables_, options.false_alarms_per_step, times, lateness_floor_of(options)),
+          outliers_(tables_, options.false_alarms_per_step, times, lateness_floor_of(options)),
           weights_(at_rank(tables_)),
           of_call_(at_rank(tables_))
     {
@@ -85,13 +88,13 @@ public:
         out.forgot = forget_after_loss(messages.last_lost());
         out.places_agree = messages.has_places();
         begin_step(calls, out);
-        const judged_step step{messages, calls, series_, out, are_totals};
+        const check_context step{messages, calls, series_, out, are_totals};
         zeros_.begin_step();
         gradient_.begin_step();
 
         judge_losses(step);
-        if (!out.places_agree) places_.judge(step);
-        values_.judge(step, expected);
+        if (!out.places_agree) other_calls_.judge(step);
+        for (std::size_t v = 0; v < expected.size(); ++v) expectations_.judge(step, expected, v);
         for (std::size_t b = 0; b < calls.size(); ++b) judge_call(step, b);
         if (gradient_.elements() != 0) zeros_.judge(step);
         if (messages.layout().times) arrivals_.measure(step);
@@ -120,17 +123,20 @@ public:
     }
 
     /// The checks that also judge steps in their combined form.
-    values_check& values() noexcept { return values_; }
+    expectations_check& expectations() noexcept { return expectations_; }
     gradient_measure& gradient() noexcept { return gradient_; }
 
     /// Completes the record of a judged step, behind all parts: puts calls that it misses before the other findings.
-    /// Shapes: as `call_roster::judge`, but if `unseen` is `no_index` nobody knows which calls it should have.
+    /// Shapes: as `missing_calls_check::judge`, but if `unseen` is `no_index` nobody knows which calls it should have.
     COLLPROBE_COLD_INLINE void finish(
         view<const probed_call> calls, bool has_places, bool with_integers, std::uint64_t unseen, step_record& out)
     {
-        if (unseen != 0) out.forget_result_norm();
+        if (unseen != 0) { // results are missing in it
+            out.result_norm = not_a_number();
+            std::erase_if(out.findings, [](const finding& f) { return f.what == finding_kind::norm_differs; });
+        }
         const auto before = static_cast<std::ptrdiff_t>(out.findings.size());
-        if (unseen != no_index) roster_.judge(calls, has_places, with_integers, unseen, out);
+        if (unseen != no_index) missing_calls_.judge(calls, has_places, with_integers, unseen, out);
         std::rotate(out.findings.begin(), out.findings.begin() + before, out.findings.end());
         out.settle_findings();
     }
@@ -150,14 +156,14 @@ public:
     {
         begun_before_ = known_calls_.begun();
         known_calls_.reset();
-        roster_.clear();
+        missing_calls_.clear();
         series_ = {};
         number_.clear();
         copies_.forget();
         zeros_.forget();
         nonfinite_.forget();
-        values_.forget();
-        numbers_.forget();
+        expectations_.forget();
+        outliers_.forget();
         arrivals_.forget();
         gradient_.forget();
         if (evidence_) evidence_->forget();
@@ -189,8 +195,8 @@ public:
         words.push_back(watched.size());
         words.insert(words.end(), watched.begin(), watched.end());
         words.insert(
-            words.end(), {numbers_.losses_are_positive() ? 1u : 0u, zeros_.longest()[0], zeros_.longest()[1]});
-        numbers_.save(words);
+            words.end(), {outliers_.losses_are_positive() ? 1u : 0u, zeros_.longest()[0], zeros_.longest()[1]});
+        outliers_.save(words);
         words.push_back(checksum_of({words.data(), words.size()}));
         return words;
     }
@@ -211,9 +217,9 @@ public:
         call_series known;
         const view<const std::uint64_t> calls = state.part(1, first - 2);
         check(known.restore(calls) && known.slots() <= evidence.slots());
-        check(numbers_.restore(state.part(behind + 3, end - behind - 3), evidence.slots(), state[behind] != 0));
+        check(outliers_.restore(state.part(behind + 3, end - behind - 3), evidence.slots(), state[behind] != 0));
 
-        roster_.clear();
+        missing_calls_.clear();
         known_calls_.restore(calls);
         begun_before_ = known_calls_.begun() - known.begun();
         number_ = known_calls_.numbers();
@@ -222,16 +228,16 @@ public:
         copies_.forget();
         copies_.make_room(number_.size());
         zeros_.restore(state[behind + 1], state[behind + 2]);
-        values_.forget();
+        expectations_.forget();
         nonfinite_.forget();
     }
 
 private:
     COLLPROBE_COLD_INLINE void begin_step(view<const probed_call> calls, step_record& out)
     {
-        out.false_alarms_per_step = numbers_.false_alarms_per_step();
+        out.false_alarms_per_step = outliers_.false_alarms_per_step();
         find_series(calls, out.places_agree);
-        numbers_.begin_step(out.step);
+        outliers_.begin_step(out.step);
         if (evidence_) evidence_->begin_step(out.step);
     }
     /// Judges numbers over the ranks, by what the record has.
@@ -253,7 +259,7 @@ private:
             elements += calls[b].count;
             if (out.mode == report_mode::gather) add_numbers(calls[b], static_cast<int>(b), out, copies);
         }
-        numbers_.judge(marks_, elements, out);
+        outliers_.judge(marks_, elements, out);
         if (evidence_) evidence_->judge(marks_, out);
     }
     /// Finds the series of the calls; the checks forget what they have of series that had the slots before.
@@ -263,19 +269,19 @@ private:
         if (known_calls_.slots() > number_.size()) number_.resize(known_calls_.slots());
         copies_.make_room(number_.size());
         zeros_.make_room(number_.size());
-        numbers_.make_room(number_.size());
+        outliers_.make_room(number_.size());
         if (evidence_) evidence_->make_room(number_.size());
         for (const auto& [number, slot] : series_) {
             if (number_[slot] == number) continue;
             number_[slot] = number;
             copies_.forget(slot);
             zeros_.forget(slot);
-            numbers_.forget(slot);
+            outliers_.forget(slot);
             if (evidence_) evidence_->replace(slot, number - begun_before_);
         }
     }
 
-    COLLPROBE_COLD_INLINE void judge_losses(const judged_step& step)
+    COLLPROBE_COLD_INLINE void judge_losses(const check_context& step)
     {
         step_record& out = step.out;
         out.losses.resize(at_rank(ranks_));
@@ -300,7 +306,7 @@ private:
         out.loss_weighted.cv = weighted.cv;
     }
 
-    void judge_call(const judged_step& step, std::size_t b)
+    void judge_call(const check_context& step, std::size_t b)
     {
         const probed_call& call = step.calls[b];
         const common_result common = results_.find(step, b);
@@ -336,9 +342,9 @@ private:
         while (copies != copies_of_calls_.end() && (*copies)->call < b) ++copies;
         take([](const statistics& input) { return input.l2(); });
         if (evidence_) evidence_->add_norms(of_call_, slot, b);
-        numbers_.add_norms(of_call_, slot, b);
+        outliers_.add(false, of_call_, slot, b);
         take([](const statistics& input) { return input.absolute_maximum; });
-        numbers_.add_magnitudes(of_call_, slot, b);
+        outliers_.add(true, of_call_, slot, b);
     }
 
     int ranks_;
@@ -350,16 +356,16 @@ private:
     std::vector<std::uint64_t> number_; // by slot: the series that the checks' memory is of
     std::uint64_t begun_before_ = 0; // series of earlier runs: `call_series::begun`
     rank_marks marks_;
-    call_roster roster_;
-    places_check places_;
-    values_check values_;
+    missing_calls_check missing_calls_;
+    other_calls_check other_calls_;
+    expectations_check expectations_;
     results_check results_;
     copies_check copies_;
     zeros_check zeros_;
     nonfinite_check nonfinite_;
     arrivals_measure arrivals_;
     gradient_measure gradient_;
-    numbers_check numbers_;
+    outliers_check outliers_;
     std::optional<evidence_check> evidence_;
     std::vector<double> weights_;
     std::vector<double> of_call_;

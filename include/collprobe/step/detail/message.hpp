@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -13,7 +12,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/device/clock.hpp>
 #include <collprobe/scan/statistics.hpp>
-#include <collprobe/step/observation.hpp>
+#include <collprobe/step/sample_set.hpp>
 
 /// A rank's message of a step: one header, then one entry per call, with samples if `order_sample` asks for them, then
 /// the values that it told. The message is sent as bytes.
@@ -120,29 +119,6 @@ private:
 
 /// That of a rank's totals.
 COLLPROBE_HD constexpr message_layout totals_layout(const message_layout& of) noexcept { return {.times = of.times}; }
-
-/// Puts the values that a rank told behind the calls of its message.
-struct write_values {
-    /// A value that the host knows, or `read` in memory of the device.
-    struct source {
-        told_value value;
-        bool is_read;
-    };
-    told_value* to;
-    const source* from; ///< in host memory
-    const statistics* read;
-
-    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
-    {
-        told_value value = from[index].value;
-        if (from[index].is_read) {
-            const statistics& of = read[index];
-            value.digest = mix64(value.digest + of.digest);
-            value.value = of.nonfinite() == 0 ? of.l2() : not_a_number();
-        }
-        to[index] = value;
-    }
-};
 
 /// A number for a place in the program: of the name, or of file and line if there is none. Equal in other processes.
 /// Odd if there is a name.

@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/detail/serial.hpp>
 #include <collprobe/step/detail/step_block.hpp>
-#include <collprobe/step/detail/step_tools.hpp>
+#include <collprobe/step/detail/step_resources.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -32,7 +33,7 @@ template <class Device>
 class open_step {
 public:
     using block = step_block<Device>;
-    using tools_type = step_tools<Device>;
+    using resources_type = step_resources<Device>;
     using begun = begun_call<Device>;
     struct observed {
         std::uint64_t number; ///< of no other one in the process
@@ -43,23 +44,23 @@ public:
     bool is_open() const noexcept { return block_ != nullptr; }
     block& operator*() const noexcept { return *block_; }
     block* operator->() const noexcept { return block_; }
-    tools_type& tools() const noexcept { return *tools_; }
+    resources_type& resources() const noexcept { return *resources_; }
 
-    void open(block& to, tools_type& tools, std::uint64_t due) noexcept
+    void open(block& to, resources_type& resources, std::uint64_t due) noexcept
     {
         block_ = &to;
-        tools_ = &tools;
+        resources_ = &resources;
         to.clear();
         to.due = due;
         begun_ = 0;
         is_rewritten_ = false;
-        tools.parts->clear();
+        resources.parts->clear();
     }
     /// Ends the step: its calls are complete.
     void close() noexcept
     {
         block_->unread_calls = std::exchange(unread_calls, 0);
-        tools_->lanes.end_step();
+        resources_->lanes.end_step();
         block_ = nullptr;
     }
     /// Forgets the step, and all calls since the last one.
@@ -83,7 +84,7 @@ public:
     void await_rewritten(const begun& call, bool is_first, call_site where) const
     {
         if (!is_rewritten_) return;
-        tools_->lanes.join(call.stream, where);
+        resources_->lanes.join(call.stream, where);
         if (is_first && block_->layout.part_bytes != 0) block_->zero_entry(call.index, call.stream, where);
     }
 
@@ -111,7 +112,7 @@ public:
     /// A call that the caller makes itself. Returns its number.
     std::uint64_t observe(const begun& at, const probed_call& call)
     {
-        observed_.push_back({next_serial(), at, call});
+        observed_.push_back({next_serial<observed>(), at, call});
         return observed_.back().number;
     }
     /// Calls `read(observed)` for the result of an observed call, which it has then.
@@ -154,11 +155,11 @@ private:
         if (begun_ == block_->call_count) return;
         begun_ = block_->call_count;
         is_rewritten_ = true;
-        tools_->parts->forget(begun_);
+        resources_->parts->forget(begun_);
     }
 
     block* block_ = nullptr; ///< null before the step's first call
-    tools_type* tools_ = nullptr;
+    resources_type* resources_ = nullptr;
     std::uint64_t begun_ = 0; ///< calls with an index: one more than the block has, while a call is made
     bool is_rewritten_ = false; ///< a call was not made
     std::vector<begun> in_group_; ///< calls whose group has not ended

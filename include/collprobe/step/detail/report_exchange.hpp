@@ -10,54 +10,9 @@
 #include <collprobe/detail/function_ref.hpp>
 #include <collprobe/step/detail/step_block.hpp>
 #include <collprobe/step/detail/summary.hpp>
+#include <collprobe/step/detail/write_message.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// The nodes of a graph are fixed, but each replay is a different step. The replay writes a ticket on the stream just
-/// before the launch, and the graph reads the step's number from the ticket.
-struct replay_ticket {
-    std::uint64_t step;
-    std::uint32_t serial; ///< as in `step_header`
-    std::uint16_t lost_ago; ///< this, and the next one, too
-    std::uint16_t is_crowded;
-    unsigned char* host_block; ///< destination of this replay's report: memory that the device can write
-};
-
-/// A ticket is valid for one launch. A launch without a ticket makes no report.
-struct replay_tickets {
-    replay_ticket next;
-    replay_ticket current;
-};
-
-/// Completes a message: index 0 writes the header, and in a graph consumes the ticket; index b + 1 writes the place of
-/// call b.
-struct write_header {
-    unsigned char* message;
-    message_layout layout;
-    const std::uint64_t* places; ///< by call, in host memory
-    bool clears_results; ///< no results were read
-    step_observation seen;
-    replay_ticket known; ///< the step's numbers, outside a graph
-    replay_tickets* tickets; ///< null outside a graph
-
-    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
-    {
-        if (index != 0) {
-            layout.place(message, index - 1) = places[index - 1];
-            if (clears_results) layout.entry(message, index - 1).result = {};
-            return;
-        }
-        replay_ticket step = known;
-        if (tickets != nullptr) {
-            step = tickets->current = tickets->next;
-            tickets->next = {};
-        }
-        const double weight = seen.weight.read();
-        *reinterpret_cast<step_header*>(message) = {step.step,
-            mean_loss(seen.loss.read(), weight, seen.loss_is_sum, seen.loss_scale), weight, seen.gradient_norm.read(),
-            step.lost_ago, step.is_crowded, step.serial};
-    }
-};
 
 /// The exchange of the ranks' messages of a step, which makes the step's report on the device. There is one block for
 /// it, and the means of a summary's last step: exchanges run one after the other.
@@ -75,10 +30,7 @@ public:
           totals_(form.total_bytes()) {}
 
     const unsigned char* block() const noexcept { return report_.data(); }
-    step_report report(const step_block<Device>& step) noexcept
-    {
-        return {report_.data(), form_.with_values(step.value_count), step.call_count};
-    }
+    step_report report(const step_block<Device>& step) noexcept { return report_of(form_, step, report_.data()); }
     /// Makes room for the report of so many calls, behind all exchanges on `stream`. Work may use `left`.
     void make_room(std::uint64_t room, std::vector<bytes>& left, stream_ref stream, call_site where)
     {

@@ -7,7 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/step/detail/wire_layout.hpp>
+#include <collprobe/step/detail/step_report.hpp>
+#include <collprobe/step/detail/write_message.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 

@@ -13,7 +13,7 @@
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/measure_orders.hpp>
 #include <collprobe/step/detail/step_block.hpp>
-#include <collprobe/step/detail/step_tools.hpp>
+#include <collprobe/step/detail/step_resources.hpp>
 #include <collprobe/step/part.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -47,7 +47,7 @@ public:
     static constexpr std::uint64_t words = (summary_words<Parts>() + ... + 0); ///< of all summaries of a call
     static constexpr bool has_summaries = (has_summary<Parts> && ...);
 
-    /// What the parts have in the tools of a step.
+    /// What the parts have in the resources of a step.
     template <class Device>
     struct memory final : part_memories {
         memory(const step_parts& of, int ranks)

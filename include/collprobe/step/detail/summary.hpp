@@ -357,7 +357,8 @@ void judge_summary(
             of.values = {-extremum_value(told.number.smallest), extremum_value(told.number.largest)};
         of.since = of.holds ? 0 : out.step; // ranks with other names would remember other values
         if (same_names)
-            judge.values().remember_since(v, [&expected](std::size_t u) { return expected[u].place(); }, out.step, of);
+            judge.expectations().remember_since(
+                v, [&expected](std::size_t u) { return expected[u].place(); }, out.step, of);
         if (of.holds) continue;
         out.add({.what = finding_kind::value_differs, .statistic = 2, .site = of.site, .number = {.since = of.since}});
     }

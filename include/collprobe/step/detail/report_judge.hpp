@@ -14,10 +14,10 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Makes records of the reports of steps, the same on every rank, and keeps them until they are read.
-class judged_steps {
+/// Judges the reports of steps: makes records of them, the same on every rank, and keeps these until they are read.
+class report_judge {
 public:
-    judged_steps(const probe_options& options, const step_report::shape& form)
+    report_judge(const probe_options& options, const step_report::shape& form)
         : unread(static_cast<std::size_t>(options.unread_steps)),
           judge(static_cast<int>(form.ranks), options, form.mode, form.layout.times),
           form_(form),
@@ -32,7 +32,7 @@ public:
         function_ref<error_origin(const char*)> origin)
     {
         const step_block<Device>& step = *of.calls;
-        const step_report report = report_of(step, of.host.data());
+        const step_report report = report_of(form_, step, of.host.data());
         const view<const probed_call> calls(step.calls.data(), step.call_count);
         const view<const expected_value> expected(step.expected.data(), step.value_count);
         const view<const double> gram = step.has_gram ? report.gram : view<double>();
@@ -71,12 +71,6 @@ public:
         const bool has_places = form_.mode == report_mode::gather && out.places_agree;
         judge.finish(calls, has_places, step.due > 1 || out.unread_calls == 0, out.unprobed_calls, out);
         unread.push();
-    }
-
-    /// Where the report of a step is in a block of memory.
-    step_report report_of(const auto& step, unsigned char* in) const noexcept
-    {
-        return {in, form_.with_values(step.value_count), step.call_count};
     }
 
     record_queue<step_record> unread;

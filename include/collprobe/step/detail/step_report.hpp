@@ -83,4 +83,10 @@ struct step_report {
     view<unsigned char> without_gram;
 };
 
+/// That of a step in a block of memory.
+step_report report_of(const step_report::shape& form, const auto& step, unsigned char* block) noexcept
+{
+    return {block, form.with_values(step.value_count), step.call_count};
+}
+
 } // namespace collprobe::detail

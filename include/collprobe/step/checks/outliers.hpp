@@ -4,94 +4,23 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/device/clock.hpp>
 #include <collprobe/metrics/direction.hpp>
-#include <collprobe/metrics/lateness.hpp>
 #include <collprobe/metrics/outlier.hpp>
-#include <collprobe/step/checks/judged_step.hpp>
+#include <collprobe/step/checks/arrivals.hpp>
+#include <collprobe/step/checks/check_context.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The floor of lateness, in ns, where the ranks of any machine outnumber its processors: its scheduler leaves one of
-/// them behind for many steps. All ranks judge by the machines of all.
-inline constexpr double never_late = 0x1p52;
-
-/// Who came late to the calls of a step. It finds nobody by itself: numbers and evidence judge.
-class arrivals_measure {
-public:
-    arrivals_measure(int ranks, double floor_ns)
-        : watch_(ranks, floor_ns), in_call_(at_rank(ranks)), before_(at_rank(ranks)), left_(at_rank(ranks))
-    {
-    }
-
-    /// Between two steps there were calls that this object knows nothing of: the time from one to the other is unknown.
-    void forget_end() noexcept { has_left_ = false; }
-    void forget()
-    {
-        forget_end();
-        watch_.reset();
-        by_rank_.clear();
-        turn_ = 0;
-    }
-
-    /// Precondition: the messages have times.
-    void measure(const judged_step& step)
-    {
-        bool is_first = true; // the calls of a step may overlap, as in a group; steps do not
-        for (std::size_t b = 0; b < step.calls.size(); ++b) {
-            // Ranks without it wait for nobody.
-            if (!step.calls[b].has_result || step.out.calls[b].is_on_some_ranks()) continue;
-            for (int r = 0; r < step.ranks(); ++r) measure_rank(step.messages.times(r, b), at_rank(r), is_first);
-            has_left_ = true;
-            is_first = false;
-            if (step.calls[b].tells_lateness()) step.out.calls[b].lateness = watch_.add(in_call_, before_);
-        }
-        step.out.lateness = watch_.end_step();
-        for (int r = 0; r < step.ranks(); ++r) {
-            if (step.messages.header(r).is_crowded == 0) continue;
-            step.out.lateness.floor = never_late;
-            step.out.lateness.stands_out = false;
-        }
-        if (step.out.lateness.present < 2) return;
-        const int turns = 1 + (step.ranks() - 1) / 256; // the medians are what costs: large jobs renew them by turns
-        by_rank_.resize(at_rank(step.ranks()));
-        for (int r = turn_++ % turns; r < step.ranks(); r += turns) by_rank_[at_rank(r)] = watch_.of(r);
-        for (int r = 0; r < step.ranks(); ++r) by_rank_[at_rank(r)].latest = watch_.latest(r);
-        step.out.lateness_by_rank = by_rank_;
-    }
-
-private:
-    void measure_rank(const call_times& noted, std::size_t rank, bool is_first)
-    {
-        clock_stamp& end = left_[rank];
-        before_[rank] = has_left_ ? nanoseconds_between(end, noted.entered) : not_a_number();
-        in_call_[rank] = nanoseconds_between(noted.entered, noted.left);
-        if (!is_first && before_[rank] < 0) { // no moment counts twice
-            before_[rank] = 0;
-            in_call_[rank] = nanoseconds_between(end, noted.left);
-            if (in_call_[rank] < 0) in_call_[rank] = 0;
-        }
-        if (is_first || in_call_[rank] > 0) end = noted.left;
-    }
-
-    lateness_watch watch_;
-    std::vector<rank_lateness> by_rank_;
-    int turn_ = 0; // of the steps
-    std::vector<double> in_call_; // ns by rank
-    std::vector<double> before_;
-    std::vector<clock_stamp> left_; // by rank: when the last of its calls ended
-    bool has_left_ = false; // there was a call before
-};
-
 /// The ranks whose losses, norms and so on are unlike those of the others in one step.
-class numbers_check {
+class outliers_check {
 public:
     /// `times`: arrivals are judged.
-    numbers_check(int ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
+    outliers_check(int ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
         : detector_(ranks, static_cast<int>(number_of_lateness) + (times ? 1 : 0), false_alarms_per_step),
           values_(at_rank(ranks)),
           lateness_floor_(lateness_floor_ns)
@@ -125,14 +54,11 @@ public:
     bool losses_are_positive() const noexcept { return losses_are_positive_; } ///< so far in the run
 
     void begin_step(std::uint64_t step) { detector_.begin_step(step); }
-    /// `norms` and `magnitudes`: logarithms by rank, of one call; NaN by bits where a rank is left out.
-    void add_norms(view<const double> norms, std::size_t slot, int call)
+    /// `values`: logarithms by rank, of a call's largest magnitudes or norms; NaN by bits where a rank is left out.
+    void add(bool are_magnitudes, view<const double> values, std::size_t slot, int call)
     {
-        detector_.add(number_of_call_norm, series_of_calls + 2 * slot, norms, call);
-    }
-    void add_magnitudes(view<const double> magnitudes, std::size_t slot, int call)
-    {
-        detector_.add(number_of_call_magnitude, series_of_calls + 2 * slot + 1, magnitudes, call);
+        detector_.add(are_magnitudes ? number_of_call_magnitude : number_of_call_norm,
+            series_of_calls + 2 * slot + (are_magnitudes ? 1 : 0), values, call);
     }
     /// Behind all calls. `elements`: of the whole gradient.
     COLLPROBE_COLD_INLINE void judge(const rank_marks& marks, std::uint64_t elements, step_record& out)

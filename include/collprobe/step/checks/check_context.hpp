@@ -21,8 +21,8 @@ struct rank_marks {
     std::vector<bool> without_direction; ///< it is left out, or has a twin, of which alone its cosine tells
 };
 
-/// A step that is judged: what its checks read, and the record that they complete.
-struct judged_step {
+/// A step that is judged, for its checks: what they read, and the record that they complete.
+struct check_context {
     const gathered_step& messages;
     view<const probed_call> calls;
     view<const series_place> series; ///< of the calls

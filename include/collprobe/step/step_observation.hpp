@@ -2,19 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <type_traits>
 
-#include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
-
-template <communicator Comm, class... Parts>
-class probed;
 
 /// What a rank knows of a step beside its gradients. Each number is a value, or in memory that the device reads (for
 /// CUDA: device, pinned or managed memory) at the end of the step, and again at the end of each replay of a captured
@@ -57,57 +51,6 @@ struct step_observation {
     number gradient_norm = detail::not_given();
     bool loss_is_sum = false; ///< `loss` is the sum over the batch: the record has it divided by `weight`; 0 of 0: none
     double loss_scale = 1; ///< a factor in `loss`, such as that of mixed precision: the record has it divided out
-};
-
-namespace detail {
-
-/// A number that is used once per process: of an observed call, of a captured step.
-inline std::uint64_t next_serial() noexcept
-{
-    static std::atomic<std::uint64_t> last{0};
-    return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
-
-COLLPROBE_HD inline double mean_loss(double loss, double weight, bool is_sum, double scale) noexcept
-{
-    if (to_bits(loss) == to_bits(not_given())) return loss;
-    if (is_sum && weight == 0 && loss == 0) return not_given();
-    return loss / (is_sum ? weight * scale : scale);
-}
-
-} // namespace detail
-
-/// Sample ids, or other numbers, as a multiset of 16 bytes: for `probed::expect_partition`. Two that are not the same
-/// are taken for the same with a probability of 2^-64.
-struct sample_set {
-    std::uint64_t count = 0;
-    std::uint64_t digest = 0; ///< the sum of the ids' hashes, modulo 2^64
-
-    void add(std::uint64_t id) noexcept
-    {
-        ++count;
-        digest += detail::mix64(id + 0x9e3779b97f4a7c15u);
-    }
-    /// The ids 0 to `count` - 1, each once. Cost: about 1 ns an id.
-    static sample_set first(std::uint64_t count) noexcept
-    {
-        sample_set all;
-        for (std::uint64_t id = 0; id < count; ++id) all.add(id);
-        return all;
-    }
-};
-
-/// The handle of a step recorded in a graph, for `probed::replay`. Copy it freely; it owns nothing.
-class captured_step {
-public:
-    captured_step() = default;
-
-private:
-    template <communicator Comm, class... Parts>
-    friend class probed;
-    explicit captured_step(std::uint64_t serial) noexcept : serial_(serial) {}
-
-    std::uint64_t serial_ = 0; ///< number among all captured steps of the process; 0 for none
 };
 
 } // namespace collprobe

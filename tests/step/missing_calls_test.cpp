@@ -13,12 +13,12 @@
 
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
-#include <collprobe/step/detail/call_roster.hpp>
+#include <collprobe/step/checks/missing_calls.hpp>
 
 #include "support/element_types.hpp"
 #include "support/steps.hpp"
 
-namespace collprobe::testing::call_roster_test {
+namespace collprobe::testing::missing_calls_test {
 
 using detail::probed_call;
 
@@ -81,7 +81,7 @@ public:
     }
 
 private:
-    detail::call_roster roster_;
+    detail::missing_calls_check roster_;
     step_record record_;
     bool with_places_;
     std::uint64_t step_ = 0;
@@ -421,4 +421,4 @@ TEST_CASE("in both modes, named and unnamed, all ranks tell the call that they d
     }
 }
 
-} // namespace collprobe::testing::call_roster_test
+} // namespace collprobe::testing::missing_calls_test

@@ -10,8 +10,8 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/step/detail/call_series.hpp>
 #include <collprobe/step/detail/message.hpp>
-#include <collprobe/step/detail/sorted_calls.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -22,7 +22,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// Cost: O(calls) if the step is as the last one; else of two sorts, and O(kinds * calls).
 /// A template for the reason of `basic_step_judge`.
 template <class = void>
-class basic_call_roster {
+class basic_missing_calls_check {
 public:
     /// Appends to `out` what the step misses. `with_integers`: all calls of integers are among `calls`; without it none
     /// of them counts. `unseen`: calls of the step that may be missing in `calls` alone.
@@ -392,6 +392,6 @@ private:
     std::uint64_t last_unseen_ = 0;
 };
 
-using call_roster = basic_call_roster<>;
+using missing_calls_check = basic_missing_calls_check<>;
 
 } // namespace collprobe::detail

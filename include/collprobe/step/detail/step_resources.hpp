@@ -99,10 +99,10 @@ struct part_memories : ref_counted {
 /// The scratch memory and events of a step's calls. Steps that are not captured share one set. Each captured step has
 /// its own: its graph keeps the addresses, and events inside and outside a capture must not wait for each other.
 template <class Device>
-struct step_tools {
+struct step_resources {
     using stream_ref = typename Device::stream_ref;
 
-    step_tools(
+    step_resources(
         const step_report::shape& form, const probe_options& options, ref<part_memories> of_parts, call_site where)
         : lanes(options.streams), exchange(form, static_cast<std::uint64_t>(options.calls), where),
           parts(std::move(of_parts))
