@@ -112,7 +112,7 @@ public:
         begin(entries.ranks(), record);
         for (int c = 0; c < entries.calls(); ++c) {
             call_record& call = record.calls[static_cast<std::size_t>(c)];
-            if (!detail::is_audited(call)) continue;
+            if (call.call == collective::all_to_all) continue; // not audited
             const bool is_partial = call.is_on_some_ranks();
             const bool known = entries.has_result_digest(c) && detail::is_replicated(call.call);
             const bool has_sum = !is_partial || (call.call == collective::all_reduce && call.without_input == 0);
@@ -149,7 +149,7 @@ public:
         begin(2, record);
         for (int c = 0; c < static_cast<int>(record.calls.size()); ++c) {
             const call_record& call = record.calls[static_cast<std::size_t>(c)];
-            if (!detail::is_audited(call)) continue;
+            if (call.call == collective::all_to_all) continue; // not audited
             const summary& keys = summaries[c];
             entry& one = of_ranks_[0] = {keys.digest, {}};
             entry& other = of_ranks_[1] = {~keys.digest_complement, {}};

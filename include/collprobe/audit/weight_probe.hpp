@@ -173,20 +173,6 @@ struct distinct_results {
     }
 };
 
-/// Why what the ranks say of a call does not belong together.
-COLLPROBE_COLD_INLINE weights_refusal refusal_of_all(
-    const part_entries<weight_entry>& entries, int call, const distinct_results& results) noexcept
-{
-    const weight_entry& first = entries(call, 0);
-    for (int r = 0; r < entries.ranks(); ++r) {
-        const weight_entry& each = entries(call, r);
-        const auto why = static_cast<weights_refusal>(each.state - 1);
-        if (why == weights_refusal::not_finite) return why; // NaN may differ in bits
-        if (to_bits(each.scale) != to_bits(first.scale)) return weights_refusal::scales_differ;
-    }
-    return results.are_too_many ? weights_refusal::results_differ : weights_refusal::none;
-}
-
 /// Collects what the ranks say of one of the results of a call, up to the name. Precondition: `out` is new.
 COLLPROBE_COLD_INLINE void collect_weights(const part_entries<weight_entry>& entries, int call,
     const distinct_results& results, int which, double roundoff, call_weights& out)
@@ -195,10 +181,14 @@ COLLPROBE_COLD_INLINE void collect_weights(const part_entries<weight_entry>& ent
     out.seen = true;
     out.scale = first.scale;
     out.bins = first.bins;
-    const weights_refusal of_all = refusal_of_all(entries, call, results);
+    weights_refusal of_all = weights_refusal::none; // what the ranks say of the call does not belong together
     bool have_few = false;
     for (int r = 0; r < entries.ranks(); ++r) {
         const weight_entry& each = entries(call, r);
+        const auto why = static_cast<weights_refusal>(each.state - 1);
+        const bool is_other = to_bits(each.scale) != to_bits(first.scale);
+        if (of_all == weights_refusal::none && why == weights_refusal::not_finite) of_all = why; // NaN differs in bits
+        if (of_all == weights_refusal::none && is_other) of_all = weights_refusal::scales_differ;
         have_few = have_few || (is_finite(each.weight) && has_few_magnitudes(each)); // not of a rank with zeros
     }
     for (int r = 0; r < entries.ranks(); ++r) {
@@ -226,6 +216,7 @@ COLLPROBE_COLD_INLINE void collect_weights(const part_entries<weight_entry>& ent
         out.bounds.push_back(student_upper_quantile(weight_miss, each.degrees) * found.deviation + systematic
             + 2 * roundoff * absolute(found.weight));
     }
+    if (of_all == weights_refusal::none && results.are_too_many) of_all = weights_refusal::results_differ;
     if (of_all != weights_refusal::none) out.why_not = of_all;
     if (out.why_not == weights_refusal::none) return;
     out.weights.clear();

@@ -202,8 +202,6 @@ struct integer {
     static constexpr int min_exponent = 0;
     static constexpr int max_exponent = 0;
     static constexpr bits_type sign_mask = 0;
-    static constexpr bits_type fraction_mask = 0;
-    static constexpr bits_type exponent_mask = 0;
 };
 
 /// Sign, exponent and fraction, from the highest bit down. `least_nonfinite` is the smallest pattern without a sign

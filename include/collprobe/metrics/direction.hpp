@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <string>
-#include <vector>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>

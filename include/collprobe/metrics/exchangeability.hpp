@@ -203,9 +203,6 @@ public:
     view<const named_rank> named() const noexcept { return {named_.data(), named_.size()}; }
     /// The numbers of this step that were not judged, because the ranks of a group keep their places in them.
     int silent() const noexcept { return silent_; }
-    /// What a number is, and its shares. Precondition: metric < metrics().
-    finding_kind metric_of(std::size_t metric) const noexcept { return metrics_[metric].what; }
-    const side_shares& shares_of(std::size_t metric) const noexcept { return metrics_[metric].shares; }
     /// By rank: the strongest evidence about it in this step.
     view<const rank_evidence> by_rank() const noexcept { return {best_.data(), best_.size()}; }
 
@@ -222,8 +219,8 @@ public:
         return words;
     }
     /// Goes on from a saved state. The odds then hold for the run from its beginning.
-    /// Errors: `status::invalid_argument` for words that are no such state, or one of other ranks or groups; then
-    /// nothing changes.
+    /// Errors: `status::invalid_argument` for words that are no such state, or one of other ranks, groups or numbers,
+    /// of which those that are watched come first; then nothing changes.
     COLLPROBE_COLD_INLINE void restore(view<const std::uint64_t> state, const call_site& where = call_site::current())
     {
         const auto check = [&where](bool condition, const char* what) {
@@ -248,6 +245,10 @@ public:
             check(has_lists, "the state has an end too early");
         }
         check(rest.size() == 0, "the state is longer than its numbers");
+        for (std::size_t m = 0; m < metrics_.size(); ++m) {
+            const bool is_there = m < restored.metrics_.size() && restored.metrics_[m].what == metrics_[m].what;
+            check(is_there && restored.metrics_[m].shares == metrics_[m].shares, "the state is of other numbers");
+        }
         metrics_ = std::move(restored.metrics_);
         named_.clear();
     }

@@ -136,7 +136,16 @@ private:
 
     bool compare(view<const replica> buffers, stream_ref stream, const caller& who)
     {
-        require_buffers(buffers, stream, who);
+        who.require_immediate();
+        who.require(buffers.count() <= room(), "more buffers than agreement_options::max_buffers");
+        for (std::uint64_t b = 0; b < buffers.count(); ++b) {
+            const auto bytes = static_cast<std::uint64_t>(bytes_of(buffers[b].type));
+            const std::string flaw = bytes == 0 ? std::string(" is of no element type")
+                                                : detail::flaw_of_buffer(buffers[b].data, buffers[b].count, bytes);
+            if (!flaw.empty()) who.fail(status::invalid_argument, "buffer " + std::to_string(b) + flaw);
+        }
+        if constexpr (detail::can_capture<stream_ref>)
+            who.require(!stream.capturing(who.where()), "the stream is capturing");
         detail::difference_memory<device>& memory = *memory_;
         const view<std::uint64_t> keys(memory.keys), host_keys(memory.host_keys.data(), keys.count());
         host_keys[2 * room()] = host_keys[2 * room() + 1] = 0; // no number, should the answer never come
@@ -162,20 +171,6 @@ private:
             if (!is_equal(b)) return false;
         }
         return true;
-    }
-
-    void require_buffers(view<const replica> buffers, stream_ref stream, const caller& who) const
-    {
-        who.require_immediate();
-        who.require(buffers.count() <= room(), "more buffers than agreement_options::max_buffers");
-        for (std::uint64_t b = 0; b < buffers.count(); ++b) {
-            const auto bytes = static_cast<std::uint64_t>(bytes_of(buffers[b].type));
-            const std::string flaw = bytes == 0 ? std::string(" is of no element type")
-                                                : detail::flaw_of_buffer(buffers[b].data, buffers[b].count, bytes);
-            if (!flaw.empty()) who.fail(status::invalid_argument, "buffer " + std::to_string(b) + flaw);
-        }
-        if constexpr (detail::can_capture<stream_ref>)
-            who.require(!stream.capturing(who.where()), "the stream is capturing");
     }
 
     Comm* comm_;

@@ -14,6 +14,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/names.hpp>
 #include <collprobe/scan/digest.hpp>
 #include <collprobe/simd/dispatch.hpp>
 
@@ -101,6 +102,9 @@ enum class cast_rounding : std::uint8_t {
     nearest_even, ///< ties to even, overflow to infinity: as processors, PyTorch and NumPy round
     toward_zero, ///< the lower bits are dropped; overflow gives the largest finite number
 };
+
+template <>
+inline constexpr auto names_of<cast_rounding> = name_list<cast_rounding::toward_zero>{"nearest_even", "toward_zero"};
 
 /// A conversion of float to `float16` or `bfloat16`.
 struct element_cast {

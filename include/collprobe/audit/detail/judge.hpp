@@ -26,9 +26,6 @@ struct audit_entry {
     };
 };
 
-/// Whether a call is one that the audit checks.
-COLLPROBE_COLD_INLINE bool is_audited(const call_record& call) noexcept { return call.call != collective::all_to_all; }
-
 /// Completes the audit of an observed call, whichever of `audit` and `weight_probe` judges last. Its result may be
 /// weighted, so one that is not the plain sum or mean is right if the weights explain it up to rounding, and else not
 /// checked. Then the residual of the weights is in place of the audit's, in units of the limits.
@@ -47,50 +44,6 @@ COLLPROBE_COLD_INLINE void settle_observed(call_record& call) noexcept
     if (!all) return;
     call.audit.sum_checked = true;
     call.audit.residual = worst * call.audit.residual_limit;
-}
-
-/// Completes the verdict on a result. Of a reduce-scatter each rank has its own part, so a wrong sum cannot be
-/// distinguished from damage behind the reduction. A result that is not finite, of finite inputs, is no sum of theirs,
-/// although it could not be checked.
-COLLPROBE_COLD_INLINE void complete_verdict(call_record& judged) noexcept
-{
-    call_audit& out = judged.audit;
-    const bool is_part = judged.call == collective::reduce_scatter;
-    if (is_part && out.where == damage::reduce) out.where = damage::unknown;
-    if ((is_part || judged.call == collective::all_reduce) && judged.result_nonfinite != 0 && judged.nonfinite == 0)
-        out.conserved = false;
-    if (!out.conserved && out.where == damage::none) out.where = damage::reduce;
-}
-
-/// Sets how certain the findings of sums are, from finding `first` on. A residual above the limit is not chance, but
-/// unfavourable data can cause it by rounding alone; one above 4 n times the limit cannot be rounding, of any data.
-/// What the step itself says of results that the audit finds wrong, without a rank, is dropped.
-COLLPROBE_COLD_INLINE void state_certainty(std::size_t first, step_record& record)
-{
-    double bins = 0;
-    for (const call_record& call : record.calls) {
-        if (call.audit.checked && call.audit.sum_checked) bins += call.audit.bins;
-    }
-    const double of_a_bin = error_function_complement(conservation_limit * 0.70710678118654752440);
-    for (std::size_t i = first; i < record.findings.size(); ++i) {
-        finding& found = record.findings[i];
-        if (found.what != finding_kind::sum_differs) continue;
-        found.exact = found.statistic > 4.0 * record.ranks * found.threshold;
-        found.false_alarms_per_step = bins * of_a_bin;
-    }
-    // What the lengths prove of a result, the audit says with more detail.
-    std::size_t at = 0;
-    std::erase_if(record.findings, [&](const finding& found) {
-        if (at++ >= first || !found.by_length) return false;
-        bool is_said = false;
-        for (std::size_t i = first; i < record.findings.size(); ++i) {
-            finding& own = record.findings[i];
-            if (own.call != found.call || own.what != found.what) continue;
-            own.exact = is_said = true; // the lengths may prove what the checksum only makes likely
-            own.false_alarms_per_step = 0;
-        }
-        return is_said;
-    });
 }
 
 /// Decides from all ranks' entries about the audited calls of a step what was damaged: `begin`, then the calls in their
@@ -116,7 +69,36 @@ public:
         std::erase_if(record.findings, [](const finding& found) { return found.what == finding_kind::result_differs; });
         first_ = record.findings.size();
     }
-    void end(step_record& record) { state_certainty(first_, record); }
+    /// Sets how certain the findings of sums are. A residual above the limit is not chance, but unfavourable data can
+    /// cause it by rounding alone; one above 4 n times the limit cannot be rounding, of any data. What the step itself
+    /// says of results that the audit finds wrong, without a rank, is dropped.
+    COLLPROBE_COLD_INLINE void end(step_record& record)
+    {
+        double bins = 0;
+        for (const call_record& call : record.calls) {
+            if (call.audit.checked && call.audit.sum_checked) bins += call.audit.bins;
+        }
+        const double of_a_bin = error_function_complement(conservation_limit * 0.70710678118654752440);
+        for (std::size_t i = first_; i < record.findings.size(); ++i) {
+            finding& found = record.findings[i];
+            if (found.what != finding_kind::sum_differs) continue;
+            found.exact = found.statistic > 4.0 * record.ranks * found.threshold;
+            found.false_alarms_per_step = bins * of_a_bin;
+        }
+        // What the lengths prove of a result, the audit says with more detail.
+        std::size_t at = 0;
+        std::erase_if(record.findings, [&](const finding& found) {
+            if (at++ >= first_ || !found.by_length) return false;
+            bool is_said = false;
+            for (std::size_t i = first_; i < record.findings.size(); ++i) {
+                finding& own = record.findings[i];
+                if (own.call != found.call || own.what != found.what) continue;
+                own.exact = is_said = true; // the lengths may prove what the checksum only makes likely
+                own.false_alarms_per_step = 0;
+            }
+            return is_said;
+        });
+    }
 
     /// A call that is not judged by shards.
     COLLPROBE_COLD_INLINE void judge_results(view<const audit_entry> entries, int call_index, step_record& record)
@@ -162,7 +144,13 @@ public:
                 .statistic = out.residual,
                 .threshold = out.residual_limit});
         }
-        complete_verdict(call);
+        // Of a reduce-scatter each rank has its own part, so a wrong sum cannot be distinguished from damage behind it.
+        const bool is_part = call.call == collective::reduce_scatter;
+        if (is_part && out.where == damage::reduce) out.where = damage::unknown;
+        // A result that is not finite, of finite inputs, is no sum of theirs, although it could not be checked.
+        if ((is_part || call.call == collective::all_reduce) && call.result_nonfinite != 0 && call.nonfinite == 0)
+            out.conserved = false;
+        if (!out.conserved && out.where == damage::none) out.where = damage::reduce;
     }
     /// An all-gather, by the reports of all receivers. Blamed is a receiver, if its copy of a shard differs while most
     /// ranks hold the owner's bits. The owner, if most receivers, or one receiver and the owner itself, hold the same

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 #include <collprobe/core/collective.hpp>
@@ -170,20 +169,6 @@ inline bool says_same(const finding& a, const finding& b) noexcept
         && to_bits(a.statistic) == to_bits(b.statistic) && to_bits(a.threshold) == to_bits(b.threshold)
         && a.index == b.index && a.exact == b.exact && a.by_length == b.by_length && is_same_number(a.number, b.number)
         && a.evidence == b.evidence && is_same(a.other, b.other);
-}
-
-/// Adds a finding: to the ranks of a finding that says the same, or as a new one.
-inline void add_finding(std::vector<finding>& to, finding found)
-{
-    std::sort(found.ranks.begin(), found.ranks.end());
-    found.ranks.erase(std::unique(found.ranks.begin(), found.ranks.end()), found.ranks.end());
-    for (auto before = to.rbegin(); found.is_named() && before != to.rend(); ++before) {
-        if (before->call != found.call || before->what != found.what) break;
-        if (!before->is_named() || !says_same(*before, found)) continue;
-        for (const int rank : found.ranks) before->add(rank);
-        return;
-    }
-    to.push_back(std::move(found));
 }
 
 /// The largest number of ranks to name. More ranks do not fail independently; they have a common cause. NCCL's RAS

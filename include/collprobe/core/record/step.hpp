@@ -12,7 +12,6 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/finding.hpp>
 #include <collprobe/core/record/lateness.hpp>
-#include <collprobe/core/record/order_sensitivity.hpp>
 #include <collprobe/core/record/quantisation.hpp>
 #include <collprobe/core/record/statistics.hpp>
 #include <collprobe/core/record/weights.hpp>
@@ -64,6 +63,18 @@ struct direction {
     std::vector<double> leave_one_out = {}; ///< per rank: cosine with the sum of all other ranks
     /// Per rank: mean of its cosines with each other rank, whatever their norms; empty unless the direction is exact.
     std::vector<double> pairwise = {};
+};
+
+/// The dependence of a reduction on the order of its terms, measured on a sample of its elements: see `order_meter`.
+struct order_sensitivity {
+    std::uint64_t elements = 0; ///< in the sample; 0 if nothing was measured
+    std::uint64_t nonfinite = 0; ///< sampled, but left out: exact sum, result or the sum of an order is not finite
+    std::uint64_t orders = 0; ///< how many orders were compared
+    std::uint64_t changed = 0; ///< elements whose bits are not the same in all orders
+    std::uint64_t max_ulp_spread = 0; ///< largest distance of the sums of one element in two orders
+    /// Error of the communicator's own result against the correctly rounded one, in units in the last place.
+    double rms_ulp_error = 0;
+    double max_ulp_error = 0;
 };
 
 /// The way in which the records of a step reach the ranks.
@@ -296,7 +307,15 @@ struct step_record {
         bool fits = found.call < static_cast<int>(calls.size());
         for (const int rank : found.ranks) fits = fits && rank >= 0 && rank < ranks;
         detail::require(fits || ranks == 0, "step_record::add", "it has no such rank or call", where);
-        detail::add_finding(findings, std::move(found));
+        std::sort(found.ranks.begin(), found.ranks.end());
+        found.ranks.erase(std::unique(found.ranks.begin(), found.ranks.end()), found.ranks.end());
+        for (auto before = findings.rbegin(); found.is_named() && before != findings.rend(); ++before) {
+            if (before->call != found.call || before->what != found.what) break;
+            if (!before->is_named() || !detail::says_same(*before, found)) continue;
+            for (const int rank : found.ranks) before->add(rank);
+            return;
+        }
+        findings.push_back(std::move(found));
     }
 
     /// Puts the findings in order, and completes them by what follows from their kinds, the audits and the calls.

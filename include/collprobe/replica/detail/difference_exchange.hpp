@@ -10,6 +10,7 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/digest_index.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/difference_kernels.hpp>
@@ -87,7 +88,17 @@ public:
         located_difference found;
         collprobe::disagreement& report = found.report;
         report.reference_rank = reference_rank;
-        if (!group_ranks(held, report)) return found;
+        const int ranks = comm_.size();
+        const auto key = [&](int rank) { return held[static_cast<std::size_t>(rank)].key(); };
+        digest_index groups(ranks);
+        for (int r = 0; r < ranks; ++r) groups.add(key(r), r);
+        report.groups = groups.distinct();
+        const digest_index::group* const most = groups.majority();
+        report.majority = most != nullptr;
+        const bool is_by_majority = reference_rank < 0 && report.majority;
+        const std::uint64_t chosen = is_by_majority ? most->digest : key(reference_rank < 0 ? 0 : reference_rank);
+        for (int r = 0; r < ranks; ++r) (key(r) == chosen ? report.holders : report.others).push_back(r);
+        if (report.others.empty()) return found;
         const int reference = report.holders.front(); // of equal contents, whoever was told
         wanted_ = found.wanted = held[static_cast<std::size_t>(reference)];
         report.count = wanted_.count;

@@ -8,7 +8,6 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/digest_index.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/replica/disagreement.hpp>
 
@@ -104,22 +103,5 @@ struct located_difference {
     block_search search{0, 1};
     held_buffer wanted; ///< the reference's
 };
-
-/// Groups the ranks by the contents of their buffers. The reference is the group of `out.reference_rank`; without one
-/// the group with more than half of the ranks, or else that of the lowest rank. Returns false if all hold the same.
-inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& out)
-{
-    const int ranks = static_cast<int>(held.size());
-    const auto key = [&](int rank) { return held[static_cast<std::uint64_t>(rank)].key(); };
-    digest_index groups(ranks);
-    for (int r = 0; r < ranks; ++r) groups.add(key(r), r);
-    out.groups = groups.distinct();
-    const digest_index::group* const most = groups.majority();
-    out.majority = most != nullptr;
-    const bool is_told = out.reference_rank >= 0;
-    const std::uint64_t chosen = !is_told && out.majority ? most->digest : key(is_told ? out.reference_rank : 0);
-    for (int r = 0; r < ranks; ++r) (key(r) == chosen ? out.holders : out.others).push_back(r);
-    return !out.others.empty();
-}
 
 } // namespace collprobe::detail

@@ -193,14 +193,9 @@ COLLPROBE_COLD_INLINE std::string ranks_text(const std::vector<int>& ranks)
     return text.empty() ? "-" : text;
 }
 
-constexpr const char* rounding_name(cast_rounding rounding) noexcept
-{
-    return rounding == cast_rounding::nearest_even ? "nearest_even" : "toward_zero";
-}
-
 COLLPROBE_COLD_INLINE std::string cast_text(const element_cast& cast)
 {
-    return std::string(name(cast.type)) + ' ' + rounding_name(cast.rounding);
+    return std::string(name(cast.type)) + ' ' + name(cast.rounding);
 }
 
 COLLPROBE_COLD_INLINE void require_same(const receipt_tensor& a, const receipt_tensor& b, const call_site& where)
@@ -351,7 +346,7 @@ COLLPROBE_COLD_INLINE std::string describe(const receipt_finding& finding)
         return text + ": the bits that " + detail::quoted_name(finding.other) + ' ' + box_text(finding.other_box)
             + " should have";
     case receipt_problem::other_rounding:
-        return text + ": cast to " + name(finding.cast.type) + " by " + detail::rounding_name(finding.cast.rounding)
+        return text + ": cast to " + name(finding.cast.type) + " by " + name(finding.cast.rounding)
             + ", another rounding than is stated";
     }
     return text;

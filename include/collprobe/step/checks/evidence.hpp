@@ -44,10 +44,6 @@ public:
     {
         evidence_check known(static_cast<int>(values_.size()), watch_.options());
         known.watch_.restore(state, where);
-        bool is_such = known.watch_.metrics() >= of_first_call;
-        for (std::size_t i = 0; is_such && i < of_first_call; ++i)
-            is_such = known.watch_.metric_of(i) == whole[i].what && known.watch_.shares_of(i) == whole[i].shares;
-        if (!is_such) refuse("restore_evidence", "the state is not that of a probe, or it is damaged", where);
         return known;
     }
 

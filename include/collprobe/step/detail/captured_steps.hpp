@@ -90,7 +90,8 @@ public:
             open_ = &each;
             open_->serial = next_serial<captured_step>();
             open_->capture = capture;
-            open_->resources.forget_capture();
+            open_->resources.lanes.forget();
+            open_->resources.gram_done = {};
             return *open_;
         }
         who.fail(status::invalid_argument,

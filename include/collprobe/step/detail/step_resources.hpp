@@ -111,13 +111,6 @@ struct step_resources {
         if (form.room_for_gram)
             gram_scratch = typename Device::template buffer<unsigned char>(larger(options.scratch_bytes, least));
     }
-    /// Drops the events: those of one capture are invalid in the next.
-    void forget_capture()
-    {
-        lanes.forget();
-        gram_done = {};
-    }
-
     /// Adds a gradient to the step's Gram matrix, behind the gradients before it on all streams.
     template <element T, communicator Comm>
     void add_to_gram(Comm& ranks, view<const T> input, step_block<Device>& step, stream_ref stream, call_site where)
@@ -133,8 +126,6 @@ struct step_resources {
     stream_lanes<Device> lanes;
     report_exchange<Device> exchange;
     ref<part_memories> parts;
-
-private:
     typename Device::template buffer<unsigned char> gram_scratch;
     typename Device::event gram_done; ///< scratch and matrix are shared by calls on all streams
 };

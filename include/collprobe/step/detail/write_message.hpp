@@ -6,7 +6,6 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/step/step_observation.hpp>
 
