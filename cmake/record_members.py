@@ -95,7 +95,7 @@ for struct, rows, _ in reversed(tables):
         words = re.split(r"\. (?=[A-Z(`])", words[:1].upper() + words[1:])[0].rstrip(".")
         inner = re.sub(r"std::vector<(.*)>", r"\1", kind).split("::")[-1]
         words += f" → {inner}" if inner in has_table else f" (`{inner}`)" if inner in enumerations else ""
-        shown = ("name, line" if inner == "call_site" else name) + "?" * is_rare
+        shown = (name.removesuffix("name") + "name, line" if inner == "call_site" else name) + "?" * is_rare
         text += f"    {shown:29} {UNITS.get(unit, unit or ''):8} {words}\n"
     text += "\n"
 

@@ -131,6 +131,18 @@ std::string found_lines(const report::run_findings& found, const InWords& in_wor
     return text;
 }
 
+/// Whether a line, which is not parsed, has a member whose value begins so; a text of this name has no colon behind it.
+bool has_member(std::string_view line, std::string_view name, std::string_view value)
+{
+    for (std::size_t at = line.find(name); at != line.npos; at = line.find(name, at + 1)) {
+        std::size_t next = line.find_first_not_of(" \t", at + name.size());
+        if (next == line.npos || line[next] != ':') continue;
+        next = line.find_first_not_of(" \t", next + 1);
+        if (next != line.npos && line.substr(next).starts_with(value)) return true;
+    }
+    return false;
+}
+
 /// The JSON lines of a run, whose steps are judged again. Where a run was started again, so is the judge.
 class run_again {
 public:
@@ -146,9 +158,9 @@ public:
         });
         // By this floor a machine whose processors are too few stays one: the record says so.
         if (with_.settings.lateness_floor_ns == detail::usual_lateness_floor_ns) with_.settings.lateness_floor_ns = 0;
-        with_.settings.times = false;
         each_line([this](const std::string& text) {
-            with_.settings.times = with_.settings.times || has_lateness(text);
+            if (has_member(text, "\"kind\"", "\"run\"")) has_times_.push_back(false);
+            has_times_.back() = has_times_.back() || has_member(text, "\"lateness\"", "{");
         });
     }
 
@@ -173,18 +185,6 @@ public:
     }
 
 private:
-    /// Whether a line has that object; a text of this name has no colon behind it.
-    static bool has_lateness(const std::string& line)
-    {
-        constexpr std::string_view name = "\"lateness\"";
-        for (std::size_t at = line.find(name); at != line.npos; at = line.find(name, at + 1)) {
-            std::size_t next = line.find_first_not_of(" \t", at + name.size());
-            if (next == line.npos || line[next] != ':') continue;
-            next = line.find_first_not_of(" \t", next + 1);
-            if (next != line.npos && line[next] == '{') return true;
-        }
-        return false;
-    }
     template <class Use>
     void each_line(const Use& use)
     {
@@ -212,6 +212,7 @@ private:
         if (kind == "run") {
             judge_.reset();
             alarms_.reset();
+            ++runs_;
             if (!out_) describe_run(line);
         }
         if (kind != "step") return;
@@ -221,6 +222,7 @@ private:
             if (!record_.losses.empty() && record_.losses.size() != static_cast<std::size_t>(record_.ranks))
                 throw tools::bad_line("has not a loss for each rank");
             if (!alarms_) alarms_.emplace(record_.ranks);
+            with_.settings.times = runs_ < has_times_.size() && has_times_[runs_];
             if (!judge_ && !record_.losses.empty()) judge_.emplace(record_.ranks, with_.settings);
             if (judge_) judge_->judge(record_);
         } catch (const error& wrong) {
@@ -259,6 +261,8 @@ private:
 
     options with_;
     std::string path_;
+    std::vector<bool> has_times_ = {false}; ///< of the lines before the first run, then by run
+    std::size_t runs_ = 0; ///< that have begun
     run_record run_;
     tools::record_reader reader_;
     std::optional<judge_again> judge_;
@@ -400,7 +404,9 @@ private:
         rank_file each(of.file.path(), texts_);
         const auto began = [] {};
         const auto use = [&](const std::string& text, std::uint64_t number) {
-            if (number != 1 && !has_kind(text, "comm") && !has_kind(text, "process")) return;
+            const std::string_view head = std::string_view(text).substr(0, 64); // tells the kind of a line
+            if (number != 1 && !has_member(head, "\"kind\"", "\"comm\"") && !has_member(head, "\"kind\"", "\"process\""))
+                return;
             try {
                 tools::rank_line line = each.reader.read(text);
                 const bool begins
@@ -413,16 +419,6 @@ private:
         while (each.file.read(began, use)) continue;
         of.is_of_rank = each.is_of_rank;
         of.at_end = !of.is_of_rank;
-    }
-
-    /// A look at the beginning of a line, which saves the parsing of most.
-    static bool has_kind(std::string_view line, std::string_view kind)
-    {
-        constexpr std::string_view member = "\"kind\":";
-        std::size_t at = line.substr(0, 64).find(member);
-        if (at == line.npos) return false;
-        at = line.find('"', at + member.size());
-        return at != line.npos && line.substr(at + 1, kind.size() + 1) == std::string(kind) + '"';
     }
 
     /// Reads a part of a file. Returns whether there may be more.

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -69,14 +70,17 @@ struct stopped_rank {
     std::uint64_t others = 0; ///< the last call that others wrote
 };
 
-/// Calls `raise` for each alarm of a judged step. Of the calls of several steps, what recurs in each is told once.
+/// Calls `raise` for each alarm of a judged step. Of the calls of several steps, what recurs in each is told once; of
+/// checks of the program's own, what each of them says.
 template <class Raise>
 void for_each_alarm(collprobe::alarms& from, const collprobe::step_record& record, const Raise& raise)
 {
     const collprobe::view<const collprobe::finding> raised = from.judge(record);
     for (std::size_t i = 0; i < raised.size(); ++i) {
         const auto is_told = [&](const collprobe::finding& before) {
-            return before.what == raised[i].what && before.ranks == raised[i].ranks;
+            return before.what == raised[i].what && before.ranks == raised[i].ranks
+                && (before.what != collprobe::finding_kind::of_part
+                    || std::string_view(before.other.site.name) == raised[i].other.site.name);
         };
         if (record.repeats || std::none_of(raised.begin(), raised.begin() + i, is_told)) raise(raised[i]);
     }

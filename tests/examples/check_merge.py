@@ -88,6 +88,39 @@ open("old.jsonl", "w", encoding="utf-8").write(old)
 assert "old.jsonl:2: this line cannot be judged: " in (text := run(merge, "--again", "old.jsonl", code=2)), text
 assert "an older version wrote it" in text, text
 
+
+def written(path, all_lines):
+    open(path, "w", encoding="utf-8").writelines(json.dumps(line) + "\n" for line in all_lines)
+    return path
+
+
+def without_times(value):
+    if isinstance(value, list):
+        return [without_times(each) for each in value]
+    if isinstance(value, dict):
+        return {name: without_times(each) for name, each in value.items() if name not in ("lateness", "intervals")}
+    return value
+
+
+# Runs in one file are judged apart, also if only one has times.
+def steps_again(path):
+    run(merge, "--again", path, "--jsonl", "again.jsonl", code=1)
+    return [line for line in lines("again.jsonl") if line["kind"] == "step"]
+
+
+large = lines("large.jsonl")
+timeless = steps_again(written("timeless.jsonl", without_times(large)))
+assert timeless != without_times(steps_again("large.jsonl"))
+assert steps_again(written("both.jsonl", without_times(large) + large)) == timeless + steps_again("large.jsonl")
+
+# Of a step that is compared with no other an alarm is told once for all calls, but for each of the program's own checks.
+step = next(line for line in large if line["kind"] == "step" and not line["findings"])
+step |= {"repeats": False, "findings": [{"check": "of_part", "ranks": [2], "bucket": bucket, "statistic": 2, "threshold": 1,
+    "own_check": {"name": name}} for bucket, name in ((0, "clip"), (1, "clip"), (1, "sign"))]}
+steps_again(written("own.jsonl", [large[0], step]))
+alarms = [line for line in lines("again.jsonl") if line["kind"] == "alarm"]
+assert [line["own_check"]["name"] for line in alarms] == ["clip", "sign"] and "other_call" not in alarms[0], alarms
+
 # A file for each communicator; the folder that holds them can be read again. Two have the same name.
 made("groups", "groups", "flipped")
 outs = ["--jsonl", "groups/merged.jsonl", "--html", "page.html", "--prometheus", "all.prom", "--trace", "all.json"]

@@ -30,6 +30,7 @@ public:
         // What the lines of a step are put together by.
         made.ranks = 1 + static_cast<int>(bits_() % 4);
         made.evidence_by_rank.resize(bits_() % 2 == 0 ? 0 : static_cast<std::size_t>(made.ranks));
+        for (finding& each : made.findings) each = with_its_call(each);
         for (call_record& call : made.calls) {
             if (!call.has_result_digest) call.result_digest = 0;
             if (!call.audit.checked) call.audit = {};
@@ -37,6 +38,22 @@ public:
             if (!call.quantisation.seen) call.quantisation = {};
         }
         return made;
+    }
+
+    finding alarm()
+    {
+        finding made;
+        fill(type_of<finding>::is, &made, unit::none, 0);
+        for (int& rank : made.ranks) rank = static_cast<int>(&rank - made.ranks.data());
+        return with_its_call(made);
+    }
+    /// `finding::other` is a call of two kinds alone, and of the program's own checks a name.
+    static finding with_its_call(finding of)
+    {
+        const call_site site = of.other.site;
+        if (of.what != finding_kind::call_missing && of.what != finding_kind::other_call) of.other = {};
+        if (of.what == finding_kind::of_part) of.other.site = site;
+        return of;
     }
 
     void fill(const member_type& type, void* at, unit in, int depth)
@@ -110,9 +127,7 @@ TEST_CASE("what is read from the JSON lines of alarms and inspections is what wa
     for (std::uint64_t seed = 0; seed < 1000; ++seed) {
         random_records random(seed);
         tools::record_reader reader;
-        finding raised;
-        random.fill(type_of<finding>::is, &raised, unit::none, 0);
-        for (int& rank : raised.ranks) rank = static_cast<int>(&rank - raised.ranks.data());
+        const finding raised = random.alarm();
         const finding again = reader.alarm_of(tools::parsed(report::json_line("run", raised)));
         REQUIRE(difference(raised, again) == "");
         inspection found;
@@ -135,6 +150,22 @@ TEST_CASE("a step that begins has nothing of what its record held, but the memor
         record.losses.resize(held);
         CHECK(record.losses.data() == memory);
     }
+}
+
+TEST_CASE("only a finding of a call that was made, or is missing, has one in its line")
+{
+    for (int kind = 0; kind <= static_cast<int>(finding_kind::of_part); ++kind) {
+        const finding raised{.ranks = {2}, .what = static_cast<finding_kind>(kind), .other = {.site = {"own_part.cpp", "", 7, "clip"}}};
+        const auto line = tools::parsed(report::json_line("run", raised));
+        const bool has_call = raised.what == finding_kind::call_missing || raised.what == finding_kind::other_call;
+        CAPTURE(name(raised.what));
+        CHECK(line.contains("other_call") == has_call);
+        CHECK(line.contains("own_check") == (raised.what == finding_kind::of_part));
+        if (line.contains("own_check")) CHECK(line["own_check"].dump() == R"({"line":"own_part.cpp:7","name":"clip"})");
+    }
+    // As lines were before: the name was that of a call.
+    const auto old = tools::parsed(R"({"step":1,"check":"of_part","damage":"unknown","ranks":[2],"advice":"none","other_call":{"name":"clip"}})");
+    CHECK(std::string(tools::record_reader().alarm_of(old).other.site.name) == "clip");
 }
 
 TEST_CASE("a member that changes is a difference, and named")

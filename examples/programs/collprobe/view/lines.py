@@ -171,7 +171,7 @@ def finding(of: Line, step: int, is_alarm: bool) -> Finding:
     ranks = indices(of, "ranks")
     evidence = member(of, "evidence") if "evidence" in of else {}
     statistic, threshold = number(of.get("statistic")), number(of.get("threshold"))
-    other = member(of, "other_call") if "other_call" in of else {}
+    other = next((member(of, key) for key in ("own_check", "other_call") if key in of), {})
     since = of.get("since", evidence.get("since"))
     return Finding(
         kind=kind, ranks=ranks, call=index(of, "bucket"), name=text(of, "name"), line=text(of, "line"), step=step,

@@ -80,6 +80,7 @@ inline field_table fields_of<finding>()
     constexpr condition of_number = [](const walk& at) { return is_of_number(at.as<of>().what); };
     constexpr condition is_missing = [](const walk& at) { return at.as<of>().what == finding_kind::call_missing; };
     constexpr condition is_unlike = [](const walk& at) { return at.as<of>().what == finding_kind::unlike; };
+    constexpr condition is_of_part = [](const walk& at) { return at.as<of>().what == finding_kind::of_part; };
     constexpr condition has_value
         = [](const walk& at) { return is_of_number(at.as<of>().what) || is_of_value(at.as<of>().what); };
     constexpr condition has_call
@@ -109,7 +110,9 @@ inline field_table fields_of<finding>()
         rare("new_level", {&of::number, &unusual_number::is_new_level}),
         rare("since", {&of::number, &unusual_number::since}, unit::none, has_since),
         member("steps_before", {&of::number, &unusual_number::steps}, unit::steps).only_if(is_missing),
-        rare("other_call", &of::other, unit::none, has_call), rare("evidence", &of::evidence, unit::none, is_unlike)};
+        member("other_call", &of::other).only_if(has_call),
+        member("own_check.name", {&of::other, &call_form::site}).only_if(is_of_part),
+        rare("evidence", &of::evidence, unit::none, is_unlike)};
     return {all};
 }
 
