@@ -17,6 +17,7 @@ from page_test import checked, verdict_of
 from trace_check import check, load
 
 from collprobe.view import words
+from collprobe.view.lines import finding as finding_of
 
 
 class RobustTest(ViewTest):
@@ -27,6 +28,11 @@ class RobustTest(ViewTest):
         self.assertEqual(rows, words.PHRASES)
         subjects = dict(re.findall(r'\.name = "(\w+)"(?:(?!\.name = ).)*?\.subject = "([^"]*)"', table, re.DOTALL))
         self.assertEqual(subjects, words.SUBJECTS)
+
+    def test_checks_of_the_programs_own_are_told_apart_by_their_names(self):
+        for key in "own_check", "other_call":  # as lines have it, and had it
+            found = finding_of({"check": "of_part", "ranks": [2], "bucket": 0, key: {"name": "clip"}}, 1, True)
+            self.assertIn("clip", found.place())
 
     def test_what_the_members_of_lines_mean(self):
         everything = self.view("members")
