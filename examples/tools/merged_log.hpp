@@ -622,7 +622,7 @@ private:
         const bool is_on_cpu = std::all_of(
             ranks_.begin(), ranks_.end(), [](const writing_rank& each) { return each.begin.device.empty(); });
         collprobe::probe_options options = settings_;
-        if (is_on_cpu) options.lateness_floor_ns = collprobe::detail::never_late;
+        if (is_on_cpu) options.lateness_floor_ns = collprobe::detail::arrivals_measure::never_late;
         options.groups.clear();
         for (int r = 0; r < size() && !settings_.groups.empty(); ++r) {
             const int of_job = ranks_[static_cast<std::size_t>(r)].global_rank();

@@ -53,7 +53,7 @@ public:
         std::erase_if(record.findings, [](const finding& each) { return is_of_rate(each.what); });
         record.evidence_by_rank.clear();
         record.silent_evidence = 0;
-        const bool is_crowded = !has_floor_ && record.lateness.floor >= detail::never_late;
+        const bool is_crowded = !has_floor_ && record.lateness.floor >= detail::arrivals_measure::never_late;
         if (!is_crowded) set_floor(record.lateness, floor_ns_);
         judge_.judge_again(calls_, record);
     }

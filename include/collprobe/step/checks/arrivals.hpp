@@ -12,13 +12,13 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The floor of lateness, in ns, where the ranks of any machine outnumber its processors: its scheduler leaves one of
-/// them behind for many steps. All ranks judge by the machines of all.
-inline constexpr double never_late = 0x1p52;
-
 /// Who came late to the calls of a step. It finds nobody by itself: numbers and evidence judge.
 class arrivals_measure {
 public:
+    /// The floor of lateness, in ns, where the ranks of any machine outnumber its processors: its scheduler leaves one
+    /// of them behind for many steps. All ranks judge by the machines of all.
+    static constexpr double never_late = 0x1p52;
+
     arrivals_measure(int ranks, double floor_ns)
         : watch_(ranks, floor_ns), in_call_(at_rank(ranks)), before_(at_rank(ranks)), left_(at_rank(ranks))
     {

@@ -90,7 +90,7 @@ public:
                 return fisher_z(pairwise.empty() || !is_finite(cosine) ? cosine : pairwise[i]);
             });
         }
-        if (!out.lateness_by_rank.empty() && !(out.lateness.floor >= never_late)) {
+        if (!out.lateness_by_rank.empty() && !(out.lateness.floor >= arrivals_measure::never_late)) {
             judge_number(marks, out, number_of_lateness, finding_kind::late, out.lateness_by_rank,
                 [this](const rank_lateness& of) { return lateness_scale(of.latest); });
         }

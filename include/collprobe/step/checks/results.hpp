@@ -14,6 +14,7 @@
 #include <collprobe/metrics/dispersion.hpp>
 #include <collprobe/step/checks/check_context.hpp>
 
+/// The results of a step's calls: whether those agree that must, and whether a result can be that of its inputs.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Half a unit of the last place, relative to the number, the smallest number and the largest one.
@@ -140,7 +141,6 @@ struct common_result {
     double sum_norm_squared() const noexcept { return sum_factor * sum_factor * squares; }
 };
 
-/// The results of a step's calls: whether those agree that must, and whether a result can be that of its inputs.
 class results_check {
 public:
     explicit results_check(int ranks)

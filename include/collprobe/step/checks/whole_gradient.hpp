@@ -13,6 +13,7 @@
 #include <collprobe/step/checks/check_context.hpp>
 #include <collprobe/step/checks/results.hpp>
 
+/// The whole gradient of a step: the norms and directions of the ranks' gradients, over all calls that sum one.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A finding if a trainer's norm of the gradient, unless it is `not_given()`, is not `step_record::result_norm`.
@@ -40,7 +41,6 @@ COLLPROBE_COLD_INLINE void judge_told_norms(const gathered_step& step, step_reco
     out.findings[before].ranks.clear();
 }
 
-/// The whole gradient of a step: the norms and directions of the ranks' gradients, over all calls that sum one.
 class gradient_measure {
 public:
     explicit gradient_measure(int ranks)

@@ -15,6 +15,8 @@
 #include <collprobe/step/detail/report_exchange.hpp>
 #include <collprobe/step/probe_options.hpp>
 
+/// The scratch memory and events of a step's calls. Steps that are not captured share one set. Each captured step has
+/// its own: its graph keeps the addresses, and events inside and outside a capture must not wait for each other.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The streams of a step's calls. Each has an event (its progress) and memory for its reductions.
@@ -96,8 +98,6 @@ struct part_memories : ref_counted {
     virtual void forget(std::uint64_t first) noexcept = 0;
 };
 
-/// The scratch memory and events of a step's calls. Steps that are not captured share one set. Each captured step has
-/// its own: its graph keeps the addresses, and events inside and outside a capture must not wait for each other.
 template <class Device>
 struct step_resources {
     using stream_ref = typename Device::stream_ref;
