@@ -87,7 +87,8 @@ for struct, rows, _ in reversed(tables):
     for name, path, is_rare, unit, words, is_elsewhere in rows:
         kind = ""
         if path:
-            kind, words = structs[path[-1][0]].get(path[-1][1], ("", ""))
+            kind, of_member = structs[path[-1][0]].get(path[-1][1], ("", ""))
+            words = words or of_member
         if not words:
             problems.append("::".join(path[-1] if path else (struct, name)) + " has no comment")
         if is_elsewhere:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
+#include <collprobe/audit/weight_probe.hpp>
 #include <collprobe/collprobe.cuh>
 #include <collprobe/fault.hpp>
 #include <collprobe/quant/cuda/codec_kernels.cuh>
@@ -166,7 +167,11 @@ int main()
     gpu::fill(stream.get(), view<detail::replay_tickets>(nullptr, 0), detail::replay_tickets{});
     // The small kernels of a step of `probed`.
     local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
-        probed comm(rank);
+        probed comm(rank, {}, weight_probe());
+        const auto average = [&]<class T>(T) {
+            comm.all_reduce(view<const T>(), view<T>(), reduction::average, stream.get());
+        };
+        average(float()), average(double()), average(bfloat16()), average(float16());
         comm.end_step(0, {.loss = 0}, stream.get());
     });
 #endif

@@ -419,7 +419,7 @@ public:
         requires(std::is_same_v<P, Parts> || ...)
     P& part() noexcept { return parts_.template get<P>(); }
 
-    /// What the evidence over the run (`probe_options::false_alarms_per_run`) and the judge of numbers have learnt:
+    /// What the evidence over the run (`probe_options::false_alarms_per_run`) and the judge of outliers have learnt:
     /// 8-byte words, to be saved with a checkpoint. The same on every rank once all steps have been polled. Empty if no
     /// evidence is gathered.
     std::vector<std::uint64_t> evidence_state() const { return reports_.judge.evidence_state(); }

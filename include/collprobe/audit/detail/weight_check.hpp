@@ -186,15 +186,13 @@ struct weigh_rows {
     {
         const std::uint64_t bins = system.bins;
         double energy = 0, sum = 0, of_sum = 0;
-        for (int r = 0; r < system.ranks; ++r) {
-            const double* const of = system.of_rank(r);
-            energy += of[bins + bin];
-            if (system.result == nullptr) {
-                sum += of[2 * bins + bin];
-                of_sum += of[3 * bins + bin];
+        for (int r = 0; r < system.ranks; ++r) energy += system.of_rank(r)[bins + bin];
+        if (system.result == nullptr) {
+            for (int r = 0; r < system.ranks; ++r) {
+                sum += system.of_rank(r)[2 * bins + bin];
+                of_sum += system.of_rank(r)[3 * bins + bin];
             }
-        }
-        if (system.result != nullptr) {
+        } else {
             const int holder = system.other < 0 ? -1 : system.holder();
             const double* const of = holder < 0 ? system.result : system.of_rank(holder) + 2 * bins;
             sum = of[bin];
@@ -455,7 +453,7 @@ private:
         const auto n = static_cast<std::uint64_t>(system.ranks);
         Device::for_each(stream, system.bins, weigh_rows{system});
         for (const bool first : {true, false}) {
-            Device::sum_each(stream, (n + 1) * (n + 2) / 2, weight_products{system});
+            Device::sum_each(stream, packed_place(n + 1, 0), weight_products{system});
             Device::for_each(stream, 1, solve_weight_system{system, to});
             Device::for_each(stream, system.bins, weight_residuals{system, first});
         }

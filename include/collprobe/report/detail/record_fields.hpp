@@ -111,6 +111,7 @@ inline field_table fields_of<finding>()
         rare("since", {&of::number, &unusual_number::since}, unit::none, has_since),
         member("steps_before", {&of::number, &unusual_number::steps}, unit::steps).only_if(is_missing),
         member("other_call", &of::other).only_if(has_call),
+        /// Of `of_part`: the name of its check, or the line that made it.
         member("own_check.name", {&of::other, &call_form::site}).only_if(is_of_part),
         rare("evidence", &of::evidence, unit::none, is_unlike)};
     return {all};

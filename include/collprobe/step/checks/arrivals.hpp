@@ -12,7 +12,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Who came late to the calls of a step. It finds nobody by itself: numbers and evidence judge.
+/// Who came late to the calls of a step. It finds nobody by itself: outliers and evidence judge.
 class arrivals_measure {
 public:
     /// The floor of lateness, in ns, where the ranks of any machine outnumber its processors: its scheduler leaves one

@@ -10,6 +10,7 @@
 #include <collprobe/detail/digest_index.hpp>
 #include <collprobe/step/checks/check_context.hpp>
 
+/// What is wrong with what a rank sends: NaN, a copy, a repeat, zeros.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Ranks with NaN or infinity in a loss or an input.

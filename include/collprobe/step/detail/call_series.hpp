@@ -11,6 +11,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/step/detail/message.hpp>
 
+/// Which call of a step is which call of the last one.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The calls of a step by `probed_call::identity`; equal ones in the order of the step.

@@ -12,6 +12,7 @@
 #include <collprobe/step/detail/step_block.hpp>
 #include <collprobe/step/detail/step_resources.hpp>
 
+/// Steps in graphs: the handle of a captured one, and what the probe keeps of all.
 namespace collprobe::inline COLLPROBE_ABI {
 
 template <communicator Comm, class... Parts>

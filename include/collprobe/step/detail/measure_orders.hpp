@@ -10,6 +10,7 @@
 #include <collprobe/metrics/order_sensitivity.hpp>
 #include <collprobe/step/detail/message.hpp>
 
+/// The elements that `order_sample` takes, and what their sums would be in other orders.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The place of sample `i` of `samples` among `count` elements: evenly spaced, the same on all ranks. If there are

@@ -16,6 +16,7 @@
 
 /// A rank's message of a step: one header, then one entry per call, with samples if `order_sample` asks for them, then
 /// the values that it told. The message is sent as bytes.
+/// A rank's message of a step: what is in it, and where.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 struct step_header {

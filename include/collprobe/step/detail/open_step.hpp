@@ -112,7 +112,7 @@ public:
     /// A call that the caller makes itself. Returns its number.
     std::uint64_t observe(const begun& at, const probed_call& call)
     {
-        observed_.push_back({next_serial<observed>(), at, call});
+        observed_.push_back({next_serial<probed_call>(), at, call});
         return observed_.back().number;
     }
     /// Calls `read(observed)` for the result of an observed call, which it has then.

@@ -10,6 +10,7 @@
 #include <collprobe/step/detail/step_report.hpp>
 #include <collprobe/step/detail/write_message.hpp>
 
+/// The calls of one step with their memory, which the device fills.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Memory of the device with the bytes 0. Waits for them.

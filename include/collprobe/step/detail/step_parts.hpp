@@ -16,6 +16,7 @@
 #include <collprobe/step/detail/step_resources.hpp>
 #include <collprobe/step/part.hpp>
 
+/// The parts of a probe: their memory, and their judges.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The memory of a part for a step's calls.
