@@ -87,7 +87,7 @@ public:
         }
         // What the lengths prove of a result, the audit says with more detail.
         std::size_t at = 0;
-        std::erase_if(record.findings, [&](const finding& found) {
+        std::erase_if(record.findings, [&, this](const finding& found) {
             if (at++ >= first_ || !found.by_length) return false;
             bool is_said = false;
             for (std::size_t i = first_; i < record.findings.size(); ++i) {
