@@ -110,7 +110,8 @@ gradients shared_signal(std::size_t n, std::size_t d, double noise, unsigned see
 TEST_CASE("alignment of random gradients agrees with long double, also where one rank outweighs the others")
 {
     for (const std::size_t n : {2u, 3u, 8u, 64u}) {
-        for (const auto& [noise, large] : {std::pair{0.1, 1.0}, {1.0, 1.0}, {3.0, 1.0}, {1.0, 100.0}, {0.5, 1e9}}) {
+        for (const std::pair<double, double>& of : {std::pair{0.1, 1.0}, {1.0, 1.0}, {3.0, 1.0}, {1.0, 100.0}, {0.5, 1e9}}) {
+            const double noise = of.first, large = of.second; // CAPTURE takes no structured binding
             gradients g = shared_signal(n, 500, noise, static_cast<unsigned>(n));
             // Norms that differ, so that pooled and mean pairwise do.
             for (std::size_t r = 0; r < n; ++r)
