@@ -96,5 +96,5 @@ if(Python3_FOUND)
     add_test(NAME tools.merge COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/check_merge.py
         $<TARGET_FILE:collprobe_merge> $<TARGET_FILE:rank_log_sample>
         ${PROJECT_SOURCE_DIR}/examples/programs/launcher.py ${logs}/python_merge)
-    set_tests_properties(tools.merge PROPERTIES TIMEOUT 240 LABELS trainer ENVIRONMENT "${sanitizer_options}")
+    set_tests_properties(tools.merge PROPERTIES TIMEOUT 480 LABELS trainer ENVIRONMENT "${sanitizer_options}")
 endif()
