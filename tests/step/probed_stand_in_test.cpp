@@ -392,6 +392,26 @@ TEST_CASE("the audit of an all-gather launches as many kernels whatever the numb
     CHECK(of_a_rank == std::vector<std::uint64_t>(3, of_a_rank[0]));
 }
 
+TEST_CASE("an observed call has a number that no call of a probe on another kind of device has")
+{
+    CHECK_NOTHROW(run_nccl(1, [](testing::nccl_owner& world) {
+        probed_nccl comm{nccl::communicator_ref(world)};
+        const cuda::device_guard here(world.device_ordinal());
+        const cuda::stream stream;
+        const auto call = comm.observe_no_input<float>(8, stream);
+        local::run(1, [&](local::communicator& alone) {
+            probed other(alone);
+            host::stream beside;
+            for (std::uint64_t behind = 0; behind < call.number(); ++behind) {
+                const auto own = other.observe_no_input<float>(8, beside);
+                require(own.number() != call.number(), "two calls of one number");
+                own.no_result(beside);
+            }
+        });
+        call.no_result(stream);
+    }));
+}
+
 TEST_CASE("a buffer or stream that the communicator refuses is not read before")
 {
     run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
