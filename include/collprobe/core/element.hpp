@@ -131,7 +131,7 @@ COLLPROBE_HD constexpr std::uint16_t float_to_bfloat16_bits(std::uint32_t bits) 
 
 /// A floating-point number of 8 or 16 bits of storage. Conversion from `float` and from `double` rounds once, to
 /// nearest, ties to even, with overflow to infinity and gradual underflow. Conversion to them is exact. There is no
-/// arithmetic: an algorithm names the type in which it computes.
+/// arithmetic: an algorithm names the type in which it computes. Limits: `element_traits`, not `numeric_limits`.
 template <class Bits, int exponent, int fraction>
 struct small_float {
     Bits bits = 0;
