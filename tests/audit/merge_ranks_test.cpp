@@ -42,7 +42,10 @@ TEST_CASE("merge_ranks makes of blocks the record that probed makes of messages,
     for (const int ranks : {1, 2, 3, 8}) {
         for (const probe_options& way : ways) {
             ranked_job of{ranks, COLLPROBE_TEST_UNLESS_BRIEF(64, 48), way, {}, faults_on_the_way(0.01)};
-            if (++turn % 2 == 1) {
+            ++turn;
+            // A brief run has each of the ways with two of the four numbers of ranks.
+            if (COLLPROBE_TEST_UNLESS_BRIEF(false, ((&way - ways) / 2 % 2 == 0) == (ranks % 2 == 0))) continue;
+            if (turn % 2 == 1) {
                 for (int r = 0; r < ranks; ++r) of.options.groups.push_back(r == 1 ? 7 : r % 2);
                 of.audited.conservation = {.sketch = {.bins = 128}, .order = rounding_order::tree};
                 of.audited.sums = turn % 4 == 1;

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
-#include <collprobe/audit/weight_probe.hpp>
 #include <collprobe/comm/nccl/group.hpp>
 #include <collprobe/fault/faulty.hpp>
 
@@ -179,66 +178,6 @@ TEST_CASE("replays note times: a rank that launches late is last, and work betwe
     });
 }
 
-TEST_CASE("replays with fresh data give the records of the same steps uncaptured, bit for bit")
-{
-    for (const int ranks : {1, 2, 3}) {
-        for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-            for (const direction_mode direction : {direction_mode::pooled, direction_mode::exact}) {
-                CAPTURE(ranks);
-                CAPTURE(name(mode));
-                CAPTURE(static_cast<int>(direction));
-                run_trainers(ranks, [&](testing::nccl_owner& world, trainer& rank) {
-                    const probe_options options{.mode = mode, .direction = direction, .scratch_bytes = 1 << 14};
-                    probed_nccl plain(world, options);
-                    probed_nccl comm(world, options);
-                    const recorded step(comm, rank);
-                    CHECK(comm.pending_steps() == 0);
-                    for (std::uint64_t number = 5; number < 12; ++number) {
-                        rank.prepare(number);
-                        const step_record expected = rank.make_step(plain, number);
-                        step.replay(number);
-                        const step_record record = next_record(comm);
-                        CHECK(record.step == number);
-                        check_same(record, expected);
-                    }
-                });
-            }
-        }
-    }
-}
-
-TEST_CASE("a value that a rank has otherwise in one replay is named there; a number of the host is refused in a graph")
-{
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        CAPTURE(name(mode));
-        run_trainers(3, [&](testing::nccl_owner& world, trainer& rank) {
-            probed comm(nccl::communicator_ref(world), {.mode = mode});
-            const recorded step(comm, rank, [&] {
-                rank.reduce(comm);
-                comm.expect_equal("lr", 0.5);
-                check_refused([&] { (void)comm.end_captured_step(rank.seen_on_device(), rank.stream); },
-                    "a number of the host", status::unsupported);
-            });
-            for (std::uint64_t number = 0; number < 6; ++number) {
-                rank.prepare(number);
-                if (number >= 4 && world.rank() == 1) {
-                    rank.stream.synchronize(soon_ms);
-                    rank.told.set({99}, rank.stream);
-                }
-                step.replay(number);
-                const step_record record = next_record(comm);
-                REQUIRE(record.expectations.size() == 1);
-                CHECK(record.expectations[0].holds == (number < 4));
-                REQUIRE(record.findings.size() == (number < 4 ? 0 : 1));
-                if (number < 4) continue;
-                CHECK(record.findings[0].what == finding_kind::value_differs);
-                CHECK(record.findings[0].rank() == (mode == report_mode::gather ? 1 : -1));
-                CHECK(record.findings[0].number.since == 4);
-            }
-        });
-    }
-}
-
 TEST_CASE("an audited step in a graph gives the records of the same steps uncaptured, and names what is damaged in it")
 {
     // Among the graph's calls: a sum on its way, what rank 1 receives of the gather, or nothing.
@@ -297,25 +236,6 @@ TEST_CASE("an audited step in a graph gives the records of the same steps uncapt
     }
 }
 
-TEST_CASE("weights of averages in a graph are those of the same steps uncaptured")
-{
-    run_trainers(3, [](testing::nccl_owner& world, trainer& rank) {
-        probed plain{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
-        probed comm{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
-        const recorded step(comm, rank);
-        for (std::uint64_t number = 5; number < 8; ++number) {
-            rank.prepare(number);
-            const step_record expected = rank.make_step(plain, number);
-            step.replay(number);
-            const step_record record = next_record(comm);
-            check_same(record, expected);
-            REQUIRE(record.calls.size() == 3);
-            for (std::size_t c = 0; c < 3; ++c)
-                CHECK(record.calls[c].weights.how == (c == 1 ? averaging::unknown : averaging::mean));
-        }
-    });
-}
-
 TEST_CASE("a capture whose number cannot be had takes no captured step")
 {
     run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
@@ -364,7 +284,7 @@ TEST_CASE("a replay that fails on one rank alone makes all forget")
     });
 }
 
-TEST_CASE("a captured step that has more calls than room counts the others")
+TEST_CASE("a captured step has no numbers of the host, and counts the calls that it has no room for")
 {
     run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world, {.calls = 2});
@@ -372,6 +292,9 @@ TEST_CASE("a captured step that has more calls than room counts the others")
             rank.reduce(comm);
             check_error(error_of([&] { (void)comm.end_captured_step({.loss = 1.5}, rank.stream); }),
                 status::unsupported, {"a loss or norm of the host", "give the address"});
+            comm.expect_equal("lr", 0.5);
+            check_refused([&] { (void)comm.end_captured_step(rank.seen_on_device(), rank.stream); },
+                "a number of the host", status::unsupported);
         });
         rank.prepare(1);
         step.replay(1);
@@ -414,23 +337,6 @@ TEST_CASE("a probe moves within a capture and between replays, and its captured 
     });
 }
 
-TEST_CASE("several replays are under way at once, and the host waits only when all slots are taken")
-{
-    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
-        probed_nccl comm(world, {.steps_in_flight = 4});
-        rank.prepare(0);
-        rank.stream.synchronize(soon_ms);
-        const recorded step(comm, rank);
-        for (std::uint64_t number = 0; number < 50; ++number) {
-            step.replay(number);
-        }
-        rank.stream.synchronize(soon_ms);
-        for (std::uint64_t number = 0; number < 50; ++number) CHECK(next_record(comm).step == number);
-        CHECK(comm.pending_steps() == 0);
-        CHECK(comm.dropped_steps() == 0);
-    });
-}
-
 TEST_CASE("uncaptured steps and replays mix on any streams, and their records come in order")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
@@ -467,33 +373,37 @@ TEST_CASE("uncaptured steps and replays mix on any streams, and their records co
                 if (number == 3) cosine = record.cosine.mean_pairwise; // that of all replays of these data
                 if (number > 3 && number < 8) CHECK(record.cosine.mean_pairwise == cosine);
             }
+            CHECK(comm.pending_steps() == 0);
+            CHECK(comm.dropped_steps() == 0);
         });
     }
 }
 
 TEST_CASE("a captured step may fork to other streams: each bucket on its own, with memory of its own")
 {
-    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
-        const std::vector<cuda::stream> side(2);
-        probed_nccl plain(world, {.direction = direction_mode::exact});
-        probed_nccl comm(world, {.direction = direction_mode::exact});
-        const recorded step(comm, rank, [&] {
-            cuda::event fork;
-            fork.record(rank.stream);
-            for (const cuda::stream& other : side) other.wait(fork);
-            const cuda::stream_ref on[3] = {side[0], rank.stream, side[1]};
-            for (std::size_t b = 0; b < 3; ++b) {
-                comm.all_reduce(
-                    view<const float>(rank.send[b]), view<float>(rank.receive[b]), reduction::average, on[b]);
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        run_trainers(2, [mode](testing::nccl_owner& world, trainer& rank) {
+            const std::vector<cuda::stream> side(2);
+            const probe_options options{.mode = mode, .direction = direction_mode::exact, .scratch_bytes = 1 << 14};
+            probed_nccl plain(world, options), comm(world, options);
+            const recorded step(comm, rank, [&] {
+                cuda::event fork;
+                fork.record(rank.stream);
+                for (const cuda::stream& other : side) other.wait(fork);
+                const cuda::stream_ref on[3] = {side[0], rank.stream, side[1]};
+                for (std::size_t b = 0; b < 3; ++b) {
+                    comm.all_reduce(
+                        view<const float>(rank.send[b]), view<float>(rank.receive[b]), reduction::average, on[b]);
+                }
+                comm.expect_equal("step", view<const std::uint64_t>(rank.told), rank.stream);
+            });
+            for (std::uint64_t number = 0; number < 5; ++number) {
+                rank.prepare(number);
+                step.replay(number);
+                check_same(next_record(comm), rank.make_step(plain, number));
             }
-            comm.expect_equal("step", view<const std::uint64_t>(rank.told), rank.stream);
         });
-        for (std::uint64_t number = 0; number < 5; ++number) {
-            rank.prepare(number);
-            step.replay(number);
-            check_same(next_record(comm), rank.make_step(plain, number));
-        }
-    });
+    }
 }
 
 TEST_CASE("what a graph cannot hold is refused by name, and the capture can be given up")

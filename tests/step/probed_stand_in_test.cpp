@@ -519,35 +519,6 @@ TEST_CASE("work that a dead peer holds up is given up after the communicator's t
     }
 }
 
-TEST_CASE("a step that an abort cut off has no record, also if an older one had its number")
-{
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        for (const int steps_before : {0, 4}) {
-            CAPTURE(name(mode));
-            CAPTURE(steps_before);
-            stand_in::reset();
-            const auto outcomes = run_each_nccl(
-                2, {}, [&](testing::nccl_owner& world) {
-                    trainer rank(world);
-                    rank.prepare(0);
-                    probed_nccl comm(world, {.mode = mode, .steps_in_flight = 2});
-                    step_record record;
-                    for (int i = 0; i < steps_before; ++i) {
-                        comm.end_step(0, {.loss = 100}, rank.streams[0]);
-                        rank.streams[0].synchronize(soon_ms);
-                        REQUIRE(comm.poll(record));
-                    }
-                    if (world.rank() == 1) return; // and never ends the step
-                    comm.end_step(0, {.loss = 2.5}, rank.streams[0]);
-                    world.abort("the peer has gone");
-                    rank.streams[0].synchronize(soon_ms);
-                    check_refused([&] { comm.poll(record); }, "step 0 never arrived", status::device_failure);
-                }, 30);
-            check_all(outcomes);
-        }
-    }
-}
-
 TEST_CASE("a host that waits for the oldest step hears that the communicator has failed")
 {
     stand_in::reset();

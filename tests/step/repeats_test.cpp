@@ -155,24 +155,4 @@ TEST_CASE("numbers of one value are equal whatever their types, and by their bit
     CHECK_FALSE(tells(std::uint64_t{1} << 63, (std::uint64_t{1} << 63) + 1));
 }
 
-TEST_CASE("a finding of several ranks keeps them all, ascending, and those of another check stay apart")
-{
-    step_record record;
-    record.begin(0, ranks, report_mode::gather, 1);
-    const auto add = [&](std::vector<int> of, const char* check) {
-        record.add({.ranks = std::move(of), .call = 0, .what = finding_kind::of_part, .other = {.site = call_site::named(check)}});
-    };
-    static const char* const first = "beyond the clip";
-    add({2, 0, 2}, first);
-    add({3, 1}, first);
-    add({3}, "neighbours");
-    REQUIRE(record.findings.size() == 2);
-    CHECK(record.findings[0].ranks == std::vector<int>{0, 1, 2, 3});
-    CHECK(record.findings[1].ranks == std::vector<int>{3});
-    CHECK_FALSE(detail::is_same_place(record.findings[0], record.findings[1]));
-    CHECK_THROWS_AS(record.add({.ranks = {4}}), error);
-    CHECK_THROWS_AS(record.add({.ranks = {-1}}), error);
-    CHECK_THROWS_AS(record.add({.ranks = {0}, .call = 1}), error);
-}
-
 } // namespace collprobe::testing::repeats_test
