@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -11,7 +12,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
@@ -78,9 +79,6 @@ struct rank_buffers {
     std::vector<T> send;
     std::vector<T> receive;
 };
-template <element T>
-using outcome_of_calls = std::vector<std::vector<rank_buffers<T>>>; // by call and rank
-
 /// The buffers before a call. What `receive` holds then matters for a tail that stays.
 template <element T>
 rank_buffers<T> fresh_buffers(const fault_calls& all, std::uint64_t call, int rank)
@@ -104,34 +102,17 @@ void make_call(Comm& comm, const fault_calls& all, view<const T> send, view<T> r
     }
 }
 
-/// Makes the calls on this rank; `inspect(call, own)` gets the buffers after each.
-template <element T, class Comm, class Inspect>
-void make_calls(Comm& comm, const fault_calls& all, Inspect inspect)
+/// What a call is given; in place the smaller of the buffers is a part of the larger.
+template <element T>
+std::pair<view<T>, view<T>> placed(const fault_calls& all, int rank, rank_buffers<T>& own)
 {
-    const auto rank = static_cast<std::uint64_t>(comm.rank());
-    for (std::uint64_t call = 0; call < all.calls; ++call) {
-        rank_buffers<T> own = fresh_buffers<T>(all, call, comm.rank());
-        view<T> send(own.send);
-        view<T> receive(own.receive);
-        if (all.in_place) {
-            // The smaller one is a part of the larger.
-            if (all.gathers()) {
-                std::memcpy(static_cast<void*>(own.receive.data() + rank * all.count), own.send.data(), all.count * sizeof(T));
-                send = receive.part(rank * all.count, all.count);
-            } else if (all.where == collective::reduce_scatter) {
-                receive = send.part(rank * all.count, all.count);
-            } else if (all.where != collective::broadcast || rank == 0) {
-                receive = send;
-            }
-        }
-        {
-            host::stream stream;
-            make_call<Comm, T>(comm, all, send, receive, stream);
-            stream.synchronize(soon_ms);
-        }
-        own = {std::vector<T>(send.begin(), send.end()), std::vector<T>(receive.begin(), receive.end())};
-        inspect(call, own);
-    }
+    const view<T> send(own.send), receive(own.receive);
+    const std::uint64_t first = static_cast<std::uint64_t>(rank) * all.count;
+    if (!all.in_place || (all.where == collective::broadcast && rank != 0)) return {send, receive};
+    if (all.where == collective::reduce_scatter) return {send, send.part(first, all.count)};
+    if (!all.gathers()) return {send, send};
+    std::copy(send.begin(), send.end(), receive.data() + first);
+    return {receive.part(first, all.count), receive};
 }
 
 /// What faults do to elements, by plain loops.
@@ -186,80 +167,6 @@ void apply(const injection& one, double magnitude, std::vector<T>& data, const s
     }
 }
 
-/// What the calls must give with these faults.
-template <element T>
-outcome_of_calls<T> expected(const fault_calls& all, const std::vector<fault>& faults)
-{
-    const auto each_rank = [&](auto use) {
-        for (int rank = 0; rank < all.ranks; ++rank) use(rank, static_cast<std::size_t>(rank));
-    };
-    outcome_of_calls<T> outcome;
-    std::vector<std::vector<std::vector<T>>> clean_sent, clean_received; // by call and rank
-    for (std::uint64_t call = 0; call < all.calls; ++call) {
-        std::vector<std::vector<injection>> plan;
-        std::vector<std::vector<T>> held, travels; // the send buffers, and what is sent
-        std::vector<rank_buffers<T>> fresh;
-        each_rank([&](int rank, std::size_t) {
-            plan.push_back(planned(faults, call, rank, all.target(rank, element_traits<T>::type)));
-            fresh.push_back(fresh_buffers<T>(all, call, rank));
-            held.push_back(fresh.back().send);
-        });
-        clean_sent.push_back(held);
-        const auto damage = [&](fault_phase phase, std::vector<std::vector<T>>& data, auto& kept) {
-            for (std::uint32_t which = 0; which < faults.size(); ++which) {
-                each_rank([&](int, std::size_t r) {
-                    for (injection one : plan[r]) {
-                        if (one.fault != which || one.phase != phase) continue;
-                        const std::vector<T> own = data[r];
-                        const std::vector<T>& by = one.kind == fault_kind::stale ? kept.at(call - faults[which].lag)[r]
-                            : one.kind == fault_kind::duplicate_shard && phase != fault_phase::after
-                            ? data[static_cast<std::size_t>(one.source)]
-                            : own;
-                        apply(one, faults[which].magnitude, data[r], std::vector<T>(by));
-                    }
-                });
-            }
-        };
-        damage(fault_phase::before, held, clean_sent);
-        travels = held;
-        damage(fault_phase::during, travels, clean_sent);
-        // The collective itself: that of a communicator without faults.
-        std::vector<std::vector<T>> result(all.size());
-        local::run(all.ranks, [&](local::communicator& world) {
-            const auto r = static_cast<std::size_t>(world.rank());
-            std::vector<T> receive(all.receive_count());
-            {
-                host::stream stream;
-                make_call<local::communicator, T>(world, all, view<const T>(travels[r]), view<T>(receive), stream);
-                stream.synchronize(soon_ms);
-            }
-            result[r] = receive;
-        });
-        clean_received.push_back(result);
-        std::vector<std::vector<T>> was = result; // what each rank's `receive` held before the call
-        each_rank([&](int rank, std::size_t r) {
-            was[r] = fresh[r].receive;
-            if (!all.in_place) return;
-            const auto own = static_cast<std::size_t>(r * all.count);
-            if (all.gathers()) std::copy(held[r].begin(), held[r].end(), was[r].begin() + static_cast<std::ptrdiff_t>(own));
-            else if (all.where == collective::reduce_scatter) was[r] = std::vector<T>(held[r].begin() + static_cast<std::ptrdiff_t>(own), held[r].begin() + static_cast<std::ptrdiff_t>(own + all.count));
-            else if (all.where != collective::broadcast || rank == 0) was[r] = held[r];
-        });
-        each_rank([&](int, std::size_t r) {
-            for (const injection& one : plan[r]) {
-                if (one.phase != fault_phase::after) continue;
-                const std::vector<T> by = one.kind == fault_kind::stale ? clean_received.at(call - faults[one.fault].lag)[r]
-                    : one.kind == fault_kind::untouched_tail           ? was[r]
-                                                                       : result[r];
-                apply(one, faults[one.fault].magnitude, result[r], by);
-            }
-        });
-        outcome.emplace_back();
-        each_rank([&](int, std::size_t r) { outcome.back().push_back({held[r], result[r]}); });
-    }
-    return outcome;
-}
-
 template <element T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b)
 {
@@ -275,39 +182,77 @@ bool same_values(const std::vector<T>& a, const std::vector<T>& b)
     return same;
 }
 
-/// Makes the calls with the faults; empty if everything is as expected, else what is not. `hits` counts injections.
+/// Makes the calls with the faults; empty if everything is as it must be, else what is not. `hits` counts injections.
 template <element T>
 std::string difference(const fault_calls& all, const std::vector<fault>& faults, std::uint64_t& hits)
 {
-    const outcome_of_calls<T> wanted = expected<T>(all, faults);
     std::vector<std::string> wrong(all.size());
-    std::vector<std::uint64_t> counts(all.size());
+    std::atomic<std::uint64_t> count{0};
     local::run(all.ranks, [&](local::communicator& world) {
-        const auto r = static_cast<std::size_t>(world.rank());
+        const auto own = static_cast<std::size_t>(world.rank());
+        const auto copy_of = [](view<const T> data) { return std::vector<T>(data.begin(), data.end()); };
         faulty comm{world, faults, {.max_bytes = 1 << 14}};
-        std::vector<injection> plan;
-        make_calls<T>(comm, all, [&](std::uint64_t call, const rank_buffers<T>& own) {
-            const std::string at = " of call " + std::to_string(call) + " of rank " + std::to_string(r);
-            const rank_buffers<T>& want = wanted[call][r];
-            if (!same_values(own.receive, want.receive)) wrong[r] += "receive" + at + "; ";
-            // In place the send buffer is (part of) the result.
-            if (!all.in_place && !same_bits(own.send, want.send)) wrong[r] += "send" + at + "; ";
-            for (const injection& one : planned(faults, call, world.rank(), all.target(world.rank(), element_traits<T>::type))) {
-                // The log has them by phase within a call.
-                const auto place = std::upper_bound(plan.begin(), plan.end(), one, [](const injection& a, const injection& b) {
-                    return a.call != b.call ? a.call < b.call : a.phase < b.phase;
-                });
-                plan.insert(place, one);
+        std::vector<std::vector<std::vector<T>>> sent; // by call and rank, without faults
+        std::vector<std::vector<T>> received; // by call, without faults of what was received
+        std::vector<injection> log;
+        for (std::uint64_t call = 0; call < all.calls; ++call) {
+            std::vector<std::vector<injection>> plan;
+            std::vector<std::vector<T>> travels;
+            for (int rank = 0; rank < all.ranks; ++rank) {
+                plan.push_back(planned(faults, call, rank, all.target(rank, element_traits<T>::type)));
+                travels.push_back(fresh_buffers<T>(all, call, rank).send);
             }
-        });
-        const std::vector<injection> log(comm.injected().begin(), comm.injected().end());
-        if (log != plan) wrong[r] += "log of rank " + std::to_string(r) + "; ";
-        counts[r] = log.size();
+            sent.push_back(travels);
+            std::vector<T> held; // by the own send buffer
+            for (const fault_phase phase : {fault_phase::before, fault_phase::during}) {
+                for (std::uint32_t which = 0; which < faults.size(); ++which) {
+                    for (std::size_t r = 0; r < all.size(); ++r) {
+                        for (const injection& one : plan[r]) {
+                            if (one.fault != which || one.phase != phase) continue;
+                            const std::vector<T> by = one.kind == fault_kind::stale ? sent.at(call - faults[which].lag)[r]
+                                : one.kind == fault_kind::duplicate_shard ? travels[static_cast<std::size_t>(one.source)]
+                                                                          : travels[r];
+                            apply(one, faults[which].magnitude, travels[r], by);
+                        }
+                    }
+                }
+                if (phase == fault_phase::before) held = travels[own];
+            }
+            host::stream stream;
+            // The collective itself: that of a communicator without faults.
+            std::vector<T> result(all.receive_count());
+            make_call<local::communicator, T>(world, all, view<const T>(travels[own]), view<T>(result), stream);
+            stream.synchronize(soon_ms);
+            received.push_back(result);
+            rank_buffers<T> buffers = fresh_buffers<T>(all, call, world.rank());
+            rank_buffers<T> behind_damage{held, buffers.receive};
+            const std::vector<T> was = copy_of(placed(all, world.rank(), behind_damage).second); // what `receive` held
+            for (const injection& one : plan[own]) {
+                if (one.phase != fault_phase::after) continue;
+                const std::vector<T> by = one.kind == fault_kind::stale ? received.at(call - faults[one.fault].lag)
+                    : one.kind == fault_kind::untouched_tail            ? was
+                                                                        : result;
+                apply(one, faults[one.fault].magnitude, result, by);
+            }
+
+            const auto [send, receive] = placed(all, world.rank(), buffers);
+            make_call<decltype(comm), T>(comm, all, view<const T>(send), receive, stream);
+            stream.synchronize(soon_ms);
+            const std::string at = " of call " + std::to_string(call) + " of rank " + std::to_string(own);
+            if (!same_values(copy_of(receive), result)) wrong[own] += "receive" + at + "; ";
+            // In place the send buffer is (part of) the result.
+            if (!all.in_place && !same_bits(copy_of(send), held)) wrong[own] += "send" + at + "; ";
+            std::stable_sort(plan[own].begin(), plan[own].end(), // as the log has them
+                [](const injection& a, const injection& b) { return a.phase < b.phase; });
+            log.insert(log.end(), plan[own].begin(), plan[own].end());
+        }
+        if (!std::equal(log.begin(), log.end(), comm.injected().begin(), comm.injected().end()))
+            wrong[own] += "log of rank " + std::to_string(own) + "; ";
+        count += log.size();
     });
     std::string all_wrong;
     for (const std::string& each : wrong) all_wrong += each;
-    hits = 0;
-    for (const std::uint64_t each : counts) hits += each;
+    hits = count;
     return all_wrong;
 }
 

@@ -74,6 +74,7 @@ public:
             require(x.audit.conserved == y.audit.conserved, of + "conserved");
             require(x.audit.where == y.audit.where, of + "where");
         }
+        const auto is_of = [](finding_kind what) { return [what](const finding& each) { return each.what == what; }; };
         // What most ranks have for the second step in a row, a gather tells once, without calls and ranks.
         const places not_finite = places_of(a_, is_of(finding_kind::non_finite));
         if (!not_finite.contains({-1, -1})) {
@@ -142,10 +143,6 @@ private:
             what + ".std " + std::to_string(a.std) + " and " + std::to_string(b.std));
         require(std::fabs(a.maximum - b.maximum) <= 0x1p-31 * std::fabs(a.maximum), what + ".maximum");
         require(std::fabs(a.minimum - b.minimum) <= 0x1p-31 * std::fabs(a.minimum), what + ".minimum");
-    }
-    static auto is_of(finding_kind what)
-    {
-        return [what](const finding& each) { return each.what == what; };
     }
     /// Calls and ranks (-1: none) of some findings; `alike`: of calls whose results agree.
     template <class Picks>

@@ -75,16 +75,6 @@ TEST_CASE("a shard that stops to change is told, also where all ranks repeat the
     CHECK(stale_in(records) == std::vector<std::vector<int>>{{}, {}, {}, {}, {3}, {}, {}, {}});
 }
 
-TEST_CASE("a gradient that a rank repeats is told in each step, also from the first one on")
-{
-    const auto records = run(4, {.times = false}, [](auto& comm, std::uint64_t s, host::stream& stream) {
-        std::vector<float> gradient = data_of(comm.rank(), comm.rank() == 3 ? 0 : s), sum(n);
-        comm.all_reduce(gradient, view(sum), reduction::sum, stream);
-        stream.synchronize();
-    });
-    CHECK(stale_in(records) == std::vector<std::vector<int>>{{}, {3}, {3}, {3}});
-}
-
 TEST_CASE("of a call that some ranks have, what more than half of these repeat is the program's doing")
 {
     const auto of_senders = [](int senders, int repeating) {
