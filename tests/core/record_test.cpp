@@ -23,23 +23,6 @@ TEST_CASE("derived counts and norms of statistics follow from the fields")
     CHECK(s.l2() == 4);
 }
 
-TEST_CASE("statistics of nothing are zero")
-{
-    const statistics s;
-    CHECK(s.finite() == 0);
-    CHECK(s.l2() == 0);
-    CHECK(s.first_nonfinite == no_index);
-}
-
-TEST_CASE("what is not known yet is NaN by its bits")
-{
-    const spread s;
-    CHECK(is_nan(s.mean));
-    CHECK(is_nan(s.std_sample));
-    CHECK(s.minimum_rank == -1);
-    CHECK(is_nan(direction{}.mean_pairwise));
-}
-
 TEST_CASE("ranks of which a check says the same share a finding, ascending; others do not")
 {
     const auto added = [](const finding& of, const std::vector<std::vector<int>>& ranks) {

@@ -49,7 +49,7 @@ fault of_kind(fault_kind kind, fault_phase phase)
 TEST_CASE_TEMPLATE("every kind in every phase of every collective changes what it should and nothing else", T,
     std::int8_t, std::int64_t, bfloat16, float, double)
 {
-    if (COLLPROBE_TEST_UNLESS_SANITIZED(false, sizeof(T) > 2)) return;
+    if (COLLPROBE_TEST_UNLESS_SANITIZED(false, sizeof(T) > 2) || COLLPROBE_TEST_UNLESS_BRIEF(false, sizeof(T) == 4)) return;
     for (const collective where : data_collectives) {
         for (const bool in_place : {false, true}) {
             if (in_place && where == collective::all_to_all) continue;
@@ -124,18 +124,6 @@ TEST_CASE("which calls and which ranks")
     CHECK(calls_hit({.call = 3, .period = 4}, 0) == "...x...x...x");
     CHECK(calls_hit({.period = 5}, 0) == "x....x....x.");
     CHECK(calls_hit({.probability = 0}, 0) == "............");
-    // One rank of the four in each call, each in its turn.
-    std::vector<int> turns(4);
-    for (uint64_t call = 0; call < 400; ++call) {
-        int hit = 0;
-        for (int rank = 0; rank < 4; ++rank) {
-            if (planned({{.rank = fault::random_rank}}, call, rank, {.send = 10, .receive = 10, .size = 4}).empty()) continue;
-            ++hit;
-            ++turns[static_cast<std::size_t>(rank)];
-        }
-        CHECK(hit == 1);
-    }
-    for (const int each : turns) CHECK(each > 60);
 }
 
 TEST_CASE("a fault with a probability strikes at that rate, on each rank by itself or on one")
@@ -143,20 +131,20 @@ TEST_CASE("a fault with a probability strikes at that rate, on each rank by itse
     for (const int whom : {fault::every_rank, fault::random_rank}) {
         const fault rare{.rank = whom, .probability = 0.02, .seed = 3};
         const int calls = 50'000;
-        int hits = 0, both = 0;
+        int hits[4] = {}, together = 0; // by rank; in calls that several ranks have
         for (int call = 0; call < calls; ++call) {
             int here = 0;
-            for (int rank = 0; rank < 2; ++rank) {
-                here += static_cast<int>(
-                    planned({rare}, static_cast<uint64_t>(call), rank, {.send = 10, .receive = 10, .size = 2}).size());
+            for (int rank = 0; rank < 4; ++rank) {
+                const bool is_hit = !planned({rare}, static_cast<uint64_t>(call), rank, {.send = 10, .receive = 10, .size = 4}).empty();
+                hits[rank] += is_hit ? 1 : 0;
+                here += is_hit ? 1 : 0;
             }
-            hits += here;
-            both += here == 2 ? 1 : 0;
+            together += here > 1 ? 1 : 0;
         }
-        const double mean = 0.02 * calls * (whom == fault::every_rank ? 2 : 1);
-        CHECK(std::abs(hits - mean) < 5 * std::sqrt(mean));
-        const double both_mean = whom == fault::every_rank ? 0.02 * 0.02 * calls : 0;
-        CHECK(std::abs(both - both_mean) <= 5 * std::sqrt(both_mean));
+        const bool is_each = whom == fault::every_rank;
+        const double mean = 0.02 * calls / (is_each ? 1 : 4), of_pairs = is_each ? 6 * 0.02 * 0.02 * calls : 0;
+        for (const int each : hits) CHECK(std::abs(each - mean) < 5 * std::sqrt(mean));
+        CHECK(std::abs(together - of_pairs) <= 5 * std::sqrt(of_pairs));
     }
 }
 
