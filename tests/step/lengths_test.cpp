@@ -139,12 +139,14 @@ TEST_CASE_TEMPLATE("healthy steps of all kinds of data have no excess, in either
         for (const int ranks : {1, 2, 3, 8}) {
             if (COLLPROBE_TEST_UNLESS_SANITIZED(false, ranks < 3)) continue;
             for (const local::reduction_order order : {local::reduction_order::linear, local::reduction_order::ring, local::reduction_order::tree}) {
+                const bool is_tree = order == local::reduction_order::tree;
+                if (COLLPROBE_TEST_UNLESS_BRIEF(false, ranks == 8 && !is_tree && mode == report_mode::summary)) continue;
                 CAPTURE(name(mode));
                 CAPTURE(ranks);
                 CAPTURE(static_cast<int>(order));
                 seen_lengths of = healthy<T>(mode, ranks, order, steps, bare);
                 if constexpr (sizeof(T) == 2) // exact sums, rounded once
-                    if (order == local::reduction_order::tree)
+                    if (is_tree)
                         of = healthy<T>(mode, ranks, order, steps, [](local::communicator& world) { return reproducible(world); });
                 CHECK(of.beyond == 0);
                 CHECK(of.known > 3 * steps);

@@ -262,7 +262,7 @@ TEST_CASE("a rank that is late in each step by more than the floor is named once
 TEST_CASE("all statistical checks of a step with times alarm no more often than stated")
 {
     const double rate = 1e-2;
-    const int steps = COLLPROBE_TEST_UNLESS_SANITIZED(20'000, 3'000);
+    const int steps = COLLPROBE_TEST_UNLESS_BRIEF(COLLPROBE_TEST_UNLESS_SANITIZED(20'000, 3'000), 4'000);
     job ranks(8, rate, no_floor);
     int suspicious = 0;
     for (int step = 0; step < steps; ++step) {
