@@ -139,7 +139,7 @@ TEST_CASE("a record is judged again as a probe judges, in both modes, with exact
         {.every = 3, .times = false},
     };
     std::size_t differing = 0;
-    constexpr int ranks = 5;
+    constexpr int ranks = COLLPROBE_TEST_UNLESS_BRIEF(5, 3);
     for (const probe_options& way : ways) {
         CAPTURE(&way - ways);
         ranked_job of{ranks, COLLPROBE_TEST_UNLESS_BRIEF(64, 48), way, {}, testing::faults_on_the_way(0.002)};
