@@ -90,7 +90,7 @@ template <element T, class Value>
 bool is_reduction(T result, reduction operation, int ranks, bool exact, Value value)
 {
     if constexpr (!floating_element<T>) {
-        using wide = std::conditional_t<element_traits<T>::is_signed_type, std::int64_t, std::uint64_t>;
+        using wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
         std::uint64_t sum = 0;
         std::uint64_t product = 1;
         T least = value(0);

@@ -214,6 +214,8 @@ TEST_CASE_TEMPLATE("traits describe the type", T, COLLPROBE_TEST_LISTED_TYPES)
         CHECK(std::ilogb(of_magnitude(std::uint64_t{traits::fraction_mask} + 1)) == traits::min_exponent);
         CHECK(is_nan(detail::bit_cast<T>(traits::quiet_nan)));
     }
+    // Those of a small_float would be 0.
+    CHECK(requires { std::numeric_limits<T>::max(); } == std::is_arithmetic_v<T>);
     if constexpr (std::is_floating_point_v<T>) {
         CHECK(traits::digits == std::numeric_limits<T>::digits);
         CHECK(traits::max_exponent == std::numeric_limits<T>::max_exponent - 1);

@@ -47,7 +47,8 @@ public:
         const std::vector<double>&one = a_.cosine.leave_one_out, &other = b_.cosine.leave_one_out;
         for (std::size_t i = 0; all_agree && i < one.size() && i < other.size(); ++i) near(one[i], other[i], 1e-6, "leave_one_out");
         near(a_.cosine.predicted_cosine, b_.cosine.predicted_cosine, 1e-6, "predicted_cosine");
-        // A summary knows of the step, not of each call, which rank is without data or has NaN.
+        // A copy in one call, and NaN in a step without gradients, leave a rank out in a gather alone.
+        require(std::includes(a_.left_out.begin(), a_.left_out.end(), b_.left_out.begin(), b_.left_out.end()), "left out");
         if (a_.left_out == b_.left_out)
             require(of_whole_step(a_) == of_whole_step(b_), "findings " + of_whole_step(a_) + "or " + of_whole_step(b_));
         for (std::size_t c = 0; c < a_.calls.size(); ++c) {

@@ -46,7 +46,7 @@ class Finding:
     """Something that a step has found. `rank` is a global one, -1 if it is not one rank's."""
 
     step: int
-    kind: str  # "non_finite", "duplicate", "loss", ...: the README of include/collprobe/step has all
+    kind: str  # "non_finite", "duplicate", "loss", ...: core/record/finding_kind.hpp has all
     text: str  # a sentence with rank, tensor and evidence; ranks in it are those of the group
     call: str  # name of the call or value; "" if it is of the whole step
     rank: int

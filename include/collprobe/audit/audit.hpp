@@ -15,7 +15,6 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/math.hpp>
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/part.hpp>
 

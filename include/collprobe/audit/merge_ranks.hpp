@@ -12,7 +12,6 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
-#include <collprobe/detail/math.hpp>
 #include <collprobe/detail/reduce_blocks.hpp>
 #include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/step/merged_steps.hpp>
@@ -23,7 +22,6 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 /// Judges what the ranks of a communicator measured apart: makes of their blocks the messages that the ranks of a
 /// `probed` with the part `audit` exchange in the mode `gather`, and judges them by the same checks.
-///
 /// Sums are checked of floating-point calls with sketches, but not if inputs are multiplied first. Of such a call the
 /// moments of the inputs are those of what is summed. If a factor is not known, the call counts as no gradient. Without
 /// digests of its shards an all-gather is compared as a whole between the ranks, not each shard with its owner's.

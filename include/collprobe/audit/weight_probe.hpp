@@ -19,6 +19,7 @@
 #include <collprobe/step/checks/results.hpp>
 #include <collprobe/step/part.hpp>
 
+/// The part `weight_probe`: its options, and what it tells of the weights.
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {

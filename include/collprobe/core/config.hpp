@@ -4,6 +4,7 @@
 
 #include <collprobe/core/version.hpp>
 
+/// What every header needs: C++20, the macros of the library, and the namespace of everything in it.
 #if !defined(_MSVC_LANG) && (!defined(__cplusplus) || __cplusplus < 202002L)
 #error "collprobe needs C++20: compile with -std=c++20 or newer"
 #endif
@@ -50,9 +51,6 @@
     COLLPROBE_DETAIL_EXPAND(COLLPROBE_VERSION_MAJOR, COLLPROBE_VERSION_MINOR, COLLPROBE_VERSION_PATCH, )
 #endif
 
-/// Few standard headers may come with an umbrella header, so that an empty file that includes `collprobe.hpp` stays
-/// cheap to compile. `<memory>`, `<thread>` and `<immintrin.h>` add 0.15 to 0.3 s to it, `<cmath>` and `<functional>`
-/// 0.05 to 0.1 s (g++ 12); `detail/` has replacements for the parts that the library needs.
-///
-/// No code here may rely on `x != x` or on `std::isnan`: a translation unit compiled with `-ffast-math` folds them to
-/// a constant. Classify by bits (core/element.hpp).
+/// Umbrella headers stay cheap to compile: `<memory>`, `<thread>` and `<immintrin.h>` add 0.15 to 0.3 s, `<cmath>`
+/// and `<functional>` 0.05 to 0.1 s (g++ 12). `detail/` has what the library needs of them. No code here may rely on
+/// `x != x` or on `std::isnan`: `-ffast-math` folds them to a constant. Classify by bits (core/element.hpp).

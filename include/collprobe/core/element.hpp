@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -96,8 +97,7 @@ COLLPROBE_HD constexpr std::uint32_t narrow(Wide value) noexcept
     // lower bits of a double.
     const auto high = static_cast<std::uint32_t>(magnitude >> (wide_bits - 32));
     const std::uint32_t upper = high | (is_double && static_cast<std::uint32_t>(magnitude) != 0 ? 1u : 0u);
-    const std::uint32_t nan
-        = Format::nan | (static_cast<std::uint32_t>(magnitude >> shift) & Format::fraction_mask);
+    const std::uint32_t nan = Format::nan | (static_cast<std::uint32_t>(magnitude >> shift) & Format::fraction_mask);
     const std::uint32_t finite
         = choose(high < static_cast<std::uint32_t>(rebias + 1) << upper_fraction, small, normal);
     const std::uint32_t large = choose(upper > (2 * wide_bias + 1) << upper_fraction, nan, Format::nonfinite);
@@ -131,7 +131,7 @@ COLLPROBE_HD constexpr std::uint16_t float_to_bfloat16_bits(std::uint32_t bits) 
 
 /// A floating-point number of 8 or 16 bits of storage. Conversion from `float` and from `double` rounds once, to
 /// nearest, ties to even, with overflow to infinity and gradual underflow. Conversion to them is exact. There is no
-/// arithmetic: an algorithm names the type in which it computes.
+/// arithmetic: an algorithm names the type in which it computes. Its limits are in `element_traits`.
 template <class Bits, int exponent, int fraction>
 struct small_float {
     Bits bits = 0;
@@ -180,8 +180,6 @@ using float8_e4m3 = small_float<std::uint8_t, 4, 3>;
 using float8_e5m2 = small_float<std::uint8_t, 5, 2>;
 
 static_assert(sizeof(float16) == 2 && sizeof(bfloat16) == 2 && sizeof(float8_e4m3) == 1 && sizeof(float8_e5m2) == 1);
-static_assert(std::is_trivially_copyable_v<float16> && std::is_trivially_copyable_v<bfloat16>);
-static_assert(std::is_trivially_copyable_v<float8_e4m3> && std::is_trivially_copyable_v<float8_e5m2>);
 
 /// Every element type, one on each line, and the functions that find one by its type and by its number.
 namespace detail::element_list {
@@ -197,7 +195,6 @@ struct integer {
     const char* text;
 
     static constexpr bool is_floating_point = false;
-    static constexpr bool is_signed_type = std::is_signed_v<T>;
     static constexpr int digits = 0;
     static constexpr int min_exponent = 0;
     static constexpr int max_exponent = 0;
@@ -214,7 +211,6 @@ struct floating {
     const char* text;
 
     static constexpr bool is_floating_point = true;
-    static constexpr bool is_signed_type = true;
     static constexpr int digits = significand_bits;
     static constexpr int min_exponent = smallest_exponent;
     static constexpr int max_exponent = largest_exponent;
@@ -291,6 +287,7 @@ template <class T>
 struct element_traits<T> : detail::element_list::traits_at<detail::element_list::number_of<T>()> {
     static constexpr element_type type{detail::element_list::number_of<T>()};
     static constexpr int bytes = sizeof(T);
+    static_assert(std::is_trivially_copyable_v<T>);
     static constexpr const char* name = listed(detail::element_list::number<type>{}).text;
 };
 
@@ -415,3 +412,7 @@ COLLPROBE_HD constexpr bool is_nan(T value) noexcept
 }
 
 } // namespace collprobe
+
+/// Not defined, because the primary template would give 0 for every limit of these types.
+template <class Bits, int exponent, int fraction>
+struct std::numeric_limits<collprobe::small_float<Bits, exponent, fraction>>;

@@ -11,6 +11,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/detail/names.hpp>
 
+/// The library's one exception, and the place in the caller's source that errors and records tell.
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// The kind of an error, for code that must branch on it.
@@ -117,5 +118,4 @@ inline void require(bool condition, const char* call, const char* message, const
 }
 
 } // namespace detail
-
 } // namespace collprobe

@@ -16,7 +16,6 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// A borrowed run of elements: a pointer and a count of *elements* (never bytes). The caller owns the memory, which
 /// may be a device's. Copy the view freely; it owns nothing. Memory of a foreign type (`foreign_element`) has the
 /// element type of its layout: `view(pointer, count)` of a `__nv_bfloat16*` is a `view<bfloat16>`.
-///
 /// Shapes: counts are 64 bits. A null pointer is legal with a count of 0; functions that take a view refuse it with
 /// any other count.
 /// Preconditions: `data` is aligned for T, a multiple of `alignof(T)`. The memory of any container is aligned; a

@@ -13,6 +13,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
 
+/// The spread of one number per rank over the ranks, with and without weights.
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
@@ -68,7 +69,6 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
 } // namespace detail
 
 /// The spread over the ranks of one number per rank (a loss, a gradient norm).
-///
 /// `values[r]` belongs to rank r, in any unit. Non-finite values are left out; `finite` is the number n of the others.
 /// `std` divides by n, `std_sample` by n - 1: README.md says which one is published.
 /// Undefined fields are NaN by bits: all but `finite` if no value is finite, `std_sample` for one value, `cv` for mean
@@ -77,7 +77,6 @@ inline spread spread_of(view<const double> values, view<const double> weights) n
 inline spread dispersion(view<const double> values) noexcept { return detail::spread_of(values, {}); }
 
 /// The spread with a weight per rank, for losses that are means over different numbers of tokens.
-///
 /// `weights[r]` is a number of repetitions (tokens, samples): frequency weights. With W their sum, `mean` = sum w x /
 /// W, which is the loss over all tokens; `std` = sqrt(sum w (x - mean)^2 / W); `std_sample` divides by W - 1 (NaN for W
 /// <= 1). Ranks of weight 0, and ranks whose value or weight is not finite, are left out, also from minimum and

@@ -17,6 +17,7 @@
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/order.hpp>
 
+/// How much a sum depends on the order of its terms: orders to try, and what they do to each element.
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {

@@ -49,7 +49,6 @@ struct receipt_tensor {
 
 /// Digests of a model's tensors, to be held against those of another program, topology or time. They do not depend on
 /// how the tensors are cut, and come to a line of text for each tensor.
-///
 /// Every rank adds the parts that it holds. Receipts of ranks are merged: from their texts, or by `gather_receipts`.
 /// `verify` then compares tensors part by part. A receipt finds errors; it does not resist an attacker who builds
 /// a collision (`digest_state` has the probabilities).

@@ -18,7 +18,6 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// probe with these options, bit for bit. Judged again is what rates, `tolerance`, `groups` and `lateness_floor_ns`
 /// decide: unusual numbers, evidence, and which lateness counts. All else stays, also findings of other kinds by parts:
 /// an audit's sketches are in no record. Records of a summary without totals (above 16,384 ranks) stay as they are.
-///
 /// Steps come in their order, from the first one of the run; what records lack is not learnt from: steps that were
 /// lost, a state given to `restore_evidence`. Calls are told apart by their names, else their lines (files without
 /// their folders). With the floor 0 a machine whose ranks outnumber its processors is known by records made with 0.

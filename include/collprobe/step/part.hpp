@@ -15,6 +15,7 @@
 #include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/detail/message.hpp>
 
+/// What a check of one's own is made of: the concept of a part, and what it sees of a call, a step and all entries.
 namespace collprobe::inline COLLPROBE_ABI {
 
 template <class Summary>
@@ -41,7 +42,7 @@ concept summarises = is_words<typename P::summary>
 ///   `P::entry`: what it notes of one call on one rank. It travels to all ranks with the step's message. Trivially
 ///     copyable, whole 8-byte words, aligned to at most 8 bytes, zero where the part writes nothing.
 ///   `before<T>(call, input, entry*)`: enqueues on `call.stream()` what reads the input, before the collective. The
-///     entry is in memory that the device writes.
+///     entry is in memory of the device: `call.reduce` writes there, host code must not. T: any element type.
 ///   `after<T>(call, result, entry*)`: the same behind the collective.
 ///   `judge(entries, record)`: on the host, once for each finished step. `entries(call, rank)` is an entry; `record` is
 ///     complete but for the parts. Every rank runs it on the same numbers. What it finds it adds to the record as a

@@ -13,6 +13,7 @@
 #include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/math.hpp>
 
+/// What a probe is asked to do: its options, their ranges, and how the mode is settled.
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// How gradient directions are compared.

@@ -24,6 +24,7 @@
 #include <collprobe/step/part.hpp>
 #include <collprobe/step/probe_options.hpp>
 
+/// The probe: what users call, then what a call of it does.
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/overlap.hpp>
 #include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/step_arena.hpp>
 
+/// The sketches of what the calls of a step sum, and of the sums, for parts that check these.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// At most so many bins, and with more than 64 at least 16 of `count` elements in each.

@@ -70,7 +70,7 @@ COLLPROBE_HD constexpr T truncated_quotient(T sum, int ranks) noexcept
 {
     // In 32 bits if that is enough, because device code calls a function for a 64-bit division.
     using wide = std::conditional_t<sizeof(T) == 8, T,
-        std::conditional_t<element_traits<T>::is_signed_type, std::int32_t, std::uint32_t>>;
+        std::conditional_t<std::is_signed_v<T>, std::int32_t, std::uint32_t>>;
     return static_cast<T>(static_cast<wide>(sum) / static_cast<wide>(ranks));
 }
 

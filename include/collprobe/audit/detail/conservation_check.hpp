@@ -9,6 +9,7 @@
 #include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/step_sketches.hpp>
 
+/// Whether the results of a step are the sums of its inputs, by a linear checksum.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The bins of a sketch of a sum: at most `conservation_options::sketch`, at least 16 elements in each (but at least 64

@@ -9,12 +9,12 @@
 
 #include <collprobe/audit/conservation_bound.hpp>
 #include <collprobe/audit/detail/gather_check.hpp>
-#include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/digest_index.hpp>
 #include <collprobe/detail/math.hpp>
 
+/// What a rank tells of an audited call, and what all ranks conclude from it.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// What a rank has to say about an audited call.

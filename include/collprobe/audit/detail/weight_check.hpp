@@ -15,6 +15,7 @@
 #include <collprobe/scan/sketched_read.hpp>
 #include <collprobe/step/step_sketches.hpp>
 
+/// With which weights the ranks' inputs are in a result: what the device computes, from sketches.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Different results of the ranks of an observed call, each of which has weights.

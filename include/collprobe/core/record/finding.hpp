@@ -15,6 +15,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/names.hpp>
 
+/// What a check found in a step, with its evidence.
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// The place of a rank's number among those of the other ranks.

@@ -12,6 +12,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/names.hpp>
 
+/// What a quantised collective did, and what that did to the numbers.
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// What an element is on the wire: an integer, or an 8-bit floating-point number as OCP defines it.

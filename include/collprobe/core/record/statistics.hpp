@@ -8,6 +8,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/detail/math.hpp>
 
+/// What one read of a buffer tells.
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// "No such index": the first non-finite element of a buffer that has none.
@@ -15,7 +16,6 @@ inline constexpr std::uint64_t no_index = ~std::uint64_t{0};
 
 /// The result of one read of a buffer of floating point. Sums and the largest magnitude are over the finite elements
 /// only, so that one NaN does not hide the rest.
-///
 /// Precondition: all ranks are built alike, because statistics travel between ranks as bytes.
 struct statistics {
     std::uint64_t count = 0; ///< elements read

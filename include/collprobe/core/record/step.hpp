@@ -18,6 +18,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/names.hpp>
 
+/// The record of a step: of its calls, of the values that ranks compare, and of the whole.
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {

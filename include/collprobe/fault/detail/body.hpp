@@ -22,7 +22,7 @@ COLLPROBE_HD T as_element(double value) noexcept
     if constexpr (element_traits<T>::is_floating_point) {
         return static_cast<T>(value);
     } else {
-        constexpr bool is_signed = element_traits<T>::is_signed_type;
+        constexpr bool is_signed = std::is_signed_v<T>;
         constexpr int width = 8 * static_cast<int>(sizeof(T));
         // The smallest number beyond the type's largest: a power of two.
         const double end = power_of_two(is_signed ? width - 1 : width);

@@ -11,6 +11,7 @@
 #include <collprobe/detail/printable.hpp>
 #include <collprobe/replica/receipt.hpp>
 
+/// How a receipt is filled, merged and described: its parts, their boxes, and the gaps between them.
 namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
 

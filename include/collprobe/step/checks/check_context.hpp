@@ -9,9 +9,8 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/step/detail/message.hpp>
 
-/// A step's checks are classes of their own, each with what it remembers of earlier steps. `step_judge` runs them in
-/// order. Every rank runs the same arithmetic on the same messages, so all ranks get the same record.
-/// What all checks of a step are given, and their small helpers.
+/// What all checks of a step are given, and their small helpers. A check is a class of its own, with what it remembers
+/// of earlier steps. Every rank runs the same ones on the same messages, so all ranks get the same record.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 constexpr std::size_t at_rank(int rank) noexcept { return static_cast<std::size_t>(rank); }

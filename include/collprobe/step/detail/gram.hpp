@@ -11,6 +11,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/sum/dot.hpp>
 
+/// The dot products of the ranks' gradients with each other, for `direction_mode::exact`.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Row and column of the `index`-th pair i <= j of n, counted row by row.

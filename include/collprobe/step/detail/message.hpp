@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
@@ -14,9 +13,8 @@
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/sample_set.hpp>
 
-/// A rank's message of a step: one header, then one entry per call, with samples if `order_sample` asks for them, then
-/// the values that it told. The message is sent as bytes.
-/// A rank's message of a step: what is in it, and where.
+/// A rank's message of a step, and the places in it: one header, then one entry per call, with samples if
+/// `order_sample` asks for them, then the values that the rank told. The message is sent as bytes.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 struct step_header {

@@ -12,6 +12,7 @@
 #include <collprobe/step/detail/step_block.hpp>
 #include <collprobe/step/detail/step_resources.hpp>
 
+/// The step that calls are added to, until it ends.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A call whose input is read, and whose result is to come.

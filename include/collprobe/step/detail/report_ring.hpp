@@ -11,6 +11,7 @@
 #include <collprobe/step/detail/report_exchange.hpp>
 #include <collprobe/step/detail/step_block.hpp>
 
+/// The steps that have ended, until their reports are judged.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A step whose report is on its way to the host.

@@ -15,7 +15,6 @@
 
 /// The `summary` form of a step: numbers that an all-reduce can combine, O(calls) for any n; and up to 16,384 ranks the
 /// totals of each rank, as messages of one call: the `whole_gradient`.
-///
 /// Sums (one all-reduce of doubles) are taken of distances from a reference. The reference is the mean of the previous
 /// step, which every rank holds; so a small deviation of large numbers keeps its digits. Extrema (one all-reduce with
 /// max) carry a value's upper 44 bits and a rank in one integer.
@@ -139,7 +138,6 @@ COLLPROBE_HD inline moment_sums moments_of(double value, double reference) noexc
 
 /// Writes one rank's contribution. Index 0 writes what is of the whole step, and the rank's totals; index b + 1 what is
 /// of call b; behind the calls come the values.
-///
 /// Totals are the header of the message, and the entry of the `whole_gradient`. That has also NaN and infinities of all
 /// inputs, and the times in all calls that tell who is late, together; they end with the last one.
 struct pack_summary {

@@ -9,8 +9,7 @@
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/step/step_observation.hpp>
 
-/// What the device writes in a rank's message when its step ends.
-/// How the device completes a message; in a graph, too, by the replay's ticket.
+/// What the device writes in a rank's message when its step ends; in a graph with the numbers of the replay's ticket.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The nodes of a graph are fixed, but each replay is a different step. The replay writes a ticket on the stream just
