@@ -427,7 +427,7 @@ TEST_CASE("an average by tokens that is observed is no wrong sum, in steps with 
 {
     alarms watch(4);
     std::size_t exact = 0, others = 0, raised = 0, checked = 0;
-    constexpr int steps = COLLPROBE_TEST_UNLESS_BRIEF(COLLPROBE_TEST_UNLESS_SANITIZED(10'000, 1'000), 300);
+    constexpr int steps = COLLPROBE_TEST_UNLESS_BRIEF(COLLPROBE_TEST_UNLESS_SANITIZED(3'000, 300), 300);
     const average by_tokens{.by = {0.125, 0.25, 0.125, 0.5}, .tokens = {100, 200, 100, 400}, .elements = 500};
     for (const step_record& record : observed_steps(steps, by_tokens, audit(), weight_probe({.every = 10}))) {
         const call_audit& found = record.calls.at(0).audit;
