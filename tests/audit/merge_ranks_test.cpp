@@ -42,7 +42,10 @@ TEST_CASE("merge_ranks makes of blocks the record that probed makes of messages,
     for (const int ranks : {1, 2, 3, 8}) {
         for (const probe_options& way : ways) {
             ranked_job of{ranks, COLLPROBE_TEST_UNLESS_BRIEF(64, 48), way, {}, faults_on_the_way(0.01)};
-            if (++turn % 2 == 1) {
+            ++turn;
+            // A brief run has each of the ways with two of the four numbers of ranks.
+            if (COLLPROBE_TEST_UNLESS_BRIEF(false, ((&way - ways) / 2 % 2 == 0) == (ranks % 2 == 0))) continue;
+            if (turn % 2 == 1) {
                 for (int r = 0; r < ranks; ++r) of.options.groups.push_back(r == 1 ? 7 : r % 2);
                 of.audited.conservation = {.sketch = {.bins = 128}, .order = rounding_order::tree};
                 of.audited.sums = turn % 4 == 1;
@@ -110,20 +113,19 @@ public:
         }
         calls.push_back(call);
     }
+    block_words& words(std::size_t call, int rank)
+    {
+        return words_[call * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)];
+    }
     rank_measurement& measurement(std::size_t call, int rank)
     {
-        block_words& words = words_[call * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)];
-        return rank_call_layout::measurement(reinterpret_cast<unsigned char*>(words.data()));
-    }
-    rank_block& block(std::size_t call, int rank)
-    {
-        return blocks[call * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)];
+        return rank_call_layout::measurement(reinterpret_cast<unsigned char*>(words(call, rank).data()));
     }
     /// Judges the calls, and begins the next step.
     const step_record& end(merged_step of = {})
     {
         for (std::size_t i = 0; i < blocks.size(); ++i) {
-            if (is_missing_.empty() || !is_missing_[i]) blocks[i].bytes = testing::bytes_of(words_[i]);
+            if (!words_[i].empty()) blocks[i].bytes = testing::bytes_of(words_[i]);
         }
         of.step = next_++;
         of.calls = calls;
@@ -132,13 +134,7 @@ public:
         calls.clear();
         blocks.clear();
         words_.clear();
-        is_missing_.clear();
         return record;
-    }
-    void lose(std::size_t call, int rank)
-    {
-        is_missing_.resize(blocks.size());
-        is_missing_[call * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)] = true;
     }
 
     merge_ranks judge;
@@ -150,7 +146,6 @@ private:
     int ranks_;
     std::uint64_t next_ = 0;
     std::vector<block_words> words_;
-    std::vector<bool> is_missing_;
 };
 
 template <element T>
@@ -220,7 +215,7 @@ TEST_CASE("a sum with a factor that nobody knows is no gradient, but searched an
     std::vector<std::vector<float>> inputs = gradients<float>(ranks, 0, 0, 500);
     inputs[1][5] = static_cast<float>(detail::not_a_number());
     steps.all_reduce(inputs);
-    steps.block(0, 2).scale = detail::not_a_number();
+    steps.blocks[2].scale = detail::not_a_number();
     steps.measurement(0, 3).entry.result.digest ^= 1;
     const step_record& record = steps.end();
     CHECK(record.gradient_norms.empty());
@@ -233,7 +228,7 @@ TEST_CASE("a call that a rank lacks keeps its place, and the others are judged")
     constexpr int ranks = 4;
     own_steps steps(ranks);
     for (std::size_t c = 0; c < 3; ++c) steps.all_reduce(gradients<float>(ranks, 0, c, 500), {}, "", c);
-    steps.lose(1, 2);
+    steps.words(1, 2).clear();
     steps.measurement(1, 0).entry.input.nan = 3;
     steps.measurement(2, 1).entry.result.digest ^= 1;
     const step_record& record = steps.end({.first_call = 40, .unread_calls = 7});

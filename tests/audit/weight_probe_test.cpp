@@ -17,7 +17,6 @@
 #include <collprobe/report/table.hpp>
 
 #include "support/element_types.hpp"
-#include "support/run_ranks.hpp"
 #include "support/steps.hpp"
 
 namespace collprobe::testing::weight_probe_test {
@@ -34,13 +33,6 @@ std::vector<T> gradient(int rank, std::uint64_t elements = count)
         const std::uint64_t bits = detail::mix64(state += 0x9e3779b97f4a7c15u);
         data.push_back(static_cast<T>(static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f));
     }
-    return data;
-}
-
-template <class T>
-std::vector<T> times(std::vector<T> data, double factor)
-{
-    for (T& each : data) each = static_cast<T>(static_cast<float>(each) * static_cast<float>(factor));
     return data;
 }
 
@@ -70,78 +62,95 @@ step_record average_of(int ranks, const Make& make, const std::function<double(i
     }, weights());
 }
 
-/// A trainer's average of gradients that a probe observes from outside.
-struct outside {
-    double before[4] = {1, 1, 1, 1}; ///< factors of the ranks' gradients
-    double behind = 1; ///< of the sum
-    double tokens[4] = {1, 1, 1, 1};
+using buffers = std::vector<std::vector<float>>;
+
+/// The sum of the inputs with these weights.
+std::vector<float> weighted(const buffers& inputs, const std::vector<double>& by)
+{
+    std::vector<float> sum(inputs[0].size());
+    for (std::size_t r = 0; r < by.size(); ++r) {
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<float>(by[r]) * inputs[r][i];
+    }
+    return sum;
+}
+
+/// A trainer's own average of gradients, which a probe observes from outside.
+struct average {
+    std::vector<double> by = {0.25, 0.25, 0.25, 0.25}; ///< the ranks' weights in it
+    std::vector<double> tokens = {};
     double told_scale = 1;
-    reduction operation = reduction::sum; ///< as the observer tells it
+    reduction operation = reduction::average; ///< as the observer tells it
+    double noise = 0; ///< of no rank, in the result
+    int zeros = -1; ///< a rank that sends zeros
+    std::uint64_t elements = count;
 };
 
-/// The same between `observe` and its `result`, of four ranks.
-template <class T, class... Parts>
-step_record observed(const outside& of, const Parts&... parts)
+/// The records of steps in which rank r gets the result `result_of(r, inputs)`; behind the ranks' inputs is one of none.
+template <class ResultOf, class... Parts>
+std::vector<step_record> observe(int ranks, int steps, const average& of, const ResultOf& result_of, const Parts&... parts)
 {
-    return one_step(4, [&](auto& comm, host::stream& stream, step_observation& seen) {
-        const int rank = comm.rank();
+    const auto step = [&](auto& comm, host::stream& stream, int number, step_observation& seen) {
         if constexpr (requires { comm.template part<weight_probe>(); })
             comm.template part<weight_probe>().scale(of.told_scale);
-        const std::vector<T> mine = gradient<T>(rank);
-        const auto token = comm.observe(view<const T>(mine), stream, collective::all_reduce, of.operation, call_site::named("wte"));
-        std::vector<T> data = times(mine, of.before[rank]);
-        comm.base().all_reduce(view<const T>(data), view<T>(data), reduction::sum, stream);
+        buffers inputs;
+        for (int r = 0; r <= ranks; ++r) { // far from the numbers of any other rank and step
+            const std::uint64_t seed = detail::mix64(static_cast<std::uint64_t>(number * 8 + r));
+            inputs.push_back(gradient<float>(static_cast<int>(seed >> 34), of.elements));
+            if (r == of.zeros) inputs.back().assign(of.elements, 0.0f);
+        }
+        const std::vector<float>& mine = inputs[static_cast<std::size_t>(comm.rank())];
+        const auto token = comm.observe(view<const float>(mine), stream, collective::all_reduce, of.operation, call_site::named("wte"));
+        const std::vector<float> result = result_of(comm.rank(), inputs);
+        token.result(view<const float>(result), stream);
+        seen.loss = 2.0 + 0.1 * static_cast<double>(mine[0]);
+        if (!of.tokens.empty()) seen.weight = of.tokens[static_cast<std::size_t>(comm.rank())];
         stream.synchronize(testing::soon_ms);
-        data = times(data, of.behind);
-        token.result(view<const T>(data), stream);
-        seen.weight = of.tokens[rank];
-        stream.synchronize(testing::soon_ms);
-    }, parts...);
+    };
+    return testing::records_of({ranks, steps, {.times = false}}, step, parts...); // a busy machine makes a rank late
+}
+/// Of four ranks that get the average.
+template <class... Parts>
+std::vector<step_record> observed_steps(int steps, const average& of, const Parts&... parts)
+{
+    std::vector<double> by = of.by;
+    by.push_back(of.noise);
+    return observe(4, steps, of, [&](int, const buffers& inputs) { return weighted(inputs, by); }, parts...);
+}
+template <class... Parts>
+step_record observed(const average& of, const Parts&... parts)
+{
+    return observed_steps(1, of, parts...)[0];
 }
 
 } // namespace
 
-TEST_CASE_TEMPLATE(
-    "what happens to gradients outside of the collective is named, on all ranks alike", T, float, bfloat16)
+TEST_CASE("what happens to gradients outside of the collective is named, on all ranks alike")
 {
     struct expectation {
-        outside of;
+        average of;
         averaging how;
         int named = -1;
         bool expected = true;
         const char* described = "";
     };
+    const std::vector<double> ones(4, 1.0), by_tokens{0.125, 0.25, 0.125, 0.5};
     const expectation cases[] = {
-        {{.behind = 0.25}, averaging::mean, -1, true, "all ranks entered the average with weight 1/4: mean"},
-        {{}, averaging::sum, -1, true, "all ranks entered the average with weight 1: sum"},
-        {{.before = {0.25, 0.25, 0.25, 0.25}, .behind = 0.25}, averaging::divided_twice, -1, false,
-            "all ranks entered the average with weight 1/16: divided twice"},
-        {{.before = {0.125, 0.25, 0.125, 0.5}, .tokens = {100, 200, 100, 400}}, averaging::token_weighted, -1, true,
+        {{}, averaging::mean, -1, true, "all ranks entered the average with weight 1/4: mean"},
+        {{.by = ones, .operation = reduction::sum}, averaging::sum, -1, true, "all ranks entered the average with weight 1: sum"},
+        {{.by = by_tokens, .tokens = {100, 200, 100, 400}}, averaging::token_weighted, -1, true,
             "the ranks entered the average with weights of 1/8 to 1/2: weighted by tokens"},
-        {{.behind = 0.25, .tokens = {100, 200, 300, 400}}, averaging::mean, -1, true,
-            "all ranks entered the average with weight 1/4: mean"},
-        {{.before = {1, 1, 0, 1}, .behind = 0.25}, averaging::rank_lost, 2, false,
+        {{.by = {0.25, 0.25, 0, 0.25}}, averaging::rank_lost, 2, false,
             "rank 2 entered the average with weight 0 (others 1/4): rank lost"},
-        {{.before = {0, 1, 1, 1}, .behind = 1.0 / 3}, averaging::rank_lost, 0, false,
-            "rank 0 entered the average with weight 0 (others 1/3): rank lost"},
-        {{.before = {1, 1, 1, 2}, .behind = 0.25}, averaging::rank_doubled, 3, false,
-            "rank 3 entered the average with weight 1/2 (others 1/4): rank counted twice"},
-        {{.before = {1, 2, 3, 4}}, averaging::other, -1, false,
+        {{.by = {1, 2, 3, 4}}, averaging::other, -1, false,
             "the ranks entered the average with weights of 1 to 4: no known form"},
-        {{.behind = 0.25 / 1024, .told_scale = 1.0 / 1024}, averaging::mean, -1, true,
+        {{.by = std::vector(4, 0.25 / 1024), .told_scale = 1.0 / 1024}, averaging::mean, -1, true,
             "all ranks entered the average with weight 1/4096: mean"},
-        {{.behind = 0.25 / 1024}, averaging::other, -1, false,
-            "all ranks entered the average with weight 1/4096: no known form"},
         // Of an average a sum is a suspect.
-        {{.operation = reduction::average}, averaging::sum, -1, false, "all ranks entered the average with weight 1: sum"},
-        {{.behind = 0.25, .operation = reduction::average}, averaging::mean, -1, true,
-            "all ranks entered the average with weight 1/4: mean"},
-        {{.before = {0.125, 0.25, 0.125, 0.5}, .tokens = {100, 200, 100, 400}, .operation = reduction::average},
-            averaging::token_weighted, -1, true, "the ranks entered the average with weights of 1/8 to 1/2: weighted by tokens"},
+        {{.by = ones}, averaging::sum, -1, false, "all ranks entered the average with weight 1: sum"},
     };
     for (const expectation& each : cases) {
         CAPTURE(each.described);
-        const step_record record = observed<T>(each.of, weights());
+        const step_record record = observed(each.of, weights());
         const call_weights& found = record.calls.at(0).weights;
         CHECK(found.seen);
         CHECK(name(found.how) == std::string(name(each.how)));
@@ -150,7 +159,7 @@ TEST_CASE_TEMPLATE(
         if (each.named >= 0) CHECK(found.ranks == std::vector<int>{each.named});
         REQUIRE(found.weights.size() == 4);
         for (std::size_t r = 0; r < 4; ++r) {
-            const double truth = each.of.before[r] * each.of.behind;
+            const double truth = each.of.by[r];
             CHECK(std::abs(found.weights[r] - truth) <= found.bounds[r] + 1e-7 * truth);
         }
         CHECK(found.residual < found.residual_limit);
@@ -164,7 +173,7 @@ TEST_CASE_TEMPLATE(
         CHECK_FALSE(suspects[0].exact);
         CHECK(suspects[0].false_alarms_per_step == doctest::Approx(8e-9));
         CHECK(std::string(suspects[0].site.name) == "wte");
-        if (each.of.operation != reduction::average) continue;
+        if (each.how != averaging::sum) continue;
         CHECK(contains(report::describe(suspects[0]),
             "with another weight than is expected (weights): the one farthest from a mean's is 4 times that"));
     }
@@ -173,7 +182,7 @@ TEST_CASE_TEMPLATE(
 TEST_CASE("texts and JSON lines tell the form, the weights and the rank")
 {
     const step_record record
-        = observed<float>({.before = {1, 0, 1, 1}, .behind = 0.25}, weights());
+        = observed({.by = {0.25, 0, 0.25, 0.25}}, weights());
     const std::string table = report::step_table(record);
     CHECK(contains(table, "\nweights: bucket 0 'wte': rank 1 entered the average with weight 0 (others 1/4): rank lost\n"));
     CHECK(contains(table, "\nfinding: bucket 0 'wte': rank 1 entered the average with another weight than is expected (weights): 0 times that of a mean\n"));
@@ -181,9 +190,9 @@ TEST_CASE("texts and JSON lines tell the form, the weights and the rank")
     CHECK(contains(line, "\"weights\":{\"form\":\"rank_lost\",\"expected\":false,\"by_rank\":[0.2"));
     CHECK(contains(line, "\"ranks\":[1],\"common\":0.2"));
     CHECK(contains(line, "\"bins\":256}"));
-    const step_record equal = observed<float>({.behind = 0.25}, weights());
+    const step_record equal = observed({}, weights());
     CHECK(contains(report::step_table(equal), "\nweights: as expected in 1 call\n"));
-    CHECK_FALSE(contains(report::json_line("run", observed<float>({}, audit())), "\"weights\""));
+    CHECK_FALSE(contains(report::json_line("run", observed({}, audit())), "\"weights\""));
 
     const step_record same_inputs = average_of(3, [](int) { return gradient<float>(7); });
     CHECK(same_inputs.calls[0].weights.why_not == weights_refusal::collinear);
@@ -231,70 +240,34 @@ TEST_CASE("calls that are made are measured, in place or not, beside an audit th
     CHECK(behind.findings.empty());
 
     // The audit has more bins, so where it is the second it reads by itself.
-    const outside mean{.behind = 0.25};
-    const step_record first = observed<float>(mean, audit(), weights());
-    const step_record second = observed<float>(mean, weights(), audit());
+    const step_record first = observed({}, audit(), weights());
+    const step_record second = observed({}, weights(), audit());
     CHECK(first.calls[0].audit.residual == second.calls[0].audit.residual);
     CHECK(first.calls[0].weights.how == averaging::mean);
     CHECK(second.calls[0].weights.how == averaging::mean);
 }
 
-TEST_CASE("it looks at each k-th step, or at those that are asked for, and at groups of ranks by themselves")
-{
-    for (const int every : {0, 3}) {
-        testing::local_provider{4}.run([&](local::communicator& world) {
-            auto two = world.split(world.rank() % 2, world.rank()).value();
-            probed comm{std::move(two), {}, audit(), weight_probe({.every = every})};
-            host::stream stream;
-            std::vector<float> result(count);
-            step_record record;
-            for (int step = 0; step < 7; ++step) {
-                const std::vector<float> mine = gradient<float>(world.rank() + 4 * step);
-                const bool due = every == 0 ? step == 2 : step % 3 == 0;
-                if (every == 0 && due) comm.request<weight_probe>();
-                comm.all_reduce(view<const float>(mine), view<float>(result), reduction::average, stream);
-                comm.end_step(static_cast<std::uint64_t>(step), stream);
-                testing::require(comm.wait(record), "no record");
-                stream.synchronize(testing::soon_ms);
-                const call_weights& of = record.calls.at(0).weights;
-                testing::require(of.seen == due, "looked at a wrong step");
-                testing::require(!due || (of.how == averaging::mean && of.weights.size() == 2), "wrong form");
-                testing::require(record.calls[0].audit.conserved && record.findings.empty(), "suspects");
-            }
-        });
-    }
-}
-
 TEST_CASE("expected forms are the user's, and equal tokens are a mean")
 {
-    const auto suspects_of = [](const outside& of, std::vector<averaging> expected) {
-        return findings_of(observed<float>(of, weights({.every = 1, .expected = expected})), finding_kind::weights).size();
+    const auto suspects_of = [](const average& of, std::vector<averaging> expected) {
+        return findings_of(observed(of, weights({.every = 1, .expected = expected})), finding_kind::weights).size();
     };
-    CHECK(suspects_of({.behind = 0.25}, {averaging::sum}) == 1);
-    CHECK(suspects_of({}, {averaging::sum}) == 0);
-    CHECK(suspects_of({.behind = 0.25, .tokens = {5, 5, 5, 5}}, {averaging::token_weighted}) == 0);
-    CHECK(suspects_of({.behind = 0.25, .tokens = {5, 5, 5, 9}}, {averaging::token_weighted}) == 1);
+    CHECK(suspects_of({}, {averaging::sum}) == 1);
+    CHECK(suspects_of({.by = {1, 1, 1, 1}}, {averaging::sum}) == 0);
+    CHECK(suspects_of({.tokens = {5, 5, 5, 5}}, {averaging::token_weighted}) == 0);
+    CHECK(suspects_of({.tokens = {5, 5, 5, 9}}, {averaging::token_weighted}) == 1);
 }
 
 TEST_CASE("what cannot be measured is refused, with the reason")
 {
-    const auto why = [](int ranks, auto make) {
-        const step_record record = average_of(ranks, make);
-        CHECK(record.calls.at(0).weights.seen);
-        CHECK(record.calls[0].weights.how == averaging::unknown);
-        CHECK(findings_of(record, finding_kind::weights).empty());
-        return record.calls[0].weights.why_not;
-    };
-    CHECK(why(3, [](int rank) { return std::vector<float>(1001, rank == 1 ? 0.0f : 1.0f); }) != weights_refusal::none);
-    CHECK(why(3, [](int rank) {
-        auto data = gradient<float>(rank);
-        if (rank == 2) data[5] = detail::bit_cast<float>(0x7fc00000u);
-        return data;
-    }) == weights_refusal::not_finite);
-    CHECK(why(3, [](int) { return std::vector<float>(count); }) == weights_refusal::few_elements);
-    CHECK(why(3, [](int rank) { return gradient<float>(rank, 5); }) == weights_refusal::few_elements);
+    // What buffers do not tell: tests/metrics. NaN stands for it.
+    const step_record nan = average_of(3, [](int rank) { return std::vector<float>(count, rank == 1 ? NAN : 1.0f); });
+    CHECK(nan.calls.at(0).weights.seen);
+    CHECK(nan.calls[0].weights.how == averaging::unknown);
+    CHECK(nan.calls[0].weights.why_not == weights_refusal::not_finite);
+    CHECK(findings_of(nan, finding_kind::weights).empty());
 #if !defined(COLLPROBE_TEST_SANITIZED)
-    CHECK(why(65, [](int rank) { return gradient<float>(rank, 500); }) == weights_refusal::many_ranks);
+    CHECK(average_of(65, [](int rank) { return gradient<float>(rank, 500); }).calls[0].weights.why_not == weights_refusal::many_ranks);
 #endif
     CHECK(average_of(1, [](int rank) { return gradient<float>(rank); }).calls[0].weights.how == averaging::mean);
     const step_record scales_differ
@@ -312,30 +285,10 @@ TEST_CASE("what cannot be measured is refused, with the reason")
 
 namespace {
 
-using buffers = std::vector<std::vector<float>>;
-using result_of_rank = std::function<std::vector<float>(int, const buffers&)>;
-
-/// The sum of the inputs with these weights.
-std::vector<float> weighted(const buffers& inputs, const std::vector<double>& by)
+template <class ResultOf>
+step_record observe(int ranks, const ResultOf& result_of)
 {
-    std::vector<float> sum(count);
-    for (std::size_t r = 0; r < inputs.size(); ++r) {
-        for (std::size_t i = 0; i < count; ++i) sum[i] += static_cast<float>(by[r]) * inputs[r][i];
-    }
-    return sum;
-}
-
-step_record observe(int ranks, const result_of_rank& result_of, const weight_probe_options& options = {.every = 1})
-{
-    return one_step(ranks, [&](auto& comm, host::stream& stream, auto&) {
-        buffers inputs;
-        for (int r = 0; r < ranks; ++r) inputs.push_back(gradient<float>(r));
-        const std::vector<float> result = result_of(comm.rank(), inputs);
-        const auto& mine = inputs[static_cast<std::size_t>(comm.rank())];
-        const auto token = comm.observe(view<const float>(mine), stream, collective::all_reduce, reduction::average, call_site::named("wte"));
-        token.result(view<const float>(result), stream);
-        stream.synchronize(testing::soon_ms);
-    }, weights(options));
+    return observe(ranks, 1, {}, result_of, weights())[0];
 }
 
 /// By result: its holders and their weights must be these.
@@ -444,17 +397,9 @@ TEST_CASE("more different results than four have no weights, nor have those of a
 TEST_CASE("what no input explains is a suspect above its share, and else a line")
 {
     // Of four micro-batches, each with a gradient of its own, the last alone was observed; or a quarter of it is noise.
-    const auto with_other = [](double share) {
-        return [share](int, const buffers& inputs) {
-            auto result = weighted(inputs, std::vector<double>(4, 0.25));
-            const std::vector<float> other = gradient<float>(99);
-            for (std::size_t i = 0; i < count; ++i) result[i] += static_cast<float>(share * 0.5) * other[i];
-            return result;
-        };
-    };
     for (const double share : {0.0, 0.04, 0.06, 1.7}) {
         CAPTURE(share);
-        const step_record record = observe(4, with_other(share));
+        const step_record record = observed({.noise = share * 0.5}, weights());
         const std::vector<finding> found = by_weights(record);
         REQUIRE(found.size() == (share > 0.05 ? 1 : 0));
         const call_weights& of = record.calls.at(0).weights;
@@ -475,71 +420,16 @@ TEST_CASE("what no input explains is a suspect above its share, and else a line"
         CHECK_FALSE(contains(table, "weights: as expected"));
         CHECK(contains(report::json_line("run", record), "\"why_not\":\"unexplained\""));
     }
-    CHECK(by_weights(observe(4, with_other(0.06), {.every = 1, .unexplained = 0.1})).empty());
+    CHECK(by_weights(observed({.noise = 0.03}, weights({.every = 1, .unexplained = 0.1}))).empty());
 }
 
-namespace {
-
-/// An average by tokens, as a trainer makes it: the gradients are multiplied, added, and divided.
-struct average {
-    std::vector<double> tokens = {100, 200, 100, 400};
-    double total = 800;
-    double noise = 0; ///< of no rank, in the result
-    std::vector<int> zeros = {}; ///< ranks that send zeros
-    std::uint64_t elements = count;
-};
-
-using watcher = std::function<void(const step_record&)>;
-
-/// Steps from 0 on, as rank 0 sees them.
-template <class... Parts>
-void run(std::uint64_t steps, const average& of, const watcher& see, const Parts&... parts)
-{
-    testing::local_provider{4}.run([&](local::communicator& world) {
-        probe_options options;
-        options.times = false; // a busy machine makes a rank late
-        probed comm{world, options, parts...};
-        host::stream stream;
-        step_record record;
-        const int rank = comm.rank();
-        const double own = of.tokens[static_cast<std::size_t>(rank)];
-        for (std::uint64_t step = 0; step < steps; ++step) {
-            const auto fresh = [&](int number) { // far from the numbers of any other rank and step
-                const std::uint64_t seed = detail::mix64(step * 8 + static_cast<std::uint64_t>(number));
-                return gradient<float>(static_cast<int>(seed >> 34), of.elements);
-            };
-            std::vector<float> mine = fresh(rank);
-            for (const int zero : of.zeros)
-                if (zero == rank) mine.assign(mine.size(), 0.0f);
-            const auto token = comm.observe(view<const float>(mine), stream, collective::all_reduce, reduction::average, call_site::named("wte"));
-            std::vector<float> data = times(mine, own);
-            comm.base().all_reduce(view<const float>(data), view<float>(data), reduction::sum, stream);
-            stream.synchronize(testing::soon_ms);
-            data = times(data, 1 / of.total);
-            const std::vector<float> other = fresh(4);
-            for (std::size_t i = 0; i < data.size(); ++i) data[i] += static_cast<float>(of.noise) * other[i];
-            token.result(view<const float>(data), stream);
-            comm.end_step(step, {.loss = 2.0 + 0.1 * static_cast<double>(mine[0]), .weight = own}, stream);
-            testing::require(comm.wait(record), "no record");
-            if (rank == 0) see(record);
-        }
-    });
-}
-template <class... Parts>
-step_record one(const average& of, const Parts&... parts)
-{
-    step_record found;
-    run(1, of, [&](const step_record& record) { found = record; }, parts...);
-    return found;
-}
-} // namespace
-
-TEST_CASE("an average by tokens that is observed is no wrong sum, in steps with weights and without, over 10000 steps")
+TEST_CASE("an average by tokens that is observed is no wrong sum, in steps with weights and without")
 {
     alarms watch(4);
     std::size_t exact = 0, others = 0, raised = 0, checked = 0;
-    constexpr std::uint64_t steps = COLLPROBE_TEST_UNLESS_SANITIZED(10'000, 1'000);
-    run(steps, {.elements = 500}, [&](const step_record& record) {
+    constexpr int steps = COLLPROBE_TEST_UNLESS_BRIEF(COLLPROBE_TEST_UNLESS_SANITIZED(3'000, 300), 300);
+    const average by_tokens{.by = {0.125, 0.25, 0.125, 0.5}, .tokens = {100, 200, 100, 400}, .elements = 500};
+    for (const step_record& record : observed_steps(steps, by_tokens, audit(), weight_probe({.every = 10}))) {
         const call_audit& found = record.calls.at(0).audit;
         checked += found.sum_checked ? 1 : 0;
         CHECK(found.checked);
@@ -555,7 +445,7 @@ TEST_CASE("an average by tokens that is observed is no wrong sum, in steps with 
         CHECK(has_note == !record.calls[0].weights.seen);
         CHECK(contains(report::json_line("r", record), R"("observed":true)"));
         if (record.calls[0].weights.seen) CHECK(record.calls[0].weights.how == averaging::token_weighted);
-    }, audit(), weight_probe({.every = 10}));
+    }
     CHECK(exact == 0);
     CHECK(raised == 0);
     CHECK(checked == steps / 10);
@@ -564,25 +454,16 @@ TEST_CASE("an average by tokens that is observed is no wrong sum, in steps with 
 
 TEST_CASE("either part may be the first, and a result that weights do not explain is told where they are known")
 {
-    const average noisy{.noise = 0.3};
-    for (const step_record& record : {one(noisy, audit(), weights()), one(noisy, weights(), audit())}) {
+    const average noisy{.by = {0.125, 0.25, 0.125, 0.5}, .tokens = {100, 200, 100, 400}, .noise = 0.3};
+    for (const step_record& record : {observed(noisy, audit(), weights()), observed(noisy, weights(), audit())}) {
         CHECK_FALSE(record.calls.at(0).audit.sum_checked);
         CHECK(findings_of(record, finding_kind::unexplained).size() == 1);
         CHECK(findings_of(record, finding_kind::sum_differs).size() == 0);
         CHECK(contains(report::step_table(record), "of the inputs, and no weights explain it\n"));
     }
-    for (const step_record& record : {one({}, audit(), weights()), one({}, weights(), audit())}) {
-        const call_audit& found = record.calls.at(0).audit;
-        CHECK(found.sum_checked);
-        CHECK(found.residual <= found.residual_limit);
-        CHECK(record.findings.empty());
-    }
-}
-
-TEST_CASE("a plain mean that is observed is checked as one that is made")
-{
-    const average plain{.tokens = {1, 1, 1, 1}, .total = 4};
-    for (const step_record& record : {one(plain, audit()), one(plain, audit(), weights())}) {
+    const average by_tokens{.by = {0.125, 0.25, 0.125, 0.5}, .tokens = {100, 200, 100, 400}};
+    for (const step_record& record : {observed(by_tokens, audit(), weights()), observed(by_tokens, weights(), audit()),
+             observed({}, audit()), observed({}, audit(), weights())}) { // a plain mean is checked as one that is made
         const call_audit& found = record.calls.at(0).audit;
         CHECK(found.sum_checked);
         CHECK(found.residual <= found.residual_limit);
@@ -600,20 +481,18 @@ TEST_CASE("a rank that sends zeros leaves the weights of the others known, and r
         const char* described;
     };
     const std::vector<averaging> by_tokens{averaging::token_weighted};
+    const std::vector<double> thirds(4, 1.0 / 3);
     const char* const of_four = "all ranks entered the average with weight 1/4, but for rank 3, which sent zeros: mean";
     const char* const of_three = "all ranks entered the average with weight 1/3, but for rank 3, which sent zeros: mean";
     const expectation cases[] = {
-        {{{1, 1, 1, 1}, 4, 0, {3}}, averaging::mean, {}, true, of_four},
-        {{{1, 1, 1, 1}, 3, 0, {3}}, averaging::mean, {}, true, of_three},
-        {{{1, 1, 1, 1}, 4, 0, {3}}, averaging::mean, by_tokens, true, of_four},
-        {{{1, 1, 1, 1}, 3, 0, {3}}, averaging::mean, by_tokens, false, of_three},
-        {{{100, 100, 100, 0}, 300, 0, {3}}, averaging::token_weighted, by_tokens, true,
+        {{.tokens = {1, 1, 1, 1}, .zeros = 3}, averaging::mean, by_tokens, true, of_four},
+        {{.by = thirds, .tokens = {1, 1, 1, 1}, .zeros = 3}, averaging::mean, by_tokens, false, of_three},
+        {{.by = thirds, .tokens = {100, 100, 100, 0}, .zeros = 3}, averaging::token_weighted, by_tokens, true,
             "the ranks entered the average with weights of 1/3 to 1/3, but for rank 3, which sent zeros: weighted by tokens"},
-        {{{100, 100, 100, 0}, 400, 0, {3}}, averaging::mean, by_tokens, false, of_four},
     };
     for (const expectation& each : cases) {
         CAPTURE(each.described);
-        const step_record record = one(each.of, audit(), weights({.every = 1, .expected = each.expected}));
+        const step_record record = observed(each.of, audit(), weights({.every = 1, .expected = each.expected}));
         const call_weights& found = record.calls.at(0).weights;
         CHECK(std::string(name(found.how)) == name(each.how));
         CHECK(found.expected == each.is_expected);

@@ -3,11 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include <collprobe/core/record.hpp>
-#include <collprobe/core/version.hpp>
 
 namespace collprobe::testing::record_test {
 
@@ -25,79 +23,42 @@ TEST_CASE("derived counts and norms of statistics follow from the fields")
     CHECK(s.l2() == 4);
 }
 
-TEST_CASE("statistics of nothing are zero")
+TEST_CASE("ranks of which a check says the same share a finding, ascending; others do not")
 {
-    const statistics s;
-    CHECK(s.finite() == 0);
-    CHECK(s.l2() == 0);
-    CHECK(s.first_nonfinite == no_index);
-}
-
-TEST_CASE("what is not known yet is NaN by its bits")
-{
-    const spread s;
-    CHECK(is_nan(s.mean));
-    CHECK(is_nan(s.std_sample));
-    CHECK(s.minimum_rank == -1);
-    CHECK(is_nan(direction{}.mean_pairwise));
-}
-
-TEST_CASE("ranks of which a check says the same share a finding, NaN is like NaN, and an owner is no receiver")
-{
-    const auto groups = [](const finding& of) {
+    const auto added = [](const finding& of, const std::vector<std::vector<int>>& ranks) {
         step_record record;
-        for (const int rank : {3, 1, 2}) {
+        record.begin(0, 6, report_mode::gather, 3);
+        for (const std::vector<int>& each : ranks) {
             finding one = of;
-            one.ranks = {rank};
+            one.ranks = each;
             record.add(one);
         }
+        record.settle_findings();
         return record.findings;
     };
     finding value{.other_rank = 0, .what = finding_kind::value_repeats};
-    value.number = {.value = std::nan(""), .expected = 4, .since = 7};
-    REQUIRE(groups(value).size() == 1);
-    CHECK(groups(value)[0].ranks == std::vector<int>{1, 2, 3});
-    value.number.steps = 1;
-    CHECK(groups(value).size() == 1);
-    const auto shards = groups({.other_rank = 1, .call = 0, .what = finding_kind::shard_differs});
+    value.number = {.value = std::nan(""), .expected = 4, .since = 7}; // NaN is like NaN
+    const auto alike = added(value, {{3, 0, 3}, {1, 2}});
+    REQUIRE(alike.size() == 1);
+    CHECK(alike[0].ranks == std::vector<int>{0, 1, 2, 3});
+    // The owner of a damaged shard did another thing than a rank that received it damaged.
+    const auto shards = added({.other_rank = 1, .call = 0, .what = finding_kind::shard_differs}, {{1}, {3}, {2}});
     REQUIRE(shards.size() == 2);
-    CHECK(shards[0].ranks == std::vector<int>{2, 3});
-    CHECK(shards[1].ranks == std::vector<int>{1});
-}
+    CHECK(shards[0].ranks == std::vector<int>{1});
+    CHECK(shards[0].action == advice::skip);
+    CHECK(shards[1].ranks == std::vector<int>{2, 3});
+    CHECK(shards[1].action == advice::resync);
 
-TEST_CASE("every enumerator has a name")
-{
-    for (int i = 0; i <= static_cast<int>(finding_kind::cosine); ++i) CHECK(std::strcmp(name(static_cast<finding_kind>(i)), "unknown") != 0);
-    for (int i = 0; i <= static_cast<int>(collective::split); ++i) {
-        CHECK(std::strcmp(name(static_cast<collective>(i)), "unknown") != 0);
-    }
-    CHECK(std::strcmp(name(static_cast<finding_kind>(99)), "unknown") == 0);
-    CHECK(std::strcmp(name(report_mode::summary), "summary") == 0);
-}
-
-TEST_CASE("the version number is made of its parts")
-{
-    CHECK(COLLPROBE_VERSION
-        == COLLPROBE_VERSION_MAJOR * 10000 + COLLPROBE_VERSION_MINOR * 100 + COLLPROBE_VERSION_PATCH);
-}
-
-TEST_CASE("ranks of which a check says the same share a finding, others do not")
-{
-    step_record record;
     const finding nan{.ranks = {2}, .call = 1, .what = finding_kind::non_finite, .statistic = 3, .index = 7};
-    record.add(nan);
-    finding next = nan;
-    next.ranks = {0};
-    record.add(next);
-    REQUIRE(record.findings.size() == 1);
-    CHECK(record.findings[0].ranks == std::vector<int>{0, 2});
     const auto parts = [&](auto&& change) {
+        step_record record;
+        record.begin(0, 6, report_mode::gather, 3);
+        record.add(nan);
         finding other = nan;
         other.ranks = {5};
         change(other);
-        step_record with = record;
-        with.add(other);
-        return with.findings.size() == 2;
+        record.add(other);
+        return record.findings.size() == 2;
     };
     CHECK_FALSE(parts([](finding&) {}));
     CHECK(parts([](finding& of) { of.call = 2; }));
@@ -106,15 +67,9 @@ TEST_CASE("ranks of which a check says the same share a finding, others do not")
     CHECK(parts([](finding& of) { of.other_rank = 1; }));
     CHECK(parts([](finding& of) { of.number.value = 1; }));
     CHECK(parts([](finding& of) { of.ranks.clear(); }));
-    // The owner of a damaged shard did another thing than a rank that received it damaged.
-    step_record shards;
-    shards.add({.ranks = {1}, .other_rank = 1, .what = finding_kind::shard_differs});
-    for (const int rank : {2, 3}) shards.add({.ranks = {rank}, .other_rank = 1, .what = finding_kind::shard_differs});
-    shards.settle_findings();
-    REQUIRE(shards.findings.size() == 2);
-    CHECK(shards.findings[0].action == advice::skip);
-    CHECK(shards.findings[1].action == advice::resync);
-    CHECK(shards.findings[1].ranks == std::vector<int>{2, 3});
+    CHECK(parts([](finding& of) { of.other.site = call_site::named("another check of a part"); }));
+    for (const finding& wrong : {finding{.ranks = {6}}, {.ranks = {-1}}, {.ranks = {0}, .call = 3}})
+        CHECK_THROWS_AS(added(wrong, {wrong.ranks}), error);
 }
 
 } // namespace collprobe::testing::record_test

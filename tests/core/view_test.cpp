@@ -13,20 +13,6 @@ namespace collprobe::testing::view_test {
 
 using collprobe::view;
 
-TEST_CASE("a view counts elements and reports bytes apart")
-{
-    std::vector<double> data(5);
-    const view<double> all(data);
-    CHECK(all.data() == data.data());
-    CHECK(all.count() == 5);
-    CHECK(all.size() == 5);
-    CHECK(all.size_bytes() == 40);
-    CHECK_FALSE(all.empty());
-    CHECK(all.end() - all.begin() == 5);
-    all[2] = 7;
-    CHECK(data[2] == 7);
-}
-
 TEST_CASE("a view comes from any contiguous container and adds const, never drops it")
 {
     std::vector<float> vector(3);
@@ -58,17 +44,6 @@ TEST_CASE("a view tells whether its elements lie where their type may")
     CHECK(view<unsigned char>(bytes + 3, 2).aligned());
     CHECK(view<float>(at(1), 0).aligned()); // there is no element that could lie wrong
     CHECK(view<float>().aligned());
-}
-
-TEST_CASE("parts of a view, the empty one among them")
-{
-    std::vector<int> data{0, 1, 2, 3, 4};
-    const view<int> all(data);
-    CHECK(all.part(1, 3).count() == 3);
-    CHECK(all.part(1, 3)[0] == 1);
-    CHECK(all.part(5, 0).empty());
-    CHECK(view<int>().part(0, 0).data() == nullptr);
-    CHECK(view<int>().empty());
 }
 
 } // namespace collprobe::testing::view_test

@@ -39,6 +39,7 @@ public:
         require(same_bits(a_.gradient_norm, b_.gradient_norm), "gradient_norm");
         require(a_.forgot == b_.forgot && a_.zero_ranks.size() == b_.zero_ranks.size(), "forgot or zeros");
         near(a_.cosine.pooled, b_.cosine.pooled, 1e-6, "pooled");
+        near(a_.result_norm, b_.result_norm, 1e-9, "result norm");
         require(same_bits(a_.losses, b_.losses), "losses");
         require(same_bits(a_.gradient_norms, b_.gradient_norms), "gradient_norms");
         bool all_agree = true; // of results that differ one side knows more
@@ -74,23 +75,25 @@ public:
             require(x.audit.conserved == y.audit.conserved, of + "conserved");
             require(x.audit.where == y.audit.where, of + "where");
         }
+        const auto is_of = [](finding_kind what) { return [what](const finding& each) { return each.what == what; }; };
         // What most ranks have for the second step in a row, a gather tells once, without calls and ranks.
-        if (!ranks_of(a_, finding_kind::non_finite).contains({-1, -1})) {
-            require(subset(ranks_of(b_, finding_kind::non_finite), ranks_of(a_, finding_kind::non_finite)), "ranks not finite");
-            require(calls_of(a_, finding_kind::non_finite) == calls_of(b_, finding_kind::non_finite), "calls not finite");
+        const places not_finite = places_of(a_, is_of(finding_kind::non_finite));
+        if (!not_finite.contains({-1, -1})) {
+            const places in_summary = places_of(b_, is_of(finding_kind::non_finite));
+            require(std::includes(not_finite.begin(), not_finite.end(), in_summary.begin(), in_summary.end()), "ranks not finite");
+            require(calls_of(not_finite) == calls_of(in_summary), "calls not finite");
         }
-        places differing = calls_of(a_, finding_kind::result_differs);
-        differing.merge(calls_of(a_, finding_kind::shard_differs));
-        places summed = calls_of(b_, finding_kind::result_differs);
-        summed.merge(calls_of(b_, finding_kind::shard_differs));
         // The audit of a gather compares the shards of an all-gather also where inputs are not finite.
-        for (std::size_t c = 0; c < a_.calls.size(); ++c) {
-            if (a_.calls[c].call == collective::all_gather && a_.calls[c].nonfinite != 0)
-                differing.erase({static_cast<int>(c), 0}), summed.erase({static_cast<int>(c), 0});
-        }
+        const auto differs = [this](const finding& each) {
+            const bool is_of_result = each.what == finding_kind::result_differs || each.what == finding_kind::shard_differs;
+            const call_record* const of = is_of_result && each.call >= 0 ? &a_.calls[static_cast<std::size_t>(each.call)] : nullptr;
+            return is_of_result && !(of != nullptr && of->call == collective::all_gather && of->nonfinite != 0);
+        };
+        require(calls_of(places_of(a_, differs)) == calls_of(places_of(b_, differs)), "results differ");
+        for (const finding_kind what : {finding_kind::overflow, finding_kind::sum_differs})
+            require(calls_of(places_of(a_, is_of(what), true)) == calls_of(places_of(b_, is_of(what), true)), name(what));
+        // Of a scatter a gather names each part that overflows, a summary the worst.
         require(overflows_of(a_) == overflows_of(b_), "overflows");
-        require(differing == summed, "results differ: " + in_words(differing) + "and " + in_words(summed));
-        require(calls_of_alike(a_, finding_kind::sum_differs) == calls_of_alike(b_, finding_kind::sum_differs), "sums differ");
         return text_;
     }
 
@@ -119,12 +122,6 @@ private:
         }
         return text;
     }
-    static std::string in_words(const places& of)
-    {
-        std::string text;
-        for (const auto& each : of) text += "call " + std::to_string(each.first) + " ";
-        return text;
-    }
     void require(bool is_right, const std::string& what)
     {
         if (!is_right && text_.empty()) text_ = what;
@@ -148,46 +145,32 @@ private:
         require(std::fabs(a.maximum - b.maximum) <= 0x1p-31 * std::fabs(a.maximum), what + ".maximum");
         require(std::fabs(a.minimum - b.minimum) <= 0x1p-31 * std::fabs(a.minimum), what + ".minimum");
     }
-    static places ranks_of(const step_record& of, finding_kind what)
+    /// Calls and ranks (-1: none) of some findings; `alike`: of calls whose results agree.
+    template <class Picks>
+    static places places_of(const step_record& of, const Picks& picks, bool alike = false)
     {
         places found;
         for (const finding& each : of.findings) {
-            if (each.what != what) continue;
+            if (!picks(each) || (alike && !of.calls[static_cast<std::size_t>(each.call)].results_agree)) continue;
             if (!each.is_named()) found.insert({each.call, -1});
             for (const int rank : each.ranks) found.insert({each.call, rank});
         }
         return found;
     }
-    static places calls_of(const step_record& of, finding_kind what)
+    static std::set<int> calls_of(const places& of)
     {
-        places found;
-        for (const finding& each : of.findings)
-            if (each.what == what) found.insert({each.call, 0});
-        return found;
+        std::set<int> calls;
+        for (const auto& each : of) calls.insert(each.first);
+        return calls;
     }
-    /// Of a scatter a gather names each part that overflows, a summary the worst.
     static places overflows_of(const step_record& of)
     {
-        places found = calls_of_alike(of, finding_kind::overflow);
+        places found;
         for (const finding& each : of.findings) {
             if (each.what == finding_kind::overflow && each.rank() < 0 && of.calls[static_cast<std::size_t>(each.call)].results_agree)
                 found.insert({each.call, static_cast<int>(each.statistic)});
         }
         return found;
-    }
-    static places calls_of_alike(const step_record& of, finding_kind what)
-    {
-        places found;
-        for (const finding& each : of.findings) {
-            if (each.what == what && of.calls[static_cast<std::size_t>(each.call)].results_agree) found.insert({each.call, 0});
-        }
-        return found;
-    }
-    static bool subset(const places& few, const places& many)
-    {
-        for (const auto& each : few)
-            if (!many.contains(each)) return false;
-        return true;
     }
 
     const step_record& a_;

@@ -17,6 +17,7 @@
 #include <collprobe/step/detail/call_series.hpp>
 
 #include "support/failing_part.hpp"
+#include "support/steps.hpp"
 
 namespace collprobe::testing::call_series_test {
 namespace {
@@ -93,37 +94,24 @@ TEST_CASE("a repeated gradient is named in each step, whatever calls come and go
     for (const around what : {around::nothing, around::one_more_each_step, around::at_times_before,
              around::at_times_alike, around::names_of_ranks}) {
         CAPTURE(static_cast<int>(what));
-        local::run(4, [&](local::communicator& world) {
-            host::stream stream;
-            probed probe{world};
-            std::vector<float> send(512), receive(512), other(500), result(500);
-            const auto reduce = [&](std::vector<float>& from, const char* name) {
-                std::vector<float>& to = from.size() == send.size() ? receive : result;
-                probe.all_reduce(from, view(to), reduction::average, stream, call_site::named(name));
-                stream.synchronize();
-            };
-            const char* const own_names[] = {"a", "b", "c", "d"};
-            step_record record;
-            int found = 0;
-            for (std::uint64_t step = 0; step < 20; ++step) {
-                const std::uint64_t calls = what == around::one_more_each_step ? step
-                    : what == around::at_times_before || what == around::at_times_alike
-                    ? (step % 3 == 0 ? 1 : 0)
-                    : 0;
-                for (std::uint64_t c = 0; c < calls; ++c) {
-                    std::vector<float>& extra = what == around::at_times_alike ? send : other;
-                    fill(extra, world.rank(), step, 1 + c);
-                    reduce(extra, "extra");
-                }
-                fill(send, world.rank(), world.rank() == 1 && step > 2 ? 2 : step, 0);
-                reduce(send, what == around::names_of_ranks ? own_names[world.rank()] : "gradient");
-                probe.end_step(step, stream);
-                REQUIRE(probe.wait(record));
-                found += stale_of(
-                    record, 1, what == around::names_of_ranks ? own_names[world.rank()] : "gradient");
-            }
-            CHECK(found == 17);
-        });
+        const char* const own_names[] = {"a", "b", "c", "d"};
+        int found = 0;
+        for (const step_record& record : testing::records_of({.steps = 20, .has_own_names = true}, [&](auto& comm, auto& stream, int s, auto&) {
+                 const auto step = static_cast<std::uint64_t>(s);
+                 const auto reduce = [&](std::size_t count, std::uint64_t version, std::uint64_t call, const char* name) {
+                     std::vector<float> send(count), receive(count);
+                     fill(send, comm.rank(), version, call);
+                     comm.all_reduce(send, view(receive), reduction::average, stream, call_site::named(name));
+                     stream.synchronize();
+                 };
+                 const bool is_at_times = what == around::at_times_before || what == around::at_times_alike;
+                 const std::uint64_t calls = what == around::one_more_each_step ? step : is_at_times && step % 3 == 0 ? 1 : 0;
+                 for (std::uint64_t c = 0; c < calls; ++c) reduce(what == around::at_times_alike ? 512 : 500, step, 1 + c, "extra");
+                 reduce(512, comm.rank() == 1 && step > 2 ? 2 : step, 0,
+                     what == around::names_of_ranks ? own_names[comm.rank()] : "gradient");
+             }))
+            found += stale_of(record, 1, what == around::names_of_ranks ? own_names[3] : "gradient"); // as the last rank has it
+        CHECK(found == 17);
     }
 }
 

@@ -15,7 +15,7 @@ namespace collprobe::testing::kinds_test {
 TEST_CASE("each kind of fault is told in its first step, with its rank, and its healthy twin is silent")
 {
 #if COLLPROBE_TEST_BRIEF
-    constexpr std::uint64_t steps = COLLPROBE_TEST_UNLESS_SANITIZED(300, 40);
+    constexpr std::uint64_t steps = COLLPROBE_TEST_UNLESS_SANITIZED(150, 40);
 #else
     constexpr std::uint64_t steps = 1'000; // bench/confusion_table: 10,000
 #endif

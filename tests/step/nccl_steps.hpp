@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -122,6 +123,66 @@ inline void check_same(step_record a, step_record b)
         }
     }
     CHECK(difference(a, b) == "");
+}
+
+/// A rank that makes steps of three buckets and a loss on its device.
+struct trainer {
+    static constexpr std::size_t sizes[3] = {1000, 33, 4097};
+
+    cuda::device_guard device;
+    std::array<cuda::stream, 3> streams;
+    const cuda::stream& stream = streams[0];
+    std::vector<device_vector<float>> send, receive;
+    device_vector<float> loss{1};
+    device_vector<double> weight{1};
+    device_vector<std::uint64_t> told{1};
+    int rank;
+
+    explicit trainer(const testing::nccl_owner& world) : device(world.device_ordinal()), rank(world.rank())
+    {
+        for (const std::size_t size : sizes) {
+            send.emplace_back(size);
+            receive.emplace_back(size);
+        }
+    }
+    static step_observation seen_by(int rank, std::uint64_t step)
+    {
+        return {2.0 + 0.25 * rank + static_cast<double>(step), 1.0 + rank};
+    }
+    step_observation seen(std::uint64_t step) const { return seen_by(rank, step); }
+    step_observation seen_on_device() const { return {loss.data(), weight.data()}; }
+    /// New data. The last step must be done with the old.
+    void prepare(std::uint64_t step)
+    {
+        stream.synchronize(soon_ms);
+        for (auto& bucket : send) bucket.set(gradient(rank, step + bucket.size(), bucket.size()), stream);
+        loss.set({2.0f + 0.25f * static_cast<float>(rank) + static_cast<float>(step)}, stream);
+        weight.set({1.0 + rank}, stream);
+        told.set({step}, stream);
+        stream.synchronize(soon_ms);
+    }
+    template <class Comm>
+    void reduce(Comm& comm, std::size_t bucket, cuda::stream_ref on)
+    {
+        comm.all_reduce(view<const float>(send[bucket]), view<float>(receive[bucket]), reduction::sum, on);
+    }
+    template <class Comm>
+    void reduce(Comm& comm)
+    {
+        for (std::size_t b = 0; b < send.size(); ++b) reduce(comm, b, stream);
+    }
+};
+
+/// `body(world, rank)` of ranks that are trainers, with data.
+template <class Body>
+void run_trainers(int ranks, Body body)
+{
+    run_nccl(ranks, [&](testing::nccl_owner& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        body(world, rank);
+        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+    });
 }
 
 } // namespace collprobe::testing

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
-#include <collprobe/audit/weight_probe.hpp>
 #include <collprobe/comm/nccl/group.hpp>
 #include <collprobe/fault/faulty.hpp>
 
@@ -46,62 +45,23 @@ void in_lost_capture(cuda::stream_ref stream, Record record)
     record();
 }
 
-/// A rank that makes steps of three buckets and a loss on its device.
-struct trainer {
-    static constexpr std::size_t sizes[3] = {1000, 33, 4097};
-
-    cuda::device_guard device;
-    cuda::stream stream;
-    std::vector<device_vector<float>> send, receive;
-    device_vector<float> loss{1};
-    device_vector<double> weight{1};
-    device_vector<std::uint64_t> told{1};
-    int rank;
-
-    explicit trainer(const testing::nccl_owner& world)
-        : device(world.device_ordinal()), rank(world.rank())
-    {
-        for (const std::size_t size : sizes) {
-            send.emplace_back(size);
-            receive.emplace_back(size);
-        }
-    }
-    float loss_of(std::uint64_t step) const { return 2.0f + 0.25f * static_cast<float>(rank) + static_cast<float>(step); }
-    step_observation seen(std::uint64_t step) const
-    {
-        return {loss_of(step), 1.0 + rank};
-    }
-    /// New data. The last step must be done with the old.
-    void prepare(std::uint64_t step)
-    {
-        stream.synchronize(soon_ms);
-        for (auto& bucket : send) bucket.set(gradient(rank, step + bucket.size(), bucket.size()), stream);
-        loss.set({loss_of(step)}, stream);
-        weight.set({1.0 + rank}, stream);
-        told.set({step}, stream);
-    }
-    template <class Comm>
-    void reduce(Comm& comm)
-    {
-        for (std::size_t b = 0; b < send.size(); ++b) {
-            comm.all_reduce(view<const float>(send[b]), view<float>(receive[b]), reduction::average, stream);
-        }
-        if constexpr (requires { comm.expect_equal("step", view<const std::uint64_t>(told), stream); }) {
-            if (comm.enqueues_at_once()) comm.expect_equal("step", view<const std::uint64_t>(told), stream);
-        }
-    }
-    step_observation seen_on_device() const { return {loss.data(), weight.data()}; }
-    /// A step that is not captured.
-    template <class Comm>
-    step_record make_step(Comm& comm, std::uint64_t step)
-    {
-        reduce(comm);
-        comm.end_step(step, seen(step), stream);
-        return next_record(comm);
-    }
-};
-
 using probed_nccl = probed<nccl::communicator_ref>;
+
+/// The calls of a step, and a value.
+template <class Comm>
+void make_calls_of_step(Comm& comm, trainer& rank)
+{
+    rank.reduce(comm);
+    comm.expect_equal("step", view<const std::uint64_t>(rank.told), rank.stream);
+}
+/// A step that is not captured.
+template <class Comm>
+step_record make_step(Comm& comm, trainer& rank, std::uint64_t step)
+{
+    make_calls_of_step(comm, rank);
+    comm.end_step(step, rank.seen(step), rank.stream);
+    return next_record(comm);
+}
 
 /// A step that was captured: the rank's reductions, or what `calls` makes.
 template <class Comm>
@@ -111,10 +71,10 @@ struct recorded {
     captured_step captured;
     graph launched;
 
-    recorded(Comm& of, trainer& by) : recorded(of, by, [&] { by.reduce(of); }) {}
+    recorded(Comm& of, trainer& by) : recorded(of, by, [&] { make_calls_of_step(of, by); }) {}
     template <class Calls>
     recorded(Comm& of, trainer& by, Calls calls)
-        : comm(of), rank(by), launched(settled(by), [&] {
+        : comm(of), rank(by), launched(by.stream, [&] {
               calls();
               captured = of.end_captured_step(by.seen_on_device(), by.stream);
           })
@@ -125,25 +85,7 @@ struct recorded {
     {
         comm.replay(captured, number, rank.stream, [this] { launch(); });
     }
-
-private:
-    static const cuda::stream& settled(trainer& rank)
-    {
-        rank.stream.synchronize(soon_ms);
-        return rank.stream;
-    }
 };
-
-/// `body(world, rank)` of ranks that are trainers.
-template <class Body>
-void run_trainers(int ranks, Body body)
-{
-    run_nccl(ranks, [&](testing::nccl_owner& world) {
-        trainer rank(world);
-        body(world, rank);
-        rank.stream.synchronize(soon_ms);
-    });
-}
 
 } // namespace
 
@@ -177,66 +119,6 @@ TEST_CASE("replays note times: a rank that launches late is last, and work betwe
             CHECK(is_late(record.lateness.behind_before));
         }
     });
-}
-
-TEST_CASE("replays with fresh data give the records of the same steps uncaptured, bit for bit")
-{
-    for (const int ranks : {1, 2, 3}) {
-        for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-            for (const direction_mode direction : {direction_mode::pooled, direction_mode::exact}) {
-                CAPTURE(ranks);
-                CAPTURE(name(mode));
-                CAPTURE(static_cast<int>(direction));
-                run_trainers(ranks, [&](testing::nccl_owner& world, trainer& rank) {
-                    const probe_options options{.mode = mode, .direction = direction, .scratch_bytes = 1 << 14};
-                    probed_nccl plain(world, options);
-                    probed_nccl comm(world, options);
-                    const recorded step(comm, rank);
-                    CHECK(comm.pending_steps() == 0);
-                    for (std::uint64_t number = 5; number < 12; ++number) {
-                        rank.prepare(number);
-                        const step_record expected = rank.make_step(plain, number);
-                        step.replay(number);
-                        const step_record record = next_record(comm);
-                        CHECK(record.step == number);
-                        check_same(record, expected);
-                    }
-                });
-            }
-        }
-    }
-}
-
-TEST_CASE("a value that a rank has otherwise in one replay is named there; a number of the host is refused in a graph")
-{
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        CAPTURE(name(mode));
-        run_trainers(3, [&](testing::nccl_owner& world, trainer& rank) {
-            probed comm(nccl::communicator_ref(world), {.mode = mode});
-            const recorded step(comm, rank, [&] {
-                rank.reduce(comm);
-                comm.expect_equal("lr", 0.5);
-                check_refused([&] { (void)comm.end_captured_step(rank.seen_on_device(), rank.stream); },
-                    "a number of the host", status::unsupported);
-            });
-            for (std::uint64_t number = 0; number < 6; ++number) {
-                rank.prepare(number);
-                if (number >= 4 && world.rank() == 1) {
-                    rank.stream.synchronize(soon_ms);
-                    rank.told.set({99}, rank.stream);
-                }
-                step.replay(number);
-                const step_record record = next_record(comm);
-                REQUIRE(record.expectations.size() == 1);
-                CHECK(record.expectations[0].holds == (number < 4));
-                REQUIRE(record.findings.size() == (number < 4 ? 0 : 1));
-                if (number < 4) continue;
-                CHECK(record.findings[0].what == finding_kind::value_differs);
-                CHECK(record.findings[0].rank() == (mode == report_mode::gather ? 1 : -1));
-                CHECK(record.findings[0].number.since == 4);
-            }
-        });
-    }
 }
 
 TEST_CASE("an audited step in a graph gives the records of the same steps uncaptured, and names what is damaged in it")
@@ -297,30 +179,10 @@ TEST_CASE("an audited step in a graph gives the records of the same steps uncapt
     }
 }
 
-TEST_CASE("weights of averages in a graph are those of the same steps uncaptured")
-{
-    run_trainers(3, [](testing::nccl_owner& world, trainer& rank) {
-        probed plain{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
-        probed comm{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
-        const recorded step(comm, rank);
-        for (std::uint64_t number = 5; number < 8; ++number) {
-            rank.prepare(number);
-            const step_record expected = rank.make_step(plain, number);
-            step.replay(number);
-            const step_record record = next_record(comm);
-            check_same(record, expected);
-            REQUIRE(record.calls.size() == 3);
-            for (std::size_t c = 0; c < 3; ++c)
-                CHECK(record.calls[c].weights.how == (c == 1 ? averaging::unknown : averaging::mean));
-        }
-    });
-}
-
 TEST_CASE("a capture whose number cannot be had takes no captured step")
 {
     run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world, {.captured_steps = 1});
-        rank.stream.synchronize(soon_ms);
         // Each of the questions of a capture's first call fails once.
         for (unsigned skip = 0; skip < 6; ++skip) {
             bool failed = false;
@@ -364,7 +226,7 @@ TEST_CASE("a replay that fails on one rank alone makes all forget")
     });
 }
 
-TEST_CASE("a captured step that has more calls than room counts the others")
+TEST_CASE("a captured step has no numbers of the host, and counts the calls that it has no room for")
 {
     run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world, {.calls = 2});
@@ -372,6 +234,9 @@ TEST_CASE("a captured step that has more calls than room counts the others")
             rank.reduce(comm);
             check_error(error_of([&] { (void)comm.end_captured_step({.loss = 1.5}, rank.stream); }),
                 status::unsupported, {"a loss or norm of the host", "give the address"});
+            comm.expect_equal("lr", 0.5);
+            check_refused([&] { (void)comm.end_captured_step(rank.seen_on_device(), rank.stream); },
+                "a number of the host", status::unsupported);
         });
         rank.prepare(1);
         step.replay(1);
@@ -390,7 +255,7 @@ TEST_CASE("a probe moves within a capture and between replays, and its captured 
         captured_step captured;
         rank.stream.synchronize(soon_ms);
         const graph step(rank.stream, [&] {
-            rank.reduce(first);
+            make_calls_of_step(first, rank);
             second.emplace(std::move(first));
             captured = second->end_captured_step(rank.seen_on_device(), rank.stream);
         });
@@ -402,7 +267,7 @@ TEST_CASE("a probe moves within a capture and between replays, and its captured 
         };
         for (std::uint64_t number = 0; number < 6; ++number) {
             rank.prepare(number);
-            const step_record expected = rank.make_step(plain, number);
+            const step_record expected = make_step(plain, rank, number);
             replay(probes[0], captured, number);
             probes.push_back(probed_nccl(world, {.captured_steps = 1})); // moves the first, now and then
             check_same(next_record(probes[0]), expected);
@@ -411,23 +276,6 @@ TEST_CASE("a probe moves within a capture and between replays, and its captured 
         check_refused([&] { replay(probes[0], captured_step(), 7); }, "no such captured step");
         probes[0].release(captured);
         check_refused([&] { replay(probes[0], captured, 7); }, "no such captured step");
-    });
-}
-
-TEST_CASE("several replays are under way at once, and the host waits only when all slots are taken")
-{
-    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
-        probed_nccl comm(world, {.steps_in_flight = 4});
-        rank.prepare(0);
-        rank.stream.synchronize(soon_ms);
-        const recorded step(comm, rank);
-        for (std::uint64_t number = 0; number < 50; ++number) {
-            step.replay(number);
-        }
-        rank.stream.synchronize(soon_ms);
-        for (std::uint64_t number = 0; number < 50; ++number) CHECK(next_record(comm).step == number);
-        CHECK(comm.pending_steps() == 0);
-        CHECK(comm.dropped_steps() == 0);
     });
 }
 
@@ -467,41 +315,40 @@ TEST_CASE("uncaptured steps and replays mix on any streams, and their records co
                 if (number == 3) cosine = record.cosine.mean_pairwise; // that of all replays of these data
                 if (number > 3 && number < 8) CHECK(record.cosine.mean_pairwise == cosine);
             }
+            CHECK(comm.pending_steps() == 0);
+            CHECK(comm.dropped_steps() == 0);
         });
     }
 }
 
 TEST_CASE("a captured step may fork to other streams: each bucket on its own, with memory of its own")
 {
-    run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
-        const std::vector<cuda::stream> side(2);
-        probed_nccl plain(world, {.direction = direction_mode::exact});
-        probed_nccl comm(world, {.direction = direction_mode::exact});
-        const recorded step(comm, rank, [&] {
-            cuda::event fork;
-            fork.record(rank.stream);
-            for (const cuda::stream& other : side) other.wait(fork);
-            const cuda::stream_ref on[3] = {side[0], rank.stream, side[1]};
-            for (std::size_t b = 0; b < 3; ++b) {
-                comm.all_reduce(
-                    view<const float>(rank.send[b]), view<float>(rank.receive[b]), reduction::average, on[b]);
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        run_trainers(2, [mode](testing::nccl_owner& world, trainer& rank) {
+            const std::vector<cuda::stream> side(2);
+            const probe_options options{.mode = mode, .direction = direction_mode::exact, .scratch_bytes = 1 << 14};
+            probed_nccl plain(world, options), comm(world, options);
+            const recorded step(comm, rank, [&] {
+                cuda::event fork;
+                fork.record(rank.stream);
+                for (const cuda::stream& other : side) other.wait(fork);
+                const cuda::stream_ref on[3] = {side[0], rank.stream, side[1]};
+                for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, on[b]);
+                comm.expect_equal("step", view<const std::uint64_t>(rank.told), rank.stream);
+            });
+            for (std::uint64_t number = 0; number < 5; ++number) {
+                rank.prepare(number);
+                step.replay(number);
+                check_same(next_record(comm), make_step(plain, rank, number));
             }
-            comm.expect_equal("step", view<const std::uint64_t>(rank.told), rank.stream);
         });
-        for (std::uint64_t number = 0; number < 5; ++number) {
-            rank.prepare(number);
-            step.replay(number);
-            check_same(next_record(comm), rank.make_step(plain, number));
-        }
-    });
+    }
 }
 
 TEST_CASE("what a graph cannot hold is refused by name, and the capture can be given up")
 {
     run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world, {.streams = 1});
-        rank.prepare(0);
-        rank.stream.synchronize(soon_ms);
         check_refused([&] { (void)comm.end_captured_step({}, rank.stream); }, "end_step");
         check_refused([&] { comm.replay({}, 0, rank.stream, [] {}); }, "no such captured step");
 
@@ -564,8 +411,6 @@ TEST_CASE("an abandoned capture takes along its observed inputs and the calls of
 {
     run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed comm(nccl::communicator_ref(world), {}, audit());
-        rank.prepare(0);
-        rank.stream.synchronize(soon_ms);
         std::vector<decltype(comm)::observed_call> lost;
         in_lost_capture(rank.stream, [&] {
             lost.push_back(comm.observe(view<const float>(rank.send[0]), rank.stream));
@@ -587,8 +432,6 @@ TEST_CASE("what was asked for the next step is not spent on a captured one, whic
 {
     run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed comm(nccl::communicator_ref(world), {.every = 0}, audit({.every = 0}));
-        rank.prepare(0);
-        rank.stream.synchronize(soon_ms);
         comm.request();
         comm.request<audit>();
         const recorded step(comm, rank);
@@ -610,7 +453,6 @@ TEST_CASE("a released step makes room for another capture, after its replays")
 {
     run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world, {.direction = direction_mode::exact, .steps_in_flight = 8});
-        rank.prepare(0);
         for (std::uint64_t round = 0; round < 3; ++round) {
             const recorded step(comm, rank, [&] {
                 for (std::uint64_t calls = 0; calls <= round; ++calls) rank.reduce(comm);
@@ -630,7 +472,6 @@ TEST_CASE("a communicator that was aborted launches nothing")
 {
     run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
-        rank.prepare(0);
         const recorded step(comm, rank);
         int launched = 0;
         const auto launch = [&] {
@@ -649,7 +490,6 @@ TEST_CASE("a communicator that was aborted launches nothing")
 TEST_CASE("a captured step is unknown to a communicator that came to live where another was")
 {
     run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
-        rank.prepare(0);
         std::optional<probed_nccl> comm;
         captured_step captured[2];
         for (captured_step& each : captured) {
@@ -666,7 +506,6 @@ TEST_CASE("a launch that launches nothing is reported")
 {
     run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
-        rank.prepare(0);
         const recorded step(comm, rank);
         comm.replay(step.captured, 2, rank.stream, [] {});
         rank.stream.synchronize(soon_ms);
@@ -681,7 +520,6 @@ TEST_CASE("a launch outside a replay reports nothing and disturbs no report")
 {
     run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
-        rank.prepare(0);
         const recorded step(comm, rank);
         step.launch(); // a warm-up
         step.replay(1);
@@ -740,7 +578,6 @@ TEST_CASE("polling disturbs nobody's capture")
 {
     run_trainers(1, [](testing::nccl_owner& world, trainer& rank) {
         probed_nccl comm(world);
-        rank.prepare(0);
         rank.reduce(comm);
         comm.end_step(0, rank.seen(0), rank.stream);
         const cuda::stream theirs;
@@ -757,7 +594,6 @@ TEST_CASE("polling disturbs nobody's capture")
 TEST_CASE("buffers outlive the replays that use them")
 {
     run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {
-        rank.prepare(0);
         for (int round = 0; round < 5; ++round) {
             probed_nccl comm(world);
             const recorded step(comm, rank);

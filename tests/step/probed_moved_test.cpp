@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Wrappers that are moved while calls are under way: in structs, in vectors, out of functions.
+// Wrappers that are moved while calls are under way.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -38,25 +38,6 @@ static_assert(handle<guarded<host::device, float>>);
 using stacked = probed<reproducible<faulty<world_handle>>, audit>;
 static_assert(handle<stacked>);
 
-/// A trainer's own object, with the probe inside.
-struct trainer {
-    probed<world_handle> comm;
-    std::vector<float> gradient;
-
-    void step(std::uint64_t number, host::stream_ref on)
-    {
-        comm.all_reduce(view<const float>(gradient), view<float>(gradient), reduction::average, on);
-        comm.end_step(number, {.loss = 1.0 + comm.rank()}, on);
-    }
-};
-
-trainer make_trainer(const world_handle& world, host::stream_ref on)
-{
-    trainer made{probed{world}, std::vector<float>(1000, 1.0f + static_cast<float>(world.rank()))};
-    made.step(0, on);
-    return made;
-}
-
 } // namespace
 
 TEST_CASE("an object that was moved from refuses its calls and says why")
@@ -88,42 +69,6 @@ TEST_CASE("an object that was moved from refuses its calls and says why")
         CHECK(world.size() == other.size());
         reduce(world);
         stream.synchronize(soon_ms);
-    });
-}
-
-TEST_CASE("a probe in a struct and in a vector moves with steps under way, and reports them all in order")
-{
-    testing::local_provider{3}.run([](world_handle& world) {
-        const host::stream stream;
-        const testing::host_gate gate;
-        gate.close(stream);
-        std::vector<trainer> trainers;
-        trainers.push_back(make_trainer(world, stream));
-        trainers[0].step(1, stream);
-        trainers.push_back({probed{world}, std::vector<float>(10)}); // moves the first
-        trainers.reserve(20);
-        trainers[0].step(2, stream);
-        trainer last = std::move(trainers[0]);
-        last.comm.all_reduce(view<const float>(last.gradient), view(last.gradient), reduction::average, stream);
-        trainer open = std::move(last); // in the middle of a step
-        open.comm.end_step(3, {.loss = 1}, stream);
-        step_record record;
-        CHECK_FALSE(open.comm.poll(record));
-        CHECK(open.comm.pending_steps() == 4);
-        gate.open();
-        stream.synchronize(soon_ms);
-        for (std::uint64_t step = 0; step < 4; ++step) {
-            REQUIRE(open.comm.poll(record));
-            CHECK(record.step == step);
-            REQUIRE(record.calls.size() == 1);
-            CHECK(record.calls[0].inputs.size() == 3);
-            CHECK(record.calls[0].results_agree);
-        }
-        CHECK(open.gradient == std::vector<float>(1000, 2.0f));
-        trainers.erase(trainers.begin());
-        trainers[0].step(0, stream);
-        stream.synchronize(soon_ms);
-        CHECK(trainers[0].comm.poll(record));
     });
 }
 

@@ -4,7 +4,6 @@
 // Probed NCCL communicators: what they report, what they cost and what they refuse.
 #include <doctest/doctest.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -30,7 +29,7 @@
 namespace collprobe::testing::probed_stand_in_test {
 namespace {
 
-constexpr std::size_t sizes[3] = {1000, 33, 40'000};
+constexpr const std::size_t (&sizes)[3] = trainer::sizes;
 
 using probed_nccl = probed<nccl::communicator_ref>;
 using probed_sums = probed<reproducible<nccl::communicator_ref>>;
@@ -48,8 +47,6 @@ concept says_all = requires(C& comm, view<const float> data, cuda::stream_ref st
 };
 static_assert(says_all<nccl::communicator_ref> && says_all<reproducible<nccl::communicator_ref>> && says_all<probed_sums>);
 
-step_observation seen_by(int rank) { return {2.0 + 0.25 * rank, 1.0 + rank}; }
-
 /// The records of rank 0 from the same steps on the CPU.
 std::vector<step_record> on_host(int ranks, const probe_options& options, std::uint64_t steps)
 {
@@ -64,54 +61,13 @@ std::vector<step_record> on_host(int ranks, const probe_options& options, std::u
                 receive.emplace_back(size);
                 comm.all_reduce(send.back(), view(receive.back()), reduction::sum, stream);
             }
-            comm.end_step(step, seen_by(world.rank()), stream);
+            comm.end_step(step, trainer::seen_by(world.rank(), step), stream);
             stream.synchronize(soon_ms);
             step_record record = next_record(comm);
             if (world.rank() == 0) records.push_back(std::move(record));
         }
     });
     return records;
-}
-
-/// A rank's buffers on its device, and streams for three buckets.
-struct trainer {
-    cuda::device_guard device;
-    std::array<cuda::stream, 3> streams;
-    std::vector<device_vector<float>> send, receive;
-    int rank;
-
-    explicit trainer(const testing::nccl_owner& world) : device(world.device_ordinal()), rank(world.rank())
-    {
-        for (const std::size_t size : sizes) {
-            send.emplace_back(size);
-            receive.emplace_back(size);
-        }
-    }
-    void prepare(std::uint64_t step)
-    {
-        for (std::size_t b = 0; b < 3; ++b) {
-            send[b].set(gradient(rank, step + sizes[b], sizes[b]), streams[0]);
-        }
-        streams[0].synchronize(soon_ms);
-    }
-    template <class Comm>
-    void reduce(Comm& comm, std::size_t bucket, cuda::stream_ref on)
-    {
-        comm.all_reduce(
-            view<const float>(send[bucket]), view<float>(receive[bucket]), reduction::sum, on);
-    }
-};
-
-/// `body(world, rank)` of ranks that are trainers.
-template <class Body>
-void run_trainers(int ranks, Body body)
-{
-    run_nccl(ranks, [&](testing::nccl_owner& world) {
-        trainer rank(world);
-        rank.prepare(0);
-        body(world, rank);
-        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
-    });
 }
 
 /// How often some functions of CUDA were called.
@@ -145,7 +101,7 @@ TEST_CASE("the records are those of the same steps on the CPU, bit for bit, on o
                         for (std::size_t b = 0; b < 3; ++b) {
                             rank.reduce(comm, b, rank.streams[one_stream ? 0 : (b + step) % 3]);
                         }
-                        comm.end_step(step, seen_by(rank.rank), rank.streams[step % 3]);
+                        comm.end_step(step, rank.seen(step), rank.streams[step % 3]);
                         check_same(next_record(comm), expected[step]);
                     }
                 });
@@ -159,7 +115,6 @@ TEST_CASE("a probed call adds two launches and one record, a step one copy to th
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         run_trainers(1, [mode](testing::nccl_owner& world, trainer& rank) {
             probed_nccl comm(world, {.mode = mode});
-            rank.prepare(0);
             const auto step = [&](std::uint64_t number) {
                 const call_counts before;
                 rank.reduce(comm, 0, rank.streams[0]); // its lane waits for the last step's work
@@ -278,7 +233,7 @@ TEST_CASE("calls in a group have the records of the same calls made one by one")
                     comm.all_gather(view<const float>(shard),
                         view<float>(rank.receive[1].data(), 11 * static_cast<std::uint64_t>(ranks)),
                         rank.streams[spread ? 1 : 0]);
-                    comm.end_step(step, seen_by(rank.rank), rank.streams[0]);
+                    comm.end_step(step, rank.seen(step), rank.streams[0]);
                     *out = next_record(comm);
                     for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
                 }
@@ -516,35 +471,6 @@ TEST_CASE("work that a dead peer holds up is given up after the communicator's t
         const std::size_t before = unfinished(false, ended);
         CHECK(unfinished(false, ended) == before);
         CHECK(unfinished(true, ended) > before);
-    }
-}
-
-TEST_CASE("a step that an abort cut off has no record, also if an older one had its number")
-{
-    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        for (const int steps_before : {0, 4}) {
-            CAPTURE(name(mode));
-            CAPTURE(steps_before);
-            stand_in::reset();
-            const auto outcomes = run_each_nccl(
-                2, {}, [&](testing::nccl_owner& world) {
-                    trainer rank(world);
-                    rank.prepare(0);
-                    probed_nccl comm(world, {.mode = mode, .steps_in_flight = 2});
-                    step_record record;
-                    for (int i = 0; i < steps_before; ++i) {
-                        comm.end_step(0, {.loss = 100}, rank.streams[0]);
-                        rank.streams[0].synchronize(soon_ms);
-                        REQUIRE(comm.poll(record));
-                    }
-                    if (world.rank() == 1) return; // and never ends the step
-                    comm.end_step(0, {.loss = 2.5}, rank.streams[0]);
-                    world.abort("the peer has gone");
-                    rank.streams[0].synchronize(soon_ms);
-                    check_refused([&] { comm.poll(record); }, "step 0 never arrived", status::device_failure);
-                }, 30);
-            check_all(outcomes);
-        }
     }
 }
 

@@ -75,16 +75,6 @@ TEST_CASE("a shard that stops to change is told, also where all ranks repeat the
     CHECK(stale_in(records) == std::vector<std::vector<int>>{{}, {}, {}, {}, {3}, {}, {}, {}});
 }
 
-TEST_CASE("a gradient that a rank repeats is told in each step, also from the first one on")
-{
-    const auto records = run(4, {.times = false}, [](auto& comm, std::uint64_t s, host::stream& stream) {
-        std::vector<float> gradient = data_of(comm.rank(), comm.rank() == 3 ? 0 : s), sum(n);
-        comm.all_reduce(gradient, view(sum), reduction::sum, stream);
-        stream.synchronize();
-    });
-    CHECK(stale_in(records) == std::vector<std::vector<int>>{{}, {3}, {3}, {3}});
-}
-
 TEST_CASE("of a call that some ranks have, what more than half of these repeat is the program's doing")
 {
     const auto of_senders = [](int senders, int repeating) {
@@ -153,26 +143,6 @@ TEST_CASE("numbers of one value are equal whatever their types, and by their bit
     CHECK(tells(report_mode::gather, report_mode::gather));
     CHECK_FALSE(tells(false, true));
     CHECK_FALSE(tells(std::uint64_t{1} << 63, (std::uint64_t{1} << 63) + 1));
-}
-
-TEST_CASE("a finding of several ranks keeps them all, ascending, and those of another check stay apart")
-{
-    step_record record;
-    record.begin(0, ranks, report_mode::gather, 1);
-    const auto add = [&](std::vector<int> of, const char* check) {
-        record.add({.ranks = std::move(of), .call = 0, .what = finding_kind::of_part, .other = {.site = call_site::named(check)}});
-    };
-    static const char* const first = "beyond the clip";
-    add({2, 0, 2}, first);
-    add({3, 1}, first);
-    add({3}, "neighbours");
-    REQUIRE(record.findings.size() == 2);
-    CHECK(record.findings[0].ranks == std::vector<int>{0, 1, 2, 3});
-    CHECK(record.findings[1].ranks == std::vector<int>{3});
-    CHECK_FALSE(detail::is_same_place(record.findings[0], record.findings[1]));
-    CHECK_THROWS_AS(record.add({.ranks = {4}}), error);
-    CHECK_THROWS_AS(record.add({.ranks = {-1}}), error);
-    CHECK_THROWS_AS(record.add({.ranks = {0}, .call = 1}), error);
 }
 
 } // namespace collprobe::testing::repeats_test

@@ -9,7 +9,6 @@
 #include <functional>
 #include <limits>
 #include <random>
-#include <string>
 #include <vector>
 
 #include <collprobe/alarm/alarms.hpp>
@@ -125,7 +124,7 @@ std::size_t alarms_in(const outcome& of, int ranks)
 
 TEST_CASE("an exponent bit that doubles the energy of a bfloat16 gradient is named in its step by its magnitude")
 {
-    for (int trial = 0; trial < 6; ++trial) {
+    for (int trial = 0; trial < COLLPROBE_TEST_UNLESS_BRIEF(6, 2); ++trial) {
         const int who = trial % 4;
         const outcome of = run<bfloat16>(4, 0, 61, [&](int rank, std::uint64_t step) {
             rank_step made = healthy(rank, step, 65536 / 16);
@@ -140,7 +139,7 @@ TEST_CASE("an exponent bit that doubles the energy of a bfloat16 gradient is nam
 
 TEST_CASE("losses near zero, of one squared number a rank, are healthy however small, and one far above all is named")
 {
-    for (std::uint64_t trial = 0; trial < 6; ++trial) {
+    for (std::uint64_t trial = 0; trial < COLLPROBE_TEST_UNLESS_BRIEF(6u, 2u); ++trial) {
         const outcome of = run(8, 0, 401, [&](int rank, std::uint64_t step) {
             std::mt19937_64 own(static_cast<std::uint64_t>(1 + rank) * 1'000'003 + 1000 * trial + step);
             const double error = std::normal_distribution<double>()(own);
@@ -209,9 +208,6 @@ TEST_CASE("NaN that has reached the weights is told once for all ranks, and one 
         CHECK(record.findings[0].statistic == 4);
         CHECK(record.findings[0].number.is_new_level);
         CHECK(record.findings[0].number.since == 10);
-        CHECK(report::describe(record.findings[0])
-            == "whole step: most ranks sent NaN or infinity (non_finite): 4 ranks; most have done so since step 10, so the weights "
-               "have it");
     }
 }
 
@@ -234,20 +230,7 @@ TEST_CASE("a lasting factor is named in eight steps, then told as a new level, a
     CHECK(of.all(finding_kind::unlike).size() == 1);
 }
 
-TEST_CASE("heavy tails give no evidence, and every step has that of each rank")
-{
-    const outcome of = run(4, 0, 150, heavy, {});
-    CHECK(of.all(finding_kind::unlike).empty());
-    for (const step_record& record : of.records) {
-        REQUIRE(record.evidence_by_rank.size() == 4);
-        for (const rank_evidence& each : record.evidence_by_rank) {
-            CHECK(each.odds < 100);
-            CHECK_FALSE(each.unlike);
-        }
-    }
-}
-
-TEST_CASE("a rank is named by the number in which it is unlike the others, with alarm and words")
+TEST_CASE("a rank is named by the number in which it is unlike the others")
 {
     struct fault {
         finding_kind metric;
@@ -282,20 +265,6 @@ TEST_CASE("a rank is named by the number in which it is unlike the others, with 
         const step_record& last = of.records.back();
         CHECK(last.evidence_by_rank[2].unlike);
         CHECK(last.evidence_by_rank[2].odds > 100);
-        CHECK(contains(report::step_table(last), "\nunlike the others: rank 2, "));
-        CHECK(contains(report::json_line("r", last), R"("evidence":[{"rank":2,"metric":)"));
-        alarms watch(4);
-        int raised = 0;
-        for (const step_record& record : of.records) {
-            for (const finding& alarm : watch.judge(record)) {
-                if (alarm.what != finding_kind::unlike) continue;
-                ++raised;
-                CHECK(alarm.ranks == std::vector<int>{2});
-                CHECK(contains(report::describe_alarm(alarm), " against chance"));
-                CHECK(contains(report::json_line("r", alarm), R"("evidence":{"metric":)"));
-            }
-        }
-        CHECK(raised >= 1);
     }
 }
 
@@ -420,7 +389,7 @@ TEST_CASE("a rank without a gradient is noted at once, and named once when it la
 
 TEST_CASE("a rank that tells that it has no data is noted, and never named nor unlike the others")
 {
-    const outcome of = run_empty(0, 2000, [](int rank, std::uint64_t, int) { return rank == 3; }, 3);
+    const outcome of = run_empty(0, COLLPROBE_TEST_UNLESS_BRIEF(2000, 400), [](int rank, std::uint64_t, int) { return rank == 3; }, 3);
     CHECK(beside(of, no_index) == 0);
     for (const rank_evidence& each : of.records.back().evidence_by_rank) {
         CHECK_FALSE(each.unlike);
@@ -431,15 +400,6 @@ TEST_CASE("a rank that tells that it has no data is noted, and never named nor u
         CHECK(record.zero_ranks[0].has_no_weight);
     }
     CHECK(contains(report::step_table(of.records[0]), "sends zeros only, since step 0, and tells that it has no data (weight 0)\n"));
-}
-
-TEST_CASE("a parameter without gradient on one rank is named by its call, and once")
-{
-    const outcome of = run_empty(0, 70, [](int rank, std::uint64_t step, int call) {
-        return rank == 1 && call == 1 && step >= 50;
-    }); // in the end the norm of the whole gradient, which is smaller, makes the rank unlike the others
-    check_zeros(of, 65, 1, 1, 50);
-    CHECK(std::string(of.records[65].findings[0].site.name) == "second");
 }
 
 TEST_CASE("what comes and goes, what all ranks do and what most ranks do is named on no rank")
@@ -460,9 +420,9 @@ TEST_CASE("what comes and goes, what all ranks do and what most ranks do is name
     CHECK(run_empty(0, 100, [](int rank, std::uint64_t, int call) { return call == 1 && rank != 0; }).all(finding_kind::zeros).empty());
 }
 
-TEST_CASE("healthy ranks, one of them at times without data, are silent over 10000 steps")
+TEST_CASE("healthy ranks, one of them at times without data, are silent over thousands of steps")
 {
-    const outcome of = run_empty(0, COLLPROBE_TEST_UNLESS_SANITIZED(10'000, 1'000),
+    const outcome of = run_empty(0, COLLPROBE_TEST_UNLESS_BRIEF(COLLPROBE_TEST_UNLESS_SANITIZED(10'000, 1'000), 1'000),
         [](int rank, std::uint64_t step, int) { return rank == 3 && step % 100 == 99; });
     for (const step_record& record : of.records)
         for (const finding& each : record.findings) CHECK_FALSE(each.exact);

@@ -13,25 +13,6 @@
 #include "support/steps.hpp"
 
 namespace collprobe::testing::step_record_test {
-TEST_CASE("one record for two probes shows of each its own")
-{
-    local::run(4, [](local::communicator& world) {
-        host::stream stream;
-        probed gathered{world, {.unread_steps = 1}};
-        probed summed{world, {.mode = report_mode::summary, .unread_steps = 1, .false_alarms_per_run = 0}};
-        step_record record;
-        for (std::uint64_t step = 0; step < 6; ++step) {
-            gathered.end_step(step, {.loss = 1.0 + world.rank() * 0.001 * static_cast<double>(step)}, stream);
-            summed.end_step(step, {.loss = 1.0 + world.rank()}, stream);
-            REQUIRE(gathered.wait(record));
-            CHECK(record.evidence_by_rank.size() == 4);
-            REQUIRE(summed.wait(record));
-            CHECK(record.evidence_by_rank.empty());
-            CHECK(record.losses == std::vector<double>{1, 2, 3, 4});
-        }
-    });
-}
-
 TEST_CASE("a rank without a weight above 0 has no part in the weighted loss, in either mode")
 {
     static thread_local double loss, told;
