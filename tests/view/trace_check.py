@@ -117,7 +117,7 @@ def check_events(events):
 def check(trace):
     if list(trace)[-1] != "traceEvents" or not {"displayTimeUnit", "baseTimeNanoseconds", "otherData"} < trace.keys():
         return [f"other members: {list(trace)}"]
-    if not {"schema", "run", "library", "started_ns", "rank"} <= trace["otherData"].keys():
+    if not {"schema", "run", "job", "communicator", "host", "library", "started_ns", "rank"} <= trace["otherData"].keys():
         return [f"otherData lacks members: {trace['otherData']}"]
     if not 0 <= int(trace["otherData"]["started_ns"]) - trace["baseTimeNanoseconds"] < 7_889_238_000_000_000:
         return ["its zero is not the quarter in which it began"]
