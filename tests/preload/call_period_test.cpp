@@ -268,28 +268,6 @@ TEST_CASE("A11: an extra call keeps its number though others come before it, up 
     CHECK(*seen.rbegin() == 255);
 }
 
-TEST_CASE("A11: a large call that comes now and then is extra, many of them end the lock")
-{
-    program made;
-    const calls step = buckets(40);
-    const call rare = call_of(3, 5000000);
-    for (std::size_t s = 0; s < 300; ++s) {
-        calls here = step;
-        if (s % 37 == 20) here.insert(here.begin() + 17, rare);
-        made.step(here);
-    }
-    call_period finder;
-    places found = follow(finder, made.made);
-    CHECK(losses_of(found) == 0);
-    CHECK(locks_of(found) == 1);
-    CHECK(count_of(found, [](const call_place& place) { return place.extra; }) == 8);
-    const places rest = follow(finder, calls(14, rare));
-    CHECK(losses_of(rest) == 1);
-    CHECK_FALSE(is_found(rest.back()));
-    follow(finder, step);
-    CHECK(same(follow(finder, step)[0], call_place{found.back().step + 3, 0, step_source::period, true, false}));
-}
-
 TEST_CASE("A11: evaluation every 100 steps and checkpoints: the lock is lost, found again, and the buckets "
           "are the same")
 {
