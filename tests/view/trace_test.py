@@ -154,6 +154,7 @@ class TraceTest(ViewTest):
             self.assertEqual(set(found), set("Xisf") if has_arrow else set("Xi"))
             self.assertIn("stale: rank 2", found["X"]["name"])
             self.assertIn("drop the step's update", found["X"]["args"]["text"])
+            self.assertIn(found["X"]["args"]["advice"], found["X"]["args"]["text"])
             if has_arrow:
                 self.assertEqual(found["s"]["pid"], 10_000_002)
 
