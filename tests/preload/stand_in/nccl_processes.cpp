@@ -75,7 +75,7 @@ struct alignas(64) rank_slot {
     shared_word told; ///< the same of exchanges
     posted_call calls[2];
     note notes[2];
-    unsigned char sent[2][most_bytes]; ///< in a call of transfers: those, each as its peer, its bytes and the data
+    unsigned char sent[2][most_bytes];
 };
 
 bool is_reached(const shared_word& counter, std::uint32_t number)
@@ -248,7 +248,11 @@ private:
 
     void make(int rank, const operation& own)
     {
-        const std::uint64_t call = own.what == kind::transfers ? 0 : collectives_++;
+        if (own.what == kind::transfers) {
+            std::fprintf(stderr, "NCCL stand-in: processes have no send and receive\n");
+            std::abort();
+        }
+        const std::uint64_t call = collectives_++;
         const std::uint32_t meeting = ++meetings_;
         rank_slot& mine = slot(rank);
         mine.calls[meeting % 2] = {static_cast<std::uint32_t>(own.what), static_cast<std::uint32_t>(own.type),
@@ -262,10 +266,6 @@ private:
             return true;
         };
         if (!meet_at(&rank_slot::arrived, head().passed, rank, meeting, "a call", agree)) return;
-        if (own.what == kind::transfers) {
-            receive_transfers(rank, own, meeting);
-            return;
-        }
         move_all(own, rank, ranks_, [&](int peer) { return slot(peer).sent[meeting % 2]; },
             [&](int peer) { return slot(peer).calls[meeting % 2].scale; }, static_cast<unsigned char*>(own.receive));
         flip_bit(rank, call, own);
@@ -273,48 +273,14 @@ private:
 
     void send(const operation& own, int rank, unsigned char* to) const
     {
-        const unsigned char* const end = to + rank_slot::most_bytes;
-        const auto add = [&](const void* from, std::size_t bytes) {
-            if (bytes > static_cast<std::size_t>(end - to)) {
-                std::fprintf(stderr, "NCCL stand-in: a rank sends at most %zu bytes\n", rank_slot::most_bytes);
-                std::abort();
-            }
-            if (bytes > 0) std::memcpy(to, from, bytes);
-            to += bytes;
-        };
-        if (own.what == kind::transfers) {
-            for (const transfer& each : *own.transfers) {
-                if (!each.is_send) continue;
-                add(&each.peer, sizeof(each.peer));
-                add(&each.bytes, sizeof(each.bytes));
-                add(each.from, each.bytes);
-            }
-            const int none = -1;
-            add(&none, sizeof(none));
-        } else if (own.what != kind::broadcast || rank == own.root) {
-            const bool sends_parts = own.what == kind::reduce_scatter || own.what == kind::all_to_all;
-            add(own.send, own.count * bytes_of(own.type) * (sends_parts ? static_cast<std::size_t>(ranks_) : 1));
+        if (own.what == kind::broadcast && rank != own.root) return;
+        const bool sends_parts = own.what == kind::reduce_scatter || own.what == kind::all_to_all;
+        const std::size_t bytes = own.count * bytes_of(own.type) * (sends_parts ? static_cast<std::size_t>(ranks_) : 1);
+        if (bytes > rank_slot::most_bytes) {
+            std::fprintf(stderr, "NCCL stand-in: a rank sends at most %zu bytes\n", rank_slot::most_bytes);
+            std::abort();
         }
-    }
-
-    /// The k-th receive from a peer takes its k-th send to this rank.
-    void receive_transfers(int rank, const operation& own, std::uint32_t meeting) const
-    {
-        std::vector<const unsigned char*> next;
-        for (int peer = 0; peer < ranks_; ++peer) next.push_back(slot(peer).sent[meeting % 2]);
-        for (const transfer& wanted : *own.transfers) {
-            if (wanted.is_send) continue;
-            const unsigned char*& from = next[static_cast<std::size_t>(wanted.peer)];
-            for (int to = -1; to != rank;) {
-                std::size_t bytes = 0;
-                std::memcpy(&to, from, sizeof(to));
-                if (to < 0) break;
-                std::memcpy(&bytes, from + sizeof(to), sizeof(bytes));
-                from += sizeof(to) + sizeof(bytes);
-                if (to == rank) std::memcpy(wanted.to, from, bytes < wanted.bytes ? bytes : wanted.bytes);
-                from += bytes;
-            }
-        }
+        if (bytes > 0) std::memcpy(to, own.send, bytes);
     }
 
     void flip_bit(int rank, std::uint64_t call, const operation& own) const
