@@ -255,18 +255,13 @@ def a3_no_nccl():
 def a3_other_interposer():
     """Another interposer after the first stage is called if that is wanted, and one before it anyway."""
     shim = model("libmodel_next.so")
-    for scenario, library in (("one call", model("model_linked")), ("one call", None)):
-        command = [library, scenario] if library else [model("model_host"), scenario, model("libmodel_library.so")]
-        after = preload + ":" + shim
-        run = Run(*command, LD_PRELOAD=after)
-        assert "other interposer" not in run.trace and calls(run) == [(0, 4, 3)], run.trace
-        if library is None:
-            continue # its RTLD_NEXT finds nothing there
-        run = Run(*command, LD_PRELOAD=after, COLLPROBE_CHAIN="1")
-        assert "other interposer" in run.trace and calls(run) == [(0, 4, 3)], run.trace
-        run = Run(*command, LD_PRELOAD=shim + ":" + preload)
-        assert "other interposer" in run.trace and calls(run) == [(0, 4, 3)], run.trace
-        assert run.trace.index("other interposer") < run.trace.index("hook after 0 0")
+    linked = model("model_linked"), "one call"
+    loaded = model("model_host"), "one call", model("libmodel_library.so")  # where the shim's RTLD_NEXT finds nothing
+    for command, order, chain, is_called in ((linked, (preload, shim), "0", False), (loaded, (preload, shim), "0", False),
+                                             (linked, (preload, shim), "1", True), (linked, (shim, preload), "0", True)):
+        run = Run(*command, LD_PRELOAD=":".join(order), COLLPROBE_CHAIN=chain)
+        assert ("other interposer" in run.trace) == is_called and calls(run) == [(0, 4, 3)], run.trace
+    assert run.trace.index("other interposer") < run.trace.index("hook after 0 0")
 
 
 def a4_reentry():

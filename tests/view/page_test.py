@@ -168,6 +168,7 @@ class PageTest(ViewTest):
                 ("Settings", "parts", "audit, quantisation_probe"), ("Versions", "last line", "2026-03-04 10:01:15 UTC")):
             self.assertIn(row, rows_of(text, label), (label, rows_of(text, label)))
         self.assertIn("Rank 3: named in 2 steps. Rank 5: named in 2 steps.", text_of(root))
+        self.assertNotIn("that were named, or stood apart", text)  # all ranks are shown
         self.assertIn("lowest 0.01377 in step 31, highest 0.6279 in step 37. Alarms in steps 18, 20, 27, 28, 35, 37, 48.", text_of(root))
 
     def test_every_kind_of_run_makes_a_page(self):
