@@ -1,17 +1,20 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
-#pragma once
 
+// Compiled in both forms of the library, as the function TELL.
 #include <string>
 #include <vector>
 
 #include <collprobe/collprobe.hpp>
 
-/// What a step of three ranks tells, one of which has a NaN. In a namespace without a name, so that each file
-/// has its own.
-namespace {
+#if defined(COLLPROBE_COMPILED) != IS_COMPILED
+#error "collprobe::compiled must leave the instances to its library, and collprobe::collprobe have none elsewhere"
+#endif
 
-std::string tell()
+/// What a step of three ranks tells, one of which has a NaN.
+std::string TELL();
+
+std::string TELL()
 {
     using namespace collprobe;
     std::string text;
@@ -30,5 +33,3 @@ std::string tell()
     });
     return text;
 }
-
-} // namespace
