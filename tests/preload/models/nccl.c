@@ -76,15 +76,7 @@ static void trace_call(const char* name, const void* send, const void* receive, 
 #define COLLECTIVE(name, operands, operation, root) \
     CALL(name, (operands, MODEL_ON), send, receive, count, type, operation, root, NULL) \
     CALL(name##Config, (operands, MODEL_ON, MODEL_WITH), send, receive, count, type, operation, root, config)
-#define REDUCING_ROOTED MODEL_REDUCING, int root
-COLLECTIVE(AllReduce, MODEL_REDUCING, operation, -1)
-COLLECTIVE(ReduceScatter, MODEL_REDUCING, operation, -1)
-COLLECTIVE(AllGather, MODEL_PLAIN, -1, -1)
-COLLECTIVE(Broadcast, MODEL_ROOTED, -1, root)
-COLLECTIVE(Reduce, REDUCING_ROOTED, operation, root)
-COLLECTIVE(AlltoAll, MODEL_PLAIN, -1, -1)
-COLLECTIVE(Gather, MODEL_ROOTED, -1, root)
-COLLECTIVE(Scatter, MODEL_ROOTED, -1, root)
+MODEL_COLLECTIVES(COLLECTIVE)
 CALL(Send, (const void* send, size_t count, int type, int peer, MODEL_ON), send, NULL, count, type, -1, peer, NULL)
 CALL(Recv, (void* receive, size_t count, int type, int peer, MODEL_ON), NULL, receive, count, type, -1, peer, NULL)
 CALL(WaitSignal, (int signals, void* list, MODEL_ON), list, NULL, (size_t)signals, -1, -1, -1, NULL)
