@@ -10,8 +10,6 @@ function(collprobe_add_aggregation_faults_test name)
         aggregation_faults.${name} PROGRAM ${aggregation_faults} CHECKER check_aggregation_faults.py ${ARGN})
 endfunction()
 
-collprobe_add_aggregation_faults_test(bad_method ARGS --methods clean,none CODE 2
-    ERR "--methods: 'none' is none of clean, noised, periodic, dynamic, dynamic_corrected, majority")
 collprobe_add_aggregation_faults_test(sigma2_of_bit_flips ARGS --fault bit_flips --sigma2 1 CODE 2
     ERR "--sigma2 and --burst are for --fault gaussian")
 

@@ -4,12 +4,11 @@
 verdicts those that the formats deserve.
 
 check_quantised_training.py STEPS SEEDS FILE PICTURE    an SVG file
-check_quantised_training.py 1 SEEDS FILE FOLDER         of --dump: computes the error of the average again
+check_quantised_training.py 1 SEEDS FILE FOLDER         of --dump: whose averages are alike on all ranks
 """
 import glob
-import math
 import os
-import struct
+import pathlib
 import sys
 from xml.dom import minidom
 
@@ -21,8 +20,6 @@ NAMES = {"format", "block", "rounding", "feedback", "rotate", "defects", "seed",
          "first_flagged", "wire_bytes", "bytes_ratio", "weights_agree"}
 VERDICTS = ["corrupt", "non_finite_hidden", "biased", "harmful", "degenerate_blocks", "visible", "negligible"]
 RANKS, NODES, LOCALS = 8, 2, 4
-ROUNDINGS = {("nearest", "none", False): "nearest", ("stochastic", "none", False): "stochastic",
-             ("nearest", "all", False): "feedback", ("nearest", "none", True): "rotated"}
 
 
 def wire_bytes(parameters, block, within, across):
@@ -77,27 +74,11 @@ def check_deepspeed(lines):
 
 
 def check_dump(lines, folder):
-    for line in lines:
-        if line["format"] == "fp32":
-            run = "fp32"
-        else:
-            how = ROUNDINGS[line["rounding"], line["feedback"], line["rotate"]]
-            if line["format"] == "deepspeed":
-                how = line["defects"].replace(" ", "_")
-            run = "%s_%d_%s" % (line["format"], line["block"], how)
-        place = os.path.join(folder, "%s_seed%d" % (run, line["seed"]), "%s_step0_rank%d.npy")
-        averages = [load(place % ("average", rank)) for rank in range(RANKS)]
-        bits = [struct.pack("<%df" % len(each), *each) for each in averages]
-        assert bits[1:] == bits[:-1], "the ranks of " + run + " have different averages"
-        gradients = [load(place % ("grad", rank)) for rank in range(RANKS)]
-        signal, noise = [], []
-        for got, terms in zip(averages[0], zip(*gradients)):
-            exact = math.fsum(terms) / RANKS
-            if math.isfinite(exact) and math.isfinite(got):
-                signal.append(exact * exact)
-                noise.append((got - exact) ** 2)
-        decibels = 10 * math.log10(math.fsum(signal) / math.fsum(noise))
-        assert abs(decibels - line["exact_sqnr_db"]) < 1e-6, (run, decibels, line)
+    runs = [pathlib.Path(each) for each in glob.glob(os.path.join(folder, "*"))]
+    assert len(runs) == len(lines), runs
+    for run in runs:
+        assert len({(run / ("average_step0_rank%d.npy" % rank)).read_bytes() for rank in range(RANKS)}) == 1, run
+        assert len({(run / ("grad_step0_rank%d.npy" % rank)).read_bytes() for rank in range(RANKS)}) == RANKS, run
     # The sum over the nodes' means is four times the mean, but for roundings to half.
     mean, sums = (load(os.path.join(folder, "deepspeed_4096_%s_seed1" % how, "average_step0_rank0.npy"))
                   for how in ("none", "divided_by_the_nodes"))

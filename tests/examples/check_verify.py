@@ -129,17 +129,11 @@ expect(run(plain, safetensors("engine.safetensors", engine), code=1),
        '"bias": the type is bfloat16, expected is float, and no cast between them is known')
 expect(run(whole, path, code=1), ": write the expected one with --write OUT.receipt --cast bfloat16")
 
-# Faults: one bit; zeros; a transposed matrix; another shape; tensors of a name that is used elsewhere.
+# One wrong bit. (What is said of zeros, copies, older bits and exchanged parts is tested in tests/replica.)
 flipped = list(weights)
 flipped[1234] = struct.unpack("<f", struct.pack("<I", words(weights)[1234] ^ 1))[0]
 expect(run(receipt, model("flipped.safetensors", flipped), code=1), '"h.0.weight" [0,0]+[48,48]: other bits than expected',
        "1 difference;")
-expect(run(receipt, model("zeros.safetensors", [0.0] * len(weights)), code=1), '"h.0.weight" [0,0]+[48,48]: all zeros')
-turned = [weights[c * columns + r] for r in range(rows) for c in range(columns)]
-expect(run(receipt, model("turned.safetensors", turned), code=1), "other bits than expected: rows and columns are exchanged")
-wide = safetensors("wide.safetensors", {"w": ("F32", [2, 3], floats([1, 2, 3, 4, 5, 6]))})
-tall = safetensors("tall.safetensors", {"w": ("F32", [3, 2], floats([1, 4, 2, 5, 3, 6]))})
-expect(run(wide, tall, code=1), '"w": the shape is [3,2], expected is [2,3]: rows and columns are exchanged')
 
 # Data is cut by the expected parts, so that the shard is named.
 quarters = shards("quarters.receipt", weights, 4)
@@ -148,31 +142,13 @@ expect(run(shards("eighths.receipt", weights, 8), quarters), "equal: 1 tensor of
 flat = safetensors("flipped.safetensors", {"h.0.weight": ("F32", [rows, columns], floats(flipped))})
 expect(run(quarters, flat, code=1), '"h.0.weight" [24,0]+[12,48]: other bits than expected', "1 difference;")
 expect(run(quarters, shards("flipped.receipt", flipped, 8), code=1), '"h.0.weight" [24,0]+[12,48], ranks 4-5: other bits')
-quarter = rows * columns // 4
-swapped = weights[:quarter] + weights[2 * quarter:3 * quarter] + weights[quarter:2 * quarter] + weights[3 * quarter:]
-expect(run(quarters, shards("swapped.receipt", swapped, 4), code=1), '"h.0.weight" [12,0]+[12,48], rank 1: the bits that "h.0.weight" [24,0]')
-part_before = weights[:quarter] + before[quarter:2 * quarter] + weights[2 * quarter:]
-expect(run(quarters, shards("stale.receipt", part_before, 4), "--older", shards("older.receipt", before, 4), code=1),
-       '"h.0.weight" [12,0]+[12,48], rank 1: the bits of step 7', "1 difference;")
-
+turned = [weights[c * columns + r] for r in range(rows) for c in range(columns)]
 turned = safetensors("turned.safetensors", {"h.0.weight": ("F32", [rows, columns], floats(turned))})
-whole_turned = '"h.0.weight" [0,0]+[48,48]: other bits than expected: rows and columns are exchanged'
-expect(run(quarters, turned, code=1), whole_turned, "1 difference;")
-columns_first = [weights[c * columns + r] for r in range(rows) for c in range(columns)]
-engine["h.0.weight"] = ("BF16", [rows, columns], bfloat16(columns_first))
-engine["bias"] = ("BF16", [100], bfloat16(bias))
-path = safetensors("engine.safetensors", engine)
-expect(run(receipt, path, code=1), whole_turned, "1 difference;")
-expect(run(path, model("turned.float.safetensors"), code=1), whole_turned, "1 difference;")
-# Half of the ranks of the expected one: the rank that is right is not named alone.
-expect(run(shards("halves.receipt", flipped, 1), quarters, code=1), '"h.0.weight" [0,0]+[48,48], ranks 0-3: other bits')
+expect(run(quarters, turned, code=1), '"h.0.weight" [0,0]+[48,48]: other bits than expected: rows and columns are exchanged', "1 difference;")
 
-# An engine of 16 bits that has the step before, as a receipt with casts and as data.
-older_receipt = folder / "older.cast.receipt"
-run("--write", older_receipt, "--step", 6, "--cast", "bfloat16", older)
-engine["h.0.weight"] = ("BF16", [rows, columns], bfloat16(before))
+# An engine of 16 bits that has the step before.
+engine |= {"h.0.weight": ("BF16", [rows, columns], bfloat16(before)), "bias": ("BF16", [100], bfloat16(bias))}
 path = safetensors("engine.safetensors", engine)
-expect(run(receipt, path, "--older", older_receipt, code=1), '"h.0.weight" [0,0]+[48,48]: the bits of step 6', "1 difference;")
 expect(run(receipt, path, "--older", older, code=1), '"h.0.weight" [0,0]+[48,48]: the bits of an unknown step', "1 difference;")
 
 # The same tensor in two files, of which one is wrong.

@@ -8,8 +8,6 @@ function(collprobe_add_guarded_all_gather_test name)
     collprobe_add_run_test(guarded_all_gather.${name} PROGRAM ${guarded_all_gather} ${ARGN})
 endfunction()
 
-collprobe_add_guarded_all_gather_test(bad_mode ARGS --mode guarded,none CODE 2
-    ERR "--mode: 'none' is none of unguarded, guarded, synchronised")
 foreach(ranks IN ITEMS 1 3 8) # 2410 parameters: slots of 3 and 8 ranks have padding at the end
     collprobe_add_guarded_all_gather_test(clean_${ranks}_ranks
         ARGS --mode guarded,synchronised --ranks ${ranks} --steps 20 CODE 0

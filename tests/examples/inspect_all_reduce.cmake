@@ -9,8 +9,6 @@ function(collprobe_add_inspect_test name)
     collprobe_add_run_test(inspect_all_reduce.${name} LABEL inspector ${ARGN})
 endfunction()
 
-collprobe_add_inspect_test(bad_type RUN ${inspect} --types float,int8 CODE 2
-    ERR "--types: 'int8' is none of half, bfloat16, float, double")
 collprobe_add_inspect_test(bad_size RUN ${inspect} -b 4KB CODE 2 ERR "--min-bytes: '4KB' is not a number from 1 to")
 collprobe_add_inspect_test(sizes_swapped RUN ${inspect} -b 2M -e 1M CODE 2
     ERR "--min-bytes: 2097152 are more than --max-bytes, 1048576")

@@ -77,12 +77,8 @@ collprobe_add_merge_test(found_evaluates "found;evaluates" CODE 0 NOT_OUT "note"
     OUT "! [0-9]+ of the calls [0-9]+ to [0-9]+ count as [0-9]+ steps, because they have no period" "Nothing was found")
 collprobe_add_merge_test(found_late "found;steps=4;nan;fault=0;lasting" CODE 1
     OUT "! 16 of the calls 0 to 15 count as 1 step, because" "alarm: step 0, bucket 1 [^\n]+: rank 2 sent NaN or infinity .non_finite.[^\n]+\n\n" "\nRank 2 sent NaN")
-# The same files, judged with other options.
+# (check_merge.py judges these files with other options, too.)
 collprobe_add_merge_test(large large CODE 1 OUT "\nRank 2 was unlike the other ranks over many steps, since step 0: ")
-foreach(options IN ITEMS "--groups;0,0,1,0" "--false-alarms-per-run;0" "--tolerance;100")
-    list(GET options 0 option)
-    collprobe_add_merge_test(large${option} large ${options} CODE 0 OUT "\nNothing was found in 60 steps of 1 communicator.\n$")
-endforeach()
 collprobe_add_merge_test(few_groups "" --groups 0,1 CODE 2 ERR "--groups has no entry for rank 2 of the job")
 collprobe_add_run_test(tools.merge_bad_groups RUN $<TARGET_FILE:collprobe_merge> ${logs} --groups 0,x CODE 2 ERR "--groups")
 collprobe_add_run_test(tools.merge_help RUN $<TARGET_FILE:collprobe_merge> --help CODE 0 OUT "--follow" "Exit status: 0 nothing")

@@ -9,13 +9,11 @@ function(collprobe_add_quantised_training_test name)
         quantised_training.${name} PROGRAM ${quantised_training} CHECKER check_quantised_training.py ${ARGN})
 endfunction()
 
-collprobe_add_quantised_training_test(bad_format ARGS --formats fp32,int2 CODE 2
-    ERR "--formats: 'int2' is none of fp32, int8, int8_int4, int4, deepspeed")
 collprobe_add_quantised_training_test(bad_block ARGS --blocks 48 CODE 2 ERR "--blocks: 48 is no power of two")
 collprobe_add_quantised_training_test(dump_steps_alone ARGS --dump-steps 1 CODE 2 ERR "--dump-steps is for --dump")
 
-# Every format, block and rounding; bytes by the formulas, verdicts, and DeepSpeed's defects by name. One step, whose
-# numbers are computed again from the gradients and averages.
+# Every format, block and rounding; bytes by the formulas, verdicts, and DeepSpeed's defects by name. One step, whose averages
+# are dumped.
 set(file ${scratch}/quantised_training.jsonl)
 set(dump ${scratch}/quantised_training)
 collprobe_add_quantised_training_test(one_step

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles and links the C++ of a Markdown file.
+"""Compiles and links the C++ of a Markdown file, and runs it.
 
-snippets.py FILE KIND FOLDER -- COMPILER ARGUMENT... [@ LINK_ARGUMENT...]
+snippets.py FILE KIND FOLDER [run] -- COMPILER ARGUMENT... [@ LINK_ARGUMENT...]
 
 A fence says behind its language how its code is wrapped: ```cpp local, ```cpp nccl, ```diff nccl. KIND picks those of one
 kind, for which snippets/KIND.txt is the rest of the program; a fence of C++ without a kind is an error. Of a diff both
@@ -45,9 +45,9 @@ def wrapped(code, kind):
 
 
 def main():
-    file, kind, folder, separator, *command = sys.argv[1:]
-    assert separator == "--", __doc__
-    compiler, link = command, []
+    file, kind, folder, *words = sys.argv[1 : sys.argv.index("--")]
+    compiler = command = sys.argv[sys.argv.index("--") + 1 :]
+    link = []
     if "@" in command:
         compiler, link = command[: command.index("@")], command[command.index("@") + 1 :]
     suffix = ".cu" if "nvcc" in pathlib.Path(compiler[0]).name else ".cpp"
@@ -58,7 +58,10 @@ def main():
         count += 1
         source = out / f"line_{line}{side}{suffix}"
         source.write_text(wrapped(code, kind))
-        done = subprocess.run([*compiler, str(source), "-o", str(source.with_suffix("")), *link])
+        program = source.with_suffix("")
+        done = subprocess.run([*compiler, str(source), "-o", str(program), *link])
+        if done.returncode == 0 and words == ["run"]:
+            done = subprocess.run([program.resolve()], cwd=out, timeout=60)
         print(f"{file}:{line} {side}: {'ok' if done.returncode == 0 else 'FAILED'}", flush=True)
         failed += done.returncode != 0
     if count == 0:

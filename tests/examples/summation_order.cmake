@@ -11,8 +11,6 @@ function(collprobe_add_summation_order_test name)
 endfunction()
 
 collprobe_add_summation_order_test(no_input CODE 2 ERR "a path or --random KIND was expected")
-collprobe_add_summation_order_test(bad_order ARGS --random normal --orders ring,spiral CODE 2
-    ERR "--orders: 'spiral' is none of linear, ring, tree")
 
 # What the number of ranks does: halves are exact in float; recursive doubling is the same for 4 and 8 ranks of 8 rows.
 collprobe_add_summation_order_test(ranks ARGS --random heavy --ranks 8 --elements 20000 --as half --permutations 4 CODE 0

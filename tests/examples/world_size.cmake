@@ -62,9 +62,6 @@ if(Python3_FOUND)
             "  max ulp" "\nstep 0 +1 of 1 ")
     collprobe_add_ranks_test(rounded_ranks correctly_rounded CODE 0
         OUT "\nidentical: [0-9]+ steps, [0-9]+ calls with equal digests, 8 and 16 ranks")
-    collprobe_add_run_test(tools.compare_several_runs RUN ${compare} ${scratch}/world_size_float_ring.jsonl
-        ${scratch}/world_size_float_ring.jsonl CODE 2 ERR "has several runs. choose one with --run-a")
-    set_tests_properties(tools.compare_several_runs PROPERTIES FIXTURES_REQUIRED world_size_files)
 endif()
 
 if(NOT TARGET collprobe::mpi)

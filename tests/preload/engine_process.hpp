@@ -124,28 +124,38 @@ inline cuda::buffer<float> random_buffer(std::size_t count, unsigned seed)
 }
 inline std::uint64_t digest_now(const cuda::buffer<float>& of) { return digest(view<const float>(of.data(), of.size())); }
 
+/// A split, shrink or grow as the first stage tells it.
+inline collprobe_made made_by(collprobe_origin origin, int color = 0, const int* excluded = nullptr)
+{
+    collprobe_made made{};
+    made.origin = origin;
+    made.color = color;
+    made.excluded = excluded;
+    made.excluded_count = excluded != nullptr ? 1 : 0;
+    return made;
+}
+
 /// One rank of a communicator, with calls as a program under the preload makes them.
 class preloaded_rank {
 public:
     preloaded_rank(const ncclUniqueId& id, int rank, int ranks, const char* name, bool blocking = true)
         : all_(engine_process::instance())
     {
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.blocking = blocking ? 1 : 0;
-        const ncclResult_t result = ncclCommInitRankConfig(&comm_, ranks, id, rank, &config);
         collprobe_made made{};
-        made.nccl = all_.nccl();
-        made.comm = comm_;
         made.id = &id;
         made.id_bytes = sizeof id;
-        made.name = name;
         made.ranks = ranks;
         made.rank = rank;
-        made.device = -1;
-        made.blocking = blocking ? 1 : 0;
-        made.result = result;
-        made.depth = open_groups;
-        all_.hooks().comm_made(&made);
+        make(id, rank, ranks, name, blocking, made);
+    }
+    /// What a split, shrink or grow makes of the parent, as `how` tells it.
+    preloaded_rank(
+        const preloaded_rank& parent, collprobe_made how, const ncclUniqueId& id, int rank, int ranks, const char* name)
+        : all_(parent.all_)
+    {
+        how.parent = parent.comm_;
+        how.ranks = how.rank = -1;
+        make(id, rank, ranks, name, true, how);
     }
     preloaded_rank(const preloaded_rank&) = delete;
 
@@ -198,6 +208,7 @@ public:
             std::this_thread::sleep_for(std::chrono::microseconds(100));
         }
     }
+    void revoke() { all_.hooks().comm_ends(comm_, collprobe_revoke); }
     void abort()
     {
         all_.hooks().comm_ends(comm_, collprobe_abort);
@@ -210,6 +221,20 @@ public:
     }
 
 private:
+    void make(const ncclUniqueId& id, int rank, int ranks, const char* name, bool blocking, collprobe_made made)
+    {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = blocking ? 1 : 0;
+        made.result = ncclCommInitRankConfig(&comm_, ranks, id, rank, &config);
+        made.nccl = all_.nccl();
+        made.comm = comm_;
+        made.name = name;
+        made.device = -1;
+        made.blocking = blocking ? 1 : 0;
+        made.depth = open_groups;
+        all_.hooks().comm_made(&made);
+    }
+
     template <class Real>
     ncclResult_t around(int kind, const void* send, void* receive, std::size_t count, ncclDataType_t type,
         ncclRedOp_t what, cudaStream_t on, const Real& real)

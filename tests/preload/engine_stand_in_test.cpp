@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -226,6 +227,44 @@ TEST_CASE("a7: an abort by a second thread frees the first one, and nothing of t
     engine().await_lines({"\"kind\":\"comm_end\"", engine().key_of("aborted"), "\"abort\""}, 2);
     CHECK(engine().lines_of("aborted", "call", 1).size() <= 1);
     CHECK(engine().lines_with({"\"kind\":\"comm_end\"", engine().key_of("aborted"), "\"abort\""}).size() == 2);
+}
+
+TEST_CASE("what is made of a communicator has one key on all its ranks, and others have others; revoked, it is read no more")
+{
+    constexpr int ranks = 4;
+    const ncclUniqueId id = new_id();
+    const ncclUniqueId ids[] = {new_id(), new_id(), new_id(), new_id()};
+    const int excluded = 3;
+    run_threads(ranks, [&](int rank) {
+        preloaded_rank whole(id, rank, ranks, "whole");
+        const bool is_odd = rank % 2 == 1;
+        preloaded_rank half(whole, made_by(collprobe_split, rank % 2), ids[is_odd ? 1 : 0], rank / 2, 2,
+            is_odd ? "odd half" : "even half");
+        preloaded_rank grown(whole, made_by(collprobe_grow), ids[2], rank, ranks, "grown");
+        whole.revoke();
+        if (rank != 3) { // ranks that are left out make no call
+            preloaded_rank less(whole, made_by(collprobe_shrink, 0, &excluded), ids[3], rank, 3, "less");
+            less.destroy();
+        }
+        const cuda::stream own;
+        const auto buffer = random_buffer(500, 1u);
+        for (preloaded_rank* const each : {&whole, &half, &grown})
+            REQUIRE(each->all_reduce(buffer.data(), buffer.data(), 500, ncclFloat32, ncclSum, own.get()) == ncclSuccess);
+        own.synchronize();
+        for (preloaded_rank* const each : {&half, &grown, &whole}) each->destroy();
+    });
+    const std::string parent = engine().key_of("whole");
+    std::set<std::string> keys{parent};
+    const std::pair<const char*, std::size_t> made[] = {{"even half", 2}, {"odd half", 2}, {"grown", 4}, {"less", 3}};
+    for (const auto& [name, members] : made) {
+        CAPTURE(name);
+        const std::string key = engine().key_of(name);
+        CHECK(keys.insert(key).second);
+        const std::string of = "\"parent\":" + parent.substr(parent.find(':') + 1);
+        CHECK(engine().lines_with({"\"kind\":\"comm\"", key, of, std::string("\"name\":\"") + name + '"'}).size() == members);
+    }
+    CHECK(engine().lines_of("even half", "call", 1).size() == 1);
+    CHECK(engine().lines_of("whole", "call", 0).empty());
 }
 
 TEST_CASE("a13: communicators that come and go use the same memory")

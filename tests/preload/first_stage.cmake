@@ -15,13 +15,9 @@ function(add_first_stage_test name)
     set_tests_properties(preload.${name} PROPERTIES LABELS preload TIMEOUT 60)
 endfunction()
 
-set(header)
-if(COLLPROBE_NCCL_INCLUDE_DIR)
-    set(header ${COLLPROBE_NCCL_INCLUDE_DIR}/nccl.h)
-endif()
 add_first_stage_test(a1_symbols ${CMAKE_CURRENT_SOURCE_DIR}/symbols.py
     ${PROJECT_SOURCE_DIR}/examples/preload/symbols.def ${CMAKE_CURRENT_SOURCE_DIR}/nccl_exports.txt
-    ${first_stage_files} ${header})
+    ${first_stage_files})
 foreach(name a1_every_call a2_dependencies a2_other_programs a2_broken_engine a2_not_wanted a3_rtld_local
         a3_two_nccls a3_no_nccl a3_other_interposer a4_reentry a5_group_depth a6_polls
         a9_fork_passes_through a9_threads_open_once a12_cost a14_mark_step proxy_by_name proxy_python proxy_forwards

@@ -247,26 +247,21 @@ def a3_no_nccl():
         assert run.status == 0 and not run.err, (run.status, run.err)
         expect(run.nccl, ["nccl GroupStart", "nccl GroupEnd"])
     # A function that the loaded one lacks.
-    python = "import ctypes, sys; own = ctypes.CDLL(None); own.ncclGroupStart(); sys.exit(own.ncclBcast())"
-    run = Run(sys.executable, "-c", python, LD_PRELOAD=preload, COLLPROBE_NCCL_PATH=model("quick/libnccl.so.2"))
+    python = "import ctypes, sys; own = ctypes.CDLL(None); own.ncclAllReduce(*[None] * 7); sys.exit(own.ncclBcast(*[None] * 6))"
+    run = Run(sys.executable, "-c", python, LD_PRELOAD=preload, COLLPROBE_NCCL_PATH=model("libmodel_next.so"))
     assert run.status == 5, run.status
 
 
 def a3_other_interposer():
     """Another interposer after the first stage is called if that is wanted, and one before it anyway."""
     shim = model("libmodel_next.so")
-    for scenario, library in (("one call", model("model_linked")), ("one call", None)):
-        command = [library, scenario] if library else [model("model_host"), scenario, model("libmodel_library.so")]
-        after = preload + ":" + shim
-        run = Run(*command, LD_PRELOAD=after)
-        assert "other interposer" not in run.trace and calls(run) == [(0, 4, 3)], run.trace
-        if library is None:
-            continue # its RTLD_NEXT finds nothing there
-        run = Run(*command, LD_PRELOAD=after, COLLPROBE_CHAIN="1")
-        assert "other interposer" in run.trace and calls(run) == [(0, 4, 3)], run.trace
-        run = Run(*command, LD_PRELOAD=shim + ":" + preload)
-        assert "other interposer" in run.trace and calls(run) == [(0, 4, 3)], run.trace
-        assert run.trace.index("other interposer") < run.trace.index("hook after 0 0")
+    linked = model("model_linked"), "one call"
+    loaded = model("model_host"), "one call", model("libmodel_library.so")  # where the shim's RTLD_NEXT finds nothing
+    for command, order, chain, is_called in ((linked, (preload, shim), "0", False), (loaded, (preload, shim), "0", False),
+                                             (linked, (preload, shim), "1", True), (linked, (shim, preload), "0", True)):
+        run = Run(*command, LD_PRELOAD=":".join(order), COLLPROBE_CHAIN=chain)
+        assert ("other interposer" in run.trace) == is_called and calls(run) == [(0, 4, 3)], run.trace
+    assert run.trace.index("other interposer") < run.trace.index("hook after 0 0")
 
 
 def a4_reentry():
@@ -298,15 +293,15 @@ def a5_group_depth():
     assert [(line[1], line[-1]) for line in made] == \
         [("21903001", "0"), ("21903002", "1"), ("21903003", "1"), ("21903004", "1")], made
     # Handles that come with the end of the group are looked for there, with what the calls had said.
-    late = plain_and_preloaded(model("model_linked"), "groups", MODEL_HANDLES="late")
+    late = plain_and_preloaded(model("model_linked"), "groups", MODEL_NCCL="late handles")
     assert [line[:-8] for line in late.hooks if line.startswith("comm_made")] == \
         [line[:-8] for line in run.hooks if line.startswith("comm_made")], late.hooks
     assert late.hooks.index("group_ended 0 1") < late.hooks.index(
         next(line for line in late.hooks if "21903002" in line))
-    failed = plain_and_preloaded(model("model_linked"), "groups", MODEL_HANDLES="late", MODEL_GROUP="fails")
+    failed = plain_and_preloaded(model("model_linked"), "groups", MODEL_NCCL="late handles, group fails")
     assert "group_ended 1 0" in failed.hooks and "21903002" not in "".join(
         line for line in failed.hooks if line.startswith("comm_made")), failed.hooks
-    none = plain_and_preloaded(model("model_linked"), "groups", MODEL_GROUP="does not start")
+    none = plain_and_preloaded(model("model_linked"), "groups", MODEL_NCCL="no group")
     assert not [line for line in none.hooks if line.startswith("group_ended")], none.hooks
     depth = [re.search(r"depth (\d)", line).group(1) for line in none.hooks if line.startswith("before")]
     assert depth == ["0"] * 4, depth
@@ -314,7 +309,7 @@ def a5_group_depth():
 
 def a6_polls():
     """A communicator that is not ready is told as such; the polls have what NCCL said."""
-    run = plain_and_preloaded(model("model_linked"), "polls", MODEL_INIT="in progress")
+    run = plain_and_preloaded(model("model_linked"), "polls", MODEL_NCCL="in progress")
     assert "result 7 depth 0" in run.hooks[0], run.hooks
     expect(run.hooks[1:4], ["comm_polled 21903001 0 7", "comm_polled 21903001 0 7", "comm_polled 21903001 0 0"])
 
@@ -341,12 +336,11 @@ def a9_threads_open_once():
 def a12_cost():
     """A call costs less than 50 ns more, with an engine that returns at once and without one."""
     def times(**variables):
-        run = Run(model("model_cost"), **variables)
+        run = Run(model("model_cost"), MODEL_TRACE="", **variables)
         assert run.status == 0 and not run.err, (run.status, run.err)
         return [float(each) for each in re.findall(r"[\d.]+(?= ns)", run.out)]
     plain = times()
-    for name, variables in (("no engine", {"COLLPROBE_ENABLE": "0"}),
-                            ("engine", {"COLLPROBE_ENGINE": model("libmodel_quick_engine.so")})):
+    for name, variables in (("no engine", {"COLLPROBE_ENABLE": "0"}), ("engine", {"MODEL_ENGINE": "is quick"})):
         more = [after - before for before, after in zip(plain, times(LD_PRELOAD=preload, **variables))]
         print("%-9s: an all-reduce costs %.1f ns more, the start and end of a group %.1f ns, a poll %.1f ns"
               % ((name,) + tuple(more)))

@@ -133,40 +133,6 @@ TEST_CASE("A12: after 2000 steps the share since the start is within the budget,
     }
 }
 
-TEST_CASE("A12: what the first steps took too much is saved within 100 steps")
-{
-    for (const double full : {0.1, 0.3, 0.45, 0.6, 0.9}) {
-        CAPTURE(full);
-        const double bytes = full / 20 * 1e11; // the device is ten times slower than assumed
-        for (const step_source source : {step_source::period, step_source::calls}) {
-            CHECK(share(simulate({.steps = 100, .bytes = static_cast<std::uint64_t>(bytes), .step_s = always(1),
-                      .probe_s = always(bytes / 1e11 + 8e-6), .source = source, .seed = 3, .known_after = 1}))
-                <= 0.01);
-        }
-    }
-}
-
-TEST_CASE("a slow first step, and pauses, give no more than the budget to the steps that follow")
-{
-    struct kind_of_load {
-        double first_s;
-        int pause_every;
-        double pause_s;
-    };
-    for (const kind_of_load& each :
-        {kind_of_load{60, 400, 0}, kind_of_load{600, 400, 0}, kind_of_load{0.1, 10, 30}, kind_of_load{0.1, 4, 3}}) {
-        CAPTURE(each.first_s);
-        CAPTURE(each.pause_s);
-        const auto seen = simulate({.steps = 61, .calls = 100, .bytes = std::uint64_t{1} << 26,
-            .step_s = [&](int step) { return step == 0 ? each.first_s : 0.1; },
-            .pause_s = [&](int step) { return step % each.pause_every == each.pause_every - 1 ? each.pause_s : 0; },
-            .noise = 0});
-        double probes_s = 0;
-        for (std::size_t step = 1; step < seen.size(); ++step) probes_s += seen[step].probes_s;
-        CHECK(probes_s <= 0.01 * (60 * 0.1 + probes_s));
-    }
-}
-
 TEST_CASE("a long pause is no reason to probe more, and probes that become slower are noticed")
 {
     const auto paused = simulate(
@@ -231,20 +197,6 @@ TEST_CASE("without steps each signature is seen: of a few, of a hundred in turn,
             REQUIRE(times >= each.least);
             REQUIRE(times <= each.most);
         }
-    }
-}
-
-TEST_CASE("a step of many calls, seen as blocks of calls, is sampled by the budget too")
-{
-    // Counts that never come again: each call is the first of its signature.
-    for (const bool is_new : {false, true}) {
-        CAPTURE(is_new);
-        sampler choose({.every = 8});
-        std::uint64_t chosen = 0;
-        for (std::uint64_t i = 0; i < 80000; ++i)
-            chosen += choose.add(call_place{}, is_new ? i * 0x9e3779b97f4a7c15u : 1 + i % 100, 1000);
-        CHECK(chosen <= 80000 / 8 + 100);
-        CHECK(chosen >= 80000 / 8 - 200);
     }
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compares symbols.def with what wheels of NCCL export, with a header of NCCL, and with the built libraries:
-symbols.py DEFINITIONS EXPORTS PRELOAD PROXY [HEADER]"""
+"""Compares symbols.def with what wheels of NCCL export, and with the built libraries:
+symbols.py DEFINITIONS EXPORTS PRELOAD PROXY"""
 import os
 import re
 import sys
@@ -27,9 +27,9 @@ def kind_of(parameter):
     """As in nccl_exports.txt."""
     if parameter in ("", "void"):
         return ""
-    if "*" in parameter or re.search(r"ncclComm_t|ncclWindow_t|ncclParamHandle_t|cudaStream_t", parameter):
-        return "p"
-    if "ncclUniqueId" in parameter or "unique_id" in parameter:
+    if "*" in parameter:
+        return "s" if parameter.endswith("stream") else "p"
+    if "unique_id" in parameter:
         return "d"
     return "z" if "size_t" in parameter else "i"
 
@@ -57,17 +57,6 @@ def read_exports(path):
     return {name: (int(first), kinds) for name, first, kinds in rows}
 
 
-def read_header(path):
-    """By name: the kinds of the parameters, the declarations of them."""
-    with open(path) as file:
-        text = re.sub(r"/\*.*?\*/|//[^\n]*", "", file.read(), flags=re.S)
-    found = {}
-    for name, parameters in re.findall(r"\b(nccl[A-Z]\w*)\s*\(([^()]*)\)\s*;", text):
-        declared = [" ".join(each.split()) for each in parameters.split(",")]
-        found[name] = "".join(kind_of(each) for each in declared) or "0", declared
-    return found
-
-
 def compare_exports(definitions, exports):
     for name in sorted(set(definitions) | set(exports)):
         if name not in definitions:
@@ -76,22 +65,10 @@ def compare_exports(definitions, exports):
             yield name + " is in symbols.def, but no NCCL exports it"
         elif definitions[name][1] != exports[name][0]:
             yield "%s first came with %d, not %d" % (name, exports[name][0], definitions[name][1])
+        elif ("s" in exports[name][1]) != (definitions[name][0] in ("DATA", "COUNT")):
+            yield "%s takes a stream, or does not, but is a COLLPROBE_%s" % (name, definitions[name][0])
         elif definitions[name][2] not in (None, exports[name][1]):
             yield "%s has parameters of kinds %s, not %s" % (name, exports[name][1], definitions[name][2])
-
-
-def compare_header(definitions, header):
-    """That each wrapper passes on and tells all its arguments is tested with a model of NCCL (loader.py)."""
-    for name, (kinds, parameters) in sorted(header.items()):
-        streams = any("cudaStream_t" in each for each in parameters)
-        if name not in definitions:
-            yield "%s is not in symbols.def%s" % (name, ": it takes a stream" if streams else "")
-            continue
-        macro, _, own = definitions[name]
-        if streams != (macro in ("DATA", "COUNT")):
-            yield "%s %s a stream, but is a COLLPROBE_%s" % (name, "takes" if streams else "takes not", macro)
-        if own not in (None, kinds):
-            yield "%s has parameters of kinds %s, not %s" % (name, kinds, own)
 
 
 def compare_library(path, wanted):
@@ -101,14 +78,12 @@ def compare_library(path, wanted):
         yield "%s %s %s" % (os.path.basename(path), "exports" if name in exported else "does not export", name)
 
 
-def findings(definitions, exports, preload, proxy, header=None):
+def findings(definitions, exports, preload, proxy):
     wrapped = {name for name, entry in definitions.items() if entry[0] != "FORWARD"}
     own = {"collprobe_mark_step"}
     yield from compare_exports(definitions, exports)
     yield from compare_library(preload, wrapped | own)
     yield from compare_library(proxy, set(definitions) | {"p" + name for name in definitions} | own)
-    if header:
-        yield from compare_header(definitions, read_header(header))
 
 
 def main(words):

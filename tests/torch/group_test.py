@@ -111,6 +111,10 @@ def all_calls(rank, count):
     return [each.view(torch.uint8) if not each.is_complex() else torch.view_as_real(each) for each in out], None
 
 
+def backend_of(rank, count):
+    return dist.get_backend()
+
+
 def warned(body):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -399,7 +403,7 @@ class ProbedGroup(unittest.TestCase):
         self.assertEqual(len(probed[0][1]), 3)  # the world, the pair, the row of the mesh
 
     def test_takes_a_backend_by_device(self):
-        self.assertEqual(ranks.run(2, lambda rank, count: dist.get_backend(), backend="cpu:probed"), ["cpu:probed"] * 2)
+        self.assertEqual(ranks.run(2, backend_of, backend="cpu:probed"), ["cpu:probed"] * 2)
 
     def test_bad_tensors_are_passed_on_and_counted(self):
         told, left_out = ranks.run(2, bad_tensors)[1]

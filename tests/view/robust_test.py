@@ -73,7 +73,7 @@ class RobustTest(ViewTest):
         randomly = random.Random(3)
         good = made_up_run(3, 4, faults=True, quantised=True, inspected=True)
         good[2:2] = [alarm(0, finding(1, "stale", 0, evidence={"odds": 3, "since": 1}, other_call={"name": "x"}))]
-        values = [None, True, -1, 1e400, 10**400, "x", "nan", [], [[]], {}, [{}], {"a": 1}, 3.5, "\ud800", 2**70]
+        values = [None, True, -1, 1e400, 10**400, "x", "nan", "-inf", 1e308, 5e-324, [], [[]], {}, [{}], {"a": 1}, 3.5, "\ud800", 2**70]
 
         def places(of, path=()):
             items = of.items() if isinstance(of, dict) else enumerate(of) if isinstance(of, list) else ()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks Chrome traces, alone and joined with a profiler's: the members that each kind of event needs, slices that nest on
+"""Checks Chrome traces, alone and joined: the members that each kind of event needs, slices that nest on
 their thread, begins with ends, arrows whose two ends lie in slices, names for all processes, and process numbers that no
 process id or device has."""
 import collections
@@ -23,20 +23,6 @@ CALLS = {"nccl:all_reduce": "allreduce", "nccl:_reduce_scatter_base": "_reduce_s
 CALL_ARGUMENTS = {"Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Name",
                   "Process Group Ranks", "Rank", "Seq", "step", "bucket", "nonfinite", "agree"}
 
-# What PyTorch's profiler writes: a process by its id, devices by their numbers, arrows from launches to kernels.
-KINETO = """{"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 1790857026000000000, "traceEvents": [
-{"ph": "M", "name": "process_name", "ts": 1.000, "pid": 4194303, "tid": 0, "args": {"name": "python"}},
-{"ph": "M", "name": "process_sort_index", "ts": 1.000, "pid": 4194303, "tid": 0, "args": {"sort_index": 4194303}},
-{"ph": "M", "name": "process_name", "ts": 1.000, "pid": 0, "tid": 0, "args": {"name": "python"}},
-{"ph": "M", "name": "process_name", "ts": 1.000, "pid": 7, "tid": 0, "args": {"name": "python"}},
-{"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 4194303, "tid": 4194303, "ts": 2.5, "dur": 9.5,
- "args": {"Collective name": "allreduce", "In msg nelems": 512, "dtype": "Float", "Rank": 0}},
-{"ph": "s", "id": 5, "pid": 4194303, "tid": 4194303, "ts": 3.0, "cat": "ac2g", "name": "ac2g"},
-{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "pid": 0, "tid": 20, "ts": 13.1,
- "dur": 4.0},
-{"ph": "f", "id": 5, "pid": 0, "tid": 20, "ts": 13.2, "cat": "ac2g", "name": "ac2g", "bp": "e"},
-{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 7, "tid": 7, "ts": 13.1, "dur": 4.0}]}"""
-
 
 def refuse(text):
     raise ValueError(f"not JSON: {text}")
@@ -53,8 +39,8 @@ def load(text):
     return json.loads(text, parse_float=Decimal, parse_constant=refuse, object_pairs_hook=unique)
 
 
-def check_events(events, own):
-    """The findings. `own`: the events are all collprobe's."""
+def check_events(events):
+    """The findings."""
     findings = []
     slices = collections.defaultdict(list)
     arrows = collections.defaultdict(list)
@@ -67,7 +53,7 @@ def check_events(events, own):
         if missing:
             findings.append(f"lacks {sorted(missing)}: {event}")
             continue
-        if own and event["pid"] < FIRST_PROCESS:
+        if event["pid"] < FIRST_PROCESS:
             findings.append(f"a process number that may be a device or a process: {event}")
         if "ts" in event and event["ts"] < 0 or "dur" in event and event["dur"] < 0:
             findings.append(f"a negative time: {event}")
@@ -91,7 +77,7 @@ def check_events(events, own):
                 named.add(event["pid"])
             if event["name"] == "process_sort_index":
                 sorted_processes.add(event["pid"])
-        if own and kind in "Xb" and event["name"].startswith("nccl:"):
+        if kind in "Xb" and event["name"].startswith("nccl:"):
             args = event.get("args", {})
             if CALL_ARGUMENTS - args.keys():
                 findings.append(f"lacks the arguments {sorted(CALL_ARGUMENTS - args.keys())}: {event}")
@@ -123,7 +109,7 @@ def check_events(events, own):
     processes = {event["pid"] for event in events if "pid" in event}
     for process in sorted(processes - named):
         findings.append(f"process {process} has no name")
-    if own and processes - sorted_processes:
+    if processes - sorted_processes:
         findings.append(f"processes without a place in the order: {sorted(processes - sorted_processes)}")
     return findings
 
@@ -131,8 +117,8 @@ def check_events(events, own):
 def check(trace):
     if list(trace)[-1] != "traceEvents" or not {"displayTimeUnit", "baseTimeNanoseconds", "otherData"} < trace.keys():
         return [f"other members: {list(trace)}"]
-    if not {"schema", "run", "library", "started_ns", "rank"} <= trace["otherData"].keys():
+    if not {"schema", "run", "job", "communicator", "host", "library", "started_ns", "rank"} <= trace["otherData"].keys():
         return [f"otherData lacks members: {trace['otherData']}"]
     if not 0 <= int(trace["otherData"]["started_ns"]) - trace["baseTimeNanoseconds"] < 7_889_238_000_000_000:
         return ["its zero is not the quarter in which it began"]
-    return check_events(trace["traceEvents"], True)
+    return check_events(trace["traceEvents"])

@@ -11,7 +11,7 @@ int main()
 {
     const std::string compiled = tell_compiled();
     std::printf("%s\n", compiled.c_str());
-    if (compiled.find("bucket 0 (step.hpp:") == std::string::npos) return 1;
+    if (compiled.find("bucket 0 (tell.cpp:") == std::string::npos) return 1;
 #if defined(ONE_FORM)
     return 0;
 #else

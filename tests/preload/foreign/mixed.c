@@ -2,18 +2,12 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Two processes with two threads each, every thread a rank, and what programs do beside plain calls: nested groups of
- * several communicators and streams, parts of communicators, windows, fork(), and an end by _exit(). Failing groups,
- * communicators that do not block and aborts are in engine_stand_in_test.cpp. */
+ * several communicators and streams, parts of communicators, fork(), and an end by _exit(). Failing groups, communicators that
+ * do not block, shrink or grow, and aborts are in engine_stand_in_test.cpp. */
 #include <pthread.h>
 #include <sys/wait.h>
 
 #include "common.h"
-
-#if NCCL_VERSION_CODE < 22900
-ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* id) __attribute__((weak));
-ncclResult_t ncclCommGrow(ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* grown,
-    ncclConfig_t* config) __attribute__((weak));
-#endif
 
 enum { threads = 2, count = 500 };
 
@@ -23,7 +17,7 @@ struct rank_state {
     int rank, ranks;
     ncclComm_t world, half;
     cudaStream_t first, second;
-    float *a, *b, *c;
+    float *a, *b;
 };
 
 static float value_of(int rank, size_t index) { return (float)deviate(((uint64_t)rank << 32) + index); }
@@ -72,8 +66,6 @@ static void synchronize(const struct rank_state* self)
 
 static void use_nested_groups(struct rank_state* self)
 {
-    const int next = (self->rank + 1) % self->ranks;
-    const int before = (self->rank + self->ranks - 1) % self->ranks;
     reset(self, self->a);
     reset(self, self->b);
     CHECK_NCCL(ncclGroupStart());
@@ -86,15 +78,9 @@ static void use_nested_groups(struct rank_state* self)
     expect_sum(self, self->a, 0, 1);
     expect_sum(self, self->b, self->rank % 2, 2);
 
-    reset(self, self->a);
     reset(self, self->b);
-    CHECK_NCCL(ncclGroupStart());
-    CHECK_NCCL(ncclSend(self->a, count, ncclFloat32, next, self->world, self->first));
-    CHECK_NCCL(ncclRecv(self->c, count, ncclFloat32, before, self->world, self->first));
     CHECK_NCCL(ncclBcast(self->b, count, ncclFloat32, 0, self->half, self->second));
-    CHECK_NCCL(ncclGroupEnd());
     synchronize(self);
-    expect_rank(self->c, before);
     expect_rank(self->b, self->rank % 2);
 }
 
@@ -116,70 +102,6 @@ static void make_parts(struct rank_state* self)
         expect_sum(self, self->b, 1, 1);
         CHECK_NCCL(ncclCommDestroy(part));
     }
-#if NCCL_VERSION_CODE >= 22700
-    if (self->rank != 1) {
-        int excluded = 1;
-        CHECK_NCCL(ncclCommShrink(self->world, &excluded, 1, &part, NULL, NCCL_SHRINK_DEFAULT));
-        int rank = 0;
-        CHECK_NCCL(ncclCommUserRank(part, &rank));
-        REQUIRE(rank == (self->rank == 0 ? 0 : self->rank - 1));
-        CHECK_NCCL(ncclCommDestroy(part));
-    }
-#endif
-}
-
-/* All but rank 1 of the world are a communicator, to which it comes back. */
-static void use_grown(struct rank_state* self)
-{
-    if (!ncclCommGrow) return;
-    ncclComm_t part = NULL;
-    ncclComm_t grown = NULL;
-    ncclUniqueId id;
-    const int is_new = self->rank == 1;
-    CHECK_NCCL(ncclCommSplit(self->world, is_new ? NCCL_SPLIT_NOCOLOR : 3, self->rank, &part, NULL));
-    if (self->rank == 0) {
-        CHECK_NCCL(ncclCommGetUniqueId(part, &id));
-        share(&id, 1, "grown");
-    }
-    if (is_new) share(&id, 0, "grown");
-    CHECK_NCCL(ncclCommGrow(
-        part, self->ranks, self->rank == 0 || is_new ? &id : NULL, is_new ? self->ranks - 1 : -1, &grown, NULL));
-    reset(self, self->a);
-    CHECK_NCCL(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, grown, self->first));
-    synchronize(self);
-    expect_sum(self, self->a, 0, 1);
-    CHECK_NCCL(ncclCommDestroy(grown));
-    if (part != NULL) CHECK_NCCL(ncclCommDestroy(part));
-}
-
-/* A call of one rank alone ends when the communicator is revoked. */
-static void use_revoked(struct rank_state* self)
-{
-#if NCCL_VERSION_CODE >= 22807
-    ncclComm_t comm = NULL;
-    CHECK_NCCL(ncclCommSplit(self->world, 0, self->rank, &comm, NULL));
-    if (self->rank == 0) CHECK_NCCL(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, comm, self->first));
-    CHECK_NCCL(ncclCommRevoke(comm, 0));
-    synchronize(self);
-    REQUIRE(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, comm, self->first) != ncclSuccess);
-    CHECK_NCCL(ncclCommDestroy(comm));
-#else
-    (void)self;
-#endif
-}
-
-static void use_windows(struct rank_state* self)
-{
-#if NCCL_VERSION_CODE >= 22700
-    float* memory = NULL;
-    ncclWindow_t window = NULL;
-    CHECK_NCCL(ncclMemAlloc((void**)&memory, count * sizeof(float)));
-    CHECK_NCCL(ncclCommWindowRegister(self->world, memory, count * sizeof(float), &window, NCCL_WIN_DEFAULT));
-    CHECK_NCCL(ncclCommWindowDeregister(self->world, window));
-    CHECK_NCCL(ncclMemFree(memory));
-#else
-    (void)self;
-#endif
 }
 
 static void* run_rank(void* argument)
@@ -193,18 +115,12 @@ static void* run_rank(void* argument)
     CHECK_NCCL(ncclCommInitRank(&self->world, self->ranks, world_id, self->rank));
     self->a = make_values(self);
     self->b = make_values(self);
-    self->c = make_values(self);
     make_parts(self);
-    use_grown(self);
-    use_revoked(self);
-    use_nested_groups(self);
-    use_windows(self);
     use_nested_groups(self);
     CHECK_NCCL(ncclCommDestroy(self->half));
     CHECK_NCCL(ncclCommDestroy(self->world));
     CHECK_CUDA(cudaFree(self->a));
     CHECK_CUDA(cudaFree(self->b));
-    CHECK_CUDA(cudaFree(self->c));
     CHECK_CUDA(cudaStreamDestroy(self->first));
     CHECK_CUDA(cudaStreamDestroy(self->second));
     return NULL;

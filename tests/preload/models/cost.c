@@ -1,8 +1,7 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * What a call costs, in ns: the best of many rounds. NCCL's functions and the engine's hooks return at once.
- */
+ * What a call costs, in ns: the best of many rounds. */
 #include "nccl.h"
 
 #include <stdio.h>

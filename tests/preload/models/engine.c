@@ -15,9 +15,12 @@
 
 static int is(const char* word)
 {
-    const char* const value = getenv("MODEL_ENGINE");
-    return value != NULL && strcmp(value, word) == 0;
+    static const char* value;
+    if (value == NULL && (value = getenv("MODEL_ENGINE")) == NULL) value = "";
+    return strcmp(value, word) == 0;
 }
+
+static int is_quick; /* as an engine that has nothing to do: for the measurement of what the first stage costs */
 
 static int number(const void* comm) { return (int)(intptr_t)comm; }
 
@@ -37,6 +40,7 @@ static void call_nccl(void* comm, void* stream)
 
 static void before(struct collprobe_call* call)
 {
+    if (is_quick) return;
     for (int each = 0; each < 8; ++each)
         if (call->engine[each] != 0) _exit(97);
     call->engine[7] = 4711;
@@ -51,6 +55,7 @@ static void before(struct collprobe_call* call)
 static void after(struct collprobe_call* call, int result)
 {
     int count = 0;
+    if (is_quick) return;
     if (call->engine[7] != 4711 || call->nccl->comm_count(call->comm, &count) != (result == 4 ? 4 : 0))
         _exit(96);
     trace("hook after %d %d", call->kind, result);
@@ -123,6 +128,7 @@ __attribute__((visibility("default"))) const struct collprobe_hooks* collprobe_e
     static struct collprobe_hooks hooks = {COLLPROBE_PRELOAD_ABI, before, after, group_ended, comm_made,
         comm_ends, comm_polled, operation_made, operation_ended, window_made, mark_step};
     trace("engine opened");
+    is_quick = is("is quick");
     if (is("has no device")) {
         fputs("collprobe: the model has no device; calls pass through\n", stderr);
         return NULL;

@@ -26,10 +26,11 @@ static struct {
 } late[16]; /* handles that are written when the group ends */
 static int lates;
 
-static int wanted(const char* name, const char* word)
+static int wanted(const char* what)
 {
-    const char* const value = getenv(name);
-    return value != NULL && strcmp(value, word) == 0;
+    static const char* words;
+    if (words == NULL && (words = getenv("MODEL_NCCL")) == NULL) words = "";
+    return strstr(words, what) != NULL;
 }
 
 static int number(ncclComm_t comm) { return (int)(intptr_t)comm; }
@@ -44,12 +45,12 @@ static int known(ncclComm_t comm)
 static int new_comm(ncclComm_t* comm)
 {
     const ncclComm_t made = (ncclComm_t)(intptr_t)(MODEL_VERSION * 1000 + ++serial);
-    if (depth != 0 && wanted("MODEL_HANDLES", "late")) {
+    if (depth != 0 && wanted("late handles")) {
         late[lates].place = comm;
         late[lates++].comm = made;
     } else *comm = made;
     errno = 77;
-    return wanted("MODEL_INIT", "in progress") ? in_progress : success;
+    return wanted("in progress") ? in_progress : success;
 }
 
 static unsigned sum(const ncclUniqueId* id)
@@ -75,15 +76,7 @@ static void trace_call(const char* name, const void* send, const void* receive, 
 #define COLLECTIVE(name, operands, operation, root) \
     CALL(name, (operands, MODEL_ON), send, receive, count, type, operation, root, NULL) \
     CALL(name##Config, (operands, MODEL_ON, MODEL_WITH), send, receive, count, type, operation, root, config)
-#define REDUCING_ROOTED MODEL_REDUCING, int root
-COLLECTIVE(AllReduce, MODEL_REDUCING, operation, -1)
-COLLECTIVE(ReduceScatter, MODEL_REDUCING, operation, -1)
-COLLECTIVE(AllGather, MODEL_PLAIN, -1, -1)
-COLLECTIVE(Broadcast, MODEL_ROOTED, -1, root)
-COLLECTIVE(Reduce, REDUCING_ROOTED, operation, root)
-COLLECTIVE(AlltoAll, MODEL_PLAIN, -1, -1)
-COLLECTIVE(Gather, MODEL_ROOTED, -1, root)
-COLLECTIVE(Scatter, MODEL_ROOTED, -1, root)
+MODEL_COLLECTIVES(COLLECTIVE)
 CALL(Send, (const void* send, size_t count, int type, int peer, MODEL_ON), send, NULL, count, type, -1, peer, NULL)
 CALL(Recv, (void* receive, size_t count, int type, int peer, MODEL_ON), NULL, receive, count, type, -1, peer, NULL)
 CALL(WaitSignal, (int signals, void* list, MODEL_ON), list, NULL, (size_t)signals, -1, -1, -1, NULL)
@@ -188,7 +181,7 @@ FUNCTION(int, CommGetAsyncError, (ncclComm_t comm, int* state))
 {
     static int polls;
     trace("nccl CommGetAsyncError %d", number(comm));
-    *state = wanted("MODEL_INIT", "in progress") && ++polls < 3 ? in_progress : success;
+    *state = wanted("in progress") && ++polls < 3 ? in_progress : success;
     return known(comm);
 }
 
@@ -202,7 +195,7 @@ FUNCTION(int, CommWindowRegister, (ncclComm_t comm, void* buffer, size_t bytes, 
 FUNCTION(int, GroupStart, (void))
 {
     trace("nccl GroupStart");
-    if (wanted("MODEL_GROUP", "does not start")) return invalid_argument;
+    if (wanted("no group")) return invalid_argument;
     ++depth;
     return success;
 }
@@ -213,7 +206,7 @@ static int end_group(void)
     if (depth == 0) return 5;
     if (--depth > 0) return success;
     for (; lates > 0; --lates) *late[lates - 1].place = late[lates - 1].comm;
-    return wanted("MODEL_GROUP", "fails") ? 1 : success;
+    return wanted("group fails") ? 1 : success;
 }
 
 FUNCTION(int, GroupEnd, (void))

@@ -39,27 +39,22 @@ typedef struct {
 
 #define MODEL_REDUCING const void *send, void *receive, size_t count, int type, int operation
 #define MODEL_ROOTED const void *send, void *receive, size_t count, int type, int root
+#define MODEL_REDUCING_ROOTED MODEL_REDUCING, int root
 #define MODEL_PLAIN const void *send, void *receive, size_t count, int type
 #define MODEL_ON ncclComm_t comm, cudaStream_t stream
 #define MODEL_WITH const ncclCollConfig_t* config
 
-int ncclAllReduce(MODEL_REDUCING, MODEL_ON);
-int ncclAllReduceConfig(MODEL_REDUCING, MODEL_ON, MODEL_WITH);
-int ncclReduceScatter(MODEL_REDUCING, MODEL_ON);
-int ncclReduceScatterConfig(MODEL_REDUCING, MODEL_ON, MODEL_WITH);
-int ncclAllGather(MODEL_PLAIN, MODEL_ON);
-int ncclAllGatherConfig(MODEL_PLAIN, MODEL_ON, MODEL_WITH);
-int ncclBroadcast(MODEL_ROOTED, MODEL_ON);
-int ncclBroadcastConfig(MODEL_ROOTED, MODEL_ON, MODEL_WITH);
+/* Each also with a configuration. */
+#define MODEL_COLLECTIVES(each) \
+    each(AllReduce, MODEL_REDUCING, operation, -1) each(ReduceScatter, MODEL_REDUCING, operation, -1) \
+    each(AllGather, MODEL_PLAIN, -1, -1) each(Broadcast, MODEL_ROOTED, -1, root) \
+    each(Reduce, MODEL_REDUCING_ROOTED, operation, root) each(AlltoAll, MODEL_PLAIN, -1, -1) \
+    each(Gather, MODEL_ROOTED, -1, root) each(Scatter, MODEL_ROOTED, -1, root)
+#define MODEL_DECLARE(name, operands, operation, root) \
+    int nccl##name(operands, MODEL_ON); \
+    int nccl##name##Config(operands, MODEL_ON, MODEL_WITH);
+MODEL_COLLECTIVES(MODEL_DECLARE)
 int ncclBcast(void* buffer, size_t count, int type, int root, MODEL_ON);
-int ncclReduce(MODEL_REDUCING, int root, MODEL_ON);
-int ncclReduceConfig(MODEL_REDUCING, int root, MODEL_ON, MODEL_WITH);
-int ncclAlltoAll(MODEL_PLAIN, MODEL_ON);
-int ncclAlltoAllConfig(MODEL_PLAIN, MODEL_ON, MODEL_WITH);
-int ncclGather(MODEL_ROOTED, MODEL_ON);
-int ncclGatherConfig(MODEL_ROOTED, MODEL_ON, MODEL_WITH);
-int ncclScatter(MODEL_ROOTED, MODEL_ON);
-int ncclScatterConfig(MODEL_ROOTED, MODEL_ON, MODEL_WITH);
 int ncclSend(const void* send, size_t count, int type, int peer, MODEL_ON);
 int ncclRecv(void* receive, size_t count, int type, int peer, MODEL_ON);
 int ncclPutSignal(const void* send, size_t count, int type, int peer, void* window, size_t offset, int signal,

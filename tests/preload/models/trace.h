@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * The models of NCCL and of the engine write what they see to one file, MODEL_TRACE, in the order in which it
- * happens. */
+ * happens. Where it is empty they return at once. */
 #ifndef COLLPROBE_MODEL_TRACE_H
 #define COLLPROBE_MODEL_TRACE_H
 
@@ -14,8 +14,9 @@
 
 __attribute__((format(printf, 1, 2))) static void trace(const char* format, ...)
 {
-    const char* const path = getenv("MODEL_TRACE");
-    if (path == NULL) return;
+    static const char* path;
+    if (path == NULL && (path = getenv("MODEL_TRACE")) == NULL) path = "";
+    if (*path == '\0') return;
     char line[1024];
     va_list values;
     va_start(values, format);

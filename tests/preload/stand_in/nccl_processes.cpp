@@ -8,26 +8,22 @@
 //     STAND_IN_NCCL_FLIP="r c e b"       bit b of element e is wrong in the result that rank r gets of its collective
 //                                        number c on the first communicator of this process; all numbers are from 0
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <climits>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/support/stand_in/nccl_moves.hpp"
@@ -36,56 +32,19 @@ namespace collprobe::stand_in::nccl {
 
 namespace {
 
-// --- What the environment asks for ---
-
-struct flip {
-    unsigned long long rank = 0, call = 0, element = 0, bit = 0;
-    bool is_wanted = false;
-};
-
-struct settings {
-    std::string folder;
-    double deadline_s = 60;
-    flip wrong;
-
-    static const settings& given()
-    {
-        static const settings* const own = new settings;
-        return *own;
-    }
-
-    static std::string text(const char* name, const char* otherwise = "")
-    {
-        const char* const value = std::getenv(name);
-        return value == nullptr ? otherwise : value;
-    }
-
-private:
-    settings()
-    {
-        folder = text("STAND_IN_NCCL_DIR", "/dev/shm");
-        deadline_s = std::strtod(text("STAND_IN_NCCL_DEADLINE_S", "60").c_str(), nullptr);
-        const std::string numbers = text("STAND_IN_NCCL_FLIP");
-        wrong.is_wanted = std::sscanf(numbers.c_str(), "%llu %llu %llu %llu", &wrong.rank, &wrong.call, &wrong.element,
-                              &wrong.bit) == 4;
-    }
-};
-
-// --- Words of shared memory ---
+std::string given(const char* name, const char* otherwise = "")
+{
+    const char* const value = std::getenv(name);
+    return value == nullptr ? otherwise : value;
+}
+double deadline_s()
+{
+    static const double given_s = std::strtod(given("STAND_IN_NCCL_DEADLINE_S", "60").c_str(), nullptr);
+    return given_s;
+}
 
 using shared_word = std::atomic<std::uint32_t>;
 static_assert(shared_word::is_always_lock_free);
-
-/// Waits while `word` is `seen`, at most that long. A thread of any process may wake it.
-void wait_on(const shared_word& word, std::uint32_t seen, int milliseconds) noexcept
-{
-    const timespec limit{milliseconds / 1000, milliseconds % 1000 * 1'000'000L};
-    (void)syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&word), FUTEX_WAIT, seen, &limit, nullptr, 0);
-}
-void wake_all(const shared_word& word) noexcept
-{
-    (void)syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
 
 // --- What ranks share: a head, then the slots of the ranks. It begins with zeros; only what is written takes memory ---
 
@@ -116,29 +75,15 @@ struct alignas(64) rank_slot {
     shared_word told; ///< the same of exchanges
     posted_call calls[2];
     note notes[2];
-    unsigned char sent[2][most_bytes]; ///< in a call of transfers: those, each as its peer, its bytes and the data
+    unsigned char sent[2][most_bytes];
 };
-
-// --- Waiting ---
-
-class patience {
-public:
-    bool is_over() const { return clock::now() >= until_; }
-
-private:
-    using clock = std::chrono::steady_clock;
-    clock::time_point until_ = clock::now()
-        + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(settings::given().deadline_s));
-};
-
-/// No wake-up is relied on: a thread looks again after this time, because its process may have been told to stop
-/// waiting, and others may have died.
-constexpr int most_sleep_ms = 20;
 
 bool is_reached(const shared_word& counter, std::uint32_t number)
 {
     return static_cast<std::int32_t>(counter.load() - number) >= 0;
 }
+
+using clock = std::chrono::steady_clock;
 
 std::atomic<std::uint64_t> communicators_here{0};
 
@@ -213,7 +158,6 @@ public:
         if (head().came.fetch_add(1) + 1 == head().ranks) {
             (void)unlink(path_.c_str()); // it goes when the last process does
             head().formed.store(1);
-            wake_all(head().formed);
             return true;
         }
         const bool formed = wait_for(head().formed, 1, [&] {
@@ -248,31 +192,24 @@ private:
     // --- Meetings ---
 
     bool has_failed() const { return head().failed.load(std::memory_order_relaxed) != 0; }
-    void fail()
-    {
-        head().failed.store(1);
-        wake_all(head().formed);
-        wake_all(head().passed);
-        wake_all(head().exchanged);
-    }
-
     /// Waits until the counter is there. False after an abort, a failure, or the deadline: then the communicator has
     /// failed, and `complain()` is called.
     template <class Complain>
     bool wait_for(const shared_word& counter, std::uint32_t number, Complain complain)
     {
-        const patience left;
-        for (;;) {
-            const std::uint32_t seen = counter.load();
-            if (is_reached(counter, number)) return true;
+        const auto begin = clock::now();
+        while (!is_reached(counter, number)) {
             if (aborted_ || has_failed()) return false;
-            if (left.is_over()) {
+            if (clock::now() - begin > std::chrono::duration<double>(deadline_s())) {
                 complain();
-                fail();
+                head().failed.store(1);
                 return false;
             }
-            wait_on(counter, seen, most_sleep_ms);
+            // At first often: a sleep takes as long as a small sum. The process may be told to stop, or others may have died.
+            if (clock::now() - begin < std::chrono::milliseconds(1)) std::this_thread::yield();
+            else std::this_thread::sleep_for(std::chrono::microseconds(200));
         }
+        return true;
     }
 
     /// Waits until all ranks have come to the meeting of that number, and `agree()`. The last one lets all pass.
@@ -294,13 +231,12 @@ private:
                 if (!is_reached(slot(peer).*came, number)) missing += ' ' + std::to_string(peer);
             }
             std::fprintf(stderr, "NCCL stand-in: rank %d of %d has waited %g s at %s; %s%s\n", rank, ranks_,
-                settings::given().deadline_s, what,
+                deadline_s(), what,
                 missing.empty() ? "all came, with different calls" : "missing:", missing.c_str());
         };
         if (all_came()) {
             if (is_reached(passed, number)) return true;
             passed.store(number);
-            wake_all(passed);
             return true;
         }
         if (wait_for(passed, number, complain)) return true;
@@ -312,7 +248,11 @@ private:
 
     void make(int rank, const operation& own)
     {
-        const std::uint64_t call = own.what == kind::transfers ? 0 : collectives_++;
+        if (own.what == kind::transfers) {
+            std::fprintf(stderr, "NCCL stand-in: processes have no send and receive\n");
+            std::abort();
+        }
+        const std::uint64_t call = collectives_++;
         const std::uint32_t meeting = ++meetings_;
         rank_slot& mine = slot(rank);
         mine.calls[meeting % 2] = {static_cast<std::uint32_t>(own.what), static_cast<std::uint32_t>(own.type),
@@ -326,10 +266,6 @@ private:
             return true;
         };
         if (!meet_at(&rank_slot::arrived, head().passed, rank, meeting, "a call", agree)) return;
-        if (own.what == kind::transfers) {
-            receive_transfers(rank, own, meeting);
-            return;
-        }
         move_all(own, rank, ranks_, [&](int peer) { return slot(peer).sent[meeting % 2]; },
             [&](int peer) { return slot(peer).calls[meeting % 2].scale; }, static_cast<unsigned char*>(own.receive));
         flip_bit(rank, call, own);
@@ -337,57 +273,24 @@ private:
 
     void send(const operation& own, int rank, unsigned char* to) const
     {
-        const unsigned char* const end = to + rank_slot::most_bytes;
-        const auto add = [&](const void* from, std::size_t bytes) {
-            if (bytes > static_cast<std::size_t>(end - to)) {
-                std::fprintf(stderr, "NCCL stand-in: a rank sends at most %zu bytes\n", rank_slot::most_bytes);
-                std::abort();
-            }
-            if (bytes > 0) std::memcpy(to, from, bytes);
-            to += bytes;
-        };
-        if (own.what == kind::transfers) {
-            for (const transfer& each : *own.transfers) {
-                if (!each.is_send) continue;
-                add(&each.peer, sizeof(each.peer));
-                add(&each.bytes, sizeof(each.bytes));
-                add(each.from, each.bytes);
-            }
-            const int none = -1;
-            add(&none, sizeof(none));
-        } else if (own.what != kind::broadcast || rank == own.root) {
-            const bool sends_parts = own.what == kind::reduce_scatter || own.what == kind::all_to_all;
-            add(own.send, own.count * bytes_of(own.type) * (sends_parts ? static_cast<std::size_t>(ranks_) : 1));
+        if (own.what == kind::broadcast && rank != own.root) return;
+        const bool sends_parts = own.what == kind::reduce_scatter || own.what == kind::all_to_all;
+        const std::size_t bytes = own.count * bytes_of(own.type) * (sends_parts ? static_cast<std::size_t>(ranks_) : 1);
+        if (bytes > rank_slot::most_bytes) {
+            std::fprintf(stderr, "NCCL stand-in: a rank sends at most %zu bytes\n", rank_slot::most_bytes);
+            std::abort();
         }
-    }
-
-    /// The k-th receive from a peer takes its k-th send to this rank.
-    void receive_transfers(int rank, const operation& own, std::uint32_t meeting) const
-    {
-        std::vector<const unsigned char*> next;
-        for (int peer = 0; peer < ranks_; ++peer) next.push_back(slot(peer).sent[meeting % 2]);
-        for (const transfer& wanted : *own.transfers) {
-            if (wanted.is_send) continue;
-            const unsigned char*& from = next[static_cast<std::size_t>(wanted.peer)];
-            for (int to = -1; to != rank;) {
-                std::size_t bytes = 0;
-                std::memcpy(&to, from, sizeof(to));
-                if (to < 0) break;
-                std::memcpy(&bytes, from + sizeof(to), sizeof(bytes));
-                from += sizeof(to) + sizeof(bytes);
-                if (to == rank) std::memcpy(wanted.to, from, bytes < wanted.bytes ? bytes : wanted.bytes);
-                from += bytes;
-            }
-        }
+        if (bytes > 0) std::memcpy(to, own.send, bytes);
     }
 
     void flip_bit(int rank, std::uint64_t call, const operation& own) const
     {
-        const flip& wrong = settings::given().wrong;
-        const std::size_t at = wrong.element * bytes_of(own.type) + wrong.bit / 8;
-        const bool is_here = wrong.is_wanted && number_here_ == 0 && wrong.rank == static_cast<std::uint64_t>(rank)
-            && wrong.call == call && at < result_bytes(own, rank, ranks_);
-        if (is_here) static_cast<unsigned char*>(own.receive)[at] ^= static_cast<unsigned char>(1u << (wrong.bit % 8));
+        unsigned long long of_rank = 0, of_call = 0, element = 0, bit = 0;
+        if (std::sscanf(given("STAND_IN_NCCL_FLIP").c_str(), "%llu %llu %llu %llu", &of_rank, &of_call, &element, &bit) != 4) return;
+        const std::size_t at = element * bytes_of(own.type) + bit / 8;
+        const bool is_here = number_here_ == 0 && of_rank == static_cast<std::uint64_t>(rank) && of_call == call
+            && at < result_bytes(own, rank, ranks_);
+        if (is_here) static_cast<unsigned char*>(own.receive)[at] ^= static_cast<unsigned char>(1u << (bit % 8));
     }
 
     const int ranks_;
@@ -411,7 +314,7 @@ private:
 std::shared_ptr<world> meet(const std::string& name, int ranks)
 {
     const std::string path
-        = settings::given().folder + "/stand_in_nccl_" + std::to_string(std::hash<std::string>()(name));
+        = given("STAND_IN_NCCL_DIR", "/dev/shm") + "/stand_in_nccl_" + std::to_string(std::hash<std::string>()(name));
     const auto made = std::make_shared<world_of_processes>(path, ranks);
     return made->is_usable() ? made : nullptr;
 }

@@ -5,8 +5,6 @@
 // Included before `nccl.cpp`, where the public functions are: as in NCCL, each name is weak and has a strong twin.
 #include <nccl.h>
 
-#include "tests/support/stand_in/nccl_later.hpp"
-
 #define STAND_IN_NCCL_NAMES_2_19(each) \
     each(ncclGetVersion) each(ncclGetErrorString) each(ncclGetLastError) each(ncclMemAlloc) each(ncclMemFree) \
     each(ncclGetUniqueId) each(ncclCommInitRank) each(ncclCommInitRankConfig) each(ncclCommInitAll) \
@@ -20,27 +18,13 @@
 #else
 #define STAND_IN_NCCL_NAMES_2_22(each)
 #endif
-#if NCCL_VERSION_CODE >= 22700
-#define STAND_IN_NCCL_NAMES_2_27(each) \
-    each(ncclCommShrink) each(ncclCommWindowRegister) each(ncclCommWindowDeregister)
-#else
-#define STAND_IN_NCCL_NAMES_2_27(each)
-#endif
 #if NCCL_VERSION_CODE >= 22800
 #define STAND_IN_NCCL_NAMES_2_28(each) each(ncclAlltoAll)
 #else
 #define STAND_IN_NCCL_NAMES_2_28(each)
 #endif
-#if NCCL_VERSION_CODE >= 22807
-#define STAND_IN_NCCL_NAMES_2_28_7(each) each(ncclCommRevoke)
-#else
-#define STAND_IN_NCCL_NAMES_2_28_7(each)
-#endif
-#define STAND_IN_NCCL_NAMES_LATER(each) \
-    each(ncclCommGetUniqueId) each(ncclCommGrow)
 #define STAND_IN_NCCL_NAMES(each) \
-    STAND_IN_NCCL_NAMES_2_19(each) STAND_IN_NCCL_NAMES_2_22(each) STAND_IN_NCCL_NAMES_2_27(each) \
-    STAND_IN_NCCL_NAMES_2_28(each) STAND_IN_NCCL_NAMES_2_28_7(each) STAND_IN_NCCL_NAMES_LATER(each)
+    STAND_IN_NCCL_NAMES_2_19(each) STAND_IN_NCCL_NAMES_2_22(each) STAND_IN_NCCL_NAMES_2_28(each)
 
 #define STAND_IN_NCCL_EXPORT(name) \
     extern "C" __attribute__((weak, visibility("default"))) decltype(name) name; \

@@ -21,7 +21,6 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include "tests/support/stand_in/nccl_later.hpp"
 #include "tests/support/stand_in/nccl_world.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
 #include "tests/support/stand_in/stand_in_nccl.hpp"
@@ -38,9 +37,7 @@ struct ncclComm {
     std::atomic<ncclResult_t> state{ncclSuccess};
     std::atomic<int> polls_left{0}; // that are told ncclInProgress though it is over
     std::atomic<bool> aborted{false};
-    std::atomic<bool> revoked{false};
     std::atomic<unsigned> splits{0};
-    std::atomic<unsigned> shrinks{0}; // apart: ranks that are left out make no call
     std::mutex guard; // of what follows
     char last_error[256] = "";
     std::vector<premultiplier> operations; // pre-multiplied sums, by their number; unused: destroyed
@@ -288,7 +285,6 @@ ncclResult_t collect(entry& own, ncclComm_t comm, operation what, cudaStream_t o
     if (const ncclResult_t code = own.enter(); code != ncclSuccess) return fail(code);
     if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return fail(code);
     if (const ncclResult_t state = comm->state; state != ncclSuccess) return fail(state);
-    if (comm->revoked) return fail(ncclInvalidUsage);
     if (const ncclResult_t failure = comm->of->failure(); failure != ncclSuccess) return fail(failure);
     if (what.type >= ncclNumTypes || (what.receives(comm->rank) && what.receive == nullptr)) {
         return fail(ncclInvalidArgument);
@@ -602,57 +598,6 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
     });
 }
 
-#if NCCL_VERSION_CODE >= 22700
-ncclResult_t ncclCommShrink(
-    ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* rest, ncclConfig_t* config, int flags)
-{
-    COLLPROBE_STAND_IN_ENTER();
-    if (!is_live(comm) || excluded_count < 1 || excluded_count >= comm->of->size()) return ncclInvalidArgument;
-    *rest = nullptr;
-    std::set<int> without(excluded, excluded + excluded_count);
-    if (without.count(comm->rank) != 0) return ncclInvalidArgument;
-    if ((flags & NCCL_SHRINK_ABORT) != 0) comm->of->abort(comm->rank);
-    std::string name = comm->name + "/" + std::to_string(comm->shrinks.fetch_add(1)) + " without";
-    for (const int rank : without) name += ' ' + std::to_string(rank);
-    const int ranks = comm->of->size() - static_cast<int>(without.size());
-    const auto lower = std::distance(without.begin(), without.lower_bound(comm->rank));
-    const int rank = comm->rank - static_cast<int>(lower);
-    return form(comm, [comm, rest, name, ranks, rank, blocking = blocks(config, comm->blocking)] {
-        return make_child(comm, rest, name, ranks, rank, blocking);
-    });
-}
-#endif
-
-ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* id)
-{
-    COLLPROBE_STAND_IN_ENTER_READY(comm);
-    return write_id(id, new_name());
-}
-
-ncclResult_t ncclCommGrow(
-    ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* grown, ncclConfig_t* config)
-{
-    COLLPROBE_STAND_IN_ENTER();
-    if (comm == nullptr) {
-        if (id == nullptr) return ncclInvalidArgument;
-        return init_rank(grown, name_in(*id), ranks, rank, blocks(config, true));
-    }
-    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
-    *grown = nullptr;
-    note told{};
-    if (id != nullptr) std::memcpy(told.data(), id->internal, std::min(told.size(), sizeof(id->internal)));
-    return form(comm, [comm, ranks, told, grown, blocking = blocks(config, comm->blocking)] {
-        std::vector<note> all;
-        if (!comm->of->exchange(comm->rank, told, all)) return ncclInternalError;
-        for (const note& each : all) {
-            if (each[0] == 0) continue;
-            const auto* const name = reinterpret_cast<const char*>(each.data());
-            return make_child(comm, grown, std::string(name, strnlen(name, each.size())), ranks, comm->rank, blocking);
-        }
-        return ncclInvalidArgument;
-    });
-}
-
 // How communicators end.
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
@@ -688,18 +633,6 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
         return ncclSuccess;
     });
 }
-
-#if NCCL_VERSION_CODE >= 22807
-/// Not as in NCCL: it is over at once, and a revoked communicator cannot be split.
-ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
-{
-    COLLPROBE_STAND_IN_ENTER();
-    if (!is_live(comm) || flags != 0) return ncclInvalidArgument;
-    comm->revoked = true;
-    comm->of->abort(comm->rank);
-    return ncclSuccess;
-}
-#endif
 
 // What communicators tell.
 
@@ -737,21 +670,6 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank)
 }
 
 // What communicators keep.
-
-#if NCCL_VERSION_CODE >= 22700
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t, ncclWindow_t* window, int)
-{
-    COLLPROBE_STAND_IN_ENTER_READY(comm);
-    *window = static_cast<ncclWindow_t>(memory);
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t)
-{
-    COLLPROBE_STAND_IN_ENTER_READY(comm);
-    return ncclSuccess;
-}
-#endif
 
 ncclResult_t ncclRedOpCreatePreMulSum(
     ncclRedOp_t* what, void* scalar, ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t comm)
