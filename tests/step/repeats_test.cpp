@@ -97,6 +97,26 @@ TEST_CASE("of a call that some ranks have, what more than half of these repeat i
     CHECK(stale_in(of_senders(2, 1))[2] == std::vector<int>{0});
 }
 
+TEST_CASE("ranks with the same data are copies in a sum of gradients, and healthy in other calls")
+{
+    const auto told_of = [](auto make) {
+        const auto records = run(2, {.times = false}, [&](auto& comm, std::uint64_t s, host::stream& stream) {
+            const std::vector<float> send = data_of(comm.rank() / 2, s);
+            std::vector<float> receive(ranks * n);
+            make(comm, view<const float>(send), view(receive), stream);
+            stream.synchronize();
+        });
+        return testing::told(records[1]);
+    };
+    CHECK(told_of([](auto& comm, auto send, auto receive, auto& stream) { comm.all_gather(send, receive, stream); }) == "");
+    CHECK(told_of([](auto& comm, auto send, auto receive, auto& stream) {
+        comm.all_reduce(send, receive.part(0, n), reduction::max, stream);
+    }) == "");
+    CHECK(told_of([](auto& comm, auto send, auto receive, auto& stream) {
+        comm.all_reduce(send, receive.part(0, n), reduction::sum, stream);
+    }) == "duplicate 0,1 in 0; duplicate 2,3 in 0");
+}
+
 TEST_CASE("the sampled result is one that most ranks have")
 {
     const auto error_of = [](int damaged) {
