@@ -60,35 +60,6 @@ TEST_CASE("buffers own aligned memory and move")
     CHECK(view<const double>(empty).count() == 100);
 }
 
-TEST_CASE("for_each visits every index once")
-{
-    std::vector<int> visits(1000, 0);
-    const host::stream stream;
-    device::for_each(stream, visits.size(), [&](std::uint64_t i) { ++visits[i]; });
-    device::for_each(stream, 0, [&](std::uint64_t i) { ++visits[i]; });
-    stream.synchronize(soon_ms);
-    CHECK(visits == std::vector<int>(1000, 1));
-}
-
-TEST_CASE("reduce covers all elements whatever the blocks")
-{
-    for (const std::size_t count : {0u, 1u, 7u, 8u, 9u, 1003u}) {
-        std::vector<std::uint32_t> values(count);
-        std::uint64_t wanted = 1;
-        for (std::size_t i = 0; i < count; ++i) {
-            values[i] = static_cast<std::uint32_t>(i * i);
-            wanted += (i + 1) * values[i];
-        }
-        std::uint64_t result = 0;
-        const host::stream stream;
-        device::workspace workspace;
-        device::reduce(stream, weighted_sum{view<const std::uint32_t>(values)}, count, &result, workspace);
-        stream.synchronize(soon_ms);
-        CAPTURE(count);
-        CHECK(result == wanted);
-    }
-}
-
 TEST_CASE("a reduction notes when it began and when its result was written, if asked")
 {
     CHECK(nanoseconds_between(0xffffffffu, 1) == 512.0); // across the end of the range

@@ -14,6 +14,14 @@ inline const order_case events[] = {
             if (right) edge(on, on.first, on.second);
             reads(on.second, on.data);
         }},
+    {"an event of the library is waited for by its handle", {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            collprobe::cuda::event ready;
+            writes(on.first, on.data);
+            ready.record(on.first);
+            if (right) must(cudaStreamWaitEvent(on.second, ready.get(), 0));
+            reads(on.second, on.data);
+        }},
     {"a wait for an event that was never recorded is none",
         {hazard_kind::unrecorded_event, hazard_kind::read_after_write},
         [](bench& on, bool right) {

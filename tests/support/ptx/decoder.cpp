@@ -407,8 +407,7 @@ private:
         std::map<std::string, reader> made = {{"bra", &decoder::read_branch}, {"call", &decoder::read_call},
             {"bar", &decoder::read_barrier}, {"barrier", &decoder::read_barrier}, {"membar", &decoder::read_fence},
             {"shfl", &decoder::read_shuffle}, {"vote", &decoder::read_vote},
-            {"cvta", &decoder::read_of_address}, {"mov", &decoder::read_move}, {"cvt", &decoder::read_conversion},
-            {"nanosleep", &decoder::read_hint}};
+            {"cvta", &decoder::read_of_address}, {"mov", &decoder::read_move}, {"cvt", &decoder::read_conversion}};
         for (const char* each : {"ret", "exit"}) made[each] = &decoder::read_end;
         for (const char* each : {"ld", "st"}) made[each] = &decoder::read_access;
         for (const char* each : {"atom", "red"}) made[each] = &decoder::read_atomic;
@@ -444,11 +443,6 @@ private:
         of.made.what = returns ? kind::branch : kind::leave;
         const u32 at = emit(of);
         if (returns) now_->returns.push_back(at);
-    }
-    void read_hint(operation& of)
-    {
-        of.made.run = find("nothing");
-        emit(of);
     }
     void read_barrier(operation& of)
     {

@@ -39,11 +39,14 @@ struct memory_range {
 
 /// How blocks, warps and lanes take turns, and what is checked.
 struct schedule {
-    /// 0: block after block, each warp as far as it comes, all stores visible at once. Else the seed of a random
+    /// 0: block after block, each warp as far as it comes, all stores visible at once; a kernel whose blocks, or lanes,
+    /// wait for each other but by a barrier is then refused when it does not end. Else the seed of a random
     /// schedule, which can be repeated: blocks, warps and diverged lanes take turns; stores reach other blocks late and
     /// in any order, and loads through the first-level cache see old values, as far as the fences allow it.
     std::uint64_t seed = 0;
     unsigned resident_blocks = 8; ///< blocks that take turns
+    /// Without a seed: instructions of a warp between two barriers. More are taken for a wait that nothing ends.
+    std::uint64_t endless = std::uint64_t{1} << 32;
     /// Reports accesses of two threads to the same shared memory that no barrier orders. Costs about half of the speed.
     bool check = false;
     bool count = false; ///< fills in what `counts` has beyond instructions. Costs about a third of the speed.

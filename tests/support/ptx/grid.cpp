@@ -114,7 +114,6 @@ void begin(block& b, u64 index)
         w.groups.assign(1, {0, w.live, false});
         w.at_barrier.clear();
         w.syncs = 0;
-        w.takes_turns = false;
         fill_registers(b, w);
     }
 }
@@ -191,10 +190,6 @@ public:
     }
 
 private:
-    /// Instructions of a warp in its turn. A block that needs more waits for another block, perhaps: then the
-    /// blocks take turns.
-    static constexpr u64 long_turn = 1 << 18;
-
     std::unique_ptr<block> make_block()
     {
         auto made = std::make_unique<block>();
@@ -215,41 +210,19 @@ private:
     }
     u64 blocks() const { return grid_.count(); }
 
-    /// Runs all warps of a block as far as they come, each for a turn. Returns whether the block has ended.
-    bool take_turn(block& b)
-    {
-        for (;;) {
-            bool paused = false;
-            for (warp& w : b.warps) paused = advance(w, long_turn) == progress::paused || paused;
-            if (b.unfinished == 0) return true;
-            if (!pass_barriers(b) && !paused) fail_stuck(b);
-            if (paused) return false;
-        }
-    }
-
     void run_in_order()
     {
-        std::vector<std::unique_ptr<block>> waiting;
         std::unique_ptr<block> current = make_block();
-        for (u64 next = 0; next < blocks() || !waiting.empty();) {
-            if (next < blocks()) {
-                begin(*current, next++);
-                if (!take_turn(*current)) {
-                    waiting.push_back(std::move(current));
-                    current = make_block();
-                } else {
-                    collect(*current);
-                }
+        for (u64 next = 0; next < blocks(); ++next) {
+            begin(*current, next);
+            while (current->unfinished != 0) {
+                for (warp& w : current->warps)
+                    if (advance(w, how_.endless) == progress::paused)
+                        fail(w, kernel_.code[w.groups[0].pc], std::countr_zero(w.groups[0].mask),
+                            "does not end: only in a random schedule may it wait for other blocks or lanes");
+                if (current->unfinished != 0 && !pass_barriers(*current)) fail_stuck(*current);
             }
-            for (std::size_t k = 0; k < waiting.size();) {
-                if (!take_turn(*waiting[k])) {
-                    ++k;
-                    continue;
-                }
-                collect(*waiting[k]);
-                put_back(std::move(waiting[k]));
-                waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(k));
-            }
+            collect(*current);
         }
         put_back(std::move(current));
     }

@@ -266,13 +266,12 @@ private:
     u64& left_;
 };
 
-/// The group that is behind, so that branches meet again; in a random schedule any. So in every other turn of a warp
-/// that does not come to an end: its lanes may wait for others of its own.
+/// The group that is behind, so that branches meet again; in a random schedule any.
 std::size_t choose(warp& w)
 {
     const std::size_t count = w.groups.size();
     std::size_t chosen = count;
-    if ((w.in->is_random() || w.takes_turns) && count > 1) {
+    if (w.in->is_random() && count > 1) {
         const std::size_t from = w.in->random.below(count);
         for (std::size_t k = 0; k < count && chosen == count; ++k)
             if (!w.groups[(from + k) % count].waits) chosen = (from + k) % count;
@@ -312,9 +311,7 @@ progress advance(warp& w, u64 most)
         const warp::group from = w.groups[chosen];
         w.groups[chosen] = w.groups.back();
         w.groups.pop_back();
-        if (group_run(w, from, left).run()) continue;
-        if (left == 0) w.takes_turns = !w.takes_turns;
-        return progress::paused;
+        if (!group_run(w, from, left).run()) return progress::paused;
     }
 }
 

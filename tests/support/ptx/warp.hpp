@@ -31,7 +31,6 @@ struct warp {
     u64 local_bytes = 0; ///< of a lane
     memory_range known; ///< the device memory that was used last
     u32 syncs = 0; ///< `bar.warp.sync` so far
-    bool takes_turns = false; ///< its groups, without a seed
 };
 
 template <class T>
