@@ -404,7 +404,7 @@ private:
         else if (kind < 82) synchronize_device();
         else if (kind < 88) collective();
         else if (kind < 93) group_step();
-        else if (kind < 95) release();
+        else if (kind < 94) release();
         else if (kind < 97) allocate();
         else if (kind < 99) replace_stream();
         else replace_thread();
@@ -711,7 +711,8 @@ private:
     void release()
     {
         const std::size_t host = any_host();
-        const span where = any_span();
+        const bool as_allocated = !allocated_.empty() && random_.chance(50);
+        const span where = as_allocated ? allocated_[random_.next() % allocated_.size()] : any_span();
         if (random_.chance(25)) {
             const std::size_t stream = any_stream();
             order(stream);
@@ -731,6 +732,7 @@ private:
     void allocate()
     {
         const span where = any_span();
+        allocated_.push_back(where);
         if (random_.chance(50)) {
             checker_.allocate(range_of(where));
             graph_.allocate(where);
@@ -787,6 +789,7 @@ private:
     std::vector<int> asked_before_;
     std::array<event, 3> events_;
     std::array<group, 3> groups_;
+    std::vector<span> allocated_;
     std::uint64_t next_stream_ = 1;
     std::uint64_t next_thread_ = 1001;
     int tag_ = 0;
