@@ -221,16 +221,15 @@ TEST_CASE("work whose report throws is not enqueued, and the host's own access w
     stream_order checker({.on_hazard = stream_order::raise});
     checker.install();
     const host::buffer<float> data(count), copied(count);
-    const host::stream first, second;
+    const host::stream first, second, third;
     std::fill(data.begin(), data.end(), 3.0f);
     std::fill(copied.begin(), copied.end(), 0.0f);
     ordered::enqueue(first, {}, {view<float>(data)}, [] {});
     bool ran = false;
     CHECK_THROWS_AS(ordered::enqueue(second, {}, {view<float>(data)}, [&] { ran = true; }), error);
-    CHECK_THROWS_AS(host::device::copy<float>(second, view<const float>(data), view<float>(copied)), error);
+    CHECK_THROWS_AS(host::device::copy<float>(third, view<const float>(data), view<float>(copied)), error);
     CHECK_THROWS_AS(ordered::touch_host(view<float>(data), memory_access::read), error);
-    first.synchronize();
-    second.synchronize();
+    for (const host::stream* each : {&first, &second, &third}) each->synchronize();
     CHECK(!ran);
     CHECK(copied[0] == 0.0f);
 }

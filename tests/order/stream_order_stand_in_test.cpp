@@ -20,6 +20,30 @@ namespace collprobe::testing::stream_order_stand_in_test {
 // What CUDA and NCCL calls tell the checker: those of the library by themselves, foreign ones by the wrappers.
 // Compiled with COLLPROBE_STREAM_ORDER=1, as is the stand-in.
 
+TEST_CASE("a buffer that is overwritten before the end of the group that reads it is reported")
+{
+    const clean_stand_in clean;
+    stream_order checker;
+    checker.install();
+    check_all(run_each_nccl(2, {.mode = nccl::blocking_mode::blocking}, [](testing::nccl_owner& comm) {
+        const cuda::stream on;
+        const cuda::buffer<float> full(128), shard(64);
+        void* const sent = shard.data();
+        for (const bool overwrites : {false, true}) {
+            ordered::touch(on.get(), {}, {view<float>(shard)}, "adam");
+            require(ordered::group_start() == ncclSuccess, "start");
+            require(ordered::all_gather(sent, full.data(), 64, ncclFloat32, comm.native_handle(), on.get())
+                    == ncclSuccess,
+                "gather");
+            if (overwrites) require(ordered::memset_async(sent, 0, 256, on.get()) == cudaSuccess, "fill");
+            require(ordered::group_end() == ncclSuccess, "end");
+        }
+        require(ordered::stream_synchronize(on.get()) == cudaSuccess, "synchronize");
+    }));
+    CAPTURE(messages(checker));
+    CHECK(kinds(checker) == list{hazard_kind::overwritten_in_group});
+}
+
 TEST_CASE("a size in bytes in the place of a count of floats is reported before the call is made")
 {
     const clean_stand_in clean;

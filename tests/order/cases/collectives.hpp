@@ -47,15 +47,6 @@ inline const order_case collective_cases[] = {
             constexpr std::size_t too_many = size * sizeof(float);
             if (!right) ordered::touch(on.first, {{on.data, too_many}}, {{on.other, too_many}}, "reduce");
         }},
-    {"what a group reads is not overwritten before its end, on whatever stream", {hazard_kind::overwritten_in_group},
-        [](bench& on, bool right) {
-            communicator world;
-            must(ncclGroupStart());
-            must(ncclAllGather(on.data, on.other, count, ncclFloat, world.comm, on.first));
-            if (!right) must(cudaMemsetAsync(on.data, 0, size, on.first));
-            must(ncclGroupEnd());
-            if (right) must(cudaMemsetAsync(on.data, 0, size, on.first));
-        }},
     {"the calls of a group are one operation, which their streams wait for", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             communicator world;
