@@ -8,12 +8,6 @@
 namespace collprobe::order_cases {
 
 inline const order_case events[] = {
-    {"a kernel reads what another stream writes", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            writes(on.first, on.data);
-            if (right) edge(on, on.first, on.second);
-            reads(on.second, on.data);
-        }},
     {"an event of the library is waited for by its handle", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
             collprobe::cuda::event ready;

@@ -397,7 +397,7 @@ struct kernel_table {
     std::mutex guard;
     std::set<std::pair<const void*, int>> loaded;
     std::atomic<std::uint64_t> behind_work{0};
-    std::atomic<describe_function> describe{nullptr};
+    std::atomic<find_function> find{nullptr};
 
     static kernel_table& instance()
     {
@@ -479,7 +479,7 @@ std::size_t allocated_bytes(int on)
     return sum;
 }
 
-void describe_kernels_by(describe_function describe) { kernel_table::instance().describe.store(describe); }
+void find_kernels_by(find_function find) { kernel_table::instance().find.store(find); }
 
 namespace {
 std::atomic<attribute_function> give_attribute{nullptr};
@@ -721,8 +721,8 @@ cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* attributes, cons
     STAND_IN_CALL_OUTSIDE_CAPTURES(cudaFuncGetAttributes);
     *attributes = {};
     (void)load_here(kernel);
-    const describe_function describe = kernel_table::instance().describe.load();
-    return done(describe == nullptr ? cudaSuccess : describe(*attributes, kernel));
+    const find_function find = kernel_table::instance().find.load();
+    return done(find == nullptr ? cudaSuccess : find(kernel));
 }
 
 // Memory.

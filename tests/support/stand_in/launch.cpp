@@ -258,7 +258,6 @@ thread_local std::vector<call_configuration> configurations; // of launches by <
 
 constexpr int multiprocessors = 4;
 constexpr int blocks_per_multiprocessor = 2;
-constexpr int block_threads = 1024;
 constexpr std::size_t multiprocessor_shared_bytes = 228 * 1024;
 constexpr std::size_t reserved_shared_bytes = 1024; ///< of each block
 constexpr std::size_t device_bytes = std::size_t{1} << 30;
@@ -280,34 +279,18 @@ int clock_kilohertz()
 bool attribute(int& value, cudaDeviceAttr what)
 {
     switch (what) {
-    case cudaDevAttrComputeCapabilityMajor: value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: value = 0; break;
     case cudaDevAttrMultiProcessorCount: value = multiprocessors; break;
-    case cudaDevAttrWarpSize: value = 32; break;
     case cudaDevAttrClockRate: value = clock_kilohertz(); break;
-    case cudaDevAttrMaxThreadsPerBlock: value = block_threads; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: value = blocks_per_multiprocessor * block_threads; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: value = block_shared_bytes; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: value = block_shared_bytes; break;
-    case cudaDevAttrUnifiedAddressing: value = 1; break;
-    case cudaDevAttrConcurrentKernels: value = 1; break;
     default: return false; // nothing is guessed
     }
     return true;
 }
 
-cudaError_t describe(cudaFuncAttributes& attributes, const void* function)
+cudaError_t find_code(const void* function)
 {
     const std::shared_ptr<registered_kernel> kernel = find_registered(function);
     if (!kernel) return cudaErrorInvalidDeviceFunction;
-    const ptx::kernel* const code = code_of(*kernel);
-    if (code == nullptr) return cudaErrorNoKernelImageForDevice;
-    attributes.sharedSizeBytes = ptx::static_shared_bytes(*code);
-    attributes.maxThreadsPerBlock = static_cast<int>(ptx::most_threads(*code));
-    attributes.maxDynamicSharedSizeBytes = static_cast<int>(block_shared_bytes - attributes.sharedSizeBytes);
-    attributes.ptxVersion = 90;
-    attributes.binaryVersion = 90;
-    return cudaSuccess;
+    return code_of(*kernel) == nullptr ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
 } // namespace
@@ -337,7 +320,7 @@ void** __cudaRegisterFatBinary(void* wrapper)
     } catch (const std::exception& problem) {
         made->problem = problem.what(); // told when a kernel of it is wanted
     }
-    describe_kernels_by(&describe);
+    find_kernels_by(&find_code);
     give_attributes_by(&attribute);
     return reinterpret_cast<void**>(new std::shared_ptr<binary>(std::move(made)));
 }
@@ -425,22 +408,6 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties, int or
     if (ordinal < 0 || ordinal >= device_count()) return finish(cudaErrorInvalidDevice);
     *properties = {};
     std::strcpy(properties->name, "emulated");
-    properties->major = 9;
-    properties->minor = 0;
-    properties->totalGlobalMem = device_bytes;
-    properties->multiProcessorCount = multiprocessors;
-    properties->warpSize = 32;
-    properties->maxThreadsPerBlock = block_threads;
-    properties->maxThreadsPerMultiProcessor = blocks_per_multiprocessor * block_threads;
-    properties->maxThreadsDim[0] = properties->maxThreadsDim[1] = 1024;
-    properties->maxThreadsDim[2] = 64;
-    properties->maxGridSize[0] = 0x7FFFFFFF;
-    properties->maxGridSize[1] = properties->maxGridSize[2] = 0xFFFF;
-    properties->sharedMemPerBlock = block_shared_bytes;
-    properties->sharedMemPerBlockOptin = block_shared_bytes;
-    properties->unifiedAddressing = 1;
-    properties->canMapHostMemory = 1;
-    properties->concurrentKernels = 1;
     return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaMemGetInfo(size_t* free, size_t* total)
