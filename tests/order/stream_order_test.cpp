@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -316,6 +317,37 @@ TEST_CASE("a hazard may be thrown by the call itself")
     }
     checker.launch(compute, {m.shard_bytes()}, {}, "fine");
     CHECK(checker.hazards().size() == 1);
+}
+
+TEST_CASE("threads with streams of their own do not disturb each other, and a shared byte is reported")
+{
+    bool shared = false;
+    SUBCASE("each its own bytes") { shared = false; }
+    SUBCASE("one shared") { shared = true; }
+    stream_order checker;
+    constexpr std::uint64_t threads = 4;
+    std::vector<float> data(threads * 64);
+    std::vector<std::thread> running;
+    for (std::uint64_t index = 0; index < threads; ++index) {
+        running.emplace_back([&, index] {
+            const order_stream first{.number = 10 + 2 * index};
+            const order_stream second{.number = 11 + 2 * index};
+            const memory_range own{data.data() + 64 * index, 64 * sizeof(float)};
+            order_point event;
+            for (int repeat = 0; repeat < 500; ++repeat) {
+                checker.launch(first, {}, {own}, "write");
+                checker.record(event, first);
+                checker.wait(second, event);
+                checker.launch(second, {own}, {}, "read");
+                if (shared) checker.launch(second, {}, {{data.data(), 4}}, "shared");
+                checker.record(event, second);
+                checker.wait(first, event);
+                checker.reached(event);
+            }
+        });
+    }
+    for (std::thread& each : running) each.join();
+    CHECK((checker.hazard_count() != 0) == shared);
 }
 
 #if !COLLPROBE_STREAM_ORDER
