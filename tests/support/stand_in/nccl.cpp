@@ -240,6 +240,12 @@ ncclResult_t run_or_launch(const std::vector<ncclComm_t>& comms, Work work)
     if (comms.empty() || comms.front()->blocking) return work();
     return launch(comms, std::move(work));
 }
+template <class Work>
+ncclResult_t run_or_launch(ncclComm_t comm, Work work)
+{
+    if (comm->blocking) return work();
+    return launch({comm}, std::move(work));
+}
 
 /// Whether a communicator can be used, as NCCL finds out.
 ncclResult_t ensure_ready(ncclComm_t comm)
@@ -287,7 +293,7 @@ ncclResult_t collect(entry& own, ncclComm_t comm, operation what, cudaStream_t o
     }
     if (what.what == kind::transfers) return ncclInvalidUsage;
     if (comm->of->size() == 1) return enqueue_now(comm, what, on);
-    return run_or_launch({comm}, [comm, what = std::move(what), on] { return enqueue_now(comm, what, on); });
+    return run_or_launch(comm, [comm, what = std::move(what), on] { return enqueue_now(comm, what, on); });
 }
 
 /// Makes communicators, each on a thread of its own: ranks of one thread wait for each other.
@@ -309,8 +315,8 @@ ncclResult_t form_all(const std::vector<std::function<ncclResult_t()>>& forming)
 template <class Work>
 ncclResult_t form(ncclComm_t launcher, Work work)
 {
-    if (group.depth == 0) return run_or_launch({launcher}, std::move(work));
-    group.forming.push_back([launcher, work] { return run_or_launch({launcher}, work); });
+    if (group.depth == 0) return run_or_launch(launcher, std::move(work));
+    group.forming.push_back([launcher, work] { return run_or_launch(launcher, work); });
     return ncclSuccess;
 }
 
@@ -646,7 +652,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
     COLLPROBE_STAND_IN_ENTER_READY(comm);
     return end_comm(comm, [](ncclComm_t last) {
-        return run_or_launch({last}, [last] { return last->of->drain(last->rank) ? ncclSuccess : ncclInternalError; });
+        return run_or_launch(last, [last] { return last->of->drain(last->rank) ? ncclSuccess : ncclInternalError; });
     });
 }
 
