@@ -214,24 +214,6 @@ TEST_CASE("streams and events of a device that is not current")
 #endif
 }
 
-TEST_CASE("a kernel launched without its device current is an error, not a wrong launch")
-{
-    use_first_device();
-    const cuda::stream other = [] {
-        const cuda::device_guard guard(1);
-        return cuda::stream();
-    }();
-    cuda::pinned_buffer<int> values(4);
-    const auto failure = error_of([&] { device::fill(other, view(values), 1); });
-    REQUIRE(failure);
-    CHECK(contains(failure->what(), "cudaLaunchKernel"));
-    CHECK(contains(failure->what(), "device 1"));
-    const cuda::device_guard guard(1);
-    device::fill(other, view(values), 1);
-    other.synchronize(soon_ms);
-    CHECK(values[3] == 1);
-}
-
 TEST_CASE("device_guard switches, restores and nests, and calls nothing where there is nothing to switch")
 {
     use_first_device();
@@ -637,22 +619,6 @@ TEST_CASE("buffers own memory of the device that was current")
         CHECK(contains(failure->what(), "cudaErrorMemoryAllocation"));
         CHECK(contains(failure->what(), "cudaMalloc"));
     }
-}
-
-TEST_CASE("a workspace has aligned room and a ticket that is zero")
-{
-    cuda::workspace first;
-    CHECK(reinterpret_cast<std::uintptr_t>(first.partials()) % 256 == 0);
-    CHECK(*first.ticket() == 0);
-    CHECK(static_cast<std::byte*>(static_cast<void*>(first.ticket()))
-            - static_cast<std::byte*>(first.partials())
-        == 4096 * 256);
-    CHECK(first.device() == 0);
-    void* const memory = first.partials();
-    const cuda::workspace moved(std::move(first));
-    CHECK(moved.partials() == memory);
-    const cuda::device_guard guard(1);
-    CHECK(device::workspace().device() == 1);
 }
 
 } // namespace collprobe::testing::cuda_stand_in_test

@@ -222,19 +222,4 @@ void refuses_bad_memory()
     ONE("copy and fill write exactly their range, in stream order", copies_and_fills_exactly)                          \
     ONE("copy and fill refuse bad arguments by name and enqueue nothing", refuses_bad_memory)
 
-/// Sums positions times values, block by block.
-struct weighted_sum {
-    using partial = std::uint64_t;
-    static constexpr std::uint64_t block = 8;
-    view<const std::uint32_t> values;
-
-    static partial identity() { return 0; }
-    void run(partial& sum, std::uint64_t first, std::uint64_t count) const
-    {
-        for (std::uint64_t i = first; i < first + count; ++i) sum += (i + 1) * values[i];
-    }
-    static void merge(partial& left, const partial& right) { left += right; }
-    std::uint64_t finish(const partial& sum) const { return sum + 1; }
-};
-
 } // namespace collprobe::testing

@@ -114,32 +114,6 @@ TEST_CASE("every rank gets every shard, whatever the path, the sizes and the ele
     }
 }
 
-TEST_CASE("a guarded destination is not overwritten under its reader")
-{
-    run(2, [](local::communicator& comm, host::stream_ref, host::stream_ref on, host::stream_ref consumer) {
-        std::vector<float> first(64), second(64), seen(128);
-        for (uint64_t i = 0; i < 64; ++i) {
-            first[i] = value(comm.rank(), i, 1);
-            second[i] = value(comm.rank(), i, 2);
-        }
-        guarded<device, float> full(128);
-        copy_then_all_gather(first, full, comm, on, {}, {}).synchronize(soon_ms);
-        const host_gate closed;
-        closed.close(consumer);
-        full.read(consumer, [&](view<const float> data) {
-            consumer.enqueue([&seen, data] { seen.assign(data.begin(), data.end()); });
-        });
-        auto done = copy_then_all_gather(second, full, comm, on, {}, {});
-        require(!done.query(), "it did not wait");
-        closed.open();
-        done.synchronize(soon_ms);
-        consumer.synchronize(soon_ms);
-        check_gathered(seen, 2, 64, true, 1);
-        std::vector<float> now(full.memory().begin(), full.memory().end());
-        check_gathered(now, 2, 64, true, 2);
-    });
-}
-
 TEST_CASE("a retained shard is copied behind the gather that still reads it, on whatever stream")
 {
     run(2, [](local::communicator& comm, host::stream_ref, host::stream_ref on, host::stream_ref) {

@@ -35,24 +35,6 @@ float read(buffer& from, host::stream_ref on)
 
 } // namespace
 
-TEST_CASE("a reader waits for the writer on another stream")
-{
-    const watchdog guard("the test", 60);
-    const host::stream a, b;
-    buffer data(16);
-    fill(data, a, 1);
-    const host_gate closed;
-    closed.close(a);
-    fill(data, a, 2);
-    std::vector<float> seen;
-    data.read(b, [&](view<const float> all) { b.enqueue([&seen, all] { seen.assign(all.begin(), all.end()); }); });
-    CHECK(!b.query());
-    closed.open();
-    b.synchronize(soon_ms);
-    CHECK(seen == std::vector<float>(16, 2.0f));
-    CHECK(data.generation() == 2);
-}
-
 TEST_CASE("readers do not wait for each other, nor accesses of disjoint parts")
 {
     const watchdog guard("the test", 60);
@@ -60,6 +42,7 @@ TEST_CASE("readers do not wait for each other, nor accesses of disjoint parts")
     buffer data(16);
     fill(data, a, 1);
     a.synchronize(soon_ms);
+    CHECK(data.generation() == 1);
     const host_gate closed;
     closed.close(a);
     data.read(a, [](view<const float>) {});

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
 #include <array>
 #include <bitset>
 #include <cstddef>
@@ -95,6 +96,15 @@ public:
         std::size_t held = 0;
         while (held < count && owner_[first + held] == owner_[first]) ++held;
         return count - held;
+    }
+    /// The bytes of the last allocation that began there, and was not released since, or of what is left of it.
+    std::size_t told_at(std::size_t first) const
+    {
+        const auto told = told_.find(first);
+        const bool begins = owner_[first] != 0 && (first == 0 || owner_[first - 1] != owner_[first]);
+        const std::size_t outer = begins ? size_of_owner(first) : 0;
+        if (told == told_.end()) return outer;
+        return outer != 0 ? std::min(outer, told->second) : told->second;
     }
     std::size_t size_of_owner(std::size_t byte) const
     {
@@ -219,6 +229,7 @@ public:
     {
         for (int byte = where.first; byte < where.first + where.count; ++byte) bytes_[index(byte)] = {};
     }
+    std::size_t allocated_bytes(int first) const { return owners_.told_at(index(first)); }
     int last_write(int byte) const { return bytes_[index(byte)].last_write; }
     void add(pair_found pair) { found.push_back(pair); }
     bool has(const stream_hazard& report) const
@@ -275,6 +286,10 @@ public:
     {
         for (int at = 0; at < length_ && graph_.room(); ++at) {
             step();
+            for (int byte = 0; byte < bytes; ++byte) {
+                if (checker_.allocated_bytes(reinterpret_cast<const void*>(range_of({byte, 1}).first)) != graph_.allocated_bytes(byte))
+                    return "step " + std::to_string(at) + ": the allocation at byte " + std::to_string(byte);
+            }
             const bool reported = checker_.hazard_count() != 0;
             if (reported != !graph_.found.empty()) {
                 return "step " + std::to_string(at) + ": the checker " + (reported ? "reports" : "is silent")
@@ -389,7 +404,7 @@ private:
         else if (kind < 82) synchronize_device();
         else if (kind < 88) collective();
         else if (kind < 93) group_step();
-        else if (kind < 95) release();
+        else if (kind < 94) release();
         else if (kind < 97) allocate();
         else if (kind < 99) replace_stream();
         else replace_thread();
@@ -661,6 +676,11 @@ private:
     void end_group(std::size_t host)
     {
         group& own = groups_[host];
+        if (random_.chance(10)) { // NCCL has enqueued nothing
+            as(host)->group_end(false);
+            own = {};
+            return;
+        }
         for (const deferred& call : own.members) {
             for (int at = 0; at < call.read.count; ++at) {
                 const int now = graph_.last_write(call.read.first + at);
@@ -691,7 +711,8 @@ private:
     void release()
     {
         const std::size_t host = any_host();
-        const span where = any_span();
+        const bool as_allocated = !allocated_.empty() && random_.chance(50);
+        const span where = as_allocated ? allocated_[random_.next() % allocated_.size()] : any_span();
         if (random_.chance(25)) {
             const std::size_t stream = any_stream();
             order(stream);
@@ -711,6 +732,7 @@ private:
     void allocate()
     {
         const span where = any_span();
+        allocated_.push_back(where);
         if (random_.chance(50)) {
             checker_.allocate(range_of(where));
             graph_.allocate(where);
@@ -767,6 +789,7 @@ private:
     std::vector<int> asked_before_;
     std::array<event, 3> events_;
     std::array<group, 3> groups_;
+    std::vector<span> allocated_;
     std::uint64_t next_stream_ = 1;
     std::uint64_t next_thread_ = 1001;
     int tag_ = 0;

@@ -20,38 +20,25 @@ namespace collprobe::testing::stream_order_stand_in_test {
 // What CUDA and NCCL calls tell the checker: those of the library by themselves, foreign ones by the wrappers.
 // Compiled with COLLPROBE_STREAM_ORDER=1, as is the stand-in.
 
-namespace {
-
-constexpr std::size_t count = 64;
-constexpr std::size_t size = count * sizeof(float);
-
-} // namespace
-
-TEST_CASE("a staging buffer that is overwritten within a raw group is reported, the edge of an event is known")
+TEST_CASE("a buffer that is overwritten before the end of the group that reads it is reported")
 {
     const clean_stand_in clean;
     stream_order checker;
     checker.install();
-    check_all(run_each_nccl(2, {.mode = nccl::blocking_mode::blocking}, [&](testing::nccl_owner& comm) {
-        const cuda::stream compute, communication;
-        const cuda::buffer<float> weights(2 * count), shard(count);
-        cuda::event ready;
+    check_all(run_each_nccl(2, {.mode = nccl::blocking_mode::blocking}, [](testing::nccl_owner& comm) {
+        const cuda::stream on;
+        const cuda::buffer<float> full(128), shard(64);
+        void* const sent = shard.data();
         for (const bool overwrites : {false, true}) {
-            ordered::touch(compute.get(), {}, {view<float>(shard)}, "adam");
-            ready.record(compute);
-            // An event of the library, waited for by its handle.
-            require(ordered::stream_wait_event(communication.get(), ready.get()) == cudaSuccess, "wait");
+            ordered::touch(on.get(), {}, {view<float>(shard)}, "adam");
             require(ordered::group_start() == ncclSuccess, "start");
-            require(ordered::all_gather(shard.data(), weights.data(), count, ncclFloat32, comm.native_handle(),
-                        communication.get())
+            require(ordered::all_gather(sent, full.data(), 64, ncclFloat32, comm.native_handle(), on.get())
                     == ncclSuccess,
                 "gather");
-            void* const sent = shard.data();
-            if (overwrites) require(ordered::memset_async(sent, 0, size, communication.get()) == cudaSuccess, "fill");
+            if (overwrites) require(ordered::memset_async(sent, 0, 256, on.get()) == cudaSuccess, "fill");
             require(ordered::group_end() == ncclSuccess, "end");
-            ready.record(communication);
-            require(ordered::event_synchronize(ready.get()) == cudaSuccess, "synchronize");
         }
+        require(ordered::stream_synchronize(on.get()) == cudaSuccess, "synchronize");
     }));
     CAPTURE(messages(checker));
     CHECK(kinds(checker) == list{hazard_kind::overwritten_in_group});

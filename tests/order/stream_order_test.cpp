@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -349,57 +348,6 @@ TEST_CASE("threads with streams of their own do not disturb each other, and a sh
     }
     for (std::thread& each : running) each.join();
     CHECK((checker.hazard_count() != 0) == shared);
-}
-
-TEST_CASE("what is known of bytes agrees with a list of all bytes, with 10000 runs and more")
-{
-    // Each byte's last writer, by stream: a stream that has seen nothing of the others conflicts with each.
-    constexpr std::uint64_t size = 60'000;
-    std::vector<unsigned char> memory(size);
-    std::vector<unsigned> writer(size, 0);
-    detail::order_shadow shadow;
-    std::uint64_t state = 1;
-    const auto random = [&state](std::uint64_t below) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        return (state >> 33) % below;
-    };
-    for (unsigned step = 1; step < 60'000; ++step) {
-        const std::uint64_t first = random(size);
-        const std::uint64_t longest = step % 1000 == 0 ? 5000 : 6;
-        const std::uint64_t count = 1 + random(std::min(longest, size - first));
-        const memory_range range{memory.data() + first, count};
-        const auto expect = [&](memory_range bytes, const detail::order_segment& known) {
-            for (std::uintptr_t byte = bytes.first; byte < bytes.end(); ++byte) {
-                if (writer[byte - reinterpret_cast<std::uintptr_t>(memory.data())] != known.write.epoch) {
-                    FAIL("step " << step);
-                }
-            }
-        };
-        const unsigned kind = step % 16;
-        if (kind == 0) {
-            shadow.forget(range);
-            for (std::uint64_t at = 0; at < count; ++at) writer[first + at] = 0;
-        } else if (kind < 4) {
-            std::uint64_t seen = 0;
-            shadow.visit(range, [&](memory_range bytes, detail::order_segment& known) {
-                expect(bytes, known);
-                seen += bytes.bytes;
-            });
-            REQUIRE(seen == count);
-        } else {
-            detail::order_segment& made = shadow.replace(range, expect);
-            made.write = {step, 0, 0};
-            for (std::uint64_t at = 0; at < count; ++at) writer[first + at] = step;
-        }
-    }
-    std::size_t runs = 0;
-    std::uint64_t known_bytes = 0;
-    shadow.look({memory.data(), size}, [&](memory_range bytes, const detail::order_segment& known) {
-        ++runs;
-        if (known.write.epoch != 0) known_bytes += bytes.bytes;
-    });
-    CHECK(runs > 10'000);
-    CHECK(known_bytes == size - static_cast<std::uint64_t>(std::count(writer.begin(), writer.end(), 0u)));
 }
 
 #if !COLLPROBE_STREAM_ORDER

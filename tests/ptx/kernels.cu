@@ -29,8 +29,8 @@ __global__ void warp_operations(int* out)
     const unsigned t = threadIdx.x % 32;
     int v = __shfl_xor_sync(~0u, static_cast<int>(t), 5);
     v += __popc(__ballot_sync(~0u, t % 3 == 0));
-    v += __any_sync(~0u, t == 7) + 2 * __all_sync(~0u, t < 31);
-    if (t < 16) v += __shfl_up_sync(0xffff, v, 1);
+    v += __any_sync(~0u, t == 7);
+    if (t < 16) v += __shfl_down_sync(0xffff, v, 1, 16);
     out[threadIdx.x] = v;
 }
 
@@ -43,33 +43,6 @@ __global__ void with_syncwarp(int* out)
     out[threadIdx.x] = x[31 - threadIdx.x];
 }
 
-/// Each half of a warp by itself.
-__global__ void with_half_syncwarp(int* out)
-{
-    __shared__ int x[32];
-    const unsigned half = threadIdx.x / 16 * 16;
-    const unsigned members = 0xffffu << half;
-    x[threadIdx.x] = static_cast<int>(threadIdx.x);
-    __syncwarp(members);
-    out[threadIdx.x] = x[half + 15 - threadIdx.x % 16];
-}
-
-/// The same, and then one lane of each half reads again, and writes.
-__global__ void halves_add(int* out)
-{
-    __shared__ int x[32];
-    const unsigned half = threadIdx.x / 16 * 16;
-    const unsigned members = 0xffffu << half;
-    x[threadIdx.x] = static_cast<int>(threadIdx.x);
-    __syncwarp(members);
-    int sum = 0;
-    for (unsigned k = 0; k < 16; ++k) sum += x[half + k];
-    __syncwarp(members);
-    if (threadIdx.x == half) x[half] += sum;
-    __syncwarp(members);
-    out[threadIdx.x] = x[half];
-}
-
 /// The register of the address is negative where the offset is not.
 __global__ void shared_window(int* out, int reach)
 {
@@ -79,26 +52,6 @@ __global__ void shared_window(int* out, int reach)
     const int first = static_cast<int>(threadIdx.x) - reach;
     out[threadIdx.x] = threadIdx.x < 60 ? x[first + 2] + x[first + 4] : 0;
 }
-
-/// An exchange needs no value to be there before.
-__global__ void shared_exchange(int* out)
-{
-    __shared__ int x;
-    if (threadIdx.x == 7) atomicExch(&x, 7);
-    __syncthreads();
-    out[threadIdx.x] = x;
-}
-
-/// Lanes of a warp wait for the lane that has the lock.
-__global__ void lock_in_warp(int* lock, volatile int* sum)
-{
-    while (atomicCAS(lock, 0, 1) != 0) {}
-    *sum = *sum + 1;
-    __threadfence();
-    atomicExch(lock, 0);
-}
-
-__global__ void read_timer(unsigned long long* out) { asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(*out)); }
 
 /// Diverged lanes that wait for each other: lane 0 for a flag that lane 1 sets.
 __global__ void lanes_wait(int* out, volatile int* flag)
@@ -194,13 +147,12 @@ __global__ void missing_syncwarp(int* out)
     out[threadIdx.x] = x[31 - threadIdx.x];
 }
 
-__global__ void wrong_half_syncwarp(int* out)
+/// Not supported.
+__global__ void half_syncwarp(int* out)
 {
-    __shared__ volatile int x[32];
-    const unsigned members = 0xffffu << (threadIdx.x / 16 * 16);
-    x[threadIdx.x] = static_cast<int>(threadIdx.x);
-    __syncwarp(members);
-    out[threadIdx.x] = x[31 - threadIdx.x]; // of the other half
+    if (threadIdx.x < 16) __syncwarp(0xffff);
+    __syncthreads();
+    out[threadIdx.x] = 0;
 }
 
 __global__ void beyond(int* out) { out[threadIdx.x + 1] = 1; }
@@ -249,7 +201,7 @@ __global__ void divergent_barrier(int* out)
 __global__ void missing_members(int* out)
 {
     int v = static_cast<int>(threadIdx.x);
-    if (threadIdx.x < 16) v = __shfl_sync(0xffffffff, v, 20);
+    if (threadIdx.x < 16) v = __shfl_xor_sync(0xffffffff, v, 16);
     __syncthreads();
     out[threadIdx.x] = v;
 }
@@ -257,14 +209,14 @@ __global__ void missing_members(int* out)
 __global__ void inactive_source(int* out)
 {
     int v = static_cast<int>(threadIdx.x);
-    if (threadIdx.x < 16) v = __shfl_sync(0xffff, v, 20);
+    if (threadIdx.x < 16) v = __shfl_xor_sync(0xffff, v, 16);
     out[threadIdx.x] = v;
 }
 
 __global__ void no_member(int* out)
 {
     int v = static_cast<int>(threadIdx.x);
-    if (threadIdx.x < 16) v = __shfl_sync(0xff, v, 2);
+    if (threadIdx.x < 16) v = __shfl_xor_sync(0xff, v, 2);
     out[threadIdx.x] = v;
 }
 
@@ -274,30 +226,6 @@ __global__ void unwritten_shared(int* out)
     if (threadIdx.x != 5) x[threadIdx.x] = 1;
     __syncthreads();
     out[threadIdx.x] = x[threadIdx.x];
-}
-
-__global__ void unwritten_atomic(int* out)
-{
-    __shared__ int x;
-    atomicAdd(&x, 1);
-    __syncthreads();
-    out[threadIdx.x] = x;
-}
-
-__global__ void unwritten_operand(int* out)
-{
-    __shared__ int x[64];
-    if (threadIdx.x != 5) x[threadIdx.x] = 1;
-    __syncthreads();
-    atomicAdd(out, x[threadIdx.x]);
-}
-
-__global__ void unwritten_decides(int* out, int n)
-{
-    __shared__ int x[64];
-    if (threadIdx.x != 5) x[threadIdx.x] = n;
-    __syncthreads();
-    if (x[threadIdx.x] == 7) out[threadIdx.x] = 1;
 }
 
 __global__ void no_fence_before_flag(int* data, int* flag, int* out)
@@ -331,7 +259,7 @@ __global__ void relaxed_atomic(int* data, int* flag, int* out)
 {
     if (blockIdx.x == 0) {
         *data = 42;
-        atomicExch(flag, 1);
+        atomicAdd(flag, 1);
     } else {
         while (atomicAdd(flag, 0) == 0) {}
         *out = __ldcg(data);

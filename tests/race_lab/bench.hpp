@@ -12,15 +12,17 @@
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/guard/copy_then_all_gather.hpp>
+#include <collprobe/guard/nccl/copy_then_all_gather.hpp>
 
 #include "tests/race_lab/watch.hpp"
 #include "tests/support/checks.hpp"
+#include "tests/support/stand_in/nccl_ranks.hpp"
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
 
-/// The race laboratory: README.md. A `Lab` says where a failure mode is tried: its `device`, its `communicator`, its
-/// `gate`, and how its ranks are run.
+/// The race laboratory: README.md.
 namespace collprobe::race_lab {
 
+using testing::gate;
 using testing::require;
 using testing::soon_ms;
 using word = std::uint32_t;
@@ -35,12 +37,11 @@ constexpr word pattern(int generation, int rank, std::uint64_t index)
 }
 
 /// One rank's streams and buffers. Nothing here orders one stream behind another.
-template <class Lab>
 class bench {
 public:
-    using device = typename Lab::device;
-    using stream_ref = typename device::stream_ref;
-    using communicator = typename Lab::communicator;
+    using device = cuda::device;
+    using stream_ref = cuda::stream_ref;
+    using communicator = testing::nccl_owner;
 
     explicit bench(communicator& of)
         : comm(of),
@@ -92,7 +93,7 @@ public:
     /// A gather that nothing orders.
     void gather(view<word> from, view<word> to, stream_ref stream, call_site where = call_site::current()) const
     {
-        comm.template all_gather<word>(view<const word>(from), to, stream, where);
+        comm.all_gather<word>(view<const word>(from), to, stream, where);
     }
     /// Work that reads what was gathered.
     void read(stream_ref stream, call_site where = call_site::current()) const
@@ -119,7 +120,7 @@ public:
         require(saw(generation), "it completed with other data", where);
     }
     /// `stream` does not come to its end before the gate is opened; then the gathered is of that generation.
-    void waits(stream_ref stream, typename Lab::gate& closed, int generation,
+    void waits(stream_ref stream, gate& closed, int generation,
         call_site where = call_site::current()) const
     {
         read(stream, where);
@@ -129,14 +130,14 @@ public:
         require(saw(generation), "it waited, and has other data", where);
     }
     /// The library's call waits for the gate, which is closed on one of the producers.
-    void gathers_behind(std::initializer_list<stream_ref> producers, typename Lab::gate& closed, call_site where) const
+    void gathers_behind(std::initializer_list<stream_ref> producers, gate& closed, call_site where) const
     {
         copy_then_all_gather(shard(), full(), comm, on, producers, {consumer}, {}, where);
         waits(consumer, closed, 1, where);
     }
     /// Work of the producer that writes the shard anew is, if `guarded`, behind the gather that the gate holds up; else
     /// the gather sends what that work has written.
-    void next_owner_is_behind(typename Lab::gate& closed, bool guarded, int generation) const
+    void next_owner_is_behind(gate& closed, bool guarded, int generation) const
     {
         if (guarded) require(!producer.query(), "the next owner did not wait for the gather");
         else producer.synchronize(soon_ms);
@@ -159,42 +160,81 @@ private:
     {
         return pattern(generation, static_cast<int>(index / slot), index % slot);
     }
-    template <class T>
-    using host_buffer = typename device::template host_buffer<T>;
-    template <class T>
-    using buffer = typename device::template buffer<T>;
-
 public:
     communicator& comm;
 
 private:
     std::uint64_t count_;
-    host_buffer<word> images_;
-    host_buffer<word> seen_;
-    buffer<word> shard_;
-    buffer<word> second_;
-    buffer<word> full_;
-    buffer<word> spare_;
+    cuda::pinned_buffer<word> images_;
+    cuda::pinned_buffer<word> seen_;
+    cuda::buffer<word> shard_;
+    cuda::buffer<word> second_;
+    cuda::buffer<word> full_;
+    cuda::buffer<word> spare_;
 
 public:
-    typename device::stream producer, on, consumer, other;
+    cuda::stream producer, on, consumer, other;
 };
+
+/// Runs `body(communicator)` on every rank of NCCL's stand-in, with a device each. As NCCL's default is not, the
+/// communicators are non-blocking.
+template <class Body>
+void run_ranks(int count, Body body)
+{
+    // The stand-in's streams are the library's, and tell the checker of themselves until they are gone.
+    struct drained {
+        ~drained() { stand_in::drain_destroyed_streams(); }
+    };
+    const testing::watchdog guard("a failure mode", 120);
+    const drained at_exit;
+    const testing::clean_stand_in clean;
+    testing::nccl_provider{count}.run(body);
+}
 
 /// Runs `body(bench, guarded)` on every rank: the failure, then its cure. The checker must report the first, naming
 /// what `hazards` names and nothing else, and be silent on the second.
-template <class Lab, class Body>
-void provoke(const std::vector<expected_hazard>& hazards, Body body, int ranks = Lab::ranks)
+template <class Body>
+void provoke(const std::vector<expected_hazard>& hazards, Body body)
 {
     for (const bool guarded_call : {false, true}) {
         CAPTURE(guarded_call);
         const watch over;
-        CHECK_NOTHROW(Lab::run(ranks, [&](typename Lab::communicator& comm) {
-            bench<Lab> at(comm);
+        CHECK_NOTHROW(run_ranks(2, [&](testing::nccl_owner& comm) {
+            bench at(comm);
             body(at, guarded_call);
             at.settle();
         }));
         over.check(guarded_call ? std::vector<expected_hazard>{} : hazards);
     }
 }
+
+/// A capture that the checker is told of.
+class captured_graph {
+public:
+    explicit captured_graph(cuda::stream_ref on, cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal)
+        : graph_(on, mode), number_(on.capture_number())
+    {
+        watch::checker().capture_begin(number_);
+    }
+    cudaError_t end()
+    {
+        watch::checker().capture_end(number_);
+        return graph_.end();
+    }
+    /// Behind its last launch, on whatever stream that was: a graph does not overlap itself.
+    void launch(cuda::stream_ref on, call_site where = call_site::current())
+    {
+        const order_stream told = order_hooks::stream_of(on);
+        if (last_.recorded()) watch::checker().wait(told, last_, where);
+        watch::checker().launch_graph(number_, told, where);
+        watch::checker().record(last_, told);
+        graph_.launch(on);
+    }
+
+private:
+    testing::captured_graph graph_;
+    unsigned long long number_;
+    order_point last_;
+};
 
 } // namespace collprobe::race_lab

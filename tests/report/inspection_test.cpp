@@ -96,15 +96,4 @@ TEST_CASE("orders that only some ranks see name these ranks")
         == "from element 0, 8 of them, on rank 0 1: (0+1)+2\nfrom element 0, 8 of them, on rank 2: (1+2)+0\n");
 }
 
-TEST_CASE("every order class has a name of its own")
-{
-    std::string names;
-    for (int which = 0; which <= static_cast<int>(order_class::other); ++which) {
-        const std::string known = name(static_cast<order_class>(which));
-        CHECK(known != "unknown");
-        CHECK(names.find(' ' + known + ' ') == std::string::npos);
-        names += ' ' + known + ' ';
-    }
-}
-
 } // namespace collprobe::testing::inspection_test

@@ -98,14 +98,4 @@ TEST_CASE("a file has the run, its records and its end, each in a line that says
     CHECK(contains(lines[4], R"("records_dropped":0,"steps":1,"suspicious_steps":0,"alarms":1,"verdict":"Rank 1 )"));
 }
 
-TEST_CASE("a file that cannot be written stops its sink, and is told")
-{
-    report::sinks out(run_record(), {.tell = false}, report::json_lines("/nonexistent/run.jsonl"));
-    out.put(sample_step(0));
-    out.close();
-    REQUIRE(out.failures().size() == 1);
-    CHECK(contains(out.failures()[0], "'/nonexistent/run.jsonl' is not written any more: "));
-    CHECK(contains(out.failures()[0], "No such file or directory"));
-}
-
 } // namespace collprobe::testing::json_lines_test

@@ -62,34 +62,16 @@ def check_runs():
     return emitted
 
 
-# A query of PromQL: metrics with the labels that it asks of them, and labels that it groups or matches by.
-FUNCTIONS = set("""sum max min avg count topk bottomk increase rate time abs changes label_values by without on ignoring
-    group_left group_right and or unless bool offset""".split())
-TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\[[^\]]*\]|\$?[A-Za-z_:]\w*|\d[\w.]*|[^\s\w]+?')
-
-
 def queried(query):
-    """{metric: labels}, where all labels that stand outside braces count for all metrics."""
-    words = TOKEN.findall(query)
-    metrics, others, at = collections.defaultdict(set), set(), 0
-    while at < len(words):
-        word = words[at]
-        end = at + 1
-        if word in ("by", "without", "on", "ignoring", "group_left", "group_right") and words[end:end + 1] == ["("]:
-            end = words.index(")", at)
-            others |= {each for each in words[at + 2:end] if each != ","}
-        elif word == "label_values":
-            end = words.index("(", at) + 1
-            others.add(words[-2])
-            words[-3:] = [")"]  # the metric, or a selection, stays
-        elif re.fullmatch(r"[A-Za-z_:]\w*", word) and word not in FUNCTIONS:
-            metrics[word]
-            if words[end:end + 1] == ["{"]:
-                end = words.index("}", at)
-                inside = words[at + 2:end]
-                metrics[word] |= {each for before, each in zip([","] + inside, inside) if before == "," and each != ","}
-        at = end
-    return {metric: labels | others for metric, labels in metrics.items()}
+    """{metric: labels} of a query of PromQL, where all labels that stand outside braces count for all metrics."""
+    query = re.sub(r'"(?:\\.|[^"\\])*"', '""', query)
+    grouped = re.findall(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)", query)
+    grouped += re.findall(r"label_values\(.*,([^,]*)\)", query)
+    others = set(re.findall(r"\w+", " ".join(grouped)))
+    metrics = collections.defaultdict(set)
+    for metric, inside in re.findall(r"\b((?:collprobe|node)_\w+)(?:\{([^}]*)\})?", query):
+        metrics[metric] |= others | set(re.findall(r"(\w+)\s*(?:=|!)", inside))
+    return metrics
 
 
 def unknown_in(query, emitted, legend=""):

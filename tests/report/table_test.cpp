@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+#include <set>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -122,13 +123,15 @@ TEST_CASE("the pooled cosine is shown where no rank has its own")
     CHECK(contains(report::step_table(record), "\npooled cosine of all ranks: 0.625\n"));
 }
 
-TEST_CASE("every check is described with rank and bucket")
+TEST_CASE("every check is described with rank and bucket, and in a sentence of its own")
 {
+    std::set<std::string> sentences;
     for (int kind = 0; kind <= static_cast<int>(finding_kind::of_part); ++kind) {
         const auto what = static_cast<finding_kind>(kind);
         const std::string text = report::describe({.ranks = {5}, .call = 3, .what = what});
         CHECK(contains(text, "bucket 3: rank 5 "));
         CHECK(contains(text, name(what)));
+        CHECK(sentences.insert(facts_of(what).sentence.named).second);
         CHECK_FALSE(contains(text, "{")); // all is filled in
         CHECK_FALSE(contains(report::describe({.call = 3, .what = what}), "{"));
     }

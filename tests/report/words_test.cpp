@@ -56,19 +56,6 @@ TEST_CASE("every character stays as it is, and bytes that are none are replaced"
     CHECK(report::detail::utf8_text("\xff\xfe\x80gr\xc3\xbc\xc3\x9f") == replaced(3) + "gr\xc3\xbc\xc3\x9f");
 }
 
-TEST_CASE("every finding has a phrase of its own")
-{
-    for (int a = 0; a <= static_cast<int>(finding_kind::of_part); ++a) {
-        const finding_facts& one = facts_of(static_cast<finding_kind>(a));
-        CHECK(std::string(one.name).size() > 3);
-        for (int b = 0; b < a; ++b) {
-            const finding_facts& other = facts_of(static_cast<finding_kind>(b));
-            CHECK(std::string(one.name) != other.name);
-            CHECK(std::string(one.sentence.named) != other.sentence.named);
-        }
-    }
-}
-
 TEST_CASE("a record's counts are told as integers, whatever they are")
 {
     const double infinity = std::numeric_limits<double>::infinity();

@@ -3,7 +3,6 @@
 //
 // write_samples FOLDER: files of the sink for prometheus_check.py, which reads them with another parser.
 //     FOLDER/prometheus/<run>/rank<r>.prom    the made-up run of sample_run.hpp, as each rank writes it
-//     FOLDER/prometheus/hard/<n>.prom         a run that has a text for all its names that the format must escape
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -63,16 +62,6 @@ void write_prometheus(const std::string& folder)
         write(folder_of(format + "summary") + "rank" + std::to_string(rank), run, false, report_mode::summary);
     }
     write(folder_of(format + "all_ranks") + "rank0", sample_run::describe(0), true);
-
-    int number = 0;
-    for (const std::string& text : sample_run::hard_texts()) {
-        run_record run = sample_run::describe(0);
-        for (std::string* each : {&run.name, &run.job, &run.communicator, &run.communicator_id, &run.host,
-                 &run.device, &run.library}) {
-            *each = text;
-        }
-        write(folder_of(format + "hard") + std::to_string(number++), run);
-    }
 }
 
 } // namespace

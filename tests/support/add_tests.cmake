@@ -195,7 +195,7 @@ function(collprobe_add_cuda_test file)
     add_dependencies(cuda_tests ${name})
     add_test(NAME ${name} COMMAND ${name})
     collprobe_test_properties(${name} ${arg_TIMEOUT} "${labels}")
-    # Blocks, warps and stores in a random order, and checks of shared memory and undefined values.
+    # Blocks, warps and stores in a random order, and checks of races on shared memory.
     if(COLLPROBE_EMULATED AND NOT slow IN_LIST labels)
         set_tests_properties(${name} PROPERTIES ENVIRONMENT "COLLPROBE_EMULATED_SEED=1;COLLPROBE_EMULATED_CHECK=1")
     endif()

@@ -2,10 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <exception>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include <collprobe/comm/nccl/communicator.hpp>
@@ -22,23 +20,12 @@ template <class Fn>
 std::vector<rank_outcome> run_each_nccl(
     int ranks, int devices, const nccl::options& settings, Fn fn, int deadline_s = 60)
 {
-    const watchdog guard("run_each_nccl", deadline_s);
-    std::vector<rank_outcome> outcomes(static_cast<std::size_t>(ranks));
     const ncclUniqueId id = new_nccl_id();
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-        threads.emplace_back([&, rank] {
-            try {
-                const collprobe::cuda::device_guard current(rank % devices);
-                auto comm = nccl_owner::create(id, rank, ranks, rank % devices, settings);
-                fn(comm);
-            } catch (...) {
-                outcomes[static_cast<std::size_t>(rank)].thrown = std::current_exception();
-            }
-        });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return outcomes;
+    return outcomes_of(ranks, [&](int rank) {
+        const collprobe::cuda::device_guard current(rank % devices);
+        auto comm = nccl_owner::create(id, rank, ranks, rank % devices, settings);
+        fn(comm);
+    }, deadline_s);
 }
 
 /// Provides the conformance suite with such ranks.

@@ -68,24 +68,29 @@ struct rank_outcome {
     }
 };
 
-/// Runs `fn(rank)` on a thread for each rank; rethrows what one threw.
-inline void run_threads(int ranks, const std::function<void(int)>& fn, int deadline_s = 60)
+/// Runs `fn(rank)` on a thread for each rank, and returns how each ended.
+inline std::vector<rank_outcome> outcomes_of(int ranks, const std::function<void(int)>& fn, int deadline_s)
 {
-    const watchdog guard("run_threads", deadline_s);
+    const watchdog guard("a rank", deadline_s);
+    std::vector<rank_outcome> outcomes(static_cast<std::size_t>(ranks));
     std::vector<std::thread> threads;
-    std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) {
         threads.emplace_back([&, rank] {
             try {
                 fn(rank);
             } catch (...) {
-                thrown[static_cast<std::size_t>(rank)] = std::current_exception();
+                outcomes[static_cast<std::size_t>(rank)].thrown = std::current_exception();
             }
         });
     }
     for (std::thread& thread : threads) thread.join();
-    for (const std::exception_ptr& each : thrown) {
-        if (each) std::rethrow_exception(each);
+    return outcomes;
+}
+/// The same; rethrows what one threw.
+inline void run_threads(int ranks, const std::function<void(int)>& fn, int deadline_s = 60)
+{
+    for (const rank_outcome& outcome : outcomes_of(ranks, fn, deadline_s)) {
+        if (outcome.thrown) std::rethrow_exception(outcome.thrown);
     }
 }
 
@@ -94,21 +99,10 @@ inline void run_threads(int ranks, const std::function<void(int)>& fn, int deadl
 template <class Communicator, class Fn>
 std::vector<rank_outcome> run_each(const local::detail::basic_group<Communicator>& ranks, Fn fn, int deadline_s = 60)
 {
-    const watchdog guard("run_each", deadline_s);
-    std::vector<rank_outcome> outcomes(static_cast<std::size_t>(ranks.size()));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks.size(); ++rank) {
-        threads.emplace_back([&, rank] {
-            try {
-                Communicator comm = ranks.communicator(rank);
-                fn(comm);
-            } catch (...) {
-                outcomes[static_cast<std::size_t>(rank)].thrown = std::current_exception();
-            }
-        });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return outcomes;
+    return outcomes_of(ranks.size(), [&](int rank) {
+        Communicator comm = ranks.communicator(rank);
+        fn(comm);
+    }, deadline_s);
 }
 
 /// Provides the conformance suite with ranks of `local`.

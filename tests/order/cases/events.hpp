@@ -8,10 +8,12 @@
 namespace collprobe::order_cases {
 
 inline const order_case events[] = {
-    {"a kernel reads what another stream writes", {hazard_kind::read_after_write},
+    {"an event of the library is waited for by its handle", {hazard_kind::read_after_write},
         [](bench& on, bool right) {
+            collprobe::cuda::event ready;
             writes(on.first, on.data);
-            if (right) edge(on, on.first, on.second);
+            ready.record(on.first);
+            if (right) must(cudaStreamWaitEvent(on.second, ready.get(), 0));
             reads(on.second, on.data);
         }},
     {"a wait for an event that was never recorded is none",

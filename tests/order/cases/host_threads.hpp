@@ -8,12 +8,6 @@
 namespace collprobe::order_cases {
 
 inline const order_case host_threads[] = {
-    {"the host reads what a copy has brought", {hazard_kind::read_after_write},
-        [](bench& on, bool right) {
-            must(cudaMemcpyAsync(on.pinned, on.data, size, cudaMemcpyDeviceToHost, on.first));
-            if (right) must(cudaStreamSynchronize(on.first));
-            host_reads(on.pinned);
-        }},
     {"the host fills the next batch into a buffer that is still copied", {hazard_kind::write_after_read},
         [](bench& on, bool right) {
             must(cudaMemcpyAsync(on.data, on.pinned, size, cudaMemcpyHostToDevice, on.first));

@@ -268,7 +268,6 @@ void move_parts(warp& w, const instruction& i, u32 mask)
         if constexpr (!splits) values<Whole>(w, i.d[0])[lane] = joined;
     });
 }
-void do_nothing(warp&, const instruction&, u32) {}
 
 // --- Comparisons ---
 
@@ -399,7 +398,6 @@ void add_comparisons(table& to)
 }
 void add_other_forms(table& to)
 {
-    to["nothing"] = &do_nothing;
     to["and.pred"] = &binary<u8, bitwise_and>;
     to["or.pred"] = &binary<u8, bitwise_or>;
     to["xor.pred"] = &binary<u8, bitwise_xor>;

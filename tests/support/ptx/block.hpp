@@ -20,7 +20,6 @@ struct shared_byte {
     s16 reader = nobody; ///< warp
     u32 reader_lanes = 0;
     u32 read_at = 0;
-    u32 run = 0; ///< the run of a block that wrote it last; 0: none did
 };
 
 enum class access : u8 { read, write, atomic };
@@ -35,14 +34,12 @@ struct block {
 
     std::vector<warp> warps;
     std::vector<u8> register_memory, local_memory, shared_memory;
-    std::vector<u8> local_has_value; ///< of each byte, if checked
     std::vector<shared_byte> shared_bytes; ///< if checked
     u8* shared = nullptr;
     u32 shared_size = 0;
 
     u32 unfinished = 0; ///< threads
     u32 epoch = 0; ///< barriers so far, those of the runs before too
-    u32 run = 0; ///< blocks that ran in this memory
     global_view view; ///< with a seed
     bool yields = false; ///< other blocks shall have a turn now, and
     u64 rests = 0; ///< as many turns as this
@@ -50,28 +47,10 @@ struct block {
     counts sum;
 
     bool is_random() const { return how->seed != 0; }
-    shared_byte& shared_at(u64 address) { return shared_bytes[address - reinterpret_cast<u64>(shared)]; }
-    u8& local_value_at(u64 address) { return local_has_value[address - reinterpret_cast<u64>(local_memory.data())]; }
 };
 
 /// Notes an access of shared memory, and throws `fault` if another thread's access is not ordered with it.
 void check_race(warp&, const instruction&, u32 at, unsigned bytes, access, int lane);
-/// Whether a `bar.warp.sync` with both lanes came after the time `since`.
-bool synced(const warp&, int one, int other, u32 since);
-/// Notes a `bar.warp.sync` of these lanes.
-void note_sync(warp&, u32 members);
-
-/// The lanes of `mask` for which the registers hold values; all lanes if that is not checked.
-inline u32 defined_lanes(const warp& w, slot at, u32 mask)
-{
-    return w.defined.empty() || at == none ? mask : mask & w.defined[at / 32];
-}
-inline void define(warp& w, slot at, u32 mask, u32 defined)
-{
-    if (!w.defined.empty() && at != none)
-        w.defined[at / 32] = (w.defined[at / 32] & ~mask) | (defined & mask);
-}
-
 enum class progress : u8 { paused, blocked };
 /// Runs a warp until no lane can go on, or for `most` instructions.
 progress advance(warp&, u64 most);
@@ -80,7 +59,7 @@ progress advance(warp&, u64 most);
 void set_up(block&, const kernel&, dims grid, dims threads, std::size_t dynamic_shared, const u8* parameters,
     const schedule&);
 void begin(block&, u64 index);
-/// Lets the threads at complete barriers go on; returns whether there were any.
+/// Lets the threads at the barrier go on if all have come; returns whether it did.
 bool pass_barriers(block&);
 /// Throws `fault`: no thread can go on.
 [[noreturn]] void fail_stuck(const block&);

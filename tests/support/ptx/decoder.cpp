@@ -10,11 +10,10 @@
 //     mov.b64.split2 ...  d[0..1] = parts of a;  mov.b64.pack2 ...  d[0] = parts in a, b
 //   ld, st          d[k]: element k, or none, each `widths[0]` wide; address: a (`address_bytes` wide) + offset;
 //                   bytes, elements; in, how
-//   atom, red       d[0]: the old value, or none; address as for ld; b, c: the operands; in, how
-//   shfl            d[0]; d[1]: a predicate or none; a, b, c; mode: 0 up, 1 down, 2 butterfly, 3 index
-//   vote            d[0]; a: a predicate; mode: 0 all, 1 any, 2 uniform, 3 ballot; widths[1] = 1: a is negated
+//   atom, red       d[0]: the old value, or none; address as for ld; b: the operand; in, how
+//   shfl            d[0]; d[1]: a predicate or none; a, b, c; mode: 0 down, 1 butterfly
+//   vote            d[0]; a: a predicate; mode: 0 any, 1 ballot; widths[1] = 1: a is negated
 //   warp_sync       e: the members (shfl, vote, bar.warp.sync)
-//   barrier         a: its number; b: how many threads, or none
 //   cvta            d[0], a
 
 #include <algorithm>
@@ -98,7 +97,6 @@ struct operation {
     std::vector<std::string> arguments;
     std::string type; ///< the last part
     instruction made = {};
-    register_use use = {};
 
     bool has(std::string_view part) const { return std::find(parts.begin(), parts.end(), part) != parts.end(); }
     /// `a.b` if there is a second part.
@@ -227,21 +225,17 @@ private:
         if (own_width != nullptr) *own_width = found->width;
         return found->at;
     }
-    slot destination(operation& of, const std::string& name, unsigned width, unsigned* own_width = nullptr)
+    slot destination(const std::string& name, unsigned width, unsigned* own_width = nullptr)
     {
         if (own_width != nullptr) *own_width = 0;
         if (name == "_") return none;
         const std::optional<slot> found = register_operand(name, width, own_width);
         if (!found) refuse("no register " + name);
-        of.use.writes.push_back(*found);
         return *found;
     }
-    slot source(operation& of, const std::string& name, unsigned width, unsigned* own_width = nullptr)
+    slot source(const std::string& name, unsigned width, unsigned* own_width = nullptr)
     {
-        if (const std::optional<slot> found = register_operand(name, width, own_width)) {
-            of.use.reads.push_back(*found);
-            return *found;
-        }
+        if (const std::optional<slot> found = register_operand(name, width, own_width)) return *found;
         if (own_width != nullptr) *own_width = width;
         return fixed(name, width);
     }
@@ -263,14 +257,6 @@ private:
         if (width != 8) refuse("a register of another width");
         return special_slot(special::parameter_address, 8, at);
     }
-    /// A predicate, or `!` and a predicate; whether it is negated.
-    bool maybe_negated(operation& of, slot& to, std::string name)
-    {
-        const bool negated = name[0] == '!';
-        if (negated) name.erase(0, 1);
-        to = source(of, name, 1);
-        return negated;
-    }
     void address(operation& of, const std::string& text)
     {
         instruction& made = of.made;
@@ -281,7 +267,6 @@ private:
             if (found->width != 4 && found->width != 8) refuse("an address of another width");
             made.address_bytes = static_cast<u8>(found->width);
             made.a = found->at;
-            of.use.reads.push_back(found->at);
             if (made.in == space::param && !now_->is_entry) made.in = space::local;
             return;
         }
@@ -310,7 +295,7 @@ private:
                                                : static_cast<unsigned>(size - '0');
             slot* const fields[] = {&made.a, &made.b, &made.c, &made.d[0], &made.e};
             slot& to = *fields[field - 'a'];
-            to = field == 'd' ? destination(of, text, width) : source(of, text, width);
+            to = field == 'd' ? destination(text, width) : source(text, width);
             if (to == none) refuse("no register " + text);
         }
     }
@@ -327,10 +312,6 @@ private:
         of.made.line = line_;
         to_.texts.push_back(one_line(text_));
         to_.code.push_back(of.made);
-        const std::string_view name = of.parts.empty() ? std::string_view() : of.parts[0];
-        const bool packs = name == "mov" && of.use.reads.size() > 1;
-        of.use.assembles = name == "or" || name == "bfi" || name == "prmt" || packs;
-        to_.uses.push_back(std::move(of.use));
         return static_cast<u32>(to_.code.size() - 1);
     }
 
@@ -426,9 +407,8 @@ private:
         std::map<std::string, reader> made = {{"bra", &decoder::read_branch}, {"call", &decoder::read_call},
             {"bar", &decoder::read_barrier}, {"barrier", &decoder::read_barrier}, {"membar", &decoder::read_fence},
             {"shfl", &decoder::read_shuffle}, {"vote", &decoder::read_vote},
-            {"cvta", &decoder::read_of_address}, {"mov", &decoder::read_move}, {"cvt", &decoder::read_conversion},
-            {"nanosleep", &decoder::read_hint}};
-        for (const char* each : {"ret", "exit", "trap", "brkpt"}) made[each] = &decoder::read_end;
+            {"cvta", &decoder::read_of_address}, {"mov", &decoder::read_move}, {"cvt", &decoder::read_conversion}};
+        for (const char* each : {"ret", "exit"}) made[each] = &decoder::read_end;
         for (const char* each : {"ld", "st"}) made[each] = &decoder::read_access;
         for (const char* each : {"atom", "red"}) made[each] = &decoder::read_atomic;
         return made;
@@ -446,8 +426,6 @@ private:
         if (takes_carry || gives_carry) {
             if (carry_ == none) carry_ = new_slot(1);
             of.made.c = carry_;
-            if (takes_carry) of.use.reads.push_back(carry_);
-            if (gives_carry) of.use.writes.push_back(carry_);
         }
         emit(of);
     }
@@ -461,16 +439,10 @@ private:
     void read_end(operation& of)
     {
         need(of, 0, 0);
-        const std::string& name = of.parts[0];
-        const bool returns = name == "ret" && !now_->is_entry;
-        of.made.what = returns ? kind::branch : name == "ret" || name == "exit" ? kind::leave : kind::trap;
+        const bool returns = of.parts[0] == "ret" && !now_->is_entry;
+        of.made.what = returns ? kind::branch : kind::leave;
         const u32 at = emit(of);
         if (returns) now_->returns.push_back(at);
-    }
-    void read_hint(operation& of)
-    {
-        of.made.run = find("nothing");
-        emit(of);
     }
     void read_barrier(operation& of)
     {
@@ -479,11 +451,8 @@ private:
             read_plain(of, "bar.warp.sync");
             return;
         }
-        if (!of.has("sync")) refuse("unsupported barrier");
-        need(of, 1, 2);
+        if (!of.has("sync") || of.arguments != std::vector<std::string>{"0"}) refuse("unsupported barrier");
         of.made.what = kind::barrier;
-        of.made.a = source(of, of.arguments[0], 4);
-        if (of.arguments.size() > 1) of.made.b = source(of, of.arguments[1], 4);
         emit(of);
     }
     void read_fence(operation& of)
@@ -498,15 +467,15 @@ private:
         need(of, 5, 5);
         of.made.what = kind::warp_sync;
         of.made.run = find("shfl");
-        of.made.mode = of.which({"up", "down", "bfly", "idx"});
-        if (of.made.mode > 3 || !of.has("sync")) refuse("unsupported shuffle");
+        of.made.mode = of.which({"down", "bfly"});
+        if (of.made.mode > 1 || !of.has("sync")) refuse("unsupported shuffle");
         const std::vector<std::string> results = split(of.arguments[0], '|');
-        of.made.d[0] = destination(of, results[0], 4);
-        if (results.size() > 1) of.made.d[1] = destination(of, results[1], 1);
-        of.made.a = source(of, of.arguments[1], 4);
-        of.made.b = source(of, of.arguments[2], 4);
-        of.made.c = source(of, of.arguments[3], 4);
-        of.made.e = source(of, of.arguments[4], 4);
+        of.made.d[0] = destination(results[0], 4);
+        if (results.size() > 1) of.made.d[1] = destination(results[1], 1);
+        of.made.a = source(of.arguments[1], 4);
+        of.made.b = source(of.arguments[2], 4);
+        of.made.c = source(of.arguments[3], 4);
+        of.made.e = source(of.arguments[4], 4);
         emit(of);
     }
     void read_vote(operation& of)
@@ -514,11 +483,12 @@ private:
         need(of, 3, 3);
         of.made.what = kind::warp_sync;
         of.made.run = find("vote");
-        of.made.mode = of.which({"all", "any", "uni", "ballot"});
-        if (of.made.mode > 3 || !of.has("sync")) refuse("unsupported vote");
-        of.made.d[0] = destination(of, of.arguments[0], of.made.mode == 3 ? 4 : 1);
-        of.made.widths[1] = maybe_negated(of, of.made.a, of.arguments[1]);
-        of.made.e = source(of, of.arguments[2], 4);
+        of.made.mode = of.which({"any", "ballot"});
+        if (of.made.mode > 1 || !of.has("sync")) refuse("unsupported vote");
+        of.made.d[0] = destination(of.arguments[0], of.made.mode == 1 ? 4 : 1);
+        of.made.widths[1] = of.arguments[1][0] == '!';
+        of.made.a = source(of.arguments[1].substr(of.made.widths[1]), 1);
+        of.made.e = source(of.arguments[2], 4);
         emit(of);
     }
     void read_of_address(operation& of)
@@ -572,28 +542,26 @@ private:
         if (width < made.bytes) refuse("a register of another width");
         made.widths[0] = static_cast<u8>(width);
         for (std::size_t k = 0; k < values.size(); ++k)
-            made.d[k] = stores ? source(of, values[k], width) : destination(of, values[k], width);
+            made.d[k] = stores ? source(values[k], width) : destination(values[k], width);
         address(of, of.arguments[stores ? 0 : 1]);
         emit(of);
     }
     void read_atomic(operation& of)
     {
         const std::size_t returns = of.parts[0] == "atom" ? 1 : 0;
-        constexpr std::string_view all[] = {"add", "inc", "min", "max", "exch", "cas"};
+        constexpr std::string_view all[] = {"add", "inc", "min"};
         const auto name = std::find_if(std::begin(all), std::end(all), [&](auto each) { return of.has(each); });
         if (name == std::end(all)) refuse("unsupported instruction");
-        const bool has_two = *name == "cas";
-        need(of, returns + (has_two ? 3 : 2), returns + (has_two ? 3 : 2));
+        need(of, returns + 2, returns + 2);
         instruction& made = of.made;
         made.run = find("atom." + std::string(*name) + "." + of.type);
         made.in = space_of(of);
         made.how = order_of(of, order::fresh);
         made.bytes = static_cast<u8>(type_bytes(of.type));
         made.widths[0] = made.bytes;
-        if (returns != 0) made.d[0] = destination(of, of.arguments[0], made.bytes);
+        if (returns != 0) made.d[0] = destination(of.arguments[0], made.bytes);
         address(of, of.arguments[returns]);
-        made.b = source(of, of.arguments[returns + 1], made.bytes);
-        if (has_two) made.c = source(of, of.arguments[returns + 2], made.bytes);
+        made.b = source(of.arguments[returns + 1], made.bytes);
         emit(of);
     }
 
@@ -603,7 +571,7 @@ private:
         const bool splits = of.arguments[0][0] == '{', packs = of.arguments[1][0] == '{';
         if (of.arguments[1] == "%globaltimer" || of.arguments[1] == "%clock64") {
             of.made.run = find(of.arguments[1]);
-            of.made.d[0] = destination(of, of.arguments[0], 8);
+            of.made.d[0] = destination(of.arguments[0], 8);
             emit(of);
         } else if (splits || packs) {
             read_move_of_parts(of, splits);
@@ -619,11 +587,11 @@ private:
         const unsigned whole = type_bytes(of.type), part = whole / static_cast<unsigned>(parts.size());
         slot* const parts_read[2] = {&made.a, &made.b};
         for (std::size_t k = 0; k < parts.size(); ++k) {
-            if (splits) made.d[k] = destination(of, parts[k], part);
-            else *parts_read[k] = source(of, parts[k], part);
+            if (splits) made.d[k] = destination(parts[k], part);
+            else *parts_read[k] = source(parts[k], part);
         }
-        if (splits) made.a = source(of, of.arguments[1], whole);
-        else made.d[0] = destination(of, of.arguments[0], whole);
+        if (splits) made.a = source(of.arguments[1], whole);
+        else made.d[0] = destination(of.arguments[0], whole);
         emit(of);
     }
 
@@ -636,11 +604,11 @@ private:
         made.run = find(of.opcode);
         if (to.ends_with("x2") != (of.arguments.size() == 3)) refuse("an unknown number of operands");
         unsigned width = 0;
-        made.d[0] = destination(of, of.arguments[0], type_bytes(to), &width);
+        made.d[0] = destination(of.arguments[0], type_bytes(to), &width);
         made.widths[0] = static_cast<u8>(width);
-        made.a = source(of, of.arguments[1], type_bytes(from), &width);
+        made.a = source(of.arguments[1], type_bytes(from), &width);
         made.widths[1] = static_cast<u8>(width);
-        if (of.arguments.size() == 3) made.b = source(of, of.arguments[2], type_bytes(from));
+        if (of.arguments.size() == 3) made.b = source(of.arguments[2], type_bytes(from));
         if (made.d[0] == none) refuse("no destination");
         emit(of);
     }
@@ -660,25 +628,13 @@ private:
         const auto found = in_.functions.find(name);
         if (found == in_.functions.end()) refuse("an indirect call");
         const function& callee = found->second;
-        if (!callee.defined) {
-            of.made.what = name == "vprintf" ? kind::plain : kind::trap; // what prints is left out
-            of.made.run = find("nothing");
-            emit(of);
-            return;
-        }
+        if (!callee.defined || of.made.predicate != none) refuse("unsupported call");
         if (++depth_ > 50) refuse("recursion");
         frame inner;
         inner.is_entry = false;
         bind(inner, results, callee.results);
         bind(inner, values, callee.parameters);
-        std::optional<u32> around;
-        if (of.made.predicate != none) {
-            of.made.what = kind::branch;
-            of.made.negated = !of.made.negated;
-            around = emit(of);
-        }
         read_function(callee, inner);
-        if (around) to_.code[*around].target = static_cast<u32>(to_.code.size());
         --depth_;
     }
     void bind(frame& callee, const std::vector<std::string>& actual, const std::vector<parameter>& formal)

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -13,7 +12,8 @@
 #include <utility>
 #include <vector>
 
-/// Executes PTX, which nvcc makes of device code, on the CPU: for tests on machines without a GPU.
+/// Executes PTX, which nvcc makes of device code, on the CPU: for tests on machines without a GPU. Registers, local and
+/// shared memory hold a pattern before a kernel writes there.
 ///
 /// A warp of 32 lanes executes an instruction at a time. Calls are inlined. An instruction of a form that the engine
 /// does not know is refused by name when its kernel is decoded; nothing is guessed.
@@ -39,13 +39,15 @@ struct memory_range {
 
 /// How blocks, warps and lanes take turns, and what is checked.
 struct schedule {
-    /// 0: block after block, each warp as far as it comes, all stores visible at once. Else the seed of a random
+    /// 0: block after block, each warp as far as it comes, all stores visible at once; a kernel whose blocks, or lanes,
+    /// wait for each other but by a barrier is then refused when it does not end. Else the seed of a random
     /// schedule, which can be repeated: blocks, warps and diverged lanes take turns; stores reach other blocks late and
     /// in any order, and loads through the first-level cache see old values, as far as the fences allow it.
     std::uint64_t seed = 0;
     unsigned resident_blocks = 8; ///< blocks that take turns
-    /// Reports accesses of two threads to the same shared memory that no barrier orders, and values that were never
-    /// written, where they decide an address, a branch or a store. Costs about half of the speed.
+    /// Without a seed: instructions of a warp between two barriers. More are taken for a wait that nothing ends.
+    std::uint64_t endless = std::uint64_t{1} << 32;
+    /// Reports accesses of two threads to the same shared memory that no barrier orders. Costs about half of the speed.
     bool check = false;
     bool count = false; ///< fills in what `counts` has beyond instructions. Costs about a third of the speed.
     /// The live range of device memory that holds `address`. Null: all addresses are legal.
@@ -57,41 +59,19 @@ struct counts {
     std::uint64_t warp_instructions = 0;
     std::uint64_t thread_instructions = 0; ///< of active lanes
     // The rest only if `schedule::count` is set.
-    std::uint64_t global_loads = 0, global_stores = 0; ///< of warps
     std::uint64_t bytes_loaded = 0, bytes_stored = 0; ///< of all lanes, from and to global memory
     std::uint64_t load_sectors = 0, store_sectors = 0; ///< runs of 32 bytes that the warps touch
     std::uint64_t least_load_sectors = 0, least_store_sectors = 0; ///< if the lanes' bytes lay side by side
     std::uint64_t narrow_accesses = 0, narrow_bytes = 0; ///< of lanes, to global memory, of fewer than 16 bytes
-    std::uint64_t shared_accesses = 0; ///< of warps
     std::uint64_t shared_passes = 0; ///< a pass has one word of each bank
     std::uint64_t least_shared_passes = 0; ///< one for each 128 bytes, or part of them
     unsigned worst_bank_conflict = 0; ///< words of one bank in one pass, if all lanes had one
     std::uint64_t local_accesses = 0; ///< of warps
-    std::uint64_t atomics = 0; ///< of lanes, to global memory
-    std::uint64_t divergent_branches = 0; ///< of warps
     counts& operator+=(const counts&);
 };
 
-struct named_count {
-    const char* name;
-    std::uint64_t counts::*number;
-};
-/// All numbers of `counts` that add up: all but `worst_bank_conflict`.
-inline constexpr named_count added_counts[] = {{"warp_instructions", &counts::warp_instructions},
-    {"thread_instructions", &counts::thread_instructions}, {"global_loads", &counts::global_loads},
-    {"global_stores", &counts::global_stores}, {"bytes_loaded", &counts::bytes_loaded},
-    {"bytes_stored", &counts::bytes_stored}, {"load_sectors", &counts::load_sectors},
-    {"store_sectors", &counts::store_sectors}, {"least_load_sectors", &counts::least_load_sectors},
-    {"least_store_sectors", &counts::least_store_sectors}, {"narrow_accesses", &counts::narrow_accesses},
-    {"narrow_bytes", &counts::narrow_bytes}, {"shared_accesses", &counts::shared_accesses},
-    {"shared_passes", &counts::shared_passes}, {"least_shared_passes", &counts::least_shared_passes},
-    {"local_accesses", &counts::local_accesses}, {"atomics", &counts::atomics},
-    {"divergent_branches", &counts::divergent_branches}};
-static_assert(sizeof(counts) == (std::size(added_counts) + 1) * sizeof(std::uint64_t), "a number is not in the table");
-
 /// Reads the module's outline. Kernels are decoded when they are first asked for.
 std::shared_ptr<module> load(std::string text);
-std::vector<std::string> kernel_names(const module&);
 /// Null: there is no kernel of this name. Throws `std::runtime_error` naming the first form that is not supported.
 const kernel* find_kernel(module&, const std::string& name);
 

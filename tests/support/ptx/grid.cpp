@@ -42,18 +42,18 @@ void fill_registers(block& b, warp& w)
             else values<u32>(w, s.at)[lane] = static_cast<u32>(value);
         }
     }
-    w.defined.clear();
-    if (!b.how->check) return;
-    w.defined.assign(b.of->register_bytes / 32, 0);
-    for (const kernel::special_register& s : b.of->specials) w.defined[s.at / 32] = ~u32{0};
-    for (const kernel::constant& c : b.of->constants) w.defined[c.at / 32] = ~u32{0};
 }
 
 } // namespace
 
 counts& counts::operator+=(const counts& next)
 {
-    for (const named_count& each : added_counts) this->*each.number += next.*each.number;
+    constexpr std::uint64_t counts::*added[] = {&counts::warp_instructions, &counts::thread_instructions,
+        &counts::bytes_loaded, &counts::bytes_stored, &counts::load_sectors, &counts::store_sectors,
+        &counts::least_load_sectors, &counts::least_store_sectors, &counts::narrow_accesses, &counts::narrow_bytes,
+        &counts::shared_passes, &counts::least_shared_passes, &counts::local_accesses};
+    static_assert(sizeof(counts) == (std::size(added) + 1) * sizeof(std::uint64_t), "a number is not in the table");
+    for (std::uint64_t counts::*const each : added) this->*each += next.*each;
     worst_bank_conflict = std::max(worst_bank_conflict, next.worst_bank_conflict);
     return *this;
 }
@@ -98,7 +98,6 @@ void begin(block& b, u64 index)
 {
     b.index = index;
     ++b.epoch;
-    ++b.run;
     b.yields = false;
     b.rests = 0;
     b.random = random_numbers(b.how->seed ^ (index + 1) * 0x2545f4914f6cdd1du);
@@ -106,69 +105,39 @@ void begin(block& b, u64 index)
     const auto count = static_cast<u32>(b.threads.count());
     b.unfinished = count;
     std::memset(b.shared, poison, b.shared_size);
-    if (b.how->check) {
-        b.shared_bytes.resize(b.shared_size);
-        b.local_has_value.assign(b.local_memory.size(), 0);
-    }
+    std::fill(b.local_memory.begin(), b.local_memory.end(), poison);
+    if (b.how->check) b.shared_bytes.resize(b.shared_size);
     for (warp& w : b.warps) {
         const u32 lanes = std::min(32u, count - w.number * 32);
         w.live = lanes == 32 ? ~u32{0} : (u32{1} << lanes) - 1;
         w.known = {};
-        w.groups.assign(1, {0, w.live, false, 0, 0});
+        w.groups.assign(1, {0, w.live, false});
         w.at_barrier.clear();
-        w.syncs = w.last_full_sync = 0;
-        w.takes_turns = false;
-        w.last_sync.clear();
+        w.syncs = 0;
         fill_registers(b, w);
     }
 }
 
-namespace {
-
-/// The threads at barrier `id`, and how many it waits for.
-bool is_complete(const block& b, u32 id)
-{
-    u32 arrived = 0;
-    u32 expected = 0;
-    for (const warp& w : b.warps) {
-        for (const warp::group& group : w.at_barrier) {
-            if (group.barrier != id) continue;
-            arrived += static_cast<u32>(std::popcount(group.mask));
-            expected = group.expected;
-        }
-    }
-    return arrived != 0 && arrived >= (expected == 0 ? b.unfinished : expected);
-}
-
-void pass_barrier(block& b, u32 id)
-{
-    ++b.epoch;
-    for (warp& w : b.warps) {
-        std::optional<warp::group> joined;
-        std::erase_if(w.at_barrier, [&](const warp::group& group) {
-            if (group.barrier != id) return false;
-            if (joined && joined->pc != group.pc)
-                fail(w, b.of->code[group.pc - 1], std::countr_zero(group.mask),
-                    "lanes of a warp are at different barriers");
-            if (joined) joined->mask |= group.mask;
-            else joined = group;
-            return true;
-        });
-        if (joined) w.groups.push_back({joined->pc, joined->mask, false, 0, 0});
-    }
-}
-
-} // namespace
-
 bool pass_barriers(block& b)
 {
-    bool any = false;
-    for (u32 id = 0; id < 16; ++id) {
-        if (!is_complete(b, id)) continue;
-        pass_barrier(b, id);
-        any = true;
+    u32 arrived = 0;
+    for (const warp& w : b.warps)
+        for (const warp::group& group : w.at_barrier) arrived += static_cast<u32>(std::popcount(group.mask));
+    if (arrived == 0 || arrived < b.unfinished) return false;
+    ++b.epoch;
+    for (warp& w : b.warps) {
+        if (w.at_barrier.empty()) continue;
+        warp::group joined = w.at_barrier.front();
+        for (const warp::group& group : w.at_barrier) {
+            if (group.pc != joined.pc)
+                fail(w, b.of->code[group.pc - 1], std::countr_zero(group.mask),
+                    "lanes of a warp are at different barriers");
+            joined.mask |= group.mask;
+        }
+        w.at_barrier.clear();
+        w.groups.push_back(joined);
     }
-    return any;
+    return true;
 }
 
 void fail_stuck(const block& b)
@@ -221,10 +190,6 @@ public:
     }
 
 private:
-    /// Instructions of a warp in its turn. A block that needs more waits for another block, perhaps: then the
-    /// blocks take turns.
-    static constexpr u64 long_turn = 1 << 18;
-
     std::unique_ptr<block> make_block()
     {
         auto made = std::make_unique<block>();
@@ -245,41 +210,19 @@ private:
     }
     u64 blocks() const { return grid_.count(); }
 
-    /// Runs all warps of a block as far as they come, each for a turn. Returns whether the block has ended.
-    bool take_turn(block& b)
-    {
-        for (;;) {
-            bool paused = false;
-            for (warp& w : b.warps) paused = advance(w, long_turn) == progress::paused || paused;
-            if (b.unfinished == 0) return true;
-            if (!pass_barriers(b) && !paused) fail_stuck(b);
-            if (paused) return false;
-        }
-    }
-
     void run_in_order()
     {
-        std::vector<std::unique_ptr<block>> waiting;
         std::unique_ptr<block> current = make_block();
-        for (u64 next = 0; next < blocks() || !waiting.empty();) {
-            if (next < blocks()) {
-                begin(*current, next++);
-                if (!take_turn(*current)) {
-                    waiting.push_back(std::move(current));
-                    current = make_block();
-                } else {
-                    collect(*current);
-                }
+        for (u64 next = 0; next < blocks(); ++next) {
+            begin(*current, next);
+            while (current->unfinished != 0) {
+                for (warp& w : current->warps)
+                    if (advance(w, how_.endless) == progress::paused)
+                        fail(w, kernel_.code[w.groups[0].pc], std::countr_zero(w.groups[0].mask),
+                            "does not end: only in a random schedule may it wait for other blocks or lanes");
+                if (current->unfinished != 0 && !pass_barriers(*current)) fail_stuck(*current);
             }
-            for (std::size_t k = 0; k < waiting.size();) {
-                if (!take_turn(*waiting[k])) {
-                    ++k;
-                    continue;
-                }
-                collect(*waiting[k]);
-                put_back(std::move(waiting[k]));
-                waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(k));
-            }
+            collect(*current);
         }
         put_back(std::move(current));
     }

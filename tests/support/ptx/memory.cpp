@@ -18,7 +18,6 @@ struct places {
     u32 shared = 0; ///< lanes that access shared memory
     u32 local = 0;
     u32 global = 0;
-    u32 unwritten = 0; ///< of an atomic operation, if checked: the shared memory has no value
 };
 
 bool within(u64 at, unsigned bytes, const void* begin, std::size_t size)
@@ -88,7 +87,6 @@ void count_global(warp& w, const instruction& i, const places& where, bool is_lo
     std::sort(sectors, sectors + count);
     const auto touched = static_cast<u64>(std::unique(sectors, sectors + count) - sectors);
     const u64 least = (u64{lanes} * bytes + 31) / 32;
-    (is_load ? sum.global_loads : sum.global_stores) += 1;
     (is_load ? sum.bytes_loaded : sum.bytes_stored) += u64{lanes} * bytes;
     (is_load ? sum.load_sectors : sum.store_sectors) += touched;
     (is_load ? sum.least_load_sectors : sum.least_store_sectors) += std::min(least, touched);
@@ -126,7 +124,6 @@ void count_shared(warp& w, const instruction& i, const places& where)
         ++w.in->sum.least_shared_passes;
         w.in->sum.worst_bank_conflict = std::max(w.in->sum.worst_bank_conflict, most);
     }
-    w.in->sum.shared_accesses += 1;
     w.in->sum.shared_passes += passes;
 }
 
@@ -142,10 +139,6 @@ void find_places(warp& w, const instruction& i, u32 mask, access how, places& wh
         each_lane(mask, [&](int l) { where.at[l] = from[l] + static_cast<u32>(offset); }); // wraps
     } else {
         each_lane(mask, [&](int l) { where.at[l] = offset; });
-    }
-    if (i.address_bytes != 0) {
-        if (const u32 unknown = mask & ~defined_lanes(w, i.a, mask); unknown != 0)
-            fail(w, i, std::countr_zero(unknown), "an address from a value that was never written");
     }
     block& in = *w.in;
     const unsigned bytes = unsigned{i.bytes} * i.elements;
@@ -181,7 +174,6 @@ void find_places(warp& w, const instruction& i, u32 mask, access how, places& wh
             const auto base = reinterpret_cast<u64>(in.shared);
             for (u32 left = where.shared; left != 0; left &= left - 1) {
                 const int l = std::countr_zero(left);
-                if (how == access::atomic && in.shared_at(where.at[l]).run != in.run) where.unwritten |= u32{1} << l;
                 check_race(w, i, static_cast<u32>(where.at[l] - base), bytes, how, l);
             }
         }
@@ -189,25 +181,6 @@ void find_places(warp& w, const instruction& i, u32 mask, access how, places& wh
     if (!in.how->count) return;
     if (where.global != 0 && how != access::atomic) count_global(w, i, where, how == access::read);
     if (where.local != 0) ++in.sum.local_accesses;
-}
-
-/// The lanes for which some byte in shared or local memory was written before. (Some: the rest may be
-/// padding.)
-u32 lanes_with_value(const warp& w, const places& where, u32 mask, u64 offset, unsigned bytes)
-{
-    block& in = *w.in;
-    u32 defined = mask;
-    for (u32 left = mask & (where.shared | where.local); left != 0; left &= left - 1) {
-        const int l = std::countr_zero(left);
-        const u64 at = where.at[l] + offset;
-        bool any = false;
-        for (u64 k = at; k < at + bytes; ++k) {
-            const bool is_shared = (where.shared >> l & 1) != 0;
-            any = any || (is_shared ? in.shared_at(k).run == in.run : in.local_value_at(k) != 0);
-        }
-        if (!any) defined &= ~(u32{1} << l);
-    }
-    return defined;
 }
 
 template <class T>
@@ -239,7 +212,6 @@ void load(warp& w, const instruction& i, u32 mask)
                 write_as<T>(w, i.d[k], i.widths[0], l, *reinterpret_cast<const volatile T*>(where.at[l] + offset));
             }
         }
-        if (w.in->how->check) define(w, i.d[k], mask, lanes_with_value(w, where, mask, offset, sizeof(T)));
     }
 }
 
@@ -251,16 +223,10 @@ global_view::stamp stamp_of(const warp& w, int lane)
 /// Lets the stores through that happened before an operation of these lanes.
 void release_stores(warp& w, u32 mask)
 {
-    const u32 first = w.number * 32;
     w.in->view.release([&](const global_view::stamp& store) {
         if (store.epoch < w.in->epoch) return true; // the barrier was between them
         if (store.thread / 32 != w.number) return false;
-        for (u32 left = mask; left != 0; left &= left - 1) {
-            const int lane = std::countr_zero(left);
-            const auto other = static_cast<int>(store.thread - first);
-            if (other == lane || synced(w, other, lane, store.warp_syncs)) return true;
-        }
-        return false;
+        return (mask >> store.thread % 32 & 1) != 0 || w.syncs > store.warp_syncs;
     });
 }
 
@@ -273,9 +239,6 @@ void store(warp& w, const instruction& i, u32 mask)
     const bool to_view = in.is_random() && where.global != 0;
     for (unsigned k = 0; k < i.elements; ++k) {
         const u64 offset = k * sizeof(T);
-        const u32 defined = defined_lanes(w, i.d[k], mask);
-        if (const u32 unknown = where.global & ~defined; unknown != 0)
-            fail(w, i, std::countr_zero(unknown), "stores a value that was never written");
         for (u32 left = mask; left != 0; left &= left - 1) {
             const int l = std::countr_zero(left);
             const T value = read_as<T>(w, i.d[k], i.widths[0], l);
@@ -287,24 +250,10 @@ void store(warp& w, const instruction& i, u32 mask)
             } else {
                 *reinterpret_cast<volatile T*>(at) = value;
             }
-            if (in.how->check) {
-                const bool has_value = (defined >> l & 1) != 0;
-                for (u64 b = at; b < at + sizeof(T); ++b) {
-                    if ((where.shared >> l & 1) != 0) in.shared_at(b).run = has_value ? in.run : 0;
-                    if ((where.local >> l & 1) != 0) in.local_value_at(b) = has_value;
-                }
-            }
         }
     }
 }
 
-struct exchange {
-    template <class T>
-    static T of(T, T with)
-    {
-        return with;
-    }
-};
 struct increment {
     template <class T>
     static T of(T old, T limit)
@@ -312,7 +261,7 @@ struct increment {
         return old >= limit ? T{0} : static_cast<T>(old + 1);
     }
 };
-/// `c`: the new value of a compare-and-swap, or none. `d[0]`: the old value, or none.
+/// `d[0]`: the old value, or none.
 template <class T, class Operation>
 void atomic(warp& w, const instruction& i, u32 mask)
 {
@@ -320,12 +269,6 @@ void atomic(warp& w, const instruction& i, u32 mask)
     places where;
     find_places(w, i, mask, access::atomic, where);
     block& in = *w.in;
-    const u32 known = defined_lanes(w, i.b, defined_lanes(w, i.c, mask));
-    if (known != mask) fail(w, i, std::countr_zero(mask & ~known), "an operand that was never written");
-    const bool reads = !std::is_same_v<Operation, exchange> || i.c != none;
-    if (reads && where.unwritten != 0)
-        fail(w, i, std::countr_zero(where.unwritten), "an atomic operation on memory that was never written");
-    if (in.how->count) in.sum.atomics += static_cast<unsigned>(std::popcount(where.global));
     for (u32 left = mask; left != 0; left &= left - 1) {
         const int l = std::countr_zero(left);
         if (in.is_random() && (where.global >> l & 1) != 0) in.view.settle(where.at[l], sizeof(T));
@@ -333,16 +276,13 @@ void atomic(warp& w, const instruction& i, u32 mask)
         const T operand = values<T>(w, i.b)[l];
         bits old = __atomic_load_n(to, __ATOMIC_RELAXED);
         for (;;) {
-            T next;
-            if (i.c == none) next = Operation::of(std::bit_cast<T>(old), operand);
-            else next = std::bit_cast<T>(old) == operand ? values<T>(w, i.c)[l] : std::bit_cast<T>(old);
+            const T next = Operation::of(std::bit_cast<T>(old), operand);
             if (__atomic_compare_exchange_n(
                     to, &old, std::bit_cast<bits>(next), false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
                 break;
         }
         if (i.d[0] != none) values<T>(w, i.d[0])[l] = std::bit_cast<T>(old);
     }
-    define(w, i.d[0], mask, mask & ~where.unwritten);
     // What other blocks see just now may be of interest: sometimes this block rests.
     if (in.is_random() && where.global != 0) {
         in.yields = true;
@@ -378,12 +318,8 @@ template <class T>
 void add_atomics(table& forms, const std::string& type)
 {
     forms["atom.add." + type] = &atomic<T, addition>;
-    forms["atom.exch." + type] = forms["atom.cas." + type] = &atomic<T, exchange>;
     forms["atom.min." + type] = &atomic<T, minimum>;
-    forms["atom.max." + type] = &atomic<T, maximum>;
-    if constexpr (std::is_unsigned_v<T>) {
-        forms["atom.inc." + type] = &atomic<T, increment>;
-    }
+    forms["atom.inc." + type] = &atomic<T, increment>;
 }
 
 } // namespace
@@ -402,10 +338,8 @@ void add_memory_forms(table& forms)
     add_moves<u64>(forms, "u64");
     add_moves<s64>(forms, "s64");
     for (const char* const type : {"b64", "f64"}) add_moves<u64>(forms, type);
-    for (const char* const type : {"u32", "b32"}) add_atomics<u32>(forms, type);
-    for (const char* const type : {"u64", "b64"}) add_atomics<u64>(forms, type);
-    add_atomics<s32>(forms, "s32");
-    add_atomics<s64>(forms, "s64");
+    add_atomics<u32>(forms, "u32");
+    add_atomics<u64>(forms, "u64");
     forms["atom.add.f32"] = &atomic<f32, addition>;
     forms["membar.gl"] = &fence;
     forms["cvta.local"] = &move_local<1>;

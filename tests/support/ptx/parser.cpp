@@ -327,12 +327,4 @@ std::shared_ptr<module> load(std::string text)
     return made;
 }
 
-std::vector<std::string> kernel_names(const module& in)
-{
-    std::vector<std::string> all;
-    for (const auto& [name, each] : in.functions)
-        if (each.is_entry && each.defined) all.push_back(name);
-    return all;
-}
-
 } // namespace ptx

@@ -39,9 +39,8 @@ enum class kind : u8 {
     plain, ///< `run`, then the next instruction
     branch,
     leave,
-    barrier, ///< of the block: `a` is its number, `b` the number of threads or none
-    warp_sync, ///< `run` with all members; `e` is their mask
-    trap
+    barrier, ///< of the block
+    warp_sync ///< `run` with all members; `e` is their mask
 };
 
 enum class space : u8 { generic, global, shared, local, param };
@@ -71,13 +70,6 @@ struct instruction {
     s64 offset = 0;
     u32 text = 0; ///< index in `kernel::texts`
     u32 line = 0; ///< of the PTX
-};
-
-/// The registers that an instruction reads (not its predicate) and writes, for the check of undefined values.
-struct register_use {
-    std::vector<slot> reads, writes;
-    bool assembles
-        = false; ///< puts bits side by side: the result has a value if one operand has; the rest is padding
 };
 
 /// Registers that the hardware fills in.
@@ -113,7 +105,6 @@ struct kernel {
     u32 shared_bytes = 0; ///< static
     bool has_dynamic = false; ///< dynamic shared memory begins at `dynamic_at`
     std::vector<instruction> code;
-    std::vector<register_use> uses; ///< of each instruction
     std::vector<std::string> texts;
     std::vector<constant> constants;
     std::vector<special_register> specials;

@@ -6,27 +6,6 @@
 
 namespace ptx {
 
-bool synced(const warp& w, int one, int other, u32 since)
-{
-    if (w.last_full_sync > since) return true;
-    return !w.last_sync.empty() && w.last_sync[static_cast<std::size_t>(32 * one + other)] > since;
-}
-
-void note_sync(warp& w, u32 members)
-{
-    ++w.syncs;
-    if ((w.live & ~members) == 0) {
-        w.last_full_sync = w.syncs;
-        return;
-    }
-    w.last_sync.resize(32 * 32);
-    for (u32 left = members; left != 0; left &= left - 1) {
-        const int one = std::countr_zero(left);
-        for (u32 others = members; others != 0; others &= others - 1)
-            w.last_sync[static_cast<std::size_t>(32 * one + std::countr_zero(others))] = w.syncs;
-    }
-}
-
 namespace {
 
 /// Whether all earlier readers of the byte are this thread, or ordered before it.
@@ -34,16 +13,14 @@ bool ordered_after_readers(const warp& w, const shared_byte& byte, int lane)
 {
     if (byte.reader == shared_byte::nobody) return true;
     if (byte.reader != static_cast<s16>(w.number)) return false;
-    for (u32 left = byte.reader_lanes & ~(u32{1} << lane); left != 0; left &= left - 1)
-        if (!synced(w, std::countr_zero(left), lane, byte.read_at)) return false;
-    return true;
+    return (byte.reader_lanes & ~(u32{1} << lane)) == 0 || w.syncs > byte.read_at;
 }
 
 bool ordered_after_writer(const warp& w, const shared_byte& byte, int lane)
 {
     if (byte.writer == shared_byte::nobody) return true;
     if (byte.writer != static_cast<s16>(w.number)) return false;
-    return byte.writer_lane == lane || synced(w, byte.writer_lane, lane, byte.written_at);
+    return byte.writer_lane == lane || w.syncs > byte.written_at;
 }
 
 void note_read(const warp& w, shared_byte& byte, int lane)
@@ -54,11 +31,7 @@ void note_read(const warp& w, shared_byte& byte, int lane)
         return;
     }
     // Reads from before a common sync need not be kept: what comes is ordered after them.
-    if (byte.reader == own && byte.read_at < w.last_full_sync) byte.reader_lanes = 0;
-    if (byte.reader == own && byte.read_at < w.syncs) {
-        for (u32 left = byte.reader_lanes; left != 0; left &= left - 1)
-            if (synced(w, std::countr_zero(left), lane, byte.read_at)) byte.reader_lanes &= ~(left & (~left + 1));
-    }
+    if (byte.reader == own && byte.read_at < w.syncs) byte.reader_lanes = 0;
     byte.reader = own;
     byte.reader_lanes |= u32{1} << lane;
     byte.read_at = w.syncs;
@@ -72,10 +45,8 @@ void check_race(warp& w, const instruction& i, u32 at, unsigned bytes, access ho
     for (u32 k = at; k < at + bytes; ++k) {
         shared_byte& byte = in.shared_bytes[k];
         if (byte.epoch != in.epoch) {
-            const u32 run = byte.run;
             byte = {};
             byte.epoch = in.epoch;
-            byte.run = run;
         }
         const bool both_atomic = how == access::atomic && byte.atomic;
         if (!both_atomic && !ordered_after_writer(w, byte, lane)) {
@@ -100,7 +71,6 @@ void check_race(warp& w, const instruction& i, u32 at, unsigned bytes, access ho
         byte.atomic = how == access::atomic;
         byte.writer_lane = static_cast<u8>(lane);
         byte.written_at = w.syncs;
-        byte.run = in.run;
     }
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 // --- Instructions of all members ---
 
-enum shuffle_mode : u8 { shuffle_up, shuffle_down, shuffle_butterfly, shuffle_index };
+enum shuffle_mode : u8 { shuffle_down, shuffle_butterfly };
 
 /// The lane that `lane` reads from, and whether that is inside its segment.
 struct shuffle_source {
@@ -35,18 +35,8 @@ template <shuffle_mode mode>
     const auto segment = static_cast<int>(control >> 8 & 31);
     const auto clamp = static_cast<int>(control & 31);
     const int last = (lane & segment) | (clamp & ~segment);
-    int source = 0;
-    bool inside = false;
-    if constexpr (mode == shuffle_up) {
-        source = lane - distance;
-        inside = source >= last;
-    } else {
-        source = mode == shuffle_down ? lane + distance
-            : mode == shuffle_butterfly ? lane ^ distance
-                                        : (lane & segment) | (distance & ~segment);
-        inside = source <= last;
-    }
-    return {inside ? source : lane, inside};
+    const int source = mode == shuffle_down ? lane + distance : lane ^ distance;
+    return {source <= last ? source : lane, source <= last};
 }
 
 template <shuffle_mode mode>
@@ -64,47 +54,35 @@ void shuffle(warp& w, const instruction& i, u32 mask)
         sources[lane] = static_cast<u32>(source.lane & 31);
         inside[lane] = source.inside;
     }
-    if (mask == ~u32{0} && w.defined.empty()) { // the common case, for speed
+    if (mask == ~u32{0}) { // the common case, for speed
         for (int lane = 0; lane < 32; ++lane) to[lane] = from[sources[lane]];
         if (i.d[1] != none)
             for (int lane = 0; lane < 32; ++lane) values<u8>(w, i.d[1])[lane] = static_cast<u8>(inside[lane]);
         return;
     }
-    const u32 known = defined_lanes(w, i.a, mask);
-    u32 defined = 0;
     for (u32 left = mask; left != 0; left &= left - 1) {
         const int lane = std::countr_zero(left);
         if ((mask >> sources[lane] & 1) == 0) fail(w, i, lane, "shuffles from a lane that does not take part");
         to[lane] = from[sources[lane]];
-        defined |= (known >> sources[lane] & 1) << lane;
     }
     if (i.d[1] != none) each_lane(mask, [&](int lane) { values<u8>(w, i.d[1])[lane] = static_cast<u8>(inside[lane]); });
-    define(w, i.d[0], mask, defined);
-    define(w, i.d[1], mask, mask);
 }
 
 void shuffle_any(warp& w, const instruction& i, u32 mask)
 {
-    switch (i.mode) {
-    case shuffle_up: return shuffle<shuffle_up>(w, i, mask);
-    case shuffle_down: return shuffle<shuffle_down>(w, i, mask);
-    case shuffle_butterfly: return shuffle<shuffle_butterfly>(w, i, mask);
-    default: return shuffle<shuffle_index>(w, i, mask);
-    }
+    if (i.mode == shuffle_down) shuffle<shuffle_down>(w, i, mask);
+    else shuffle<shuffle_butterfly>(w, i, mask);
 }
 
-enum vote_mode : u8 { vote_all, vote_any, vote_uniform, vote_ballot };
+enum vote_mode : u8 { vote_any, vote_ballot };
 
 void vote(warp& w, const instruction& i, u32 mask)
 {
     const u32 yes = (lanes_of(w, i.a) ^ (i.widths[1] != 0 ? ~u32{0} : 0)) & mask;
-    const bool all = yes == mask;
-    const bool any = yes != 0;
     each_lane(mask, [&](int lane) {
         if (i.mode == vote_ballot) values<u32>(w, i.d[0])[lane] = yes;
-        else values<u8>(w, i.d[0])[lane] = i.mode == vote_all ? all : i.mode == vote_any ? any : all || !any;
+        else values<u8>(w, i.d[0])[lane] = yes != 0;
     });
-    define(w, i.d[0], mask, mask);
 }
 
 void clock(warp& w, const instruction& i, u32 mask)
@@ -120,7 +98,11 @@ void global_timer(warp& w, const instruction& i, u32 mask)
     each_lane(mask, [&](int lane) { values<u64>(w, i.d[0])[lane] = static_cast<u64>(now); });
 }
 
-void sync_warp(warp& w, const instruction&, u32 mask) { note_sync(w, mask); }
+void sync_warp(warp& w, const instruction& i, u32 mask)
+{
+    if (mask != w.live) fail(w, i, std::countr_zero(mask), "unsupported: a sync of some lanes of the warp alone");
+    ++w.syncs;
+}
 
 // --- Advancing ---
 
@@ -136,7 +118,6 @@ public:
     bool run()
     {
         const instruction* const code = w_.in->of->code.data();
-        const bool checks = w_.in->how->check;
         for (;;) {
             if (pc_ == meeting_) join();
             if (left_ == 0) {
@@ -146,14 +127,10 @@ public:
             --left_;
             const instruction& i = code[pc_];
             const u32 active = active_lanes(i);
-            if (checks && i.predicate != none) require_defined(i);
             ++w_.in->sum.warp_instructions;
             w_.in->sum.thread_instructions += static_cast<unsigned>(std::popcount(active));
             if (i.what == kind::plain) [[likely]] {
-                if (active != 0) {
-                    if (checks && i.bytes == 0) run_checked(i, active);
-                    else i.run(w_, i, active);
-                }
+                if (active != 0) i.run(w_, i, active);
                 ++pc_;
                 if (i.bytes != 0 && w_.in->yields) {
                     w_.in->yields = false;
@@ -198,27 +175,7 @@ private:
     }
     void put_back(u32 pc, u32 mask, bool waits = false)
     {
-        if (mask != 0) w_.groups.push_back({pc, mask, waits, 0, 0});
-    }
-
-    void require_defined(const instruction& i) const
-    {
-        if (const u32 unknown = mask_ & ~defined_lanes(w_, i.predicate, mask_); unknown != 0)
-            fail(w_, i, std::countr_zero(unknown), "decides by a value that was never written");
-    }
-    /// A result has a value where all operands have one.
-    void run_checked(const instruction& i, u32 active) const
-    {
-        const register_use& use = w_.in->of->uses[static_cast<std::size_t>(pc_)];
-        u32 all = active;
-        u32 any = 0;
-        for (const slot each : use.reads) {
-            all = defined_lanes(w_, each, all);
-            any |= defined_lanes(w_, each, active);
-        }
-        const u32 defined = use.assembles ? any : all;
-        i.run(w_, i, active);
-        for (const slot each : use.writes) define(w_, each, active, defined);
+        if (mask != 0) w_.groups.push_back({pc, mask, waits});
     }
 
     /// False: the group cannot go on at once.
@@ -228,24 +185,16 @@ private:
         case kind::branch: return branch(i, active);
         case kind::warp_sync: return synchronize(i, active);
         case kind::barrier:
-            if (active != 0) {
-                const int lane = std::countr_zero(active);
-                const u32 expected = i.b != none ? values<u32>(w_, i.b)[lane] : 0;
-                w_.at_barrier.push_back({pc_ + 1, active, false, values<u32>(w_, i.a)[lane], expected});
-            }
+            if (active != 0) w_.at_barrier.push_back({pc_ + 1, active, false});
             put_back(pc_ + 1, mask_ & ~active);
             return false;
-        case kind::leave:
+        default: // leave
             w_.live &= ~active;
             w_.in->unfinished -= static_cast<u32>(std::popcount(active));
             put_back(pc_ + 1, mask_ & ~active);
             // Those that wait for the lanes that left look again.
             for (warp::group& other : w_.groups) other.waits = false;
             return false;
-        default:
-            if (active != 0) fail(w_, i, std::countr_zero(active), "a trap");
-            ++pc_;
-            return true;
         }
     }
 
@@ -261,7 +210,6 @@ private:
             put_back(pc_, mask_); // others may be behind now
             return false;
         }
-        ++w_.in->sum.divergent_branches;
         put_back(pc_ + 1, mask_ & ~active);
         put_back(i.target, active);
         return false;
@@ -318,13 +266,12 @@ private:
     u64& left_;
 };
 
-/// The group that is behind, so that branches meet again; in a random schedule any. So in every other turn of a warp
-/// that does not come to an end: its lanes may wait for others of its own.
+/// The group that is behind, so that branches meet again; in a random schedule any.
 std::size_t choose(warp& w)
 {
     const std::size_t count = w.groups.size();
     std::size_t chosen = count;
-    if ((w.in->is_random() || w.takes_turns) && count > 1) {
+    if (w.in->is_random() && count > 1) {
         const std::size_t from = w.in->random.below(count);
         for (std::size_t k = 0; k < count && chosen == count; ++k)
             if (!w.groups[(from + k) % count].waits) chosen = (from + k) % count;
@@ -364,9 +311,7 @@ progress advance(warp& w, u64 most)
         const warp::group from = w.groups[chosen];
         w.groups[chosen] = w.groups.back();
         w.groups.pop_back();
-        if (group_run(w, from, left).run()) continue;
-        if (left == 0) w.takes_turns = !w.takes_turns;
-        return progress::paused;
+        if (!group_run(w, from, left).run()) return progress::paused;
     }
 }
 

@@ -19,8 +19,6 @@ struct warp {
         u32 pc = 0;
         u32 mask = 0;
         bool waits = false; ///< for other lanes of the warp
-        u32 barrier = 0; ///< number of the block's barrier that it waits at
-        u32 expected = 0; ///< threads that this barrier waits for; 0: all
     };
 
     block* in = nullptr;
@@ -29,15 +27,10 @@ struct warp {
     std::vector<group> groups; ///< that can go on, or wait for lanes of this warp
     std::vector<group> at_barrier;
     u8* registers = nullptr;
-    std::vector<u32>
-        defined; ///< for each run of 32 bytes of a register: its lanes with a value. Empty: not checked.
     u64 local = 0; ///< local memory of lane 0
     u64 local_bytes = 0; ///< of a lane
     memory_range known; ///< the device memory that was used last
     u32 syncs = 0; ///< `bar.warp.sync` so far
-    std::vector<u32> last_sync; ///< of each pair of lanes, if they were not all members
-    bool takes_turns = false; ///< its groups, without a seed
-    u32 last_full_sync = 0;
 };
 
 template <class T>

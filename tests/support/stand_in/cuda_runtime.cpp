@@ -397,7 +397,7 @@ struct kernel_table {
     std::mutex guard;
     std::set<std::pair<const void*, int>> loaded;
     std::atomic<std::uint64_t> behind_work{0};
-    std::atomic<describe_function> describe{nullptr};
+    std::atomic<find_function> find{nullptr};
 
     static kernel_table& instance()
     {
@@ -479,7 +479,7 @@ std::size_t allocated_bytes(int on)
     return sum;
 }
 
-void describe_kernels_by(describe_function describe) { kernel_table::instance().describe.store(describe); }
+void find_kernels_by(find_function find) { kernel_table::instance().find.store(find); }
 
 namespace {
 std::atomic<attribute_function> give_attribute{nullptr};
@@ -721,8 +721,8 @@ cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* attributes, cons
     STAND_IN_CALL_OUTSIDE_CAPTURES(cudaFuncGetAttributes);
     *attributes = {};
     (void)load_here(kernel);
-    const describe_function describe = kernel_table::instance().describe.load();
-    return done(describe == nullptr ? cudaSuccess : describe(*attributes, kernel));
+    const find_function find = kernel_table::instance().find.load();
+    return done(find == nullptr ? cudaSuccess : find(kernel));
 }
 
 // Memory.
@@ -829,20 +829,15 @@ struct rows {
         return static_cast<unsigned char*>(const_cast<void*>(first)) + number * pitch;
     }
 };
-bool is_on_host(const void* memory)
+cudaMemoryType type_of(const void* memory)
 {
     cudaPointerAttributes attributes{};
     (void)cudaPointerGetAttributes(&attributes, memory);
-    return attributes.type == cudaMemoryTypeUnregistered || attributes.type == cudaMemoryTypeHost;
+    return attributes.type;
 }
+bool is_pageable(const void* memory) { return type_of(memory) == cudaMemoryTypeUnregistered; }
+bool is_on_host(const void* memory) { return is_pageable(memory) || type_of(memory) == cudaMemoryTypeHost; }
 bool captures_now(cudaStream_t stream) { return object(stream)->capturing.load(std::memory_order_relaxed); }
-
-bool is_pageable(const void* memory)
-{
-    cudaPointerAttributes attributes{};
-    (void)cudaPointerGetAttributes(&attributes, memory);
-    return attributes.type == cudaMemoryTypeUnregistered;
-}
 
 // From pageable memory to a device: the call returns when it has read the source, behind all earlier work of the
 // stream; the bytes arrive later. Work of a stream that does not wait for the default stream may be there before them.
@@ -884,9 +879,7 @@ cudaError_t fill(const rows& to, int value, cudaStream_t stream, bool is_async)
     const cudaError_t code = enqueue(stream, [to, value] {
         for (std::size_t row = 0; row < to.height; ++row) std::memset(to.row(row), value, to.width);
     });
-    cudaPointerAttributes attributes{};
-    (void)cudaPointerGetAttributes(&attributes, to.first);
-    if (code != cudaSuccess || is_async || attributes.type == cudaMemoryTypeDevice) return code;
+    if (code != cudaSuccess || is_async || type_of(to.first) == cudaMemoryTypeDevice) return code;
     return done(synchronize(object(stream)));
 }
 
@@ -910,8 +903,7 @@ cudaError_t CUDARTAPI cudaMemcpyPeerAsync(
 {
     STAND_IN_CALL(cudaMemcpyPeerAsync);
     if (std::max(to_device, from_device) >= device_count()) return done(cudaErrorInvalidDevice);
-    if (leaves_memory(to, bytes) || leaves_memory(from, bytes)) return done(cudaErrorInvalidValue);
-    return enqueue(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
+    return copy({to, bytes, bytes, 1}, {from, bytes, bytes, 1}, stream, true);
 }
 cudaError_t CUDARTAPI cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream)
 {
@@ -1196,10 +1188,7 @@ cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* runnable, c
 }
 cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long)
 {
-    STAND_IN_CALL(cudaGraphInstantiate);
-    if (graph == nullptr) return done(cudaErrorInvalidValue);
-    *runnable = new CUgraphExec_st(graph->body);
-    return cudaSuccess;
+    return cudaGraphInstantiateWithFlags(runnable, graph, 0);
 }
 cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t runnable, cudaStream_t handle)
 {

@@ -5,8 +5,6 @@
 // as tasks of the stand-in's streams. Environment variables:
 //     COLLPROBE_EMULATED_SEED=n           random schedules: `ptx::schedule::seed`, other numbers for each launch
 //     COLLPROBE_EMULATED_CHECK=1          `ptx::schedule::check`
-//     COLLPROBE_EMULATED_DEVICE_BYTES=n   memory of a device, as cudaMemGetInfo says; 1 GiB unless given
-//     COLLPROBE_EMULATED_REPORT=file      at exit, a line for each kernel is appended: name, launches, `ptx::counts`
 //     COLLPROBE_EMULATED_DROP="a|b|n"     from kernels with `a` in their names, the instruction number n (from 0)
 //                                         with `b` in its text is taken out
 //     COLLPROBE_EMULATED_PUT="c"          the instruction `c` is put in its place
@@ -16,12 +14,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <shared_mutex>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -29,7 +27,6 @@
 #include <x86intrin.h>
 
 #include "tests/support/ptx/engine.hpp"
-#include "tests/support/stand_in/fat_binary.hpp"
 #include "tests/support/stand_in/launch.hpp"
 #include "tests/support/stand_in/runtime_internal.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
@@ -44,8 +41,6 @@ namespace {
 struct settings {
     std::uint64_t seed = 0;
     bool check = false;
-    std::size_t device_bytes = 0;
-    std::string report;
     std::string drop_in, drop; ///< part of the kernel's name, part of the instruction's text
     std::string put; ///< instead of it
     unsigned drop_number = 0;
@@ -63,14 +58,9 @@ private:
             const char* const value = std::getenv(name);
             return std::string(value == nullptr ? "" : value);
         };
-        const auto number = [&](const char* name, std::uint64_t otherwise) {
-            const std::string value = text(name);
-            return value.empty() ? otherwise : std::strtoull(value.c_str(), nullptr, 0);
-        };
-        seed = number("COLLPROBE_EMULATED_SEED", 0);
-        check = number("COLLPROBE_EMULATED_CHECK", 0) != 0;
-        device_bytes = number("COLLPROBE_EMULATED_DEVICE_BYTES", std::uint64_t{1} << 30);
-        report = text("COLLPROBE_EMULATED_REPORT");
+        const auto number = [&](const char* name) { return std::strtoull(text(name).c_str(), nullptr, 0); };
+        seed = number("COLLPROBE_EMULATED_SEED");
+        check = number("COLLPROBE_EMULATED_CHECK") != 0;
         put = text("COLLPROBE_EMULATED_PUT");
         const std::string mutation = text("COLLPROBE_EMULATED_DROP");
         const std::size_t first = mutation.find('|');
@@ -88,12 +78,40 @@ private:
 
 // --- What the program registers ---
 
-/// Of all kernels of a name, for the report.
-struct tally {
-    std::mutex guard;
-    std::uint64_t launches = 0;
-    ptx::counts sum;
-};
+/// The PTX of the newest architecture in a fat binary (`data` of the wrapper that the host code registers).
+/// \throws std::runtime_error if there is none, or if it is compressed.
+std::string find_ptx(const unsigned char* data)
+{
+    // As nvcc 11 to 13 write it. A header of the file (magic, version, its own size, size of the rest), then entries:
+    // kind, version, size of the header, size of the payload, and at byte 28 the architecture.
+    const auto read = [](const unsigned char* at, auto value) {
+        std::memcpy(&value, at, sizeof value);
+        return value;
+    };
+    constexpr std::uint32_t magic = 0xBA55ED50;
+    constexpr std::uint16_t kind_ptx = 1;
+    if (read(data, std::uint32_t{}) != magic) throw std::runtime_error("this is no fat binary of nvcc");
+    const unsigned char* entry = data + read(data + 6, std::uint16_t{});
+    const unsigned char* const end = entry + read(data + 8, std::uint64_t{});
+    std::string found;
+    std::uint32_t newest = 0;
+    while (entry < end) {
+        const auto kind = read(entry, std::uint16_t{});
+        const auto architecture = read(entry + 28, std::uint32_t{});
+        const unsigned char* const payload = entry + read(entry + 4, std::uint32_t{});
+        const auto bytes = static_cast<std::size_t>(read(entry + 8, std::uint64_t{}));
+        if (kind == kind_ptx && architecture >= newest) {
+            const std::string_view text(reinterpret_cast<const char*>(payload), bytes);
+            found = text.substr(0, text.find('\0'));
+            newest = architecture;
+            if (found.find(".version") == std::string::npos)
+                throw std::runtime_error("the PTX is compressed: nvcc needs --no-compress");
+        }
+        entry = payload + bytes;
+    }
+    if (found.empty()) throw std::runtime_error("there is no PTX: nvcc needs -gencode arch=compute_90,code=compute_90");
+    return found;
+}
 
 /// The device code of a translation unit.
 struct binary {
@@ -105,14 +123,12 @@ struct binary {
 struct registered_kernel {
     std::shared_ptr<binary> in;
     std::string name;
-    tally* counted = nullptr;
     std::atomic<const ptx::kernel*> code{nullptr}; ///< null: not decoded yet
 };
 
 struct programs {
     std::shared_mutex guard;
     std::unordered_map<const void*, std::shared_ptr<registered_kernel>> kernels; ///< by the address on the host
-    std::map<std::string, tally> tallies;
     std::atomic<bool> counting{false};
     std::mutex taken_guard;
     ptx::counts taken; ///< since the last `take_counts`
@@ -168,29 +184,6 @@ ptx::memory_range find_range(std::uint64_t address)
     return {found.begin, found.begin + found.bytes};
 }
 
-void write_report()
-{
-    std::FILE* const file = std::fopen(settings::given().report.c_str(), "a");
-    if (file == nullptr) {
-        say(settings::given().report, "cannot be written");
-        return;
-    }
-    for (auto& [name, of] : programs::instance().tallies) {
-        const std::lock_guard lock(of.guard);
-        if (of.launches == 0) continue;
-        const ptx::counts& sum = of.sum;
-        std::string line = name + " launches=" + std::to_string(of.launches);
-        const auto add = [&](const char* what, std::uint64_t number) {
-            line += std::string(" ") + what + "=" + std::to_string(number);
-        };
-        for (const ptx::named_count& each : ptx::added_counts) add(each.name, sum.*each.number);
-        add("worst_bank_conflict", sum.worst_bank_conflict);
-        line += "\n";
-        std::fputs(line.c_str(), file);
-    }
-    std::fclose(file);
-}
-
 constexpr std::size_t block_shared_bytes = 48 * 1024; ///< more is not asked for by any kernel
 
 // --- Launches ---
@@ -211,14 +204,11 @@ struct launch_task {
         if (given.seed != 0) how.seed = given.seed + turn.fetch_add(1, std::memory_order_relaxed);
         how.check = given.check;
         programs& all = programs::instance();
-        how.count = !given.report.empty() || all.counting.load(std::memory_order_relaxed);
+        how.count = all.counting.load(std::memory_order_relaxed);
         how.find_range = &find_range;
         try {
             const ptx::counts counted = ptx::run(*code, grid, block, dynamic_shared, arguments, how);
-            const std::lock_guard lock(kernel->counted->guard);
-            ++kernel->counted->launches;
-            kernel->counted->sum += counted;
-            const std::lock_guard lock_all(all.taken_guard);
+            const std::lock_guard lock(all.taken_guard);
             all.taken += counted;
         } catch (const std::exception& problem) {
             say(kernel->name, problem.what());
@@ -268,9 +258,9 @@ thread_local std::vector<call_configuration> configurations; // of launches by <
 
 constexpr int multiprocessors = 4;
 constexpr int blocks_per_multiprocessor = 2;
-constexpr int block_threads = 1024;
 constexpr std::size_t multiprocessor_shared_bytes = 228 * 1024;
 constexpr std::size_t reserved_shared_bytes = 1024; ///< of each block
+constexpr std::size_t device_bytes = std::size_t{1} << 30;
 
 /// Of what the kernels' clock counts: the processor's time stamps. Measured once, in a millisecond.
 int clock_kilohertz()
@@ -289,34 +279,18 @@ int clock_kilohertz()
 bool attribute(int& value, cudaDeviceAttr what)
 {
     switch (what) {
-    case cudaDevAttrComputeCapabilityMajor: value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: value = 0; break;
     case cudaDevAttrMultiProcessorCount: value = multiprocessors; break;
-    case cudaDevAttrWarpSize: value = 32; break;
     case cudaDevAttrClockRate: value = clock_kilohertz(); break;
-    case cudaDevAttrMaxThreadsPerBlock: value = block_threads; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: value = blocks_per_multiprocessor * block_threads; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: value = block_shared_bytes; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: value = block_shared_bytes; break;
-    case cudaDevAttrUnifiedAddressing: value = 1; break;
-    case cudaDevAttrConcurrentKernels: value = 1; break;
     default: return false; // nothing is guessed
     }
     return true;
 }
 
-cudaError_t describe(cudaFuncAttributes& attributes, const void* function)
+cudaError_t find_code(const void* function)
 {
     const std::shared_ptr<registered_kernel> kernel = find_registered(function);
     if (!kernel) return cudaErrorInvalidDeviceFunction;
-    const ptx::kernel* const code = code_of(*kernel);
-    if (code == nullptr) return cudaErrorNoKernelImageForDevice;
-    attributes.sharedSizeBytes = ptx::static_shared_bytes(*code);
-    attributes.maxThreadsPerBlock = static_cast<int>(ptx::most_threads(*code));
-    attributes.maxDynamicSharedSizeBytes = static_cast<int>(block_shared_bytes - attributes.sharedSizeBytes);
-    attributes.ptxVersion = 90;
-    attributes.binaryVersion = 90;
-    return cudaSuccess;
+    return code_of(*kernel) == nullptr ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
 } // namespace
@@ -346,13 +320,8 @@ void** __cudaRegisterFatBinary(void* wrapper)
     } catch (const std::exception& problem) {
         made->problem = problem.what(); // told when a kernel of it is wanted
     }
-    static const bool once = [] {
-        describe_kernels_by(&describe);
-        give_attributes_by(&attribute);
-        (void)programs::instance();
-        return settings::given().report.empty() || std::atexit(&write_report) == 0;
-    }();
-    (void)once;
+    find_kernels_by(&find_code);
+    give_attributes_by(&attribute);
     return reinterpret_cast<void**>(new std::shared_ptr<binary>(std::move(made)));
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
@@ -373,7 +342,6 @@ void __cudaRegisterFunction(
     made->name = name;
     programs& all = programs::instance();
     const std::lock_guard lock(all.guard);
-    made->counted = &all.tallies[name];
     all.kernels.try_emplace(function, std::move(made)); // an instance of a template may be in several binaries
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream)
@@ -440,29 +408,13 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties, int or
     if (ordinal < 0 || ordinal >= device_count()) return finish(cudaErrorInvalidDevice);
     *properties = {};
     std::strcpy(properties->name, "emulated");
-    properties->major = 9;
-    properties->minor = 0;
-    properties->totalGlobalMem = settings::given().device_bytes;
-    properties->multiProcessorCount = multiprocessors;
-    properties->warpSize = 32;
-    properties->maxThreadsPerBlock = block_threads;
-    properties->maxThreadsPerMultiProcessor = blocks_per_multiprocessor * block_threads;
-    properties->maxThreadsDim[0] = properties->maxThreadsDim[1] = 1024;
-    properties->maxThreadsDim[2] = 64;
-    properties->maxGridSize[0] = 0x7FFFFFFF;
-    properties->maxGridSize[1] = properties->maxGridSize[2] = 0xFFFF;
-    properties->sharedMemPerBlock = block_shared_bytes;
-    properties->sharedMemPerBlockOptin = block_shared_bytes;
-    properties->unifiedAddressing = 1;
-    properties->canMapHostMemory = 1;
-    properties->concurrentKernels = 1;
     return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaMemGetInfo(size_t* free, size_t* total)
 {
     STAND_IN_CALL(cudaMemGetInfo);
     const std::size_t used = allocated_bytes(current_device());
-    *total = settings::given().device_bytes;
+    *total = device_bytes;
     *free = used < *total ? *total - used : 0;
     return cudaSuccess;
 }

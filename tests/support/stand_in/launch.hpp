@@ -6,8 +6,7 @@
 
 namespace collprobe::testing {
 
-/// What the kernels did that ended since the last call. The first call begins to count bytes and sectors, and gives
-/// what COLLPROBE_EMULATED_REPORT has counted before, if anything.
+/// What the kernels did that ended since the last call. The first call begins to count bytes and sectors.
 ptx::counts take_counts();
 
 } // namespace collprobe::testing

@@ -108,18 +108,11 @@ struct inside {
 };
 
 /// Counts the calls of a function, and gives out its scripted failures.
-class entry {
-public:
-    explicit entry(const char* function) : all_(collprobe::stand_in::scripted::named(function)) {}
-    ncclResult_t enter() { return static_cast<ncclResult_t>(all_.enter()); }
-
-private:
-    collprobe::stand_in::scripted& all_;
-};
+using entry = collprobe::stand_in::scripted;
 
 #define COLLPROBE_STAND_IN_ENTER() \
-    static entry own_entry(__func__); \
-    if (const ncclResult_t scripted_code = own_entry.enter(); scripted_code != ncclSuccess) return scripted_code
+    static entry& own_entry = entry::named(__func__); \
+    if (const int scripted_code = own_entry.enter(); scripted_code != 0) return static_cast<ncclResult_t>(scripted_code)
 
 #define COLLPROBE_STAND_IN_ENTER_READY(comm) \
     COLLPROBE_STAND_IN_ENTER(); \
@@ -282,7 +275,7 @@ ncclResult_t collect(entry& own, ncclComm_t comm, operation what, cudaStream_t o
         if (comm != nullptr && !comm->blocking) comm->state = code;
         return code;
     };
-    if (const ncclResult_t code = own.enter(); code != ncclSuccess) return fail(code);
+    if (const int code = own.enter(); code != 0) return fail(static_cast<ncclResult_t>(code));
     if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return fail(code);
     if (const ncclResult_t state = comm->state; state != ncclSuccess) return fail(state);
     if (const ncclResult_t failure = comm->of->failure(); failure != ncclSuccess) return fail(failure);
@@ -502,7 +495,7 @@ ncclResult_t ncclGetVersion(int* version)
 
 const char* ncclGetErrorString(ncclResult_t code)
 {
-    static entry own_entry(__func__);
+    static entry& own_entry = entry::named(__func__);
     (void)own_entry.enter();
     switch (code) {
     case ncclSuccess: return "no error";
@@ -519,7 +512,7 @@ const char* ncclGetErrorString(ncclResult_t code)
 
 const char* ncclGetLastError(ncclComm_t comm)
 {
-    static entry own_entry(__func__);
+    static entry& own_entry = entry::named(__func__);
     (void)own_entry.enter();
     // As in NCCL the text is a buffer; here one for each thread, so that it can be read in peace.
     static thread_local char text[256];
@@ -723,8 +716,8 @@ ncclResult_t ncclGroupEnd()
 {
     if (group.depth == 0) return ncclInvalidUsage;
     --group.depth;
-    static entry own_entry(__func__);
-    if (const ncclResult_t code = own_entry.enter(); code != ncclSuccess) {
+    static entry& own_entry = entry::named(__func__);
+    if (const auto code = static_cast<ncclResult_t>(own_entry.enter()); code != ncclSuccess) {
         if (group.depth > 0) return code;
         // A launch that fails leaves its device current.
         if (!group.calls.empty()) (void)cudaSetDevice(group.calls.back().comm->device);
@@ -738,7 +731,7 @@ ncclResult_t ncclGroupEnd()
 #define STAND_IN_COLLECTIVE(name, parameters, ...) \
     ncclResult_t nccl##name(STAND_IN_PLAIN STAND_IN_##parameters ncclComm_t comm, cudaStream_t on) \
     { \
-        static entry own(__func__); \
+        static entry& own = entry::named(__func__); \
         return collect(own, comm, {__VA_ARGS__, {}}, on); \
     }
 #define STAND_IN_PLAIN const void *send, void *receive, std::size_t count, ncclDataType_t type,
@@ -771,12 +764,12 @@ static ncclResult_t collect_transfer(entry& own, const transfer& one, ncclDataTy
 ncclResult_t ncclSend(
     const void* send, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t on)
 {
-    static entry own(__func__);
+    static entry& own = entry::named(__func__);
     return collect_transfer(own, {true, send, nullptr, count * bytes_of(type), peer}, type, comm, on);
 }
 ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t on)
 {
-    static entry own(__func__);
+    static entry& own = entry::named(__func__);
     return collect_transfer(own, {false, nullptr, receive, count * bytes_of(type), peer}, type, comm, on);
 }
 

@@ -33,9 +33,9 @@ live_memory find_memory(std::uintptr_t address);
 /// Of all allocations on a device; not those of the host.
 std::size_t allocated_bytes(int device);
 
-/// What a kernel is, if the program contains the code of its kernels.
-using describe_function = cudaError_t (*)(cudaFuncAttributes&, const void* kernel);
-void describe_kernels_by(describe_function describe);
+/// Whether a kernel has code, if the program contains the code of its kernels.
+using find_function = cudaError_t (*)(const void* kernel);
+void find_kernels_by(find_function find);
 
 /// The attributes of a device that runs kernels; false for another.
 using attribute_function = bool (*)(int& value, cudaDeviceAttr what);
