@@ -63,21 +63,12 @@ public:
 };
 
 template <class Contract>
-struct provider {
-    using communicator = with_products<local::communicator, Contract>;
-    testing::local_provider inner;
-    reproducible_options options;
-
-    int size() const { return inner.size(); }
-    template <class Body>
-    void run(Body body) const
-    {
-        inner.run([&](local::communicator& local) {
-            communicator comm(local, {}, options);
-            body(comm);
-        });
-    }
-};
+auto provider_of(int ranks, const reproducible_options& options)
+{
+    return wrapped_provider{local_provider{ranks}, [options](local::communicator& world) {
+        return with_products<local::communicator, Contract>(world, {}, options);
+    }};
+}
 
 } // namespace
 
@@ -95,7 +86,7 @@ TEST_CASE("a reproducible communicator conforms as the one it wraps does")
 {
     for (const int ranks : {1, 2, 3, 8}) {
         CAPTURE(ranks);
-        const provider<contract<correctly_rounded>> exact{{ranks}, {.scratch_bytes = 1 << 12}};
+        const auto exact = provider_of<contract<correctly_rounded>>(ranks, {.scratch_bytes = 1 << 12});
         CHECK_NOTHROW(conformance::check_type<std::int32_t>(exact, 67));
         CHECK_NOTHROW(conformance::check_type<bfloat16>(exact, 67));
         CHECK_NOTHROW(conformance::check_calls(exact, 50));
@@ -105,12 +96,12 @@ TEST_CASE("a reproducible communicator conforms as the one it wraps does")
 
 TEST_CASE("with an accumulator and an algorithm of choice, too")
 {
-    const provider<contract<size_invariant, accumulation::float32>> narrow{
-        {3}, {.scratch_bytes = 1 << 12, .algorithm = reduction_algorithm::exchange}};
+    const auto narrow = provider_of<contract<size_invariant, accumulation::float32>>(
+        3, {.scratch_bytes = 1 << 12, .algorithm = reduction_algorithm::exchange});
     CHECK_NOTHROW(conformance::check_type<float>(narrow, 2051));
     CHECK_NOTHROW(conformance::check_type<bfloat16>(narrow, 2051));
-    const provider<contract<run_to_run>> at_once{
-        {3}, {.scratch_bytes = 1 << 12, .algorithm = reduction_algorithm::one_shot}};
+    const auto at_once = provider_of<contract<run_to_run>>(
+        3, {.scratch_bytes = 1 << 12, .algorithm = reduction_algorithm::one_shot});
     CHECK_NOTHROW(conformance::check_type<float>(at_once, 2051));
 }
 

@@ -144,4 +144,21 @@ struct device_provider {
     }
 };
 
+/// And with what `wrap(communicator&)` makes of the communicators of another provider.
+template <class Provider, class Wrap>
+struct wrapped_provider {
+    Provider base;
+    Wrap wrap;
+
+    int size() const { return base.size(); }
+    template <class Fn>
+    void run(Fn fn) const
+    {
+        base.run([&](auto& world) {
+            auto comm = wrap(world);
+            fn(comm);
+        });
+    }
+};
+
 } // namespace collprobe::testing
