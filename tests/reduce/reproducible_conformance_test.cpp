@@ -13,7 +13,6 @@
 #include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
-#include "support/held_clock.hpp"
 #include "support/run_ranks.hpp"
 
 namespace collprobe::testing::reproducible_conformance_test {
@@ -71,16 +70,6 @@ auto provider_of(int ranks, const reproducible_options& options)
 }
 
 } // namespace
-
-TEST_CASE("algorithms have names")
-{
-    CHECK(std::string(name(reduction_algorithm::automatic)) == "automatic");
-    CHECK(std::string(name(reduction_algorithm::native)) == "native");
-    CHECK(std::string(name(reduction_algorithm::exchange)) == "exchange");
-    CHECK(std::string(name(reduction_algorithm::one_shot)) == "one_shot");
-    CHECK(std::string(name(reduction_algorithm::fixed_point)) == "fixed_point");
-    CHECK(std::string(name(static_cast<reduction_algorithm>(9))) == "unknown");
-}
 
 TEST_CASE("a reproducible communicator conforms as the one it wraps does")
 {
@@ -154,25 +143,6 @@ TEST_CASE("leaves go through a probe, which tells what is not finite in any leaf
                 && record.findings[0].what == finding_kind::non_finite && record.findings[0].index == 150,
             "the infinity is not named");
     }));
-}
-
-TEST_CASE("a peer that never comes is named by a probe around sums under a contract, within the time-out")
-{
-    const testing::held_clock clock;
-    const auto outcomes = testing::run_each(local::group(3, {.timeout_ms = 300}), [&](local::communicator& world) {
-        if (world.rank() == 1) return clock.advance_ms(300, {0, 2});
-        std::vector<float> values(10'000, 1.0f);
-        const host::stream stream;
-        stream.enqueue([&, rank = world.rank()] { clock.i_am(rank); });
-        probed comm{reproducible(world), {.times = false, .steps_in_flight = 2}};
-        comm.all_reduce(view<const float>(values), view<float>(values), reduction::sum, stream);
-        for (std::uint64_t step = 0; step < 4; ++step) comm.end_step(step, {}, stream); // waits for the oldest
-    });
-    CHECK_FALSE(outcomes[1].thrown);
-    for (const std::size_t rank : {0u, 2u}) {
-        REQUIRE(outcomes[rank].failure());
-        CHECK(outcomes[rank].failure()->culprits() == std::vector<int>{1});
-    }
 }
 
 } // namespace collprobe::testing::reproducible_conformance_test

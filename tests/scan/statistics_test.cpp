@@ -147,17 +147,6 @@ TEST_CASE_TEMPLATE("subnormal numbers count even where the program flushes them"
     if (sizeof(T) == 8) CHECK(to_bits(found.sum) == 3 * count);
 }
 
-TEST_CASE("sum, norm and largest magnitude are of the finite elements")
-{
-    const std::vector<float> data{3, -1, of<float>(0x7f800000), 6, 0};
-    const statistics found = compute_statistics(view<const float>(data));
-    CHECK(found.sum == 8);
-    CHECK(found.l2() == doctest::Approx(std::sqrt(46.0)));
-    CHECK(found.absolute_maximum == 6);
-    const statistics none = compute_statistics(view<const float>(data.data() + 2, 1));
-    CHECK(none.infinite() == 1);
-}
-
 TEST_CASE("counts of what is not finite stop at the largest that they hold")
 {
     detail::norm<float, false>::taken many, more;
