@@ -160,5 +160,7 @@ struct wrapped_provider {
         });
     }
 };
+template <class Provider, class Wrap>
+wrapped_provider(Provider, Wrap) -> wrapped_provider<Provider, Wrap>;
 
 } // namespace collprobe::testing
