@@ -104,22 +104,16 @@ struct watched : only_ranks<watched> {
     void fail(const std::string& reason) const { *log += "fail: " + reason; }
 };
 
-template <class Inner>
-struct provider_of {
-    using communicator = plain<plain<Inner>>;
-    testing::local_provider inner;
-    int size() const { return inner.size(); }
-    template <class Body>
-    void run(Body body) const
-    {
-        inner.run([&](local::communicator& world) {
-            communicator first{plain{Inner(world)}};
-            communicator comm(std::move(first));
-            conformance::require(&comm.innermost() == &comm.base().base().innermost(), "not the same communicator");
-            body(comm);
-        });
-    }
-};
+template <class Inner = local::communicator>
+auto provider_of(int ranks)
+{
+    return testing::wrapped_provider{testing::local_provider{ranks}, [](local::communicator& world) {
+        plain<plain<Inner>> first{plain{Inner(world)}};
+        plain<plain<Inner>> comm(std::move(first));
+        conformance::require(&comm.innermost() == &comm.base().base().innermost(), "not the same communicator");
+        return comm;
+    }};
+}
 
 } // namespace
 
@@ -127,17 +121,17 @@ TEST_CASE("a communicator wrapped twice conforms as it does bare")
 {
     for (const int ranks : {1, 3}) {
         CAPTURE(ranks);
-        const provider_of<local::communicator> provider{{ranks}};
+        const auto provider = provider_of(ranks);
         CHECK_NOTHROW(conformance::check_types(provider, 67));
         CHECK_NOTHROW(conformance::check_calls(provider, 50));
         CHECK_NOTHROW(conformance::check_barrier(provider));
     }
-    CHECK_NOTHROW(conformance::check_refusals(provider_of<local::communicator>{{3}}));
+    CHECK_NOTHROW(conformance::check_refusals(provider_of(3)));
 }
 
 TEST_CASE("a communicator that cannot be copied conforms when it was moved in, and with what wraps it")
 {
-    CHECK_NOTHROW(conformance::check_type<float>(provider_of<only_movable>{{3}}, 67));
+    CHECK_NOTHROW(conformance::check_type<float>(provider_of<only_movable>(3), 67));
 }
 
 TEST_CASE("errors, the time-out and the caller's line come through")

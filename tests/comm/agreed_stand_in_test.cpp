@@ -13,7 +13,6 @@
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
-#include "conformance/communicator_conformance.hpp"
 #include "support/held_clock.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
@@ -32,30 +31,7 @@ void sum(Comm& comm, cuda::stream_ref on, const device_values<float>& values, st
     comm.all_reduce(values.in().part(0, count), values.out().part(0, count), reduction::sum, on);
 }
 
-struct agreed_provider {
-    nccl_provider base;
-    int size() const { return base.size(); }
-    template <class Fn>
-    void run(Fn fn) const
-    {
-        base.run([&](nccl_owner& owner) {
-            nccl_agreed comm{nccl::communicator_ref(owner)};
-            fn(comm);
-        });
-    }
-};
-
 } // namespace
-
-TEST_CASE("an agreed NCCL communicator conforms")
-{
-    const clean_stand_in clean;
-    for (const blocking_mode mode : nccl_modes) {
-        const agreed_provider provider{{3, {.mode = mode}}};
-        CHECK_NOTHROW(conformance::check_type<std::int32_t>(provider, 331));
-        CHECK_NOTHROW(conformance::check_calls(provider, 20));
-    }
-}
 
 TEST_CASE("a rank of NCCL that does not come is a time-out, and its peers' memory outlives them")
 {

@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,15 +24,10 @@ namespace collprobe::testing::agreed_test {
 namespace {
 
 using local_agreed = agreed<local::communicator>;
-using call_t = std::function<void(local_agreed&, host::stream_ref, rank_memory&)>;
 
-const call_t sum_8 = [](auto& c, auto on, auto& m) {
+const auto sum_8 = [](local_agreed& c, host::stream_ref on, rank_memory& m) {
     c.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::sum, on);
 };
-const call_t sum_7 = [](auto& c, auto on, auto& m) {
-    c.all_reduce(m.in().part(0, 7), m.out().part(0, 7), reduction::sum, on);
-};
-
 /// Ranks that make a right call, and then what `call(comm, stream, memory)` makes.
 template <class Call>
 std::vector<rank_outcome> after_a_right_call(int ranks, Call call, agreed_options options = {})
@@ -53,29 +47,16 @@ std::vector<rank_outcome> after_a_right_call(int ranks, Call call, agreed_option
     });
 }
 
-/// Provides the conformance suite with such ranks.
-struct agreed_provider {
-    local_provider base;
-    int size() const { return base.size(); }
-    template <class Fn>
-    void run(Fn fn) const
-    {
-        base.run([&](local::communicator& world) {
-            agreed comm(world);
-            fn(comm);
-        });
-    }
-};
-
 } // namespace
 
 TEST_CASE("an agreed communicator conforms")
 {
     for (const int ranks : {1, 3}) {
-        CHECK_NOTHROW(conformance::check_type<bfloat16>(agreed_provider{{ranks}}, 67));
-        CHECK_NOTHROW(conformance::check_calls(agreed_provider{{ranks}}, 50));
+        const wrapped_provider provider{local_provider{ranks}, [](auto& world) { return agreed(world); }};
+        CHECK_NOTHROW(conformance::check_type<bfloat16>(provider, 67));
+        CHECK_NOTHROW(conformance::check_calls(provider, 50));
+        if (ranks > 1) CHECK_NOTHROW(conformance::check_refusals(provider));
     }
-    CHECK_NOTHROW(conformance::check_refusals(agreed_provider{{3}}));
 }
 
 TEST_CASE("the ranks are told who calls something else, and nothing is written")
@@ -165,26 +146,6 @@ TEST_CASE("a rank that does not come is a time-out")
     for (const int rank : {0, 2}) {
         check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {1},
             {"rank 1 never came to call 1 of the communicator within 150 ms (all_reduce of float, count 8, sum)"});
-    }
-}
-
-TEST_CASE("a bad argument throws on its rank, and the peers wait for the right call, or are told of another")
-{
-    for (const bool right : {true, false}) {
-        std::optional<error> refused;
-        const auto outcomes = after_a_right_call(3, [&](local_agreed& comm, host::stream_ref on, rank_memory& m) {
-            if (comm.rank() == 1) {
-                refused = error_of([&] { comm.all_reduce(m.in().part(0, 7), m.out().part(0, 8), reduction::sum, on); });
-            }
-            (right || comm.rank() != 1 ? sum_8 : sum_7)(comm, on, m);
-        });
-        check_error(refused, status::invalid_argument, {"send.count() is 7, receive.count() is 8"});
-        CHECK(refused->culprits() == std::vector<int>{1});
-        for (int rank = 0; rank < 3; ++rank) {
-            const rank_outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
-            if (right) CHECK_FALSE(outcome.thrown);
-            else check_error(outcome, rank, status::mismatch, {1}, {"call 1 of the communicator", "rank 1: count 7"});
-        }
     }
 }
 

@@ -17,13 +17,18 @@ constexpr local::reduction_order orders[]
     = {local::reduction_order::linear, local::reduction_order::ring, local::reduction_order::tree};
 
 // More elements where there are few ranks; the oracle reads all inputs of an element.
-constexpr std::uint64_t larger(int ranks) { return ranks <= 3 ? 2051 : ranks <= 8 ? 1031 : 331; }
+constexpr std::uint64_t larger(int ranks)
+{
+    if (COLLPROBE_TEST_UNLESS_BRIEF(false, true)) return ranks <= 3 ? 1031 : 131;
+    return ranks <= 3 ? 2051 : ranks <= 8 ? 1031 : 331;
+}
 
 } // namespace
 
 TEST_CASE("local conforms for every element type, operation, count and placement")
 {
     for (const int ranks : {1, 2, 3, 8, 17}) {
+        if (COLLPROBE_TEST_UNLESS_BRIEF(false, ranks == 17)) continue;
         for (const local::reduction_order order : orders) {
             CAPTURE(ranks);
             CAPTURE(local::name(order));
@@ -34,9 +39,9 @@ TEST_CASE("local conforms for every element type, operation, count and placement
 
 TEST_CASE("splits, sequences of calls and stress conform")
 {
-    for (const int ranks : {1, 2, 3, 8, 17}) {
+    for (const int ranks : {1, 2, 3, 8, 64}) { // many more than cores
         CAPTURE(ranks);
-        CHECK_NOTHROW(conformance::check_calls(local_provider{ranks}, ranks <= 8 ? 200 : 40));
+        CHECK_NOTHROW(conformance::check_calls(local_provider{ranks}, ranks <= 8 ? COLLPROBE_TEST_UNLESS_BRIEF(200, 60) : 40));
     }
 }
 
@@ -58,7 +63,7 @@ TEST_CASE("a bad argument throws at the call, enqueues nothing, and can be corre
 
 TEST_CASE("a barrier orders the work of all ranks")
 {
-    for (const int ranks : {1, 2, 3, 8}) {
+    for (const int ranks : {1, 2, 3, 8, 64}) {
         CAPTURE(ranks);
         CHECK_NOTHROW(conformance::check_barrier(local_provider{ranks}));
     }

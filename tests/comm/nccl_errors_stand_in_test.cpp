@@ -217,58 +217,61 @@ TEST_CASE("an asynchronous error surfaces at the next call, in check and in a wa
 
 TEST_CASE("what NCCL refuses is named; wrong use of a blocking communicator can be corrected, the rest is final")
 {
-    const clean_stand_in clean;
-    std::optional<error> misuse;
-    std::optional<error> broken;
-    std::optional<error> later;
-    run_each_nccl(1, {.name = "dp", .mode = blocking_mode::blocking}, [&](nccl_owner& comm) {
-        const cuda::stream stream;
-        device_values<float> values(4, 1.0f);
-        const auto call = [&] { comm.all_reduce(values.in(), values.out(), reduction::sum, stream); };
-        stand_in::fail_next("ncclAllReduce", ncclInvalidUsage);
-        misuse = error_of(call);
-        CHECK_FALSE(error_of(call));
-        stand_in::fail_next("ncclAllReduce", ncclSystemError);
-        broken = error_of(call);
-        later = error_of(call);
-        stream.synchronize();
-    });
-    check_error(misuse, status::invalid_argument, {"all_reduce", "ncclAllReduce failed: ncclInvalidUsage", "'dp'"});
-    CHECK_FALSE(contains(misuse->what(), "cannot be used any more"));
-    check_error(broken, status::device_failure, {"ncclAllReduce failed: ncclSystemError"});
-    check_error(later, status::device_failure, {"ncclSystemError"});
-}
-
-TEST_CASE("a non-blocking communicator that NCCL keeps failed after a refusal fails at once")
-{
-    for (const bool in_group : {false, true}) {
+    using enum blocking_mode;
+    constexpr std::optional<status> none;
+    const struct {
+        blocking_mode mode;
+        bool is_grouped, is_ended; ///< by `end`, which can throw
+        ncclResult_t code;
+        std::optional<status> first; ///< of the call or the end of the group
+        const char* message;
+        std::optional<status> later; ///< of the next call
+        const char* later_message;
+    } rows[]{
+        {blocking, false, false, ncclInvalidUsage, status::invalid_argument, "ncclAllReduce failed: ncclInvalidUsage", none, ""},
+        {blocking, false, false, ncclSystemError, status::device_failure, "ncclAllReduce failed: ncclSystemError",
+            status::device_failure, "ncclSystemError"},
+        {blocking, true, true, ncclInvalidUsage, status::invalid_argument, "ncclGroupEnd failed: ncclInvalidUsage", none, ""},
+        {blocking, true, true, ncclSystemError, status::device_failure, "ncclGroupEnd failed: ncclSystemError",
+            status::device_failure, "ncclGroupEnd gave ncclSystemError"},
+        // Nobody hears of it before the communicator's next call.
+        {blocking, true, false, ncclInvalidUsage, none, "", status::invalid_argument, "ncclGroupEnd gave ncclInvalidUsage"},
+        // NCCL keeps a non-blocking one failed.
+        {non_blocking, false, false, ncclInvalidArgument, status::invalid_argument, "cannot be used any more",
+            status::device_failure, "cannot be used any more"},
+        {non_blocking, true, true, ncclInvalidUsage, status::invalid_argument, "ncclGroupEnd failed: ncclInvalidUsage",
+            status::device_failure, "cannot be used any more"},
+    };
+    for (const auto& row : rows) {
         const clean_stand_in clean;
-        CAPTURE(in_group);
-        std::optional<error> misuse;
-        std::optional<error> later;
-        run_each_nccl(2, {.name = "dp", .mode = blocking_mode::non_blocking}, [&](nccl_owner& comm) {
+        CAPTURE(&row - rows);
+        std::optional<error> first, later;
+        run_each_nccl(row.mode == blocking ? 1 : 2, {.name = "dp", .mode = row.mode}, [&](nccl_owner& comm) {
             if (comm.rank() == 1) return;
             const cuda::stream stream;
             device_values<float> values(4, 1.0f);
+            const cuda::device_guard elsewhere(5);
             const auto call = [&] { comm.all_reduce(values.in(), values.out(), reduction::sum, stream); };
-            if (in_group) {
-                misuse = error_of([&] {
-                    nccl::group together;
-                    call();
-                    stand_in::fail_next("ncclGroupEnd", ncclInvalidUsage);
-                    together.end();
-                });
+            if (row.is_grouped) {
+                nccl::group together;
+                call();
+                stand_in::fail_next("ncclGroupEnd", row.code);
+                if (row.is_ended) first = error_of([&] { together.end(); });
             } else {
-                stand_in::fail_next("ncclAllReduce", ncclInvalidArgument);
-                misuse = error_of(call);
+                stand_in::fail_next("ncclAllReduce", row.code);
+                first = error_of(call);
             }
+            CHECK_FALSE(nccl::group::is_open());
+            int device = -1;
+            CHECK((cudaGetDevice(&device) == cudaSuccess && device == 5));
             later = error_of(call);
             stream.synchronize();
         });
-        if (in_group) check_error(misuse, status::invalid_argument, {"ncclGroupEnd failed: ncclInvalidUsage"});
-        else check_error(misuse, status::invalid_argument, {"ncclAllReduce failed", "cannot be used any more"});
-        check_error(later, status::device_failure, {"cannot be used any more"});
-        CHECK_FALSE(contains(later->what(), "asynchronously"));
+        CHECK(first.has_value() == row.first.has_value());
+        if (row.first) check_error(first, *row.first, {row.message});
+        CHECK(later.has_value() == row.later.has_value());
+        if (row.later) check_error(later, *row.later, {"all_reduce", row.later_message, "'dp'"});
+        CHECK_FALSE(mentions(later, "asynchronously"));
     }
 }
 
@@ -383,6 +386,44 @@ TEST_CASE("misuse of a group is refused, and the group can still be ended")
     });
 }
 
+TEST_CASE("a communicator that fails within a group takes no further call, and the group makes those that it has")
+{
+    const clean_stand_in clean;
+    const auto has = [](const std::optional<error>& failure, const char* part) {
+        return mentions(failure, part) && failure->code() == status::peer_failure;
+    };
+    for (const blocking_mode mode : nccl_modes) {
+        check_all(run_each_nccl(2, {.name = "dp", .mode = mode}, [&](nccl_owner& comm) {
+            const cuda::stream stream;
+            device_values<float> values(4, 1.0f);
+            device_values<float> others(4, 1.0f);
+            auto healthy = comm.split(0, comm.rank());
+            {
+                nccl::group together;
+                comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+                healthy->all_reduce(others.in(), others.out(), reduction::sum, stream);
+                std::thread([lent = nccl::communicator_ref(comm)] { lent.fail("from afar"); }).join();
+                require(has(error_of([&] { comm.barrier(stream); }), "gave up: from afar"),
+                    "the failure is known at once");
+                if (mode == blocking_mode::blocking) together.end();
+                else {
+                    require(has(error_of([&] { together.end(); }), "gave up: from afar"),
+                        "whoever waits for it is told");
+                }
+            }
+            for (ncclResult_t state = ncclInProgress; state == ncclInProgress; std::this_thread::yield())
+                ncclCommGetAsyncError(comm.native_handle(), &state);
+            healthy->barrier(stream);
+            healthy->synchronize(stream);
+            require(values.all(2.0f) && others.all(2.0f), "the calls of the group");
+            require(has(error_of([&] { comm.check(); }), "'dp'"), "the failure stays");
+            healthy->all_reduce(others.in(), others.out(), reduction::sum, stream);
+            healthy->synchronize(stream);
+            require(others.all(4.0f), "the other one is usable");
+        }));
+    }
+}
+
 TEST_CASE("blocking and non-blocking communicators do not share a group")
 {
     const clean_stand_in clean;
@@ -410,38 +451,6 @@ TEST_CASE("blocking and non-blocking communicators do not share a group")
     });
     check_all(outcomes);
     check_error(refused, status::unsupported, {"barrier", "blocking and non-blocking", "'other'"});
-}
-
-TEST_CASE("an error at the end of a group reaches its caller, or the communicator's next call")
-{
-    const clean_stand_in clean;
-    std::optional<error> thrown;
-    std::optional<error> later;
-    const auto work = [&](bool explicitly, ncclResult_t code) {
-        run_each_nccl(1, {}, [&](nccl_owner& comm) {
-            const cuda::stream stream;
-            device_values<float> values(8, 1.0f);
-            thrown.reset();
-            {
-                nccl::group together;
-                sum_8(comm, stream, values);
-                stand_in::fail_next("ncclGroupEnd", code);
-                if (explicitly) thrown = error_of([&] { together.end(); });
-            }
-            CHECK_FALSE(nccl::group::is_open());
-            later = error_of([&] { sum_8(comm, stream, values); });
-            stream.synchronize();
-        });
-    };
-    work(true, ncclInvalidUsage);
-    check_error(thrown, status::invalid_argument, {"nccl::group", "ncclGroupEnd failed: ncclInvalidUsage"});
-    CHECK_FALSE(later);
-    work(true, ncclSystemError);
-    check_error(thrown, status::device_failure, {"ncclGroupEnd failed: ncclSystemError"});
-    check_error(later, status::device_failure, {"all_reduce", "ncclGroupEnd gave ncclSystemError"});
-    work(false, ncclInvalidUsage);
-    CHECK_FALSE(thrown);
-    check_error(later, status::invalid_argument, {"all_reduce", "ncclGroupEnd gave ncclInvalidUsage"});
 }
 
 TEST_CASE("a call, or a group, of a non-blocking communicator that is never enqueued times out")
@@ -536,5 +545,45 @@ TEST_CASE("the memory of barriers goes with the last copy, unless work may hang 
         });
     }
 }
+
+#if NCCL_VERSION_CODE >= 22700 // NCCL tells of a group that the program opens by ncclGroupStart itself
+
+TEST_CASE("NCCL is asked at the calls whose number is a power of two, and warns of no more")
+{
+    const clean_stand_in clean;
+    const auto warnings = [] { return stand_in::calls("warning"); };
+    check_all(run_each_nccl(1, {}, [&](nccl_owner& world) {
+        for (int call = 0; call < 1000; ++call) require(world.enqueues_at_once(), "no group is open");
+        require(warnings() == 10, "1, 2, 4 ... 512");
+        // One that comes late is seen late, and then at each call until it ends.
+        ncclGroupStart();
+        ncclGroupStart(); // the second of nested groups, too
+        for (int call = 1001; call < 1100; ++call) {
+            require(world.enqueues_at_once() == (call < 1024), "from call 1024 on");
+        }
+        ncclGroupEnd();
+        require(!world.enqueues_at_once(), "the outer one is open");
+        ncclGroupEnd();
+        require(world.enqueues_at_once() && warnings() == 11, "the group has ended");
+    }));
+}
+
+TEST_CASE("NCCL's warning of the question is not taken for the cause of an error")
+{
+    const clean_stand_in clean;
+    for (const char* const said :
+        {"ncclSimInfo_t argument not initialized via NCCL_SIM_INFO_INITIALIZER", "socket closed"}) {
+        const auto outcomes = run_each_nccl(1, {}, [&](nccl_owner& world) {
+            stand_in::nccl::set_async_error(world.native_handle(), ncclRemoteError, said);
+            world.check();
+        });
+        const std::optional<error> failure = outcomes[0].failure();
+        REQUIRE(failure);
+        CHECK(contains(failure->what(), "socket closed") == (said == std::string("socket closed")));
+        CHECK_FALSE(contains(failure->what(), "ncclSimInfo_t"));
+    }
+}
+
+#endif
 
 } // namespace collprobe::testing::nccl_errors_stand_in_test

@@ -25,23 +25,6 @@ namespace {
 
 constexpr std::uint64_t larger(int ranks) { return ranks <= 3 ? 2051 : 331; }
 
-/// Ranks that use borrowed references of what they own.
-struct borrowed_provider {
-    nccl_provider owner;
-    int size() const { return owner.size(); }
-    template <class Fn>
-    void run(Fn fn) const
-    {
-        owner.run([&](nccl_owner& comm) {
-            nccl::options settings = owner.settings;
-            settings.mode = nccl::blocking_mode::unknown;
-            settings.name = "borrowed";
-            nccl::communicator_ref borrowed(comm.native_handle(), settings);
-            fn(borrowed);
-        });
-    }
-};
-
 } // namespace
 
 TEST_CASE("NCCL communicators conform: element types, operations, counts, placements, calls, barriers and refusals")
@@ -57,7 +40,9 @@ TEST_CASE("NCCL communicators conform: element types, operations, counts, placem
             CHECK_NOTHROW(conformance::check_barrier(provider, 10, enqueue));
             if (ranks == 3) CHECK_NOTHROW(conformance::check_refusals(provider));
         }
-        CHECK_NOTHROW(conformance::check_calls(borrowed_provider{{3, {.mode = mode}}}, 50));
+        const wrapped_provider borrowed{nccl_provider{3, {.mode = mode}},
+            [](nccl_owner& comm) { return nccl::communicator_ref(comm.native_handle(), {.name = "borrowed"}); }};
+        CHECK_NOTHROW(conformance::check_calls(borrowed, 50));
     }
     CHECK_NOTHROW(conformance::check_type<float8_e4m3>(nccl_provider{3}, larger(3)));
     CHECK_NOTHROW(conformance::check_type<float8_e5m2>(nccl_provider{3}, larger(3)));

@@ -137,23 +137,6 @@ float sum_by_tree(std::vector<float> values, const detail::sum_tree& tree)
     return values[0];
 }
 
-/// An order drawn at random: any two of the partial sums that are left are added next.
-summation_order random_order(int n, std::uint64_t seed)
-{
-    std::vector<std::uint32_t> left;
-    for (int i = 0; i < n; ++i) left.push_back(static_cast<std::uint32_t>(i));
-    summation_order order;
-    while (left.size() > 1) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        const std::size_t from = (seed >> 33) % left.size();
-        std::swap(left[from], left.back());
-        const std::uint32_t last = left.back();
-        left.pop_back();
-        order.push_back({left[(seed >> 50) % left.size()], last});
-    }
-    return order;
-}
-
 } // namespace
 
 TEST_CASE_TEMPLATE("each local order is named, with the accumulator and the number of roundings",
@@ -161,6 +144,7 @@ TEST_CASE_TEMPLATE("each local order is named, with the accumulator and the numb
 {
     const testing::watchdog limit("inspections of local", 240);
     for (const int n : {2, 3, 4, 5, 6, 7, 8, 9, 16}) {
+        if (COLLPROBE_TEST_UNLESS_BRIEF(false, n == 4 || n == 6 || n == 7 || n > 8)) continue;
         for (const auto order : {local::reduction_order::linear, local::reduction_order::ring, local::reduction_order::tree}) {
             CAPTURE(n);
             CAPTURE(name(order));
@@ -196,6 +180,8 @@ TEST_CASE("the order of each position is shown in brackets")
     CHECK(ring.orders[3].brackets == "((0+1)+2)+3");
     CHECK(ring.orders[1].first == 28); // a quarter, rounded up to 16 bytes
     CHECK(ring.orders[3].elements == 16);
+    CHECK(ring.algbw_gbs == doctest::Approx(4.0 * 100 / (ring.time_us * 1000)));
+    CHECK(ring.busbw_gbs == doctest::Approx(ring.algbw_gbs * 1.5)); // as nccl-tests have it
     const inspection tree = inspect_local<float>(8, local::reduction_order::tree, 101);
     REQUIRE(tree.orders.size() == 2);
     CHECK(tree.orders[0].brackets == "((((1+2)+3)+4)+((5+6)+7))+0");
@@ -486,7 +472,7 @@ TEST_CASE("orders of few ranks and many have names")
         CHECK(named(rotated_order(n, n - 1)) == "rotated");
         CHECK(named(pairwise_order(n)) == "pairwise");
         CHECK(named(recursive_halving_order(n)) == "recursive_halving");
-        if (n > 8) CHECK(named(random_order(n, 3)) == "other");
+        if (n > 8) CHECK(std::string(name(recognise(tree_of(random_additions(n, 2, 3)), n).kind)) == "other");
     }
     CHECK(named(permuted_order({3, 0, 4, 1, 2})) == "chain");
     CHECK(named({{0, 1}, {0, 2}, {3, 4}, {0, 3}}) == "recursive_doubling"); // as of MPI
@@ -649,13 +635,6 @@ TEST_CASE("the smallest messages are inspected, and none is refused")
         CHECK(refused(1, {.timed = 0}));
         CHECK_FALSE(refused(1, {}));
     });
-}
-
-TEST_CASE("bandwidths are nccl-tests' own")
-{
-    const inspection found = inspect_local<float>(4, local::reduction_order::linear);
-    CHECK(found.algbw_gbs == doctest::Approx(4.0 * count / (found.time_us * 1000)));
-    CHECK(found.busbw_gbs == doctest::Approx(found.algbw_gbs * 1.5));
 }
 
 } // namespace collprobe::testing::inspect_test

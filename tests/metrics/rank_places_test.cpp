@@ -53,7 +53,7 @@ void for_all(const std::function<void(const row&, double range)>& check)
 {
     source random(1);
     for (const family& each : families) {
-        for (const std::size_t n : {1u, 2u, 3u, 8u, 31u, 32u, 33u, 64u, COLLPROBE_TEST_UNLESS_SANITIZED(1000u, 200u)}) {
+        for (const std::size_t n : {1u, 2u, 3u, 8u, 31u, 32u, 33u, 64u, COLLPROBE_TEST_UNLESS_SANITIZED(COLLPROBE_TEST_UNLESS_BRIEF(1000u, 200u), 200u)}) {
             for (const bool has_outlier : {false, true}) {
                 row numbers(n);
                 for (double& x : numbers) x = each.number(random);

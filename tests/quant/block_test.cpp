@@ -81,24 +81,6 @@ std::vector<double> numbers_of_e4m3()
     return all;
 }
 
-/// The signal-to-noise ratio in dB of a quantisation of whole blocks.
-double sqnr(const codec& how, const std::vector<float>& x, isa path)
-{
-    double signal = 0;
-    double noise = 0;
-    for (std::size_t at = 0; at + how.block <= x.size(); at += how.block) {
-        const std::vector<float> block(x.begin() + static_cast<std::ptrdiff_t>(at),
-            x.begin() + static_cast<std::ptrdiff_t>(at + how.block));
-        const encoded out = run(path, how, block, nullptr, false);
-        for (std::size_t i = 0; i < how.block; ++i) {
-            const double e = double{out.decoded[i]} - double{block[i]};
-            signal += double{block[i]} * double{block[i]};
-            noise += e * e;
-        }
-    }
-    return 10 * std::log10(signal / noise);
-}
-
 } // namespace
 
 TEST_CASE("philox gives the published numbers")
@@ -286,32 +268,6 @@ TEST_CASE("vectors give the sums of terms of the portable path, and their square
             if (is_finite(a.of_sums)) CHECK(a.of_sums == doctest::Approx(b.of_sums).epsilon(1e-5));
             else CHECK(!is_finite(b.of_sums));
         }
-    }
-}
-
-TEST_CASE("the noise is that of the theory: Gaussian blocks")
-{
-    const std::vector<float> x = gaussian(1 << 21, 21);
-    struct row {
-        code_format format;
-        std::uint32_t block;
-        double db;
-    };
-    const row rows[] = {
-        {code_format::int8, 32, 45.26},
-        {code_format::int8, 128, 43.73},
-        {code_format::int8, 256, 43.12},
-        {code_format::int4, 32, 20.25},
-        {code_format::int4, 128, 18.60},
-        {code_format::int4, 1024, 16.93},
-        {code_format::e4m3, 32, 32.40},
-        {code_format::e4m3, 256, 31.68},
-    };
-    for (const row& r : rows) {
-        CAPTURE(name(r.format));
-        CAPTURE(r.block);
-        CHECK(sqnr(make(r.format, r.block), x, detail::best_isa())
-            == doctest::Approx(r.db).epsilon(0.1 / r.db));
     }
 }
 

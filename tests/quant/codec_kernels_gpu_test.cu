@@ -17,8 +17,8 @@
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/quant/cuda/codec_kernels.cuh>
 
+#include "support/device_copy.cuh"
 #include "support/needs_gpu.hpp"
-#include "support/upload.hpp"
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
@@ -26,32 +26,8 @@ namespace quant = collprobe::detail;
 
 namespace {
 
+using testing::device_copy;
 using bytes = std::vector<unsigned char>;
-
-/// Device memory with a copy of host memory, `offset` bytes behind a multiple of 256.
-template <class T>
-class mirror {
-public:
-    explicit mirror(const std::vector<T>& from, std::size_t offset = 0)
-        : memory_(from.size() * sizeof(T) + 256), offset_(offset), count_(from.size())
-    {
-        testing::upload(data(), from.data(), count_);
-    }
-    T* data() const { return reinterpret_cast<T*>(memory_.data() + offset_); }
-    std::vector<T> read() const
-    {
-        std::vector<T> out(count_);
-        if (count_ != 0)
-            REQUIRE(
-                cudaMemcpy(out.data(), data(), count_ * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess);
-        return out;
-    }
-
-private:
-    cu::buffer<unsigned char> memory_;
-    std::size_t offset_;
-    std::size_t count_;
-};
 
 /// One stream and workspace for all: each reduction leaves them as the next one needs them.
 struct bench {
@@ -222,7 +198,7 @@ struct codec_check {
     const setting& of;
     bool distinct;
     quant::codec how = quant::codec::of<T>(of.how);
-    mirror<std::uint64_t> step{{step_number}};
+    device_copy<std::uint64_t> step{{step_number}};
     std::uint64_t stride = of.message_bytes(how);
     double tolerance = tolerance_of(of.how.block);
 
@@ -247,9 +223,9 @@ struct codec_check {
     {
         bytes expected(of.cut.messages * stride, 0xa5);
         std::vector<float> residual = some_residual(5);
-        const mirror<unsigned char> messages(bytes(expected.size(), 0x5a)); // every byte is written, padding too
-        const mirror<float> kept(residual);
-        const mirror<T> source(data, of.offset * sizeof(T));
+        const device_copy<unsigned char> messages(bytes(expected.size(), 0x5a)); // every byte is written, padding too
+        const device_copy<float> kept(residual);
+        const device_copy<T> source(data, of.offset * sizeof(T));
         const quantisation_errors found = on.reduce(
             encode(source.data(), messages.data(), of.residual ? kept.data() : nullptr, step.data()),
             of.cut.blocks());
@@ -263,8 +239,8 @@ struct codec_check {
     void check_decode(const bytes& messages) const
     {
         std::vector<T> expected(of.cut.count, T(3.25f));
-        const mirror<T> result(expected, of.offset * sizeof(T));
-        const mirror<unsigned char> from(messages);
+        const device_copy<T> result(expected, of.offset * sizeof(T));
+        const device_copy<unsigned char> from(messages);
         const std::uint64_t found = on.reduce(
             quant::decode_reducer<T>{how, of.cut, from.data(), stride, result.data()}, of.cut.blocks());
         const std::uint64_t nonfinite = reduce_on_host(
@@ -288,10 +264,10 @@ struct codec_check {
         std::vector<T> expected(to_codes ? 0 : of.cut.count, T(3.25f));
         bytes codes(to_codes ? codes_stride * of.cut.slices_per_message : 0, 0xa5);
         std::vector<float> residual = to_codes ? some_residual(6) : std::vector<float>();
-        const mirror<T> result(expected, of.offset * sizeof(T));
-        const mirror<unsigned char> made(bytes(codes.size(), 0x5a));
-        const mirror<float> kept(residual);
-        const mirror<unsigned char> from(messages);
+        const device_copy<T> result(expected, of.offset * sizeof(T));
+        const device_copy<unsigned char> made(bytes(codes.size(), 0x5a));
+        const device_copy<float> kept(residual);
+        const device_copy<unsigned char> from(messages);
         const auto reducer = [&](const unsigned char* in, T* elements, unsigned char* to, float* rest,
                                  const std::uint64_t* read_step) {
             return quant::combine_reducer<T>{how, of.cut, in, stride, terms, divisor, of.probed,
@@ -404,8 +380,8 @@ TEST_CASE("several slots: the worst block is found, whatever blocks of threads l
             data[23'456] = 100;
             check_all<float>(on, of, data, true, 2);
             const codec_check<float> check{on, of, true};
-            const mirror<float> source(data);
-            const mirror<unsigned char> messages(bytes(check.stride, 0));
+            const device_copy<float> source(data);
+            const device_copy<unsigned char> messages(bytes(check.stride, 0));
             const auto reducer = check.encode(source.data(), messages.data(), nullptr, check.step.data());
             const quantisation_errors expected = on.reduce(reducer, of.cut.blocks());
             for (const unsigned grid : {1u, 3u}) {

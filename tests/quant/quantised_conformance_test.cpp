@@ -12,30 +12,12 @@
 #include "support/run_ranks.hpp"
 
 namespace collprobe::testing::quantised_conformance_test {
-namespace {
-
-struct quantised_provider {
-    using communicator = quantised<local::communicator>;
-    testing::local_provider inner;
-
-    int size() const { return inner.size(); }
-    template <class Body>
-    void run(Body body) const
-    {
-        inner.run([&](local::communicator& world) {
-            communicator comm(world, {}, {.least_bytes = std::uint64_t{1} << 40});
-            body(comm);
-        });
-    }
-};
-
-} // namespace
-
 TEST_CASE("a quantised communicator that quantises nothing conforms as the one it wraps does")
 {
     for (const int ranks : {1, 2, 3}) {
         CAPTURE(ranks);
-        const quantised_provider provider{{ranks}};
+        const wrapped_provider provider{local_provider{ranks},
+            [](auto& world) { return quantised(world, {}, {.least_bytes = std::uint64_t{1} << 40}); }};
         CHECK_NOTHROW(conformance::check_type<float>(provider, 67));
         CHECK_NOTHROW(conformance::check_type<std::int32_t>(provider, 67));
         CHECK_NOTHROW(conformance::check_calls(provider, 30));

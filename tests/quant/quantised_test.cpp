@@ -5,13 +5,10 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
-
-#include <collprobe/comm/agreed.hpp>
 
 #include "quant/quantised_ranks.hpp"
 
@@ -161,30 +158,6 @@ TEST_CASE("messages between nodes have the format across, also where each rank i
     CHECK(reduce({1, 1}, within, across, false).did.bytes_sent == 0);
 }
 
-TEST_CASE("the mean of equal inputs is what their codes decode to")
-{
-    for (const shape of : {shape{0, 2}, shape{0, 3}, shape{2, 2}, shape{2, 4}, shape{4, 2}, shape{3, 2}}) {
-        const std::vector<float> input = random_elements<float>(5000, 3);
-        const quantisation how{.format = code_format::int4, .block = 32};
-        std::vector<float> reduced;
-        std::vector<float> gathered;
-        on_ranks(of, how, how, tiny, [&](auto& comm) {
-            host::stream stream;
-            std::vector<float> result(input.size());
-            comm.all_reduce(view<const float>(input), view<float>(result), reduction::average, stream);
-            std::vector<float> all(input.size() * static_cast<std::size_t>(comm.size()));
-            comm.all_gather(view<const float>(input), view<float>(all), stream);
-            stream.synchronize(soon_ms);
-            if (comm.rank() != 0) return;
-            reduced = result;
-            gathered.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(input.size()));
-        });
-        // Codes of a second rounding are those of the first one.
-        for (std::size_t i = 0; i < input.size(); ++i)
-            CHECK(reduced[i] == doctest::Approx(gathered[i]).epsilon(1e-6));
-    }
-}
-
 TEST_CASE("all_gather: all ranks have the decoded shards, the sender too")
 {
     for (const uint64_t count : {uint64_t{1}, uint64_t{333}, uint64_t{20'000}}) {
@@ -315,32 +288,6 @@ TEST_CASE("one NaN of one rank is one NaN of all ranks")
                 for (std::size_t i = 0; i < buffer.size(); ++i)
                     require(is_finite(buffer[i]) == (i != 1234), "not finite at another place");
             });
-        }
-    }
-}
-
-TEST_CASE("with agreed, ranks whose types or counts have messages of equal bytes get an error that says so")
-{
-    for (const int nodes : {0, 2}) {
-        for (const bool of_types : {true, false}) {
-            CAPTURE(nodes);
-            CAPTURE(of_types);
-            const auto call = [&](auto& given) {
-                agreed comm(std::move(given));
-                std::vector<float16> halves(600); // outlive the stream's work, also behind an error
-                std::vector<bfloat16> others(600);
-                const host::stream stream;
-                const bool odd = comm.rank() == 1;
-                if (odd && of_types) comm.all_reduce(halves, view(halves), reduction::sum, stream);
-                else comm.all_reduce(view<const bfloat16>(others).part(0, odd ? 599 : 600),
-                    view(others).part(0, odd ? 599 : 600), reduction::sum, stream);
-                stream.synchronize(soon_ms);
-            };
-            const std::optional<error> failure
-                = error_of([&] { on_ranks({nodes, nodes == 0 ? 3 : 2}, {}, {}, tiny, call); });
-            REQUIRE(failure);
-            CHECK(failure->code() == status::mismatch);
-            CHECK(mentions(failure, of_types ? "half" : "count 599"));
         }
     }
 }

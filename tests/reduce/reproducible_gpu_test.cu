@@ -12,7 +12,6 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/reduce.hpp>
 
-#include "reduce/reduction_bits.hpp"
 #include "support/device_bits.hpp"
 #include "support/element_types.hpp"
 #include "support/needs_gpu.hpp"

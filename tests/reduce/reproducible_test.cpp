@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <collprobe/comm/agreed.hpp>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -322,35 +320,6 @@ TEST_CASE("too little scratch memory for any call is refused at once, on the ran
         world.barrier(stream);
         stream.synchronize(soon_ms);
     }));
-}
-
-TEST_CASE("with agreed, other counts and numbers of leaves are a mismatch, in every algorithm")
-{
-    using invariant_local = reproducible<local::communicator, contract<reproducibility::order_invariant>>;
-    for (const auto how :
-        {reduction_algorithm::exchange, reduction_algorithm::one_shot, reduction_algorithm::fixed_point}) {
-        // Of rank 1: leaves of 64 elements each, or a count that takes as many calls, or more.
-        for (const std::uint64_t count : {64u, 65u, 40'000u}) {
-            for (const bool control : {false, true}) {
-                CAPTURE(std::string(name(how)));
-                CAPTURE(count);
-                const auto outcomes = run_each(local::group(2, {.timeout_ms = 60'000}), [&](local::communicator& world) {
-                    host::stream stream;
-                    agreed comm{invariant_local(world, {}, {.scratch_bytes = 8192, .algorithm = how})};
-                    const bool odd = world.rank() == 1 && !control;
-                    const uint64_t leaves = odd && count == 64 ? 2 : 1;
-                    std::vector<float> receive(odd ? count : 64, 0.0f), send(receive.size() * leaves, 1.0f);
-                    comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream,
-                        reduction_extras{.leaves = leaves});
-                    stream.synchronize(soon_ms);
-                });
-                for (const rank_outcome& outcome : outcomes) {
-                    CHECK(outcome.failure().has_value() == !control);
-                    if (!control && outcome.failure()) CHECK(outcome.failure()->code() == status::mismatch);
-                }
-            }
-        }
-    }
 }
 
 } // namespace collprobe::testing::reproducible_test

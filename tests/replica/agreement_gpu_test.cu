@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include <collprobe/collprobe.cuh>
@@ -13,9 +12,9 @@
 #include <collprobe/replica/majority_repair.hpp>
 
 #include "replica/damage.hpp"
+#include "support/device_copy.cuh"
 #include "support/needs_gpu.hpp"
 #include "support/run_ranks.hpp"
-#include "support/upload.hpp"
 
 using namespace collprobe;
 using collprobe::testing::raw_buffer;
@@ -25,42 +24,28 @@ namespace {
 
 using gpu = cu::device;
 
-/// The bytes of a buffer in device memory.
-class device_copy {
-public:
-    explicit device_copy(const raw_buffer& from) : bytes_(from.count * from.size()), memory_(bytes_ + 1)
-    {
-        collprobe::testing::upload(data(), from.data(), bytes_);
-    }
-    unsigned char* data() const { return memory_.data(); }
-    replica as_replica(const raw_buffer& like) const
-    {
-        replica all;
-        all.data = data();
-        all.count = like.count;
-        all.type = like.type;
-        return all;
-    }
-    bool holds(const raw_buffer& expected) const
-    {
-        std::vector<unsigned char> back(bytes_);
-        if (bytes_ == 0) return true;
-        REQUIRE(cudaMemcpy(back.data(), data(), bytes_, cudaMemcpyDeviceToHost) == cudaSuccess);
-        return std::memcmp(back.data(), expected.data(), bytes_) == 0;
-    }
+using on_gpu = collprobe::testing::device_copy<unsigned char>;
 
-private:
-    std::uint64_t bytes_;
-    cu::buffer<unsigned char> memory_;
-};
+std::vector<unsigned char> bytes_of(const raw_buffer& from)
+{
+    return {from.data(), from.data() + from.count * from.size()};
+}
+replica replica_of(const on_gpu& memory, const raw_buffer& like)
+{
+    replica all;
+    all.data = memory.data();
+    all.count = like.count;
+    all.type = like.type;
+    return all;
+}
 
 } // namespace
 
 TEST_CASE("ranks on a GPU find damage of every kind, and nothing where there is none")
 {
     testing::random_numbers random{3};
-    for (int k = 0; k < 4 * static_cast<int>(testing::damage_kind::count); ++k) {
-        raw_buffer clean(random.between(2, k % 8 == 0 ? 3'000'000 : 5'000), static_cast<element_type>(random.below(10)));
+    for (int k = 0; k < 9 * static_cast<int>(testing::damage_kind::count); ++k) {
+        raw_buffer clean(random.between(2, k % 9 == 0 ? 3'000'000 : 5'000), static_cast<element_type>(random.below(10)));
         clean.randomise(random);
         raw_buffer damaged = clean;
         testing::damage_once(
@@ -70,12 +55,12 @@ TEST_CASE("ranks on a GPU find damage of every kind, and nothing where there is 
         const testing::device_provider<gpu> ranks{.ranks = 3};
         ranks.run([&](auto& comm) {
             const auto guard = comm.device_scope();
-            const device_copy good(clean), bad(damaged);
+            const on_gpu good(bytes_of(clean)), bad(bytes_of(damaged));
             const cu::stream stream;
             agreement check(comm);
-            CHECK(check.agreed(std::vector{good.as_replica(clean)}, stream));
-            const device_copy& mine = comm.rank() == 1 ? bad : good;
-            const std::vector<disagreement> found = check.locate(std::vector{mine.as_replica(clean)}, stream);
+            CHECK(check.agreed(std::vector{replica_of(good, clean)}, stream));
+            const on_gpu& mine = comm.rank() == 1 ? bad : good;
+            const std::vector<disagreement> found = check.locate(std::vector{replica_of(mine, clean)}, stream);
             REQUIRE(found.size() == 1);
             CHECK(found[0].others == std::vector{1});
             CHECK(testing::same(found[0].differences[0], expected));
@@ -94,13 +79,13 @@ TEST_CASE("ranks on a GPU get back what most of them hold")
         const testing::device_provider<gpu> ranks{.ranks = 4};
         ranks.run([&](auto& comm) {
             const auto guard = comm.device_scope();
-            const device_copy mine(comm.rank() == 0 ? damaged : clean);
+            const on_gpu mine(bytes_of(comm.rank() == 0 ? damaged : clean));
             const cu::stream stream;
             agreement check(comm);
-            const repair_result result = majority_repair(check, std::vector{mine.as_replica(clean)}, stream);
+            const repair_result result = majority_repair(check, std::vector{replica_of(mine, clean)}, stream);
             CHECK(result.repaired);
             CHECK(result.rounds == 1);
-            CHECK(mine.holds(clean));
+            CHECK(mine.read() == bytes_of(clean));
         });
     }
 }

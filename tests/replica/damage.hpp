@@ -25,7 +25,7 @@ struct random_numbers {
     std::uint64_t between(std::uint64_t first, std::uint64_t last) noexcept { return first + below(last - first + 1); }
 };
 
-enum class damage_kind { bit, bits, strided, swap, stale, zeroed, nan, tail, sign, count };
+enum class damage_kind { bits, strided, replaced, zeroed, count };
 
 /// Bytes of a buffer of some element type.
 struct raw_buffer {
@@ -64,55 +64,25 @@ struct raw_buffer {
     }
 };
 
-/// Damages `buffer`, once. It may change nothing (a swap of equal elements): see `differences_of`.
+/// Damages `buffer`, once. It may change nothing (the same bit flipped twice): see `differences_of`.
 inline void damage_once(raw_buffer& buffer, damage_kind kind, random_numbers& random)
 {
     const std::uint64_t n = buffer.count;
-    const std::uint64_t width = 8 * buffer.size();
-    const auto flip = [&](std::uint64_t element, std::uint64_t mask) {
-        buffer.set_bits(element, buffer.bits(element) ^ mask);
+    const std::uint64_t first = random.below(n), end = first + random.below(n - first) + 1;
+    const auto flip = [&](std::uint64_t element, std::uint64_t bit) {
+        buffer.set_bits(element, buffer.bits(element) ^ std::uint64_t{1} << bit);
     };
-    const auto one_bit = [&] { return std::uint64_t{1} << random.below(width); };
-    switch (kind) {
-    case damage_kind::bit: return flip(random.below(n), one_bit());
-    case damage_kind::bits:
-        for (std::uint64_t k = random.between(2, 8); k > 0; --k) flip(random.below(n), one_bit());
-        return;
-    case damage_kind::strided: {
-        const std::uint64_t stride = random.between(1, 64);
-        const std::uint64_t mask = one_bit(); // the same bit of all
-        std::uint64_t left = random.between(2, 256);
-        for (std::uint64_t i = random.below(n); i < n && left > 0; i += stride, --left) flip(i, mask);
-        return;
+    const auto any_bit = [&] { return random.below(8 * buffer.size()); };
+    if (kind == damage_kind::bits)
+        for (std::uint64_t k = random.between(1, 8); k > 0; --k) flip(random.below(n), any_bit());
+    if (kind == damage_kind::strided) { // the same bit of all
+        const std::uint64_t stride = random.between(1, 64), bit = any_bit();
+        for (std::uint64_t i = first; i < n && i < first + 256 * stride; i += stride) flip(i, bit);
     }
-    case damage_kind::swap: {
-        const std::uint64_t a = random.below(n), b = random.below(n);
-        const std::uint64_t of_a = buffer.bits(a);
-        buffer.set_bits(a, buffer.bits(b));
-        buffer.set_bits(b, of_a);
-        return;
-    }
-    case damage_kind::stale: { // what another step had there: other values
-        const std::uint64_t first = random.below(n);
-        const std::uint64_t end = first + random.below(n - first) + 1;
+    if (kind == damage_kind::replaced) // what another step had there
         for (std::uint64_t i = first; i < end; ++i) buffer.set_bits(i, random.next());
-        return;
-    }
-    case damage_kind::zeroed: {
-        const std::uint64_t first = random.below(n);
-        const std::uint64_t end = first + random.below(n - first) + 1;
+    if (kind == damage_kind::zeroed)
         for (std::uint64_t i = first; i < end; ++i) buffer.set_bits(i, 0);
-        return;
-    }
-    case damage_kind::nan: { // ones: NaN of every floating-point type
-        return buffer.set_bits(random.below(n), ~std::uint64_t{0} << (random.below(2) * width / 2));
-    }
-    case damage_kind::tail:
-        for (std::uint64_t i = n < 8 ? 0 : n - 8; i < n; ++i) buffer.set_bits(i, random.next());
-        return;
-    case damage_kind::sign:
-    case damage_kind::count: return flip(random.below(n), std::uint64_t{1} << (width - 1));
-    }
 }
 
 /// How `damaged` differs from `clean`, found by looking at every element.

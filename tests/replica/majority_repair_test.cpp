@@ -17,7 +17,6 @@
 
 #include "support/counting.hpp"
 #include "support/errors.hpp"
-#include "replica/damage.hpp"
 #include "support/run_ranks.hpp"
 
 namespace collprobe::testing::majority_repair_test {
@@ -264,26 +263,6 @@ TEST_CASE("ranks that wait for the record of some steps ago repair in the same s
             CHECK(right[static_cast<std::size_t>(r)] == 1);
         }
     }
-}
-
-TEST_CASE("damage all over large buffers is repaired, a piece at a time")
-{
-    const testing::watchdog guard("large repair", 120);
-    using testing::raw_buffer;
-    testing::random_numbers random{11};
-    raw_buffer clean(1'200'001, element_type::float16);
-    clean.randomise(random);
-    std::vector<std::uint8_t> right(5);
-    local::run(5, settings, [&](local::communicator& comm) {
-        raw_buffer mine = clean;
-        for (std::uint64_t i = 3; comm.rank() >= 3 && i < mine.count; i += 7) mine.set_bits(i, i);
-        agreement check(comm);
-        const host::stream stream;
-        const repair_result result = majority_repair(check, std::vector{mine.as_replica()}, stream);
-        right[static_cast<std::size_t>(comm.rank())]
-            = result.repaired && result.rounds == 1 && std::memcmp(mine.data(), clean.data(), 2 * clean.count) == 0;
-    });
-    for (const std::uint8_t each : right) CHECK(each == 1);
 }
 
 } // namespace collprobe::testing::majority_repair_test

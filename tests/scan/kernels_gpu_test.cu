@@ -18,7 +18,7 @@
 #include <collprobe/step/detail/gram.hpp>
 
 #include "adversarial.hpp"
-#include "device_copy.cuh"
+#include "support/device_copy.cuh"
 #include "support/needs_gpu.hpp"
 
 using namespace collprobe;

@@ -12,8 +12,8 @@
 #include <collprobe/scan/sketched_read.hpp>
 
 #include "adversarial.hpp"
-#include "device_copy.cuh"
 #include "sketch_definition.hpp"
+#include "support/device_copy.cuh"
 #include "support/needs_gpu.hpp"
 
 using namespace collprobe;

@@ -178,6 +178,7 @@ TEST_CASE_TEMPLATE("one read has the bits of separate reads, whatever the count,
                  13 * block + 4097, std::size_t{64 * 128 * 40 + 5}}) {
             for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{77}, (std::uint64_t{1} << 40) + 4064}) {
                 if (bins >= 1u << 16 && (count < block || first == 77)) continue;
+                if (COLLPROBE_TEST_UNLESS_BRIEF(false, count > 2 * block + 1 && first == 77)) continue;
                 CAPTURE(bins);
                 CAPTURE(count);
                 CAPTURE(first);
@@ -193,7 +194,8 @@ TEST_CASE("one read has the bits of separate reads, whatever the values")
 {
     adversarial::for_each_input([](const auto& data) {
         using T = typename std::remove_cvref_t<decltype(data)>::value_type;
-        check_reads<T>(data, data.data(), 256, 5);
+        if constexpr (COLLPROBE_TEST_UNLESS_BRIEF(true, (sizeof(T) == 4 || std::is_same_v<T, bfloat16>)))
+            check_reads<T>(data, data.data(), 256, 5);
     });
 }
 

@@ -16,7 +16,7 @@
 
 #include "above.hpp"
 #include "adversarial.hpp"
-#include "device_copy.cuh"
+#include "support/device_copy.cuh"
 #include "support/needs_gpu.hpp"
 
 using namespace collprobe;

@@ -253,12 +253,6 @@ TEST_CASE("tensor_part - a cast in the same read gives the digest of a converted
                 if (!nearest) narrow.push_back(truncated(each, to));
                 else if (to == element_type::float16) narrow.push_back(float16(float_of(each)).bits);
                 else narrow.push_back(bfloat16(float_of(each)).bits);
-                // Each alone, for a wrong one to be named.
-                const float one = float_of(each);
-                const std::uint16_t bits_of_one = narrow.back();
-                const bytes raw_of_one{static_cast<unsigned char>(bits_of_one), static_cast<unsigned char>(bits_of_one >> 8)};
-                if (digest_part({view(&one, 1), {1}}, {&cast, 1}).casts.at(0).finish() != naive_digest(raw_of_one))
-                    FAIL("float " << each);
             }
             bytes raw(2 * narrow.size());
             std::memcpy(raw.data(), narrow.data(), raw.size());

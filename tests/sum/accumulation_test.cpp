@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <string>
 #include <vector>
 
 #include <collprobe/sum/accumulation.hpp>
@@ -10,21 +9,6 @@
 #include "support/element_types.hpp"
 
 namespace collprobe::testing::accumulation_test {
-
-TEST_CASE("names")
-{
-    CHECK(std::string(name(accumulation::native)) == "native");
-    CHECK(std::string(name(accumulation::float32)) == "float32");
-    CHECK(std::string(name(accumulation::float64)) == "float64");
-    CHECK(std::string(name(accumulation::exact)) == "exact");
-    CHECK(std::string(name(static_cast<accumulation>(99))) == "unknown");
-    CHECK(std::string(name(reproducibility::unspecified)) == "unspecified");
-    CHECK(std::string(name(reproducibility::run_to_run)) == "run_to_run");
-    CHECK(std::string(name(reproducibility::size_invariant)) == "size_invariant");
-    CHECK(std::string(name(reproducibility::order_invariant)) == "order_invariant");
-    CHECK(std::string(name(reproducibility::correctly_rounded)) == "correctly_rounded");
-    CHECK(std::string(name(static_cast<reproducibility>(99))) == "unknown");
-}
 
 TEST_CASE("an accumulator narrower than the element is none")
 {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <type_traits>
 #include <vector>
 
@@ -26,36 +26,44 @@ Float plus(Float a, Float b)
 
 // Not inlined: every operation must stay inside the scope that sets the floating-point mode.
 template <accumulation in, floating_element T>
-__attribute__((noinline)) T add_one_by_one(const std::vector<T>& terms, const summation_order& order)
+__attribute__((noinline)) T add_one_by_one(
+    const std::vector<T>& terms, const summation_order& order, std::uint32_t divisor)
 {
-    using standard = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    const std::size_t last = order.empty() ? 0 : order.back().into;
     if constexpr (in == accumulation::exact) {
         exact_oracle<T> sum;
         for (const T term : terms) sum.add(term);
-        return sum.round();
-    } else if constexpr (in == accumulation::native) {
-        std::vector<T> sums = terms;
-        for (const addition& step : order) {
-            sums[step.into] = T(plus(static_cast<standard>(sums[step.into]), static_cast<standard>(sums[step.from])));
-        }
-        return sums[last];
+        return sum.round(divisor);
     } else {
-        using wide = std::conditional_t<in == accumulation::float32, float, double>;
+        // Sums of 8 and 16 bits are added in float, which is wide enough for the second rounding to do no harm, and
+        // divided in double, which is for a quotient.
+        using wide = std::conditional_t<in == accumulation::float64 || std::is_same_v<T, double>, double, float>;
+        using widest = std::conditional_t<in == accumulation::native && sizeof(T) <= 2, double, wide>;
         std::vector<wide> sums;
         for (const T term : terms) sums.push_back(static_cast<wide>(term));
-        for (const addition& step : order) sums[step.into] = plus(sums[step.into], sums[step.from]);
-        volatile wide sum = sums[last];
-        return T(sum);
+        for (const addition& step : order) {
+            const wide sum = plus(sums[step.into], sums[step.from]);
+            sums[step.into] = in == accumulation::native ? static_cast<wide>(T(sum)) : sum;
+        }
+        volatile widest sum = sums[order.empty() ? 0 : order.back().into];
+        volatile widest over = static_cast<widest>(divisor);
+        if (divisor != 1) sum = sum / over;
+        return T(static_cast<widest>(sum));
     }
 }
 
-/// The sum of one element's terms in an order, addition by addition.
+/// The sum of one element's terms in an order, addition by addition, over a divisor.
 template <accumulation in, floating_element T>
-T ordered_oracle(const std::vector<T>& terms, const summation_order& order)
+T ordered_oracle(const std::vector<T>& terms, const summation_order& order, std::uint32_t divisor = 1)
 {
     const detail::gradual_underflow as_ieee_has_it;
-    return add_one_by_one<in>(terms, order);
+    return add_one_by_one<in>(terms, order, divisor);
+}
+
+/// Equal bits; of NaN only that both are, unless the sum is exact.
+template <accumulation in, floating_element T>
+bool same_sum(T a, T b)
+{
+    return to_bits(a) == to_bits(b) || (in != accumulation::exact && is_nan(a) && is_nan(b));
 }
 
 /// Calls `use` with each accumulator that holds T, as an integral constant.

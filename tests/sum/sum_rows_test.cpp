@@ -8,7 +8,7 @@
 #include <collprobe/device/host/device.hpp>
 #include <collprobe/sum/sum_rows.hpp>
 
-#include "exact_oracle.hpp"
+#include "ordered_oracle.hpp"
 #include "sum_cases.hpp"
 #include "support/element_types.hpp"
 #include "support/infinite.hpp"
@@ -41,6 +41,12 @@ struct matrix {
         }
     }
     int terms() const { return outer * inner; }
+    std::vector<T> column(int i)
+    {
+        std::vector<T> all;
+        for (int k = 0; k < terms(); ++k) all.push_back(at(k, i));
+        return all;
+    }
     T& at(int k, int i)
     {
         return room[static_cast<std::size_t>(skip + k / inner * (inner * (count + 3) + 5) + k % inner * (count + 3) + i)];
@@ -53,48 +59,32 @@ struct matrix {
 };
 
 template <accumulation in, int width, floating_element T>
-std::vector<T> sums(matrix<T>& from, std::uint32_t divisor)
+void add_up(matrix<T>& from, std::uint32_t divisor, T* result)
 {
-    std::vector<T> result(static_cast<std::size_t>(from.count));
-    const sum_rows<in, T, width> body{
-        from.rows(), static_cast<std::uint64_t>(from.terms()), result.data(), result.size(), divisor};
+    const sum_rows<in, T, width> body{from.rows(), static_cast<std::uint64_t>(from.terms()), result,
+        static_cast<std::uint64_t>(from.count), divisor};
     const host::stream here = host::stream::at_once(); // where subnormal numbers count
     host::device::for_each(here, body.blocks(), body);
-    return result;
 }
 
-/// One addition after the other in Wide, as the compiler can but take it; the result by way of double.
-template <class Wide, floating_element T>
-[[gnu::noinline]] T plain_sum(matrix<T>& from, int i, std::uint32_t divisor)
+/// At each width, and in the place of a row.
+template <accumulation in, int... widths, floating_element T>
+void check_sums(testing::random_bits& random, matrix<T> from, std::uint32_t divisor)
 {
-    volatile Wide sum = static_cast<Wide>(from.at(0, i));
-    for (int k = 1; k < from.terms(); ++k) sum = sum + static_cast<Wide>(from.at(k, i));
-    volatile Wide over = static_cast<Wide>(divisor);
-    if (divisor != 1) sum = sum / over;
-    return T(static_cast<Wide>(sum));
-}
-
-/// A rounding a term: in double, which is wide enough for the second rounding to do no harm.
-template <floating_element T>
-[[gnu::noinline]] T sum_rounded_by_term(matrix<T>& from, int i, std::uint32_t divisor)
-{
-    T sum = from.at(0, i);
-    for (int k = 1; k < from.terms(); ++k) {
-        volatile double next = static_cast<double>(sum);
-        next = next + static_cast<double>(from.at(k, i));
-        sum = T(static_cast<double>(next));
-    }
-    volatile double over = divisor;
-    volatile double quotient = static_cast<double>(sum);
-    quotient = quotient / over;
-    return divisor == 1 ? sum : T(static_cast<double>(quotient));
-}
-
-/// Equal bits; of NaN only that both are.
-template <floating_element T>
-bool same(T a, T b)
-{
-    return to_bits(a) == to_bits(b) || (is_nan(a) && is_nan(b));
+    const summation_order order = linear_order(from.terms());
+    std::vector<T> wanted;
+    for (int i = 0; i < from.count; ++i) wanted.push_back(testing::ordered_oracle<in>(from.column(i), order, divisor));
+    std::vector<T> result(wanted.size());
+    const auto check = [&](const T* found) {
+        for (std::size_t i = 0; i < wanted.size(); ++i) {
+            const bool same = testing::same_sum<in>(found[i], wanted[i]);
+            REQUIRE(same);
+        }
+    };
+    ((add_up<in, widths>(from, divisor, result.data()), check(result.data())), ...);
+    T* const in_place = &from.at(random.between(0, from.terms() - 1), 0);
+    add_up<in, 8>(from, divisor, in_place);
+    check(in_place);
 }
 
 /// A pointer to the terms that counts how often a row is asked for.
@@ -122,66 +112,18 @@ std::uint64_t reads_of_exact_sum(const std::vector<T>& rows, std::uint32_t divis
 
 } // namespace
 
-TEST_CASE_TEMPLATE("the exact sum of each column is the oracle's, at any width, place and spacing",
-    T, COLLPROBE_TEST_FLOATING_TYPES)
+TEST_CASE_TEMPLATE("columns are added up row after row in each accumulator, at any width, place and spacing", T,
+    COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{7};
-    for (int i = 0; i < 300; ++i) {
+    for (int i = 0; i < COLLPROBE_TEST_UNLESS_BRIEF(300, 100); ++i) {
         const int outer = random.one_in(8) ? testing::random_terms(random) : random.between(1, 9);
-        matrix<T> from(random, outer, random.between(1, 3), random.between(1, 120), random.between(0, 7));
+        const matrix<T> from(random, outer, random.between(1, 3), random.between(1, 120), random.between(0, 7));
         const std::uint32_t divisor = testing::random_divisor(random, from.terms());
-        const std::vector<T> by_1 = sums<accumulation::exact, 1>(from, divisor);
-        const std::vector<T> by_4 = sums<accumulation::exact, 4>(from, divisor);
-        const std::vector<T> by_8 = sums<accumulation::exact, 8>(from, divisor);
-        const std::vector<T> by_64 = sums<accumulation::exact, 64>(from, divisor);
-        for (int column = 0; column < from.count; ++column) {
-            testing::exact_oracle<T> oracle;
-            for (int k = 0; k < from.terms(); ++k) oracle.add(from.at(k, column));
-            const auto wanted = to_bits(oracle.round(divisor));
-            for (const auto* by : {&by_1, &by_4, &by_8, &by_64}) {
-                REQUIRE(to_bits((*by)[static_cast<std::size_t>(column)]) == wanted);
-            }
-        }
-    }
-}
-
-TEST_CASE_TEMPLATE("other accumulators add row after row and round as they say, at any width",
-    T, COLLPROBE_TEST_FLOATING_TYPES)
-{
-    testing::random_bits random{8};
-    const detail::gradual_underflow as_ieee_has_it;
-    for (int i = 0; i < 300; ++i) {
-        matrix<T> from(random, random.between(1, 9), random.between(1, 3), random.between(1, 120), random.between(0, 7));
-        const std::uint32_t divisor = testing::random_divisor(random, from.terms());
-        const std::vector<T> native = sums<accumulation::native, 8>(from, divisor);
-        const std::vector<T> single = sums<accumulation::native, 1>(from, divisor);
-        const std::vector<T> wide = sums<accumulation::float64, 64>(from, divisor);
-        for (int column = 0; column < from.count; ++column) {
-            const auto at = static_cast<std::size_t>(column);
-            if constexpr (sizeof(T) <= 2) REQUIRE(same(native[at], sum_rounded_by_term(from, column, divisor)));
-            else REQUIRE(same(native[at], plain_sum<T>(from, column, divisor)));
-            REQUIRE(same(single[at], native[at]));
-            REQUIRE(same(wide[at], plain_sum<double>(from, column, divisor)));
-        }
-        if constexpr (sizeof(T) <= 4) {
-            const std::vector<T> narrow = sums<accumulation::float32, 16>(from, divisor);
-            for (int column = 0; column < from.count; ++column) {
-                REQUIRE(same(narrow[static_cast<std::size_t>(column)], plain_sum<float>(from, column, divisor)));
-            }
-        }
-    }
-}
-
-TEST_CASE_TEMPLATE("a result may take the place of a row", T, COLLPROBE_TEST_FLOATING_TYPES)
-{
-    testing::random_bits random{11};
-    for (int i = 0; i < 50; ++i) {
-        matrix<T> from(random, 5, 1, 61, 0);
-        const std::vector<T> wanted = sums<accumulation::exact, 8>(from, 5);
-        T* const in_place = &from.at(random.between(0, 4), 0);
-        const sum_rows<accumulation::exact, T, 8> body{from.rows(), 5, in_place, 61, 5};
-        host::device::for_each(host::stream::at_once(), body.blocks(), body);
-        for (std::size_t column = 0; column < 61; ++column) REQUIRE(to_bits(in_place[column]) == to_bits(wanted[column]));
+        check_sums<accumulation::exact, 1, 4, 8, 64>(random, from, divisor);
+        check_sums<accumulation::native, 1, 8>(random, from, divisor);
+        check_sums<accumulation::float64, 64>(random, from, divisor);
+        if constexpr (sizeof(T) <= 4) check_sums<accumulation::float32, 16>(random, from, divisor);
     }
 }
 

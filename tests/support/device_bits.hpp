@@ -39,37 +39,53 @@ T wild_value(int rank, std::uint64_t index)
     return detail::bit_cast<T>(static_cast<bits_type>(bits));
 }
 
-/// Every all-reduce and reduce-scatter of `count` elements a rank, by operation; all ranks' results.
-template <element T, class Provider>
-std::vector<T> reduced_bits(const Provider& provider, std::uint64_t count)
+/// An all-reduce of `count` elements or a reduce-scatter of as many as the ranks share.
+struct reduction_call {
+    collective what;
+    reduction operation;
+};
+
+/// What all ranks get of the calls, one behind the other, of `count` elements with `leaves`. `with_reducer(world, use)`
+/// calls `use(comm)` with the reducer.
+template <element T, class Provider, class With>
+std::vector<T> reduction_bits(const Provider& provider, const std::vector<reduction_call>& calls, std::uint64_t count,
+    std::uint64_t leaves, const With& with_reducer)
 {
-    constexpr std::uint64_t operations = 5;
     const auto ranks = static_cast<std::uint64_t>(provider.size());
-    const std::uint64_t per_rank = operations * (count + count / ranks);
+    const std::uint64_t part = count / ranks;
+    std::uint64_t per_rank = 0;
+    for (const reduction_call& each : calls) per_rank += each.what == collective::all_reduce ? count : part;
     std::vector<T> all(ranks * per_rank);
-    provider.run([&](auto& comm) {
-        using device = typename std::remove_reference_t<decltype(comm)>::device;
-        const auto rank = static_cast<std::uint64_t>(comm.rank());
-        const auto guard = comm.device_scope();
-        typename device::template host_buffer<T> staging(count);
+    provider.run([&](auto& world) {
+        using device = typename std::remove_reference_t<decltype(world)>::device;
+        const auto guard = world.device_scope();
+        const auto rank = static_cast<std::uint64_t>(world.rank());
+        typename device::template host_buffer<T> staging(leaves * count);
         typename device::template host_buffer<T> result(per_rank);
-        typename device::template buffer<T> send(count);
+        typename device::template buffer<T> send(leaves * count);
         typename device::template buffer<T> receive(per_rank);
         const typename device::stream stream;
-        for (std::uint64_t i = 0; i < count; ++i) staging[i] = wild_value<T>(comm.rank(), i);
-        device::template copy<T>(stream, view<const T>(staging), view<T>(send));
-        std::uint64_t at = 0;
-        for (const reduction operation :
-            {reduction::sum, reduction::average, reduction::min, reduction::max, reduction::product}) {
-            comm.all_reduce(view<const T>(send), view<T>(receive).part(at, count), operation, stream);
-            at += count;
-            const std::uint64_t part = count / ranks;
-            comm.reduce_scatter(
-                view<const T>(send).part(0, part * ranks), view<T>(receive).part(at, part), operation, stream);
-            at += part;
-        }
-        device::template copy<T>(stream, view<const T>(receive), view<T>(result));
-        stream.synchronize();
+        with_reducer(world, [&](auto& comm) {
+            for (std::uint64_t i = 0; i < staging.size(); ++i) staging[i] = wild_value<T>(world.rank(), i);
+            device::template fill<unsigned char>(stream,
+                view<unsigned char>(reinterpret_cast<unsigned char*>(receive.data()), per_rank * sizeof(T)), 0);
+            device::template copy<T>(stream, view<const T>(staging), view<T>(send));
+            const reduction_extras extras{leaves};
+            std::uint64_t at = 0;
+            for (const reduction_call& each : calls) {
+                if (each.what == collective::all_reduce) {
+                    comm.all_reduce(
+                        view<const T>(send), view<T>(receive).part(at, count), each.operation, stream, extras);
+                    at += count;
+                } else {
+                    comm.reduce_scatter(view<const T>(send).part(0, leaves * ranks * part),
+                        view<T>(receive).part(at, part), each.operation, stream, extras);
+                    at += part;
+                }
+            }
+            device::template copy<T>(stream, view<const T>(receive), view<T>(result));
+            stream.synchronize(60'000);
+        });
         std::memcpy(static_cast<void*>(all.data() + rank * per_rank), result.data(), per_rank * sizeof(T));
     });
     return all;
@@ -86,12 +102,19 @@ std::uint64_t differences(const std::vector<T>& a, const std::vector<T>& b)
     return different;
 }
 
-/// How many results of the ranks on `Device` have other bits than those of `local` on the CPU.
+/// How many results of the ranks on `Device`, of all reductions, have other bits than those of `local` on the CPU.
 template <class Device, element T>
 std::uint64_t differing_reductions(int ranks, std::uint64_t count)
 {
-    return differences<T>(
-        reduced_bits<T>(local_provider{ranks}, count), reduced_bits<T>(device_provider<Device>{ranks}, count));
+    std::vector<reduction_call> calls;
+    for (const reduction operation :
+        {reduction::sum, reduction::average, reduction::min, reduction::max, reduction::product}) {
+        calls.push_back({collective::all_reduce, operation});
+        calls.push_back({collective::reduce_scatter, operation});
+    }
+    const auto as_it_is = [](auto& world, const auto& use) { use(world); };
+    return differences<T>(reduction_bits<T>(local_provider{ranks}, calls, count, 1, as_it_is),
+        reduction_bits<T>(device_provider<Device>{ranks}, calls, count, 1, as_it_is));
 }
 
 } // namespace collprobe::testing

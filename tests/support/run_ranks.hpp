@@ -138,4 +138,23 @@ struct device_provider {
     }
 };
 
+/// And with what `wrap(communicator&)` makes of the communicators of another provider.
+template <class Provider, class Wrap>
+struct wrapped_provider {
+    Provider base;
+    Wrap wrap;
+
+    int size() const { return base.size(); }
+    template <class Fn>
+    void run(Fn fn) const
+    {
+        base.run([&](auto& world) {
+            auto comm = wrap(world);
+            fn(comm);
+        });
+    }
+};
+template <class Provider, class Wrap>
+wrapped_provider(Provider, Wrap) -> wrapped_provider<Provider, Wrap>;
+
 } // namespace collprobe::testing

@@ -9,7 +9,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/cuda/device.hpp>
 
-#include "support/upload.hpp"
+#include "upload.hpp"
 
 namespace collprobe::testing {
 
@@ -25,6 +25,13 @@ public:
     T* data() const { return reinterpret_cast<T*>(memory_.data() + offset_); }
     std::uint64_t count() const { return count_; }
     view<const T> elements() const { return {data(), count_}; }
+    std::vector<T> read() const
+    {
+        std::vector<T> back(count_);
+        if (count_ != 0)
+            REQUIRE(cudaMemcpy(back.data(), data(), count_ * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess);
+        return back;
+    }
 
 private:
     cuda::buffer<unsigned char> memory_;
