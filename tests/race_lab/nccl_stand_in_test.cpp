@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include <collprobe/comm/nccl/communicator.hpp>
+
 #include "tests/race_lab/bench.hpp"
 
 namespace collprobe::race_lab::nccl_stand_in_test {
