@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <random>
 #include <utility>
 #include <vector>
@@ -130,6 +131,38 @@ TEST_CASE("a hundred thousand ranks are summed up as one table of them is")
             CHECK(record.findings[0].statistic == 5);
             CHECK(record.calls[1].nonfinite == 8);
         }
+    }
+}
+
+TEST_CASE("without totals of the ranks, NaN that most of them have in two steps is told without a rank")
+{
+    const int ranks = 20000;
+    summary_simulation::combined_step combined(ranks, 2);
+    step_judge judge(ranks, {}, report_mode::summary);
+    summary_simulation::rank_values values{0, std::vector<double>(2), {}, 42};
+    const int having[] = {5000, 12000, 20000, 9000, 12000};
+    for (std::uint64_t step = 0; step < std::size(having); ++step) {
+        combined.begin();
+        for (int rank = 0; rank < ranks; ++rank) {
+            summary_simulation::make_up(step, rank, values);
+            values.nonfinite.clear();
+            if (rank < having[step]) values.nonfinite = {6, 7};
+            combined.pack(summary_simulation::message_of(step, values), rank);
+            combined.combine();
+        }
+        step_record record;
+        combined.judge(judge, ranks, record);
+        CAPTURE(step);
+        if (step == 2) { // also in the step before
+            REQUIRE(record.findings.size() == 1);
+            CHECK_FALSE(record.findings[0].is_named());
+            CHECK(record.findings[0].number.since == 1);
+            CHECK(record.findings[0].statistic == ranks);
+        } else {
+            REQUIRE(record.findings.size() == 2); // a call each
+            CHECK(record.findings[1].rank() == 0);
+        }
+        CHECK(record.findings[0].what == finding_kind::non_finite);
     }
 }
 

@@ -37,30 +37,30 @@ public:
                 .index = input.first_nonfinite});
         }
     }
-    /// Behind all calls. Where most ranks have them in a step and had them in the one before, the weights have them,
-    /// and one finding without a rank says so.
-    COLLPROBE_COLD_INLINE void judge_spread(step_record& out)
+    /// How many ranks the findings name for them.
+    std::uint64_t having(const step_record& out)
     {
-        has_some_.assign(has_some_.size(), false);
+        has_some_.assign(has_some_.size(), 0);
+        std::uint64_t count = 0;
         for (const finding& found : out.findings)
             for (const int rank : found.ranks)
-                if (found.what == finding_kind::non_finite) has_some_[at_rank(rank)] = true;
-        std::size_t having = 0;
-        for (const bool has : has_some_) having += has ? 1 : 0;
-        const bool had_spread = std::exchange(has_spread_, 2 * having > has_some_.size());
-        if (!has_spread_) return;
-        if (!had_spread) {
-            since_ = out.step;
-            return;
-        }
+                if (found.what == finding_kind::non_finite && std::exchange(has_some_[at_rank(rank)], 1) == 0) ++count;
+        return count;
+    }
+    /// Behind all calls. Where most ranks, by `having`, have them in a step and had them in the one before, the weights
+    /// have them, and one finding without a rank says so.
+    COLLPROBE_COLD_INLINE void judge_spread(std::uint64_t having, step_record& out)
+    {
+        const bool had_spread = std::exchange(has_spread_, 2 * having > static_cast<std::uint64_t>(out.ranks));
+        if (!had_spread) since_ = out.step;
+        if (!had_spread || !has_spread_) return;
         std::erase_if(out.findings, [](const finding& found) { return found.what == finding_kind::non_finite; });
         out.findings.insert(out.findings.begin(), {.what = finding_kind::non_finite,
-            .statistic = static_cast<double>(having),
-            .number = {.is_new_level = true, .since = since_}});
+            .statistic = static_cast<double>(having), .number = {.is_new_level = true, .since = since_}});
     }
 
 private:
-    std::vector<bool> has_some_; // by rank, in this step
+    std::vector<char> has_some_; // by rank, in this step
     bool has_spread_ = false; // most ranks had them in the last step
     std::uint64_t since_ = 0;
 };

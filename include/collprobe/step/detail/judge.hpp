@@ -49,8 +49,7 @@ public:
           other_calls_(tables_), expectations_(tables_), results_(tables_), copies_(tables_), zeros_(tables_),
           nonfinite_(tables_), arrivals_(times ? tables_ : 1, lateness_floor_of(options)), gradient_(tables_),
           outliers_(tables_, options.false_alarms_per_step, times, lateness_floor_of(options)),
-          weights_(at_rank(tables_)),
-          of_call_(at_rank(tables_))
+          weights_(at_rank(tables_)), of_call_(at_rank(tables_))
     {
         if (!(options.false_alarms_per_run > 0) || tables_ != ranks_) return;
         evidence_.emplace(ranks, exchangeability_options{.false_alarms_per_run = options.false_alarms_per_run,
@@ -99,7 +98,7 @@ public:
         if (gradient_.elements() != 0) zeros_.judge(step);
         if (messages.layout().times) arrivals_.measure(step);
         gradient_.describe(step, gram);
-        nonfinite_.judge_spread(out);
+        nonfinite_.judge_spread(nonfinite_.having(out), out);
         judge_numbers(calls, out);
     }
     /// Judges again what options decide, but for the floor of lateness, of a record that has no finding of it.
@@ -125,6 +124,7 @@ public:
     /// The checks that also judge steps in their combined form.
     expectations_check& expectations() noexcept { return expectations_; }
     gradient_measure& gradient() noexcept { return gradient_; }
+    nonfinite_check& nonfinite() noexcept { return nonfinite_; }
 
     /// Completes the record of a judged step, behind all parts: puts calls that it misses before the other findings.
     /// Shapes: as `missing_calls_check::judge`, but if `unseen` is `no_index` nobody knows which calls it should have.

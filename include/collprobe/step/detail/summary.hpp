@@ -320,8 +320,7 @@ COLLPROBE_COLD_INLINE spread spread_of_row(const summary_parts& step, std::uint6
 }
 
 /// Makes the record of a step from its combined form and, if they are there, the ranks' totals. Without them it makes
-/// exact checks only: to name a statistical outlier takes a table of all ranks. A template for the reason of
-/// `basic_step_judge`.
+/// exact checks only: to name a statistical outlier takes a table of all ranks. A template as `basic_step_judge` is.
 template <class Judge>
 void judge_summary(
     Judge& judge, const summary_parts& step, const gathered_step* by_rank, int ranks, view<const probed_call> calls,
@@ -366,6 +365,7 @@ void judge_summary(
     bool has_gradients = false;
     direction of_call;
     int timed_calls = 0;
+    double ranks_with_nan = 0; // at least
     for (std::size_t b = 0; b < calls.size(); ++b) {
         const probed_call& call = calls[b];
         const row_sums& totals = step.sums_of(of_first_call + b);
@@ -391,17 +391,16 @@ void judge_summary(
         const std::uint64_t nonfinite = key_count(keys.nonfinite);
         const bool inputs_are_finite = nonfinite < nonfinite_input;
         if (!inputs_are_finite) {
+            const auto most = static_cast<double>(nonfinite - nonfinite_input); // of a rank
+            if (totals.nonfinite > ranks_with_nan * most) ranks_with_nan = totals.nonfinite / most;
             if (!most_send_nan) out.add({.ranks = {extremum_rank(keys.nonfinite)},
-                .call = static_cast<int>(b),
-                .what = finding_kind::non_finite,
-                .statistic = static_cast<double>(nonfinite - nonfinite_input)});
+                .call = static_cast<int>(b), .what = finding_kind::non_finite, .statistic = most});
         } else if (call.has_result && record.results_agree) {
             record.result_nonfinite = nonfinite;
         }
-        if (record.result_nonfinite != 0 && call.has_input && !call.is_move()) {
+        if (record.result_nonfinite != 0 && call.has_input && !call.is_move())
             judge_overflow(nonfinite, no_index, call.is_replicated() ? -1 : extremum_rank(keys.nonfinite), call,
                 static_cast<int>(b), out);
-        }
         if (!record.results_agree)
             out.add({.call = static_cast<int>(b), .what = finding_kind::result_differs, .statistic = 2});
         if (call.has_input && call.has_result && inputs_are_finite && record.results_agree
@@ -427,6 +426,7 @@ void judge_summary(
         record.pooled_cosine = of_call.pooled;
     }
     if (out.lateness.calls != 0) out.lateness.calls = timed_calls;
+    if (by_rank == nullptr) judge.nonfinite().judge_spread(static_cast<std::uint64_t>(ranks_with_nan), out);
     if (!has_gradients) return;
     out.result_norm = square_root(result_squares);
     if (by_rank != nullptr) return judge_told_norms(*by_rank, out);
