@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "support/checks.hpp"
@@ -44,6 +45,34 @@ TEST_CASE("numbers that are none are refused by the rank that tells them")
             CHECK(refused->rank() == world.rank());
         }
     });
+}
+
+TEST_CASE("by default a step of 313 ranks is a summary, with totals up to 16384 ranks and a floor of 50 us")
+{
+    const auto mode = [](int ranks) { return detail::checked({}, {.size = ranks}, true, true, true).mode; };
+    CHECK(mode(312) == report_mode::gather);
+    CHECK(mode(313) == report_mode::summary);
+    CHECK(detail::most_total_ranks == 16'384);
+    CHECK(detail::lateness_floor_of({}) == 50'000);
+}
+
+TEST_CASE("ranks whose numbers have heavy tails are unlike the others in one of a hundred runs")
+{
+    int found = 0;
+    for (unsigned run = 0; run < 20; ++run) {
+        bool is_unlike = false;
+        for (const step_record& record : records_of({5, 100, {.times = false}}, [run](auto& comm, auto& stream, int step, auto& seen) {
+                 static thread_local std::vector<float> values(31);
+                 std::mt19937_64 random(1000 * (100 * run + static_cast<unsigned>(step)) + static_cast<unsigned>(comm.rank()));
+                 std::student_t_distribution<double> tail(3);
+                 seen.loss = 5 + tail(random);
+                 const double level = std::exp(0.3 * tail(random));
+                 for (float& value : values) value = static_cast<float>(level * tail(random));
+                 comm.all_reduce(view(values), reduction::average, stream);
+             })) is_unlike = is_unlike || !findings_of(record, finding_kind::unlike).empty();
+        found += is_unlike ? 1 : 0;
+    }
+    CHECK(found <= 2);
 }
 
 TEST_CASE("a trainer's norm that is not finite is none of finite results")
