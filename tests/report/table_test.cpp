@@ -149,6 +149,16 @@ TEST_CASE("a call that some ranks have no part in is told where a check names it
     CHECK(contains(report::step_table(record), "\nnote: bucket 1: 1 rank sent nothing, 2 ranks got no result\n"));
 }
 
+TEST_CASE("a table names results that overflow if they are less than four times as large")
+{
+    step_record record = sample_step(1);
+    record.calls.resize(1);
+    for (const double headroom : {1.5, 3.9, 4.0, 14.0}) {
+        record.calls[0].headroom = headroom;
+        CHECK(contains(report::step_table(record), "times larger before float overflows") == (headroom < 4));
+    }
+}
+
 TEST_CASE("what a part finds is told in its own words")
 {
     finding found{.ranks = {2}, .call = 0, .what = finding_kind::of_part, .statistic = 2, .threshold = 1,
