@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "support/checks.hpp"
@@ -73,6 +75,38 @@ TEST_CASE("ranks whose numbers have heavy tails are unlike the others in one of 
         found += is_unlike ? 1 : 0;
     }
     CHECK(found <= 2);
+}
+
+TEST_CASE("a call that is missing after two steps is a note; 256 steps and 8 kinds of them are remembered")
+{
+    // What the last of steps, which have calls of these names, misses: findings and notes.
+    using counts = std::pair<std::size_t, std::size_t>;
+    const auto missed_in_last = [](const std::vector<std::vector<std::string>>& steps) -> counts {
+        const step_record last = records_of({1, static_cast<int>(steps.size())}, [&](auto& comm, auto& stream, int step, auto&) {
+            static std::vector<float> values(8, 1.0f);
+            for (const std::string& name : steps[static_cast<std::size_t>(step)])
+                comm.all_reduce(view(values), reduction::average, stream, call_site::named(name.c_str()));
+        }).back();
+        return {findings_of(last, finding_kind::call_missing).size(), last.missing_calls.size()};
+    };
+    const std::vector<std::string> part{"a", "b", "c", "d"}, whole{"a", "b", "c", "d", "e"};
+    CHECK(missed_in_last({whole, whole, part}) == counts(0, 1));
+    CHECK(missed_in_last({whole, whole, whole, part}) == counts(1, 0));
+    for (const int others : {255, 256}) {
+        std::vector<std::vector<std::string>> steps{part};
+        for (int s = 0; s < others; ++s) {
+            steps.push_back(whole);
+            steps.back().push_back(std::to_string(s));
+        }
+        steps.push_back(part);
+        CHECK((missed_in_last(steps) == counts(0, 0)) == (others == 255));
+    }
+    for (const char others : {'7', '8'}) {
+        std::vector<std::vector<std::string>> steps(3, whole);
+        for (char kind = '1'; kind <= others; ++kind) steps.insert(steps.end(), 4, {kind + std::string("a"), kind + std::string("b")});
+        steps.push_back(part);
+        CHECK(missed_in_last(steps).first == (others == '7' ? 1 : 0));
+    }
 }
 
 TEST_CASE("a trainer's norm that is not finite is none of finite results")
