@@ -77,7 +77,7 @@ TEST_CASE("ranks whose numbers have heavy tails are unlike the others in one of 
     CHECK(found <= 2);
 }
 
-TEST_CASE("a call that is missing after two steps is a note; 256 steps and 8 kinds of them are remembered")
+TEST_CASE("a call that is missing after two steps is a note, and 256 steps and 8 kinds of them are remembered")
 {
     // What the last of steps, which have calls of these names, misses: findings and notes.
     using counts = std::pair<std::size_t, std::size_t>;
