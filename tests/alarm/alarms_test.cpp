@@ -491,7 +491,7 @@ TEST_CASE("many ranks with exact evidence are named and none is to be taken out"
     }
 }
 
-TEST_CASE("the steps of a run cost no allocation when it comes again")
+TEST_CASE("the steps of a run cost no allocation when it comes again, and raise the same alarms on another rank")
 {
     std::mt19937_64 random(7);
     const auto below = [&random](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
@@ -510,10 +510,13 @@ TEST_CASE("the steps of a run cost no allocation when it comes again")
         records.back().forgot = random() % 50 == 0;
         records.back().settle_findings();
     }
-    alarms watch(16);
+    alarms watch(16), elsewhere(16);
     int raised[5] = {};
-    for (const step_record& record : records)
-        for (const finding& each : watch.judge(record)) ++raised[static_cast<int>(each.action)]; // its memory is there
+    for (const step_record& record : records) {
+        const found own = judged(watch, record); // its memory is there
+        for (const finding& each : own) ++raised[static_cast<int>(each.action)];
+        REQUIRE(told(elsewhere, record) == in_words(own));
+    }
     for (const int count : raised) CHECK(count > 10); // of each advice
     watch.reset();
     const long before = allocations;

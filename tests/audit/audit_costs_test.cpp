@@ -13,6 +13,7 @@
 #include <collprobe/step/probed.hpp>
 
 #include "support/counted_memory.hpp"
+#include "support/counting.hpp"
 #include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
@@ -30,8 +31,8 @@ TEST_CASE_TEMPLATE("the full stack reads a call's input once before it, and resu
         const view<T> result(receive.data(), count);
         host::stream stream;
         probed all{local::communicator(world), {}, audit()};
-        const auto call = [&](auto& comm, view<const T> from) {
-            comm.all_reduce(from, result, reduction::sum, stream);
+        const auto call = [&](auto& comm, view<const T> from, reduction operation = reduction::sum) {
+            comm.all_reduce(from, result, operation, stream);
             stream.synchronize();
         };
         const auto extra = [&](auto& memory, view<const T> from) {
@@ -40,9 +41,46 @@ TEST_CASE_TEMPLATE("the full stack reads a call's input once before it, and resu
         CHECK(extra(send, input) == 2); // its statistics and sketch; its dot with the result
         CHECK(extra(receive, input) == 1);
         CHECK(extra(receive, view<const T>(result)) == 2); // in place, so there is no dot
+        probed alone{local::communicator(world), {.statistics = false}, audit()};
+        const auto read = [&](reduction operation) {
+            return receive.passes([&] { call(alone, input, operation); }) - receive.passes([&] { call(world, input, operation); });
+        };
+        CHECK(read(reduction::max) == 1); // for its digest
+        CHECK(read(reduction::sum) == 2); // and its sketch
         all.end_step(0, stream);
+        alone.end_step(0, stream);
         stream.synchronize();
     });
+}
+
+TEST_CASE("a step sends the bytes that the pages state")
+{
+    // A rank of three, beside its calls: five all-reduces of 1000 floats.
+    const auto sent = [](const probe_options& options, bool tells, auto... parts) {
+        std::uint64_t bytes = 0;
+        local::run(3, [&](local::communicator& world) {
+            host::stream stream;
+            probed comm{counting(world), options, parts...};
+            std::vector<float> values(1000, 1.0f), result(1000);
+            for (int c = 0; c < 5; ++c) comm.all_reduce(values, view(result), reduction::sum, stream);
+            for (const char* const each : {"lr", "beta"})
+                if (tells) comm.expect_equal(each, 0.5);
+            comm.end_step(0, stream);
+            stream.synchronize();
+            if (world.rank() == 0) bytes = comm.innermost().bytes - 5 * 4000;
+        });
+        return bytes;
+    };
+    const probe_options plain, summary{.mode = report_mode::summary};
+    const std::uint64_t gathered = 40 + 5 * 128, summed = 304 + 5 * 104 + 168;
+    CHECK(sent(plain, false) == gathered);
+    CHECK(sent(plain, true) == gathered + 2 * 24);
+    CHECK(sent(summary, false) == summed);
+    CHECK(sent({.order_sample = 7}, false) == gathered + 5 * 7 * 16);
+    CHECK(sent({.direction = direction_mode::exact}, false) == gathered + 5 * 1002 * 4 + 9 * 8); // whole parts, cosines
+    CHECK(sent(plain, false, audit()) == gathered + 5 * (64 + 64 * 16));
+    CHECK(sent(summary, false, audit()) == summed + 5 * (32 + 64 * 16));
+    CHECK(sent(plain, false, weight_probe({.every = 1})) == gathered + 5 * (136 + 256 * 16));
 }
 
 TEST_CASE("steps with an audit and a weight_probe allocate nothing and never wait for the host")

@@ -100,6 +100,27 @@ TEST_CASE("a captured call has its fault at each replay, between calls that are 
     }));
 }
 
+TEST_CASE("a call without a fault enqueues nothing more")
+{
+    CHECK_NOTHROW(run_nccl(1, [](testing::nccl_owner& world) {
+        faulty comm{nccl::communicator_ref(world), {{.phase = fault_phase::during, .call = 1}}};
+        const cuda::device_guard here(world.device_ordinal());
+        device_vector<float> send(count), receive(count);
+        const cuda::stream stream;
+        const auto work = [] {
+            return stand_in::calls("cudaLaunchKernel") + stand_in::calls("cudaMemcpyAsync") + stand_in::calls("cudaEventRecord");
+        };
+        const auto enqueued = [&](auto& by) {
+            const std::uint64_t before = work();
+            by.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            return work() - before;
+        };
+        const std::uint64_t bare = enqueued(world), without = enqueued(comm), with = enqueued(comm);
+        stream.synchronize(soon_ms);
+        require(without == bare && with > bare, std::to_string(without) + " and " + std::to_string(with));
+    }));
+}
+
 TEST_CASE("kernels are loaded at construction, so that none waits for a running collective")
 {
     stand_in::reset();

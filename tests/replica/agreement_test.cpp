@@ -12,6 +12,7 @@
 #include <collprobe/replica/agreement.hpp>
 #include <collprobe/replica/majority_repair.hpp>
 
+#include "support/counted_memory.hpp"
 #include "support/counting.hpp"
 #include "support/element_types.hpp"
 #include "support/errors.hpp"
@@ -100,6 +101,17 @@ TEST_CASE("equal buffers agree, in one message that does not grow with them")
             }
         }
     }
+}
+
+TEST_CASE("a comparison reads a buffer once")
+{
+    local::run(1, settings, [](local::communicator& comm) {
+        counted_memory<double> values(1 << 19);
+        agreement check(comm);
+        const host::stream stream;
+        const std::vector<replica> all{view<double>(values.data(), 1 << 19)};
+        CHECK(values.passes([&] { CHECK(check.agreed(all, stream)); }) == 1);
+    });
 }
 
 TEST_CASE("several damaged ranks and buffers each have their own differences")

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -126,7 +127,39 @@ std::vector<rounds_of_a_run> train_all(int ranks, std::size_t count, std::uint64
     return all;
 }
 
+/// Rank 1 receives another distance, from which the interval follows.
+class with_other_sums : public adaptor<with_other_sums, local::communicator> {
+public:
+    explicit with_other_sums(const local::communicator& of) : adaptor(of) {}
+    with_other_sums& innermost() noexcept { return *this; }
+    template <element T>
+    void make(const collective_call& call, stream_ref on)
+    {
+        adaptor::make<T>(call, on);
+        if (std::is_same_v<T, double> && rank() == 1) on.enqueue([to = call.received<double>()] { to.data()[0] *= 1e-6; });
+    }
+};
+
 } // namespace
+
+TEST_CASE("a rank that receives other sums averages in another step, and all ranks get an error")
+{
+    const local::group own(2, {.timeout_ms = 500}), of_steps(2, {.timeout_ms = 500});
+    for (const rank_outcome& each : run_each(own, [&](local::communicator& comm) {
+             local::communicator steps = of_steps.communicator(comm.rank());
+             std::vector<float> weights(700, 1.0F), one(1);
+             const host::stream stream;
+             replica_averaging repair(with_other_sums(comm), std::vector<replica>{view(weights)}, when_worth_it{.gain = 0.1});
+             for (std::uint64_t step = 0; step < 60; ++step) {
+                 std::vector<float> gradient = gradient_of(comm.rank(), step, weights.size(), 0.2, 0.05);
+                 repair.before_update(std::vector<replica>{view(gradient)}, rate, stream);
+                 steps.all_reduce(view(one), reduction::sum, stream); // the step's own
+                 stream.synchronize(60'000);
+                 for (std::size_t i = 0; i < weights.size(); ++i) weights[i] -= rate * gradient[i];
+                 repair.step(stream);
+             }
+         })) CHECK(each.failure().has_value());
+}
 
 TEST_CASE("a step behind an average starts from the average, and intervals follow the rule, on all ranks alike")
 {

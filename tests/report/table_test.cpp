@@ -149,6 +149,14 @@ TEST_CASE("a call that some ranks have no part in is told where a check names it
     CHECK(contains(report::step_table(record), "\nnote: bucket 1: 1 rank sent nothing, 2 ranks got no result\n"));
 }
 
+TEST_CASE("a table names results that overflow if they are less than four times as large")
+{
+    step_record record = sample_step(1);
+    record.calls = {{.headroom = 3.9}, {.headroom = 4}};
+    CHECK(contains(report::step_table(record), "note: bucket 0: its result may be 3.9 times larger before float overflows"));
+    CHECK(!contains(report::step_table(record), "note: bucket 1"));
+}
+
 TEST_CASE("what a part finds is told in its own words")
 {
     finding found{.ranks = {2}, .call = 0, .what = finding_kind::of_part, .statistic = 2, .threshold = 1,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
+#include <collprobe/audit/weight_probe.hpp>
 #include <collprobe/comm/nccl/group.hpp>
 #include <collprobe/fault/faulty.hpp>
 
@@ -177,6 +178,25 @@ TEST_CASE("an audited step in a graph gives the records of the same steps uncapt
             }
         }
     }
+}
+
+TEST_CASE("weights of averages in a graph are those of the same steps uncaptured")
+{
+    run_trainers(3, [](testing::nccl_owner& world, trainer& rank) {
+        probed plain{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
+        probed comm{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
+        const recorded step(comm, rank);
+        for (std::uint64_t number = 5; number < 8; ++number) {
+            rank.prepare(number);
+            const step_record expected = make_step(plain, rank, number);
+            step.replay(number);
+            const step_record record = next_record(comm);
+            check_same(record, expected);
+            REQUIRE(record.calls.size() == 3);
+            for (std::size_t c = 0; c < 3; ++c)
+                CHECK(record.calls[c].weights.how == (c == 1 ? averaging::unknown : averaging::sum));
+        }
+    });
 }
 
 TEST_CASE("a capture whose number cannot be had takes no captured step")

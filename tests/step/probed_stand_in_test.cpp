@@ -154,6 +154,24 @@ TEST_CASE("a probed call adds two launches and one record, a step one copy to th
     }
 }
 
+TEST_CASE("samples add two launches a call, exact direction one for each half of its memory and at most two more")
+{
+    const auto launches = [](const probe_options& options) { // of a rank
+        run_trainers(2, [&](testing::nccl_owner& world, trainer& rank) {
+            probed_nccl comm(world, options);
+            rank.reduce(comm);
+            comm.end_step(0, {}, rank.stream);
+            (void)next_record(comm);
+        });
+        return call_counts().launches / 2; // a run begins with 0
+    };
+    const std::uint64_t plain = launches({});
+    CHECK(launches({.order_sample = 4}) == plain + 2 * 3);
+    // Three calls, of 4000, 132 and 16388 bytes; with much memory each pair of ranks is cut into parts.
+    CHECK(launches({.direction = direction_mode::exact, .scratch_bytes = 1 << 14}) == plain + (1 + 1 + 3) + 1);
+    CHECK(launches({.direction = direction_mode::exact}) == plain + 3 * (1 + 2) + 1);
+}
+
 TEST_CASE("the current device stays what it was")
 {
     run_trainers(2, [](testing::nccl_owner& world, trainer& rank) {

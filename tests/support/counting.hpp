@@ -20,8 +20,7 @@ public:
     template <element T>
     void make(const collective_call& call, stream_ref on)
     {
-        if (call.what == collective::all_reduce || call.what == collective::all_gather) count(call.send_count * sizeof(T));
-        if (call.what == collective::broadcast) count(call.receive_count * sizeof(T));
+        count((call.what == collective::broadcast ? call.receive_count : call.send_count) * sizeof(T));
         adaptor::make<T>(call, on);
     }
 

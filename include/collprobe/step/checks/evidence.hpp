@@ -99,6 +99,10 @@ private:
         {finding_kind::non_finite, {0.0625, 0, 0, 0}},
         {finding_kind::late, {0.0625, 0, 0, 0}},
     };
+    static_assert([](double sum = 0.25) {
+        for (const auto& [what, of] : whole) sum += of.largest + of.smallest + of.farthest + of.nearest;
+        return sum <= 1;
+    }());
 
     void judge_number(evident metric, const std::vector<double>& numbers, const std::vector<bool>& is_out)
     {

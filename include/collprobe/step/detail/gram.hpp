@@ -22,10 +22,7 @@ struct pair_of_ranks {
     COLLPROBE_HD static pair_of_ranks at(std::uint64_t index, std::uint64_t n) noexcept
     {
         std::uint64_t row = 0;
-        while (index >= n - row) {
-            index -= n - row;
-            ++row;
-        }
+        for (; index >= n - row; ++row) index -= n - row;
         return {row, row + index};
     }
 };
@@ -80,8 +77,7 @@ struct add_parts {
 /// the work is done.
 /// Stream behaviour: everything is enqueued on `stream`. An all-to-all gives each rank its 1/n of every rank's
 /// elements, in chunks that fit `scratch`. `buffer` is only read.
-/// Cost: (n-1)/n of the buffer sent, two passes over it, n/2 multiply-adds per element. On a GPU a block of threads
-/// takes a pair of ranks. Few pairs are cut into parts, which use a little of `scratch` if it is large.
+/// Cost: (n-1)/n of the buffer sent, two passes over it, n/2 multiply-adds an element. Few pairs are cut into parts.
 template <element T, communicator Comm>
 void accumulate_gram(Comm& comm, view<const T> buffer, view<double> partial, view<unsigned char> scratch,
     stream_ref_of<Comm> stream, call_site where = call_site::current())
