@@ -166,8 +166,8 @@ TEST_CASE("a step that fails on one rank makes all forget, so that their records
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         CAPTURE(name(mode));
-        std::vector<std::vector<double>> predicted(4, std::vector<double>(20));
-        std::vector<std::uint64_t> first_call(4);
+        std::vector<std::vector<step_record>> seen(4, std::vector<step_record>(32));
+        std::vector<std::vector<std::uint64_t>> state(4);
         local::run(4, [&](local::communicator& world) {
             host::stream stream;
             const auto own = static_cast<std::size_t>(world.rank());
@@ -177,13 +177,19 @@ TEST_CASE("a step that fails on one rank makes all forget, so that their records
             std::normal_distribution<float> normal;
             for (float& x : common) x = normal(shared);
             step_record record;
-            for (std::uint64_t step = 0; step < 20; ++step) {
+            for (std::uint64_t step = 0; step < 32; ++step) {
                 fill(send, world.rank(), step, 0);
                 // From step 6 on the ranks have less in common: who remembers step 5 predicts another cosine.
                 for (std::size_t i = 0; i < send.size(); ++i) send[i] += (step < 6 ? 2.0f : 0.5f) * common[i];
+                // In the lost step zeros, another value and bad losses of most ranks begin; then a call is made no more.
+                if (step >= 5 && world.rank() == 3) send.assign(256, 0.0f);
                 probe.all_reduce(send, view(receive), reduction::average, stream);
+                if (step < 6) probe.all_reduce(send, view(receive), reduction::average, stream);
+                probe.expect_equal("seed", step >= 5 && world.rank() == 2 ? 8 : 7);
                 // A bad loss of another rank must not hide that the step was lost.
-                const double loss = step == 6 && world.rank() == 2 ? std::numeric_limits<double>::infinity() : 2;
+                double loss = 2 + 0.1 * send[0];
+                if (step == 30 && world.rank() == 0) loss = 1000;
+                if ((step == 5 || step == 6) && world.rank() != 0) loss = std::numeric_limits<double>::infinity();
                 probe.end_step(step, {.loss = loss}, stream);
                 if (step == 5 && world.rank() == 1) {
                     CHECK_THROWS_AS(probe.wait(record), error);
@@ -192,16 +198,22 @@ TEST_CASE("a step that fails on one rank makes all forget, so that their records
                 REQUIRE(probe.wait(record));
                 CHECK(record.step == step);
                 CHECK(record.forgot == (step == 6));
-                predicted[own][step] = record.cosine.predicted_cosine;
-                first_call[own] = record.first_call;
+                seen[own][step] = record;
             }
+            state[own] = probe.evidence_state();
         });
         for (std::size_t r = 1; r < 4; ++r) {
-            CHECK(first_call[r] == first_call[0]);
-            for (std::size_t step = 6; step < 20; ++step) CHECK(predicted[r][step] == predicted[0][step]);
+            CHECK(state[r] == state[0]);
+            for (std::size_t step = 6; step < 32; ++step) CHECK(testing::difference(seen[r][step], seen[0][step]) == "");
         }
-        CHECK(predicted[0][5] > 0.7);
-        CHECK(predicted[0][19] < 0.4); // nothing of the steps before is left
+        CHECK(seen[0][4].cosine.predicted_cosine > 0.7);
+        CHECK(seen[0][19].cosine.predicted_cosine < 0.4); // nothing of the steps before is left
+        REQUIRE(seen[0][6].zero_ranks.size() == 1);
+        CHECK(seen[0][6].zero_ranks[0].since == 6);
+        CHECK(seen[0][6].expectations[0].since == 6);
+        CHECK(testing::findings_of(seen[0][6], finding_kind::call_missing).empty());
+        CHECK(testing::findings_of(seen[0][21], finding_kind::zeros).size() == 1);
+        CHECK(testing::findings_of(seen[0][30], finding_kind::loss).size() == 1);
     }
 }
 
@@ -218,12 +230,14 @@ TEST_CASE("evidence that is restored after a lost step stays")
             if (world.rank() == 2)
                 for (float& x : send) x *= 1.6f;
             probe.all_reduce(send, view(receive), reduction::sum, stream);
+            if (step < 6) probe.all_reduce(send, view(receive), reduction::sum, stream);
             probe.end_step(step, stream);
             if (step == 5 && world.rank() == 1) CHECK_THROWS_AS(probe.wait(record), error);
             else REQUIRE(probe.wait(record));
             if (step == 4) saved = probe.evidence_state();
             if (step == 5) probe.restore_evidence({saved.data(), saved.size()}); // back to the checkpoint
             if (step > 5) CHECK_FALSE(record.forgot);
+            CHECK(testing::findings_of(record, finding_kind::call_missing).empty()); // what was before is another run's
         }
         // Odds of 24 steps and the five saved ones.
         CHECK(record.evidence_by_rank[2].odds > 1000);
