@@ -303,6 +303,58 @@ TEST_CASE("copies and repeats of whole gradients name the same ranks in both mod
     }
 }
 
+namespace {
+
+/// A part that notes in two words which rank makes which call, and finds the largest of both.
+struct counting_part {
+    struct entry {
+        std::uint64_t rank, call;
+    };
+    using summary = entry;
+    COLLPROBE_HD static summary summarize(const entry& of) noexcept { return of; }
+    template <element T, class Call>
+    void before(Call& call, view<const T>, entry* to) const
+    {
+        call.stream().enqueue([to, noted = entry{static_cast<std::uint64_t>(call.ranks().rank()), call.index()}] { *to = noted; });
+    }
+    template <element T, class Call>
+    void after(Call&, view<const T>, entry*) const {}
+    void judge(const part_entries<entry>&, step_record&) const {}
+    void judge_summary(const part_summaries<summary>& largest, step_record& record) const
+    {
+        for (int c = 0; c < static_cast<int>(record.calls.size()); ++c)
+            record.add({.call = c, .what = finding_kind::of_part, .statistic = static_cast<double>(10 * largest[c].rank + largest[c].call)});
+    }
+};
+
+} // namespace
+
+TEST_CASE("a part has its own summaries, whatever part is before or behind it")
+{
+    const auto records_with = [](const auto&... parts) {
+        const auto wrap = [](local::communicator& world) {
+            return faulty(world, {{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 1, .call = 3, .magnitude = 100}});
+        };
+        return records_over({3, 3, {.mode = report_mode::summary, .times = false}}, wrap, [](auto& comm, host::stream& stream, int step, auto&) {
+            static thread_local std::vector<float> data(1000), sum(1000);
+            for (std::size_t i = 0; i < 1000; ++i) data[i] = std::sin(static_cast<float>(i + static_cast<std::size_t>(1 + step + comm.rank())));
+            for (int c = 0; c < 2; ++c) comm.all_reduce(data, view(sum), reduction::sum, stream);
+            stream.synchronize();
+        }, parts...);
+    };
+    const std::vector<step_record> alone = records_with(audit());
+    CHECK(findings_of(alone[1], finding_kind::sum_differs).size() == 1);
+    for (std::vector<step_record>& records : std::vector{records_with(audit(), counting_part()), records_with(counting_part(), audit())}) {
+        for (step_record& record : records) {
+            const std::vector<finding> own = findings_of(record, finding_kind::of_part);
+            REQUIRE(own.size() == 2);
+            for (const std::size_t c : {0u, 1u}) CHECK(own[c].statistic == 20 + static_cast<double>(c)); // of the last rank
+            std::erase_if(record.findings, [](const finding& each) { return each.what == finding_kind::of_part; });
+            CHECK(difference(record, alone[record.step]) == "");
+        }
+    }
+}
+
 TEST_CASE("the mode is settled once by ranks times calls, and by what is asked for")
 {
     const auto mode_of = [](const probe_options& options, auto... parts) {
