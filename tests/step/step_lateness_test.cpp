@@ -282,12 +282,13 @@ TEST_CASE("of more than 256 ranks the lateness of each is renewed by turns")
     step_record record;
     for (int step = 0; step < 260; ++step) {
         for (double& each : ranks.arrival) each = ticks(5 * ms);
-        if (step >= 100) ranks.arrival[290] += ticks(ms);
+        if (step >= 100) ranks.arrival[290] += ticks(step == 259 ? 2 * ms : ms);
         ranks.call();
         record = ranks.end_step();
     }
     REQUIRE(record.lateness_by_rank.size() == 300);
     CHECK(record.lateness_by_rank[290].behind == ticks(ms));
+    CHECK(record.lateness_by_rank[290].latest == ticks(2 * ms)); // in each step
     CHECK(record.lateness_by_rank[10].behind == 0);
     for (const rank_lateness& each : record.lateness_by_rank) CHECK(each.steps == 128);
 }
