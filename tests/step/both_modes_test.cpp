@@ -225,6 +225,28 @@ void make_step(Comm& comm, std::uint64_t seed, std::uint64_t step, host::stream_
     REQUIRE(comm.wait(record));
 }
 
+/// A part that notes in two words which rank makes which call, and finds the largest of both.
+struct counting_part {
+    struct entry {
+        std::uint64_t rank, call;
+    };
+    using summary = entry;
+    COLLPROBE_HD static summary summarize(const entry& of) noexcept { return of; }
+    template <element T, class Call>
+    void before(Call& call, view<const T>, entry* to) const
+    {
+        call.stream().enqueue([to, noted = entry{static_cast<std::uint64_t>(call.ranks().rank()), call.index()}] { *to = noted; });
+    }
+    template <element T, class Call>
+    void after(Call&, view<const T>, entry*) const {}
+    void judge(const part_entries<entry>&, step_record&) const {}
+    void judge_summary(const part_summaries<summary>& largest, step_record& record) const
+    {
+        for (int c = 0; c < static_cast<int>(record.calls.size()); ++c)
+            record.add({.call = c, .what = finding_kind::of_part, .statistic = static_cast<double>(10 * largest[c].rank + largest[c].call)});
+    }
+};
+
 } // namespace
 
 TEST_CASE("both modes say the same of random steps, with faults, weights of no sense and ranks without a loss")
@@ -303,41 +325,13 @@ TEST_CASE("copies and repeats of whole gradients name the same ranks in both mod
     }
 }
 
-namespace {
-
-/// A part that notes in two words which rank makes which call, and finds the largest of both.
-struct counting_part {
-    struct entry {
-        std::uint64_t rank, call;
-    };
-    using summary = entry;
-    COLLPROBE_HD static summary summarize(const entry& of) noexcept { return of; }
-    template <element T, class Call>
-    void before(Call& call, view<const T>, entry* to) const
-    {
-        call.stream().enqueue([to, noted = entry{static_cast<std::uint64_t>(call.ranks().rank()), call.index()}] { *to = noted; });
-    }
-    template <element T, class Call>
-    void after(Call&, view<const T>, entry*) const {}
-    void judge(const part_entries<entry>&, step_record&) const {}
-    void judge_summary(const part_summaries<summary>& largest, step_record& record) const
-    {
-        for (int c = 0; c < static_cast<int>(record.calls.size()); ++c)
-            record.add({.call = c, .what = finding_kind::of_part, .statistic = static_cast<double>(10 * largest[c].rank + largest[c].call)});
-    }
-};
-
-} // namespace
-
 TEST_CASE("a part has its own summaries, whatever part is before or behind it")
 {
     const auto records_with = [](const auto&... parts) {
-        const auto wrap = [](local::communicator& world) {
-            return faulty(world, {{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 1, .call = 3, .magnitude = 100}});
-        };
+        const std::vector<fault> faults{{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 1, .call = 3, .magnitude = 100}};
+        const auto wrap = [&](local::communicator& world) { return faulty(world, faults); };
         return records_over({3, 3, {.mode = report_mode::summary, .times = false}}, wrap, [](auto& comm, host::stream& stream, int step, auto&) {
-            static thread_local std::vector<float> data(1000), sum(1000);
-            for (std::size_t i = 0; i < 1000; ++i) data[i] = std::sin(static_cast<float>(i + static_cast<std::size_t>(1 + step + comm.rank())));
+            std::vector<float> data(1000, static_cast<float>(1 + step + comm.rank())), sum(1000);
             for (int c = 0; c < 2; ++c) comm.all_reduce(data, view(sum), reduction::sum, stream);
             stream.synchronize();
         }, parts...);

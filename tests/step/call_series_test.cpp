@@ -229,14 +229,10 @@ TEST_CASE("steps that are lost on one rank make all forget, so that their record
             CHECK(state[r] == state[0]);
             for (std::size_t step = 6; step < 32; ++step) CHECK(testing::difference(seen[r][step], seen[0][step]) == "");
         }
-        CHECK(seen[0][4].cosine.predicted_cosine > 0.7);
-        CHECK(seen[0][19].cosine.predicted_cosine < 0.4); // nothing of the steps before is left
-        REQUIRE(seen[0][6].zero_ranks.size() == 1);
-        CHECK(seen[0][6].zero_ranks[0].since == 6);
         CHECK(seen[0][6].expectations[0].since == 6);
         for (const finding_kind past : {finding_kind::call_missing, finding_kind::stale})
             CHECK(testing::findings_of(seen[0][6], past).empty());
-        CHECK(testing::findings_of(seen[0][21], finding_kind::zeros).size() == 1);
+        CHECK(testing::findings_of(seen[0][21], finding_kind::zeros).size() == 1); // since step 6
         CHECK(testing::findings_of(seen[0][30], finding_kind::loss).size() == 1);
     }
 }

@@ -160,19 +160,8 @@ TEST_CASE("losses of any sign are compared as they are, from the first negative 
     });
     CHECK(beside(of, 190) <= 1);
     REQUIRE(count(of.records[190], finding_kind::loss, 3) == 1);
+    CHECK(alarms_in(of, 8) == 1);
     CHECK(of.records[190].findings[0].number.value == of.records[190].losses[3]);
-}
-
-TEST_CASE("a number far beyond all that was seen in the run is an alarm by itself")
-{
-    for (const report_mode mode : testing::both_modes) {
-        const outcome of = run(8, 0, 120, [](int rank, std::uint64_t step) {
-            rank_step made = healthy(rank, step, 100);
-            if (rank == 3 && step == 110) made.loss *= 100;
-            return made;
-        }, {.mode = mode, .times = false});
-        CHECK(alarms_in(of, 8) == 1);
-    }
 }
 
 TEST_CASE("of ranks with copies the copies count once: no other rank is an outlier for it, and a real one is named")
