@@ -421,7 +421,7 @@ TEST_CASE("another in-process rank is late in each step: the call and the step s
             ++step;
         });
         CHECK(step == 40);
-        run_late(4, 40, {.mode = mode}, [](int step) { return step == 35 ? 1 : -1; }, [](const step_record& record) {
+        run_late(4, 40, {.mode = mode}, [](int number) { return number == 35 ? 1 : -1; }, [](const step_record& record) {
             int late = -1;
             for (const finding& each : record.findings) late = each.what == finding_kind::late ? each.rank() : late;
             CHECK(late == (record.step == 35 ? 1 : -1));
