@@ -427,7 +427,7 @@ TEST_CASE("a rank that jumps by a fifth in 2 % of noise is named, whatever its h
     for (const double habit : {0.0, 0.1}) {
         for (const int n : {3, 4, 8, 32}) {
             int named = 0;
-            int wrong = 0;
+            int wrong = 0, barely = 0;
             constexpr int trials = 40;
             for (int trial = 0; trial < trials; ++trial) {
                 source numbers{std::mt19937_64(unsigned(trial)), gaussian, habit};
@@ -435,6 +435,19 @@ TEST_CASE("a rank that jumps by a fifth in 2 % of noise is named, whatever its h
                 for (int step = 0; step < 300; ++step) wrong += judge(detector, numbers(n)).empty() ? 0 : 1;
                 row values = numbers(n);
                 const int rank = trial % n;
+                const auto so_far = [&](double value) {
+                    row changed = values;
+                    changed[std::size_t(rank)] = value;
+                    outlier_detector again = detector;
+                    return judge(again, changed);
+                };
+                const std::vector<outlier> alarm = so_far(values[std::size_t(rank)] + std::log(5));
+                REQUIRE(names_only(alarm, rank));
+                CHECK(alarm[0].false_alarms_per_step <= 1e-7); // as `alarms` asks of a number
+                for (const outlier& one : so_far(alarm[0].expected + 2 * alarm[0].seen)) {
+                    CHECK(one.false_alarms_per_step == 1e-4); // not four times as far as all that was seen
+                    ++barely;
+                }
                 values[std::size_t(rank)] += std::log(1.2);
                 const std::vector<outlier> found = judge(detector, values);
                 named += names_only(found, rank) ? 1 : 0;
@@ -449,6 +462,7 @@ TEST_CASE("a rank that jumps by a fifth in 2 % of noise is named, whatever its h
             CAPTURE(habit);
             CAPTURE(n);
             CHECK(named >= trials * 9 / 10);
+            CHECK(barely >= trials / 2);
             CHECK(wrong <= 3); // of 12,000 steps
         }
     }

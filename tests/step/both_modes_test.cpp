@@ -225,6 +225,28 @@ void make_step(Comm& comm, std::uint64_t seed, std::uint64_t step, host::stream_
     REQUIRE(comm.wait(record));
 }
 
+/// A part that notes in two words which rank makes which call, and finds the largest of both.
+struct counting_part {
+    struct entry {
+        std::uint64_t rank, call;
+    };
+    using summary = entry;
+    COLLPROBE_HD static summary summarize(const entry& of) noexcept { return of; }
+    template <element T, class Call>
+    void before(Call& call, view<const T>, entry* to) const
+    {
+        call.stream().enqueue([to, noted = entry{static_cast<std::uint64_t>(call.ranks().rank()), call.index()}] { *to = noted; });
+    }
+    template <element T, class Call>
+    void after(Call&, view<const T>, entry*) const {}
+    void judge(const part_entries<entry>&, step_record&) const {}
+    void judge_summary(const part_summaries<summary>& largest, step_record& record) const
+    {
+        for (int c = 0; c < static_cast<int>(record.calls.size()); ++c)
+            record.add({.call = c, .what = finding_kind::of_part, .statistic = static_cast<double>(10 * largest[c].rank + largest[c].call)});
+    }
+};
+
 } // namespace
 
 TEST_CASE("both modes say the same of random steps, with faults, weights of no sense and ranks without a loss")
@@ -299,6 +321,30 @@ TEST_CASE("copies and repeats of whole gradients name the same ranks in both mod
         for (const auto& mode : seen) {
             CHECK(mode[0][step] == (step == 8 ? std::set{1, 4} : std::set<int>{}));
             CHECK(mode[1][step] == std::set{2});
+        }
+    }
+}
+
+TEST_CASE("a part has its own summaries, whatever part is before or behind it")
+{
+    const auto records_with = [](const auto&... parts) {
+        const std::vector<fault> faults{{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 1, .call = 3, .magnitude = 100}};
+        const auto wrap = [&](local::communicator& world) { return faulty(world, faults); };
+        return records_over({3, 3, {.mode = report_mode::summary, .times = false}}, wrap, [](auto& comm, host::stream& stream, int step, auto&) {
+            std::vector<float> data(1000, static_cast<float>(1 + step + comm.rank())), sum(1000);
+            for (int c = 0; c < 2; ++c) comm.all_reduce(data, view(sum), reduction::sum, stream);
+            stream.synchronize();
+        }, parts...);
+    };
+    const std::vector<step_record> alone = records_with(audit());
+    CHECK(findings_of(alone[1], finding_kind::sum_differs).size() == 1);
+    for (std::vector<step_record>& records : std::vector{records_with(audit(), counting_part()), records_with(counting_part(), audit())}) {
+        for (step_record& record : records) {
+            const std::vector<finding> own = findings_of(record, finding_kind::of_part);
+            REQUIRE(own.size() == 2);
+            for (const std::size_t c : {0u, 1u}) CHECK(own[c].statistic == 20 + static_cast<double>(c)); // of the last rank
+            std::erase_if(record.findings, [](const finding& each) { return each.what == finding_kind::of_part; });
+            CHECK(difference(record, alone[record.step]) == "");
         }
     }
 }

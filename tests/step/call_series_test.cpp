@@ -35,6 +35,25 @@ void fill(std::vector<float>& send, int rank, std::uint64_t step, std::uint64_t 
     for (float& x : send) x = normal(random);
 }
 
+/// While it `loses`, a report of a step comes to this rank as zeros.
+class losing : public adaptor<losing, local::communicator> {
+public:
+    losing(const local::communicator& of, const bool& loses) : adaptor(of), loses_(&loses) {}
+
+    losing& innermost() noexcept { return *this; }
+    template <element T>
+    void make(const collective_call& call, stream_ref on)
+    {
+        adaptor::make<T>(call, on);
+        const view<T> received(static_cast<T*>(call.receive), call.receive_count);
+        if (*loses_ && (call.what == collective::all_gather || call.operation == reduction::max))
+            on.enqueue([received] { std::fill(received.begin(), received.end(), T{}); });
+    }
+
+private:
+    const bool* loses_;
+};
+
 int stale_of(const step_record& record, int rank, const std::string& name)
 {
     int found = 0;
@@ -162,46 +181,59 @@ TEST_CASE("saved evidence goes on with the call that it is of, whatever its inde
     });
 }
 
-TEST_CASE("a step that fails on one rank makes all forget, so that their records are the same again")
+TEST_CASE("steps that are lost on one rank make all forget, so that their records are the same again")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         CAPTURE(name(mode));
-        std::vector<std::vector<double>> predicted(4, std::vector<double>(20));
-        std::vector<std::uint64_t> first_call(4);
+        std::vector<std::vector<step_record>> seen(4, std::vector<step_record>(32));
+        std::vector<std::vector<std::uint64_t>> state(4);
         local::run(4, [&](local::communicator& world) {
             host::stream stream;
             const auto own = static_cast<std::size_t>(world.rank());
-            probed probe{world, {.mode = mode}, failing_part{world.rank() == 1}};
+            bool loses = false;
+            probed probe{losing(world, loses), {.mode = mode}, failing_part{world.rank() == 1}}; // which fails in step 5
             std::vector<float> common(256), send(256), receive(256);
             std::mt19937 shared(1);
             std::normal_distribution<float> normal;
             for (float& x : common) x = normal(shared);
             step_record record;
-            for (std::uint64_t step = 0; step < 20; ++step) {
-                fill(send, world.rank(), step, 0);
-                // From step 6 on the ranks have less in common: who remembers step 5 predicts another cosine.
-                for (std::size_t i = 0; i < send.size(); ++i) send[i] += (step < 6 ? 2.0f : 0.5f) * common[i];
+            for (std::uint64_t step = 0; step < 32; ++step) {
+                const std::uint64_t made = step == 8 && world.rank() == 0 ? 7 : step; // a repeat of what is forgotten
+                fill(send, world.rank(), made, 0);
+                // From step 8 on the ranks have less in common: who remembers step 7 predicts another cosine.
+                for (std::size_t i = 0; i < send.size(); ++i) send[i] += (made < 8 ? 2.0f : 0.5f) * common[i];
+                // In the last lost step zeros, another value and bad losses of most ranks begin; then calls are made no more.
+                if (step >= 7 && world.rank() == 3) send.assign(256, 0.0f);
                 probe.all_reduce(send, view(receive), reduction::average, stream);
+                for (std::uint64_t more = step == 7 ? 20 : step < 8 ? 1 : 0; more > 0; --more)
+                    probe.all_reduce(view(send).part(0, 12 * more), view(receive).part(0, 12 * more), reduction::average, stream);
+                probe.expect_equal("seed", step >= 7 && world.rank() == 2 ? 8 : 7);
                 // A bad loss of another rank must not hide that the step was lost.
-                const double loss = step == 6 && world.rank() == 2 ? std::numeric_limits<double>::infinity() : 2;
+                double loss = 2 + 0.1 * send[0];
+                if (step == 30 && world.rank() == 0) loss = 1000;
+                if ((step == 7 || step == 8) && world.rank() != 0) loss = std::numeric_limits<double>::infinity();
+                loses = (step == 6 || step == 7) && world.rank() == 1;
                 probe.end_step(step, {.loss = loss}, stream);
-                if (step == 5 && world.rank() == 1) {
+                if (loses || (step == 5 && world.rank() == 1)) {
                     CHECK_THROWS_AS(probe.wait(record), error);
                     continue;
                 }
                 REQUIRE(probe.wait(record));
                 CHECK(record.step == step);
-                CHECK(record.forgot == (step == 6));
-                predicted[own][step] = record.cosine.predicted_cosine;
-                first_call[own] = record.first_call;
+                CHECK(record.forgot == (step >= 6 && step <= 8));
+                seen[own][step] = record;
             }
+            state[own] = probe.evidence_state();
         });
         for (std::size_t r = 1; r < 4; ++r) {
-            CHECK(first_call[r] == first_call[0]);
-            for (std::size_t step = 6; step < 20; ++step) CHECK(predicted[r][step] == predicted[0][step]);
+            CHECK(state[r] == state[0]);
+            for (std::size_t step = 8; step < 32; ++step) CHECK(testing::difference(seen[r][step], seen[0][step]) == "");
         }
-        CHECK(predicted[0][5] > 0.7);
-        CHECK(predicted[0][19] < 0.4); // nothing of the steps before is left
+        CHECK(seen[0][8].expectations[0].since == 8);
+        for (const finding_kind past : {finding_kind::call_missing, finding_kind::stale})
+            CHECK(testing::findings_of(seen[0][8], past).empty());
+        CHECK(testing::findings_of(seen[0][23], finding_kind::zeros).size() == 1); // since step 8
+        CHECK(testing::findings_of(seen[0][30], finding_kind::loss).size() == 1);
     }
 }
 
@@ -218,12 +250,14 @@ TEST_CASE("evidence that is restored after a lost step stays")
             if (world.rank() == 2)
                 for (float& x : send) x *= 1.6f;
             probe.all_reduce(send, view(receive), reduction::sum, stream);
+            if (step < 6) probe.all_reduce(send, view(receive), reduction::sum, stream);
             probe.end_step(step, stream);
             if (step == 5 && world.rank() == 1) CHECK_THROWS_AS(probe.wait(record), error);
             else REQUIRE(probe.wait(record));
             if (step == 4) saved = probe.evidence_state();
             if (step == 5) probe.restore_evidence({saved.data(), saved.size()}); // back to the checkpoint
             if (step > 5) CHECK_FALSE(record.forgot);
+            CHECK(testing::findings_of(record, finding_kind::call_missing).empty()); // what was before is another run's
         }
         // Odds of 24 steps and the five saved ones.
         CHECK(record.evidence_by_rank[2].odds > 1000);

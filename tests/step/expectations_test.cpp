@@ -211,6 +211,7 @@ TEST_CASE("a rank that reduces other tensors of the same shape, in calls without
     CHECK(found[0].rank() == 2);
     CHECK(found[0].call == 0);
     CHECK(found[0].exact);
+    CHECK(records[1].left_out == std::vector{2});
 }
 
 TEST_CASE("a broadcast of another tensor is named; ranks at other lines are not")

@@ -66,6 +66,7 @@ public:
         for (const missing_call& each : record_.missing_calls) found.notes.push_back(report::describe(each));
         return found;
     }
+    void forget() { roster_.clear(); }
     /// Steps of a healthy program, by their number: no suspects, and at most so many notes.
     void stay_silent(const std::function<calls_of_step(std::uint64_t)>& calls, std::uint64_t steps = 10'000,
         std::size_t most_notes = 0)
@@ -103,6 +104,10 @@ TEST_CASE("a call that is not made from step 30 on is a suspect of step 30, once
         == texts{"whole step: the ranks left out calls that all steps before had (call_missing): since step 30 without all_reduce 'wpe' (1,024 elements of float), made in all 30 steps before"});
     CHECK(found.notes.empty());
     for (int s = 31; s < 100; ++s) CHECK(of.make(without_wpe).findings.empty());
+    program anew;
+    for (int s = 0; s < 30; ++s) anew.make(whole);
+    anew.forget();
+    CHECK(anew.make(without_wpe).findings.empty());
     // It comes back, and goes again: a pattern.
     for (int s = 0; s < 100; ++s) {
         const told later = of.make(s / 10 % 2 == 0 ? whole : without_wpe);

@@ -214,6 +214,7 @@ TEST_CASE("where an input is not finite nothing overflows, and norm and directio
         });
         REQUIRE(testing::told(record) == "non_finite 2 in 0");
         CHECK(record.findings[0].statistic == 1);
+        CHECK(record.left_out == std::vector{2});
         if (mode == report_mode::gather) CHECK(record.findings[0].index == 5);
         CHECK(record.calls[0].nonfinite == 1);
         CHECK(record.calls[0].gradient_norm.finite == 4);

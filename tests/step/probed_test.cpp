@@ -99,14 +99,14 @@ float noise(std::uint64_t key) { return static_cast<float>(detail::mix64(key) >>
 /// The records of steps; rank 5's part of the sum of step 40 is multiplied on its way. In step 41 it points elsewhere.
 template <element T>
 std::vector<step_record> steps_with_a_damaged_reduction(
-    float factor, reduction operation, float signal, float scale, int steps = 42)
+    float factor, reduction operation, float signal, float scale, int steps = 42, report_mode mode = report_mode::gather)
 {
     std::vector<fault> faults;
     if (factor != 1)
         faults = {{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 5, .call = 40, .magnitude = factor}};
     const auto damaged = [&](local::communicator& world) { return faulty(world, faults); };
     // Without times: a busy machine makes a rank late.
-    return testing::records_over({8, steps, {.times = false}}, damaged, [&](auto& comm, auto& stream, int s, auto& seen) {
+    return testing::records_over({8, steps, {.mode = mode, .times = false}}, damaged, [&](auto& comm, auto& stream, int s, auto& seen) {
         static thread_local std::vector<T> gradient(4096), sum(4096);
         const auto step = static_cast<std::uint64_t>(s), rank = static_cast<std::uint64_t>(comm.rank());
         for (std::size_t i = 0; i < gradient.size(); ++i) {
@@ -145,10 +145,12 @@ TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T
         for (int r = 0; r < n; ++r) gradients.push_back(random_gradient<T>(r, sizes, 17));
         std::vector<long double> norms;
         const direction expected = alignment_of(gradients, norms);
-        const auto records = run_steps<T>(n,
-            {.direction = direction_mode::exact, .scratch_bytes = 4096}, 2,
-            [&](int rank, int) { return gradients[static_cast<std::size_t>(rank)]; });
-        const step_record& record = records[1];
+        const auto second_of = [&](bool in_place) {
+            return run_steps<T>(n, {.direction = direction_mode::exact, .scratch_bytes = 4096}, 2,
+                [&](int rank, int) { return gradients[static_cast<std::size_t>(rank)]; }, reduction::average, in_place)[1];
+        };
+        const step_record record = second_of(false);
+        CHECK(second_of(true).cosine.leave_one_out == record.cosine.leave_one_out);
         CHECK(record.ranks == n);
         REQUIRE(record.calls.size() == sizes.size());
         check_close(record.cosine.mean_pairwise, expected.mean_pairwise, 1e-12);
@@ -277,6 +279,9 @@ TEST_CASE_TEMPLATE("a sum that is wrong on all ranks blames no rank for its dire
             CHECK_FALSE(records[41].findings[0].exact);
         }
     }
+    const step_record summed = steps_with_a_damaged_reduction<T>(1, reduction::average, 1, 1, 42, report_mode::summary)[41];
+    REQUIRE(names_a_direction(summed));
+    CHECK(summed.findings[0].rank() == 5);
 }
 
 TEST_CASE_TEMPLATE("rounding, cancellation and underflow do not hide the direction", T, float, float16, bfloat16,

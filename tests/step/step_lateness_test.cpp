@@ -259,6 +259,39 @@ TEST_CASE("a rank that is late in each step by more than the floor is named once
     }
 }
 
+TEST_CASE("ranks that keep their order below the floor do not silence the evidence of one that is late")
+{
+    job ranks(8, 1e-4, 10000, usual_evidence);
+    int named = 0;
+    for (int step = 0; step < 300; ++step) {
+        for (std::size_t r = 0; r < 8; ++r) ranks.arrival[r] = ticks(5 * ms + 1000 * static_cast<double>(r));
+        if (step >= 200) ranks.arrival[5] += ticks(ms);
+        ranks.call();
+        for (const finding& each : late_of(ranks.end_step())) {
+            ++named;
+            CHECK(each.rank() == (step < 200 ? -1 : 5));
+        }
+    }
+    CHECK(named == 1);
+}
+
+TEST_CASE("of more than 256 ranks the lateness of each is renewed by turns")
+{
+    job ranks(300, 1e-4);
+    step_record record;
+    for (int step = 0; step < 260; ++step) {
+        for (double& each : ranks.arrival) each = ticks(5 * ms);
+        if (step >= 100) ranks.arrival[290] += ticks(step == 259 ? 2 * ms : ms);
+        ranks.call();
+        record = ranks.end_step();
+    }
+    REQUIRE(record.lateness_by_rank.size() == 300);
+    CHECK(record.lateness_by_rank[290].behind == ticks(ms));
+    CHECK(record.lateness_by_rank[290].latest == ticks(2 * ms)); // in each step
+    CHECK(record.lateness_by_rank[10].behind == 0);
+    for (const rank_lateness& each : record.lateness_by_rank) CHECK(each.steps == 128);
+}
+
 TEST_CASE("all statistical checks of a step with times alarm no more often than stated")
 {
     const double rate = 1e-2;
@@ -370,7 +403,7 @@ void run_late(
 
 } // namespace
 
-TEST_CASE("another in-process rank is late in each step: the call and the step say which, and the run names none")
+TEST_CASE("another in-process rank is late in each step: the call and the step say which, and the run names none; late once, it is named")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         int step = 0;
@@ -388,6 +421,11 @@ TEST_CASE("another in-process rank is late in each step: the call and the step s
             ++step;
         });
         CHECK(step == 40);
+        run_late(4, 40, {.mode = mode}, [](int number) { return number == 35 ? 1 : -1; }, [](const step_record& record) {
+            int late = -1;
+            for (const finding& each : record.findings) late = each.what == finding_kind::late ? each.rank() : late;
+            CHECK(late == (record.step == 35 ? 1 : -1));
+        });
     }
 }
 

@@ -160,6 +160,7 @@ TEST_CASE("losses of any sign are compared as they are, from the first negative 
     });
     CHECK(beside(of, 190) <= 1);
     REQUIRE(count(of.records[190], finding_kind::loss, 3) == 1);
+    CHECK(alarms_in(of, 8) == 1);
     CHECK(of.records[190].findings[0].number.value == of.records[190].losses[3]);
 }
 
@@ -188,26 +189,28 @@ TEST_CASE("of ranks with copies the copies count once: no other rank is an outli
 
 TEST_CASE("NaN that has reached the weights is told once for all ranks, and one rank's NaN as before")
 {
-    const outcome of = run(4, 0, 30, [](int rank, std::uint64_t step) {
-        rank_step made = healthy(rank, step);
-        const float nan = std::numeric_limits<float>::quiet_NaN();
-        if ((step == 5 && rank == 2) || (step >= 10 && step < 20)) {
-            for (float& x : made.first) x = nan;
-            made.loss = nan;
+    for (const report_mode mode : testing::both_modes) {
+        const outcome of = run(4, 0, 30, [](int rank, std::uint64_t step) {
+            rank_step made = healthy(rank, step);
+            const float nan = std::numeric_limits<float>::quiet_NaN();
+            if ((step == 5 && rank == 2) || (step >= 10 && step < 20)) {
+                for (float& x : made.first) x = nan;
+                made.loss = nan;
+            }
+            return made;
+        }, {.mode = mode, .times = false});
+        for (const step_record& record : of.records) {
+            CAPTURE(record.step);
+            const bool lasts = record.step > 10 && record.step < 20;
+            // Loss and gradient, in step 10 of all ranks.
+            CHECK(record.findings.size() == (record.step == 5 || record.step == 10 ? 2 : lasts ? 1 : 0));
+            if (record.step == 5) CHECK(count(record, finding_kind::non_finite, 2) == 2);
+            CHECK(count(record, finding_kind::non_finite, -1) == (lasts ? 1 : 0));
+            if (!lasts) continue;
+            CHECK(record.findings[0].statistic == 4);
+            CHECK(record.findings[0].number.is_new_level);
+            CHECK(record.findings[0].number.since == 10);
         }
-        return made;
-    });
-    for (const step_record& record : of.records) {
-        CAPTURE(record.step);
-        const bool lasts = record.step > 10 && record.step < 20;
-        // Loss and gradient, in step 10 of all ranks.
-        CHECK(record.findings.size() == (record.step == 5 || record.step == 10 ? 2 : lasts ? 1 : 0));
-        if (record.step == 5) CHECK(count(record, finding_kind::non_finite, 2) == 2);
-        CHECK(count(record, finding_kind::non_finite, -1) == (lasts ? 1 : 0));
-        if (!lasts) continue;
-        CHECK(record.findings[0].statistic == 4);
-        CHECK(record.findings[0].number.is_new_level);
-        CHECK(record.findings[0].number.since == 10);
     }
 }
 
@@ -340,7 +343,7 @@ using emptiness = std::function<bool(int rank, std::uint64_t step, int call)>;
 
 /// Steps of four ranks, some without a gradient. `no_data`: this rank tells the weight 0.
 outcome run_empty(std::uint64_t from, std::uint64_t to, const emptiness& is_empty, int no_data = -1,
-    const std::vector<std::uint64_t>& state = {})
+    const std::vector<std::uint64_t>& state = {}, const probe_options& options = untimed)
 {
     return run(4, from, to, [&](int rank, std::uint64_t step) {
         rank_step made = healthy(rank, step, 100, 0.1);
@@ -349,7 +352,7 @@ outcome run_empty(std::uint64_t from, std::uint64_t to, const emptiness& is_empt
         if (is_empty(rank, step, 1)) made.second.assign(31, 0.0f);
         if (rank == no_data) made.loss = made.weight = 0;
         return made;
-    }, untimed, state);
+    }, options, state);
 }
 
 /// The only finding, which is exact, of zeros, and of this step, rank and call; it names the first such step.
@@ -370,20 +373,22 @@ void check_zeros(const outcome& of, std::uint64_t step, int rank, int call, std:
 
 TEST_CASE("a rank without a gradient is noted at once, and named once when it lasts")
 {
-    const outcome of = run_empty(0, 400, [](int rank, std::uint64_t step, int) { return rank == 3 && step >= 100; });
-    check_zeros(of, 115, 3, -1, 100);
-    CHECK(alarms_in(of, 4) == 1);
-    CHECK(contains(report::describe(of.records[115].findings[0]),
-        "whole step: rank 3 sent zeros only, where others did not (zeros): since step 100"));
-    for (const step_record& record : of.records) {
-        REQUIRE(record.zero_ranks.size() == (record.step < 100 ? 0 : 1));
-        if (record.step < 100) continue;
-        CHECK(record.zero_ranks[0].rank == 3);
-        CHECK(record.zero_ranks[0].since == 100);
-        CHECK_FALSE(record.zero_ranks[0].has_no_weight);
-        if (record.step != 399) continue;
-        CHECK(contains(report::step_table(record), "\nnote: rank 3 sends zeros only, since step 100\n"));
-        CHECK(contains(report::json_line("r", record), R"("zero_ranks":[{"rank":3,"since":100,"no_weight":false}])"));
+    for (const report_mode mode : testing::both_modes) {
+        const outcome of = run_empty(0, 400, [](int rank, std::uint64_t step, int) { return rank == 3 && step >= 100; }, -1, {}, {.mode = mode, .times = false});
+        check_zeros(of, 115, 3, -1, 100);
+        CHECK(alarms_in(of, 4) == 1);
+        CHECK(contains(report::describe(of.records[115].findings[0]),
+            "whole step: rank 3 sent zeros only, where others did not (zeros): since step 100"));
+        for (const step_record& record : of.records) {
+            REQUIRE(record.zero_ranks.size() == (record.step < 100 ? 0 : 1));
+            if (record.step < 100) continue;
+            CHECK(record.zero_ranks[0].rank == 3);
+            CHECK(record.zero_ranks[0].since == 100);
+            CHECK_FALSE(record.zero_ranks[0].has_no_weight);
+            if (record.step != 399) continue;
+            CHECK(contains(report::step_table(record), "\nnote: rank 3 sends zeros only, since step 100\n"));
+            CHECK(contains(report::json_line("r", record), R"("zero_ranks":[{"rank":3,"since":100,"no_weight":false}])"));
+        }
     }
 }
 
