@@ -256,12 +256,13 @@ TEST_CASE("what is made of a communicator has one key on all its ranks, and othe
     const std::string parent = engine().key_of("whole");
     std::set<std::string> keys{parent};
     const std::pair<const char*, std::size_t> made[] = {{"even half", 2}, {"odd half", 2}, {"grown", 4}, {"less", 3}};
-    for (const auto& [name, members] : made) {
+    for (const auto& each : made) {
+        const char* const name = each.first;
         CAPTURE(name);
         const std::string key = engine().key_of(name);
         CHECK(keys.insert(key).second);
         const std::string of = "\"parent\":" + parent.substr(parent.find(':') + 1);
-        CHECK(engine().lines_with({"\"kind\":\"comm\"", key, of, std::string("\"name\":\"") + name + '"'}).size() == members);
+        CHECK(engine().lines_with({"\"kind\":\"comm\"", key, of, std::string("\"name\":\"") + name + '"'}).size() == each.second);
     }
     CHECK(engine().lines_of("even half", "call", 1).size() == 1);
     CHECK(engine().lines_of("whole", "call", 0).empty());

@@ -152,7 +152,9 @@ TEST_CASE("a call that some ranks have no part in is told where a check names it
 TEST_CASE("a table names results that overflow if they are less than four times as large")
 {
     step_record record = sample_step(1);
-    record.calls = {{.headroom = 3.9}, {.headroom = 4}};
+    record.calls.resize(2);
+    record.calls[0].headroom = 3.9;
+    record.calls[1].headroom = 4;
     CHECK(contains(report::step_table(record), "note: bucket 0: its result may be 3.9 times larger before float overflows"));
     CHECK(!contains(report::step_table(record), "note: bucket 1"));
 }
