@@ -119,9 +119,9 @@ struct sketch_parts {
             const std::uint64_t end = lesser(from.end_of(row), column + bins_each);
             if (begin >= end) continue;
             // Where the row's first place would be: before the data, perhaps.
-            const std::uint64_t offset = from.index(row, column) * sizeof(T);
+            const auto offset = static_cast<std::int64_t>(from.index(row, column) * sizeof(T));
             words16 words[1];
-            if (end - begin == bins_each && offset % 16 == 0) source.load(words, offset);
+            if (end - begin == bins_each && offset % 16 == 0) source.load(words, static_cast<std::uint64_t>(offset));
             else
                 words[0] = load_some(source.data + offset, static_cast<unsigned>((begin - column) * sizeof(T)),
                     static_cast<unsigned>((end - column) * sizeof(T)));
