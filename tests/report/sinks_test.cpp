@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <doctest/doctest.h>
@@ -259,30 +260,49 @@ TEST_CASE("records put by several threads all arrive")
 
 namespace {
 
-/// A sink that remembers nothing, so that it allocates nothing.
-class silent : public report::sink {
+/// A sink that allocates nothing, and waits in its first record while it is told to.
+class slow_sink : public report::sink {
 public:
+    explicit slow_sink(std::atomic<int>& state) : state_(state) {}
     std::string target() const override { return ""; }
+    void on_step(const step_record&, const record_context&) override { wait(); }
+    void on_alarm(const finding&, const record_context&) override { wait(); }
+
+private:
+    void wait()
+    {
+        int hold = 1;
+        if (!state_.compare_exchange_strong(hold, 2)) return;
+        while (state_ == 2) sched_yield();
+    }
+    std::atomic<int>& state_; ///< 1: wait in the next record, 2: waits, 0: go on
 };
 
 } // namespace
 
 TEST_CASE("after the first records a put allocates nothing")
 {
-    report::sinks out(run_record(), {.room = 4, .tell = false}, silent());
+    std::atomic<int> state{0};
+    report::sinks out(run_record(), {.room = 4, .tell = false}, slow_sink(state));
     step_record record = sample_step(1);
     record.calls.resize(5);
     for (call_record& call : record.calls) call.inputs.resize(8);
     const finding raised = alarm_of(1);
-    const auto round = [&] {
-        for (int i = 0; i < 4; ++i) out.put(record);
-        out.flush();
-        for (int i = 0; i < 4; ++i) out.put(raised);
+    const auto fill = [&](const auto& with) { // one with the writer and four that wait: all the memory that there is
+        state = 1;
+        out.put(with);
+        while (state != 2) sched_yield();
+        for (int i = 0; i < 4; ++i) out.put(with);
+        state = 0;
         out.flush();
     };
-    for (int i = 0; i < 8; ++i) round(); // every slot has held both, and the writer's too
+    const auto round = [&] {
+        fill(record);
+        fill(raised);
+    };
+    round();
     const long before = allocations.load();
-    for (int i = 0; i < 8; ++i) round();
+    for (int i = 0; i < 4; ++i) round();
     CHECK(allocations.load() == before);
     CHECK(out.dropped() == 0);
 }
