@@ -56,6 +56,7 @@ public:
         for (int call = 0; call < entries.calls(); ++call) {
             for (int rank = 0; rank < entries.ranks(); ++rank) {
                 const std::uint64_t count = entries(call, rank).count;
+                record.add_number(call_site::named("clipped elements"), call, rank, static_cast<double>(count));
                 if (count == 0) continue;
                 record.add({.ranks = {rank}, .call = call, .what = finding_kind::of_part,
                     .statistic = static_cast<double>(count),

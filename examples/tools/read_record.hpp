@@ -71,7 +71,7 @@ public:
     static void resize_list(const member_type& list, void* at, std::size_t count)
     {
         resize<double, int, std::uint64_t, collprobe::call_record, collprobe::finding, collprobe::missing_call,
-            collprobe::expectation_record, collprobe::rank_with_zeros, collprobe::rank_evidence,
+            collprobe::expectation_record, collprobe::number_record, collprobe::rank_with_zeros, collprobe::rank_evidence,
             collprobe::rank_lateness, collprobe::call_weights, collprobe::call_interval, collprobe::statistics,
             collprobe::inspection::order_of_elements>(list, at, count);
     }

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/record.hpp>
@@ -21,6 +23,33 @@ TEST_CASE("derived counts and norms of statistics follow from the fields")
     CHECK(s.nonfinite() == 6);
     CHECK(s.finite() == 4);
     CHECK(s.l2() == 4);
+}
+
+TEST_CASE("what a part measured stands once for each name and call, of each rank or of all")
+{
+    step_record record;
+    record.begin(0, 3, report_mode::gather, 2);
+    const call_site clipped = call_site::named("clipped");
+    const std::string same_text = "clipped"; // at another address
+    record.add_number(clipped, 1, 2, 5);
+    record.add_number(call_site::named("level"), 1, 0, 7);
+    record.add_number(call_site::named(same_text.c_str()), 1, 0, -0.0);
+    record.add_number(clipped, 1, 2, 6);
+    record.add_number(clipped, 0, 1, 1);
+    record.add_number(clipped, -1, 1, 2);
+    record.add_number(clipped, -1, -1, 3); // of all ranks
+    REQUIRE(record.numbers.size() == 5);
+    const std::vector<double>& first = record.numbers[0].by_rank;
+    REQUIRE(first.size() == 3);
+    CHECK((first[0] == 0 && std::isnan(first[1]) && first[2] == 6));
+    CHECK(record.numbers[1].by_rank[0] == 7);
+    for (const std::size_t each : {2u, 3u}) CHECK(record.numbers[each].call == (each == 2 ? 0 : -1));
+    CHECK(record.numbers[4].by_rank == std::vector<double>{3});
+    for (const auto& [call, rank] : {std::pair{2, 0}, {-2, 0}, {0, 3}, {0, -2}})
+        CHECK_THROWS_WITH_AS(record.add_number(clipped, call, rank, 1), doctest::Contains("no such rank or call"), error);
+    CHECK_THROWS_WITH_AS(record.add_number({}, 0, 0, 1), doctest::Contains("the number has no name"), error);
+    record.begin(1, 3, report_mode::gather, 2);
+    CHECK(record.numbers.empty());
 }
 
 TEST_CASE("ranks of which a check says the same share a finding, ascending; others do not")

@@ -239,9 +239,15 @@ struct counting_part {
     }
     template <element T, class Call>
     void after(Call&, view<const T>, entry*) const {}
-    void judge(const part_entries<entry>&, step_record&) const {}
+    void judge(const part_entries<entry>& all, step_record& record) const
+    {
+        for (int c = 0; c < all.calls(); ++c)
+            for (int r = 0; r < all.ranks(); ++r)
+                record.add_number(call_site::named("rank and call"), c, r, static_cast<double>(10 * all(c, r).rank + all(c, r).call));
+    }
     void judge_summary(const part_summaries<summary>& largest, step_record& record) const
     {
+        record.add_number(call_site::named("calls"), -1, -1, static_cast<double>(record.calls.size()));
         for (int c = 0; c < static_cast<int>(record.calls.size()); ++c)
             record.add({.call = c, .what = finding_kind::of_part, .statistic = static_cast<double>(10 * largest[c].rank + largest[c].call)});
     }
@@ -327,15 +333,16 @@ TEST_CASE("copies and repeats of whole gradients name the same ranks in both mod
 
 TEST_CASE("a part has its own summaries, whatever part is before or behind it")
 {
-    const auto records_with = [](const auto&... parts) {
+    const auto records_in = [](report_mode mode, const auto&... parts) {
         const std::vector<fault> faults{{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 1, .call = 3, .magnitude = 100}};
         const auto wrap = [&](local::communicator& world) { return faulty(world, faults); };
-        return records_over({3, 3, {.mode = report_mode::summary, .times = false}}, wrap, [](auto& comm, host::stream& stream, int step, auto&) {
+        return records_over({3, 3, {.mode = mode, .times = false}}, wrap, [](auto& comm, host::stream& stream, int step, auto&) {
             std::vector<float> data(1000, static_cast<float>(1 + step + comm.rank())), sum(1000);
             for (int c = 0; c < 2; ++c) comm.all_reduce(data, view(sum), reduction::sum, stream);
             stream.synchronize();
         }, parts...);
     };
+    const auto records_with = [&](const auto&... parts) { return records_in(report_mode::summary, parts...); };
     const std::vector<step_record> alone = records_with(audit());
     CHECK(findings_of(alone[1], finding_kind::sum_differs).size() == 1);
     for (std::vector<step_record>& records : std::vector{records_with(audit(), counting_part()), records_with(counting_part(), audit())}) {
@@ -344,7 +351,18 @@ TEST_CASE("a part has its own summaries, whatever part is before or behind it")
             REQUIRE(own.size() == 2);
             for (const std::size_t c : {0u, 1u}) CHECK(own[c].statistic == 20 + static_cast<double>(c)); // of the last rank
             std::erase_if(record.findings, [](const finding& each) { return each.what == finding_kind::of_part; });
+            REQUIRE(record.numbers.size() == 1);
+            CHECK(record.numbers[0].by_rank == std::vector<double>{2}); // of all ranks together
+            record.numbers.clear();
             CHECK(difference(record, alone[record.step]) == "");
+        }
+    }
+    for (const step_record& record : records_in(report_mode::gather, counting_part())) {
+        REQUIRE(record.numbers.size() == 2);
+        for (const std::size_t c : {0u, 1u}) {
+            CHECK(record.numbers[c].call == static_cast<int>(c));
+            CHECK(std::string(record.numbers[c].site.name) == "rank and call");
+            for (const std::size_t r : {0u, 1u, 2u}) CHECK(record.numbers[c].by_rank.at(r) == static_cast<double>(10 * r + c));
         }
     }
 }

@@ -159,7 +159,8 @@ class PageTest(ViewTest):
                 ("Lateness of the last rank, ms", "30 to 31", "2.195", "0.5828", "3.807"),
                 ("Evidence that a rank is unlike the others", "0 to 1", "0", "0", "0"),
                 ("Damaged calls in a step", "18 to 19", "0.5", "0", "1", "0", "0", "0"),
-                ("Rank by rank", "3 \u25c4", "0.5194", "0.9198", "0.3844", "0.3748", "2", "2"),
+                ("Rank by rank", "3 \u25c4", "0.5194", "0.9198", "0.3844", "0.3748", "38.5", "2", "2"),
+                ("Clipped, bucket 1 'blocks'", "0 to 1", "11", "0", "22"), ("Temperature", "0 to 1", "100.5", "100", "101"),
                 ("Audits", "largest residual, as a share of its limit", "39.01 %, step 44, bucket 0 'wte'"),
                 ("Quantised calls", "bucket 2 'head'", "harmful", "heavy tails: rotate, or halve the block", "12 of 60",
                  "int4, then int8 in blocks of 128", "17", "0.13", "12.5 %"),
@@ -179,6 +180,11 @@ class PageTest(ViewTest):
                 for name in ("loss", "grad_norm"):
                     del line[name]["by_rank"]
                 line["cosine"]["leave_one_out"] = []
+        many = made_up_run(2, 3)
+        for line in many:
+            if line["kind"] == "step":
+                line["numbers"] = [{"name": f"number {i}", "bucket": -1, "by_rank": [i, "nan"]} for i in range(40)]
+        self.assertIn("Not shown: 16 more numbers that parts of the program measured.", self.page_of(many))
         for name, lines, drawings in (("healthy", made_up_run(8, 40), 8), ("one step", made_up_run(8, 1), 6),
                                       ("no step", made_up_run(8, 0), 0), ("one rank", made_up_run(1, 20), 6),
                                       ("summary", summary, 5)):

@@ -85,7 +85,7 @@ COLLPROBE_CALLS_OF(double)
 COLLPROBE_LIST_OF(call_interval) COLLPROBE_LIST_OF(call_record) COLLPROBE_LIST_OF(expectation_record)
 COLLPROBE_LIST_OF(finding) COLLPROBE_LIST_OF(missing_call) COLLPROBE_LIST_OF(rank_evidence)
 COLLPROBE_LIST_OF(rank_lateness) COLLPROBE_LIST_OF(rank_with_zeros) COLLPROBE_LIST_OF(statistics)
-COLLPROBE_LIST_OF(call_weights) COLLPROBE_LIST_OF(step_record)
+COLLPROBE_LIST_OF(call_weights) COLLPROBE_LIST_OF(number_record) COLLPROBE_LIST_OF(step_record)
 #undef COLLPROBE_LIST_OF
 
 #undef COLLPROBE_INSTANCE

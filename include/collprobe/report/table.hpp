@@ -148,6 +148,38 @@ COLLPROBE_COLD_INLINE bool is_alike(const finding& a, const finding& b, const st
         && a.ranks == b.ranks;
 }
 
+/// What parts measured, a row each: the mean over the ranks, the least and the largest with their ranks.
+COLLPROBE_COLD_INLINE std::string number_lines(const step_record& record)
+{
+    constexpr std::size_t most = 32;
+    if (record.numbers.empty()) return "";
+    text_table table;
+    table.row("measured by a part").cell("mean").cell("least").cell("rank").cell("largest").cell("rank");
+    for (std::size_t i = 0; i < std::min(most, record.numbers.size()); ++i) {
+        const number_record& each = record.numbers[i];
+        const auto call = static_cast<std::size_t>(each.call); // of the whole step: beyond all
+        const std::string of = call < record.calls.size() ? ", " + describe_call(each.call, record.calls[call].site) : "";
+        table.row(quoted_name(each.site) + of);
+        const std::vector<double>& all = each.by_rank;
+        std::size_t least = 0, largest = 0, known = 0;
+        double sum = 0;
+        for (std::size_t rank = 0; rank < all.size(); ++rank) {
+            if (is_nan(all[rank])) continue;
+            if (known++ == 0) least = largest = rank;
+            if (all[rank] < all[least]) least = rank;
+            if (all[rank] > all[largest]) largest = rank;
+            sum += all[rank];
+        }
+        if (known == 0) continue;
+        table.cell(short_number(sum / static_cast<double>(known)));
+        if (static_cast<int>(all.size()) != record.ranks) continue; // of all ranks together
+        for (const std::size_t rank : {least, largest}) table.cell(short_number(all[rank])).cell(std::to_string(rank));
+    }
+    std::string text = table.text();
+    if (record.numbers.size() > most) text += "and " + counted(record.numbers.size() - most, "more number") + '\n';
+    return text;
+}
+
 /// A line for each finding; those of the same copies in several calls have one.
 COLLPROBE_COLD_INLINE std::string finding_lines(const step_record& record)
 {
@@ -222,7 +254,8 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
 
 /// One step by rank (loss, gradient norm, leave-one-out cosine; the pooled cosine where only that is known; of more
 /// than 32 ranks the extremes, and those of findings with at most 32), then its `coverage`, lines about the weights of
-/// averages, a line about the last rank if it stands out, one per rank that is late, and one per finding.
+/// averages, what parts measured (32 numbers at most), a line about the last rank if it stands out, one per rank that is
+/// late, and one per finding.
 COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
 {
     std::string text = "step " + std::to_string(record.step) + '\n';
@@ -319,6 +352,7 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         else text += "weights: " + describe(c, call.site, of) + '\n';
     });
     if (expected != 0) text += "weights: as expected in " + detail::counted(expected, "call") + '\n';
+    text += detail::number_lines(record);
     if (const std::string last = detail::lateness_text(record); !last.empty()) text += last + '\n';
     if (record.silent_evidence > 0) {
         text += "no evidence over the run from "

@@ -11,7 +11,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 from .drawing import Chart, ChartLine, chart_svg, map_svg
 from .lines import index, number, text
-from .run import MOST, Run, call_place
+from .run import MOST, Run, call_place, capital
 from .series import ALARM, BLAMED, STATES, USUAL, RankRow, Series, Thinned, joined
 from .words import (DAMAGE, advise, counted, duration, escaped, evidence, false_alarms, phrase, place_of, printable,
                     short, step_range, subject, utc)
@@ -78,7 +78,7 @@ def page(run: Run, unread_lines: int = 0) -> str:
         remarks += note(f"{counted(unread_lines, 'line')} could not be read, and what they say is missing here.")
     word, sign = _levels[level]
     box = verdict_box("section", level, word, sign, run.verdict(), ' aria-label="Verdict"')
-    main = findings(run) + charts(run.series, [run.unequal_losses, run.late_ranks]) + ranks(run) + audits(run) + quantised(run)
+    main = findings(run) + charts(run.series, own_charts(run), [run.unequal_losses, run.late_ranks, run.more_numbers()]) + ranks(run) + audits(run) + quantised(run)
     return document(f"{name}: {level}", "report", name, facts(run),
                     box + remarks + "<main>\n" + main + inspections(run) + about(run) + "</main>\n")
 
@@ -167,6 +167,12 @@ def charts_of(series: Series) -> List[Chart]:
     return all_
 
 
+def own_charts(run: Run) -> List[Chart]:
+    """Of the numbers that the program's own parts measured."""
+    return [Chart(f"own{i}", capital(title), [ChartLine(track, "mean of the ranks")], track + " of ranks",
+                  may_be_logarithmic=True, series=run.series) for i, (track, title) in enumerate(run.own.items())]
+
+
 def in_words(of: Chart) -> str:
     """A chart for those who cannot see it."""
     bins = of.series.bins
@@ -220,7 +226,7 @@ def numbers_of(of: Chart) -> str:
     return f"<details><summary>Numbers</summary>{remark}{table(of.title, headings, rows)}</details>"
 
 
-def charts(series: Series, remarks: Sequence[str]) -> str:
+def charts(series: Series, own: Sequence[Chart], remarks: Sequence[str]) -> str:
     out = "<section><h2>Over the steps</h2>\n"
     bins = series.bins
     if not len(bins):
@@ -238,7 +244,7 @@ def charts(series: Series, remarks: Sequence[str]) -> str:
         legend += "Steps came more than once or went back: points are in the order of arrival. "
     out += note(legend) + '<div class="charts">\n'
     missing, none = [], ""
-    for each in charts_of(series):
+    for each in [*charts_of(series), *own]:
         if each.range() is None:
             missing.append(each.title)
             continue
@@ -287,8 +293,9 @@ def rank_map(run: Run, rows: List[RankRow]) -> str:
 
 def rank_table(run: Run, rows: List[RankRow]) -> str:
     titles = {"loss": ">Loss", "norm": ">Gradient norm", "cosine": ">Cosine with the others", "late_ms": ">Lateness, ms"}
+    titles.update((track, ">" + capital(title)) for track, title in run.own.items())
     known = [(title, thinned) for name, title in titles.items()
-             for thinned in [run.rank_steps.thinned[name]] if thinned.rows]
+             for thinned in [run.rank_steps.thinned.get(name)] if thinned is not None and thinned.rows]
     remark = f"Medians over the steps, of up to {Thinned.most} at equal distances." if known else ""
     if run.rank_steps.thinned["late_ms"].rows:
         remark += " Lateness: after the median of the other ranks."

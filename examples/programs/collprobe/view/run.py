@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from .lines import (BadInput, BadLine, Entry, Finding, Line, Stream, Told, content_of, count, finding, findings_of, index,
                     member, number, numbers, objects, text)
@@ -116,6 +116,7 @@ class Run:
     """One communicator of a run. Memory: bounded, whatever the number of steps."""
 
     most_quantised = 256
+    most_own = 24  # numbers of the program's own parts: a name, in a call or in the whole step
     most_inspections = 64
 
     def __init__(self, stream: Stream) -> None:
@@ -133,6 +134,8 @@ class Run:
         self.series, self.rank_steps = Series(), RankSteps()
         self.audits = Audits()
         self.quantised: Dict[int, Quantised] = {}
+        self.own: Dict[str, str] = {}  # the track of each number of a part, and its title
+        self.more_own: Set[str] = set()
         self.inspections: List[Line] = []
         self.more_inspections = 0
         self._dropped: Dict[Optional[int], int] = {}
@@ -198,6 +201,14 @@ class Run:
                    "cosine": numbers(cosine.get("leave_one_out")),
                    "late_ms": [each / 1e6 for each in numbers(late.get("latest"))]}
         values = self._values(line, loss, norm, cosine, late, by_rank, calls)
+        own = self._own(line, calls)
+        for track, (_, of_ranks) in own.items():
+            known = finite(of_ranks)
+            if len(of_ranks) == ranks:  # else of all ranks together
+                by_rank[track] = of_ranks
+            if known:
+                mean = sum(each / len(known) for each in known)
+                values[track], values[track + " of ranks"] = (mean, mean), (min(known), max(known))
         unprobed, unread = count(line, "unprobed_calls"), count(line, "unread_calls")
         quantised = [(count(each, "bucket"), each) for each in objects(line, "quantisation")]
         for _, each in quantised:
@@ -225,6 +236,7 @@ class Run:
         self.series.add(step, values)
         if found:
             self.series.mark(step, NAMED)
+        self.own.update((track, title) for track, (title, _) in own.items())
         self.rank_steps.add(step, by_rank, {rank for each in found for rank in each.ranks})
         for bucket, each in audited:
             self.audits.add(step, bucket, each)
@@ -241,6 +253,23 @@ class Run:
             self.unequal_losses = (
                 f"In step {step} the mean loss over ranks is {short(number(loss.get('mean')))}, over tokens "
                 f"{short(of_tokens)}: the ranks have unequal tokens. The chart has the mean over ranks.")
+
+    def _own(self, line: Line, calls: List[Line]) -> Dict[str, Tuple[str, List[float]]]:
+        """What the program's own parts measured, for which there is room: track, title, numbers by rank."""
+        found = {}
+        places = {count(each, "bucket"): each for each in calls} if "numbers" in line else {}
+        for each in objects(line, "numbers"):
+            bucket = -1 if each.get("bucket") == -1 else count(each, "bucket")
+            title = printable(text(each, "name"))
+            if bucket >= 0:
+                title += ", " + call_place(bucket, places.get(bucket, {}))
+            track = "own " + title
+            of_ranks = numbers(each.get("by_rank"))
+            if track in self.own or len(self.own.keys() | found.keys()) < self.most_own:
+                found[track] = (title, of_ranks)
+            elif len(self.more_own) < MOST:
+                self.more_own.add(track)
+        return found
 
     @staticmethod
     def _values(line: Line, loss: Line, norm: Line, cosine: Line, late: Line, by_rank: Dict[str, List[float]],
@@ -270,6 +299,10 @@ class Run:
             values["wrong_calls"] = (wrong, wrong)
             values["nonfinite_calls"] = (nonfinite, nonfinite)
         return values
+
+    def more_numbers(self) -> str:
+        more = len(self.more_own)
+        return f"Not shown: {counted(more, 'more number')} that parts of the program measured." if more else ""
 
     def level(self) -> str:
         """How much the run deserves attention: the word beside its verdict."""

@@ -229,7 +229,7 @@ class RankSteps:
                 continue
             if name in ("loss", "norm"):
                 self._judge(name, values)
-            self.thinned[name].add(values)
+            self.thinned.setdefault(name, Thinned()).add(values)
             if len(self.rows) < len(values):
                 for rank in range(len(values)):
                     self._row(rank)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -224,6 +225,14 @@ struct expectation_record {
     void clear() { detail::start_over(*this, &expectation_record::groups, &expectation_record::values); }
 };
 
+/// What a part of the probe measured of each rank (`step_record::add_number`). No check of the library reads it.
+struct number_record {
+    call_site site = {}; ///< the name of the number, and the part's line
+    int call = -1; ///< index of the call in its step, -1 for the whole step
+    /// Per rank, NaN by bits where the part said nothing; or a single one of all ranks together.
+    std::vector<double> by_rank;
+};
+
 /// All that the ranks agreed on about one step. Equal on every rank.
 struct step_record {
     std::uint64_t step = 0; ///< the number that the caller gave it
@@ -250,6 +259,7 @@ struct step_record {
     std::vector<std::uint64_t> nonfinite_by_rank;
     std::vector<call_record> calls; ///< in their order
     std::vector<expectation_record> expectations; ///< buffers, then numbers, each in the order of their calls
+    std::vector<number_record> numbers; ///< what parts of the probe measured, in the order in which they added it
     /// The L2 norm of the results of all calls that sum or average gradients, together. NaN by bits if it is not known.
     double result_norm = detail::not_a_number();
     step_lateness lateness; ///< the calls whose lateness is known, together; nothing without totals
@@ -286,8 +296,8 @@ struct step_record {
         using of = step_record;
         detail::start_over(cosine, &direction::leave_one_out, &direction::pairwise);
         detail::start_over(*this, &of::cosine, &of::losses, &of::gradient_norms, &of::zero_ranks, &of::left_out,
-            &of::nonfinite_by_rank, &of::calls, &of::expectations, &of::lateness_by_rank, &of::evidence_by_rank,
-            &of::findings, &of::missing_calls);
+            &of::nonfinite_by_rank, &of::calls, &of::expectations, &of::numbers, &of::lateness_by_rank,
+            &of::evidence_by_rank, &of::findings, &of::missing_calls);
         calls.resize(of_calls);
         expectations.resize(of_values);
         step = of_step;
@@ -317,6 +327,27 @@ struct step_record {
             return;
         }
         findings.push_back(std::move(found));
+    }
+
+    /// Adds what a part measured in a call, or in the whole step (-1), of a rank or, as in a summary, of all ranks (-1):
+    /// tables, JSON lines and pages show it by the name, whether or not anything is found. A second number of the same
+    /// name, call and rank replaces the first. Cost: a list of doubles for each name and call, made anew in each step.
+    /// \throws error `invalid_argument` without a name, and for a rank or call that the step does not have.
+    void add_number(const call_site& what, int of_call, int rank, double value,
+        const call_site& where = call_site::current())
+    {
+        const bool fits = rank >= -1 && rank < ranks && of_call >= -1 && of_call < static_cast<int>(calls.size());
+        detail::require(fits, "step_record::add_number", "the step has no such rank or call", where);
+        detail::require(what.name[0] != '\0', "step_record::add_number", "the number has no name", where);
+        const auto count = static_cast<std::size_t>(rank < 0 ? 1 : ranks);
+        auto at = std::find_if(numbers.rbegin(), numbers.rend(), [&](const number_record& each) {
+            return each.call == of_call && each.by_rank.size() == count && std::string_view(each.site.name) == what.name;
+        });
+        if (at == numbers.rend()) {
+            numbers.push_back({what, of_call, std::vector<double>(count, detail::not_a_number())});
+            at = numbers.rbegin();
+        }
+        at->by_rank[static_cast<std::size_t>(rank < 0 ? 0 : rank)] = value;
     }
 
     /// Puts the findings in order, and completes them by what follows from their kinds, the audits and the calls.

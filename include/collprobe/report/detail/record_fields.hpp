@@ -271,6 +271,15 @@ inline field_table fields_of<expectation_record>()
     return {all};
 }
 
+template <>
+inline field_table fields_of<number_record>()
+{
+    using of = number_record;
+    static const field all[] = {
+        member("name", &of::site), member("bucket", &of::call), member("by_rank", &of::by_rank)};
+    return {all};
+}
+
 /// A list of an object for each item that is in it. `named`: the index of an item.
 template <class Item, class Is, class Write>
 void write_some(json_writer& json, const std::vector<Item>& all, const char* named, const Is& is_in, const Write& write)
@@ -330,6 +339,7 @@ inline field_table fields_of<step_record>()
         rare("cosine.pairwise", {&of::cosine, &direction::pairwise}),
         member("noise_scale", {&of::cosine, &direction::noise_scale}), rare("calls", &of::calls),
         rare("result_norm", &of::result_norm), rare("expectations", &of::expectations),
+        rare("numbers", &of::numbers),
         /// The samples of all calls together.
         follows("order", has_any<&of::calls, has_samples>,
             [](json_writer& json, const walk& at) { json.open('{').members(at.as<of>().order()).close('}'); }),
