@@ -42,7 +42,7 @@ if(TARGET stand_in_nccl)
 endif()
 # The same by nvcc, against NCCL.
 if(CMAKE_CUDA_COMPILER AND TARGET collprobe::nccl)
-    list(GET CMAKE_CUDA_ARCHITECTURES 0 architecture)
+    string(REGEX MATCH "^[0-9]+" architecture "${CMAKE_CUDA_ARCHITECTURES}")
     collprobe_add_snippet_test(nvcc ${readme} nccl LABELS cuda
         COMPILER ${CMAKE_CUDA_COMPILER} -std=c++20 -O0 -arch=sm_${architecture} -Xcompiler=-Wall,-Wextra
             -I${PROJECT_SOURCE_DIR}/include -isystem ${COLLPROBE_NCCL_INCLUDE_DIR} @ $<TARGET_FILE:NCCL::nccl>)

@@ -42,7 +42,8 @@ struct fake_device {
 
 struct runtime {
     std::array<fake_device, most_devices> devices;
-    std::atomic<int> count{2};
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"); // empty: none
+    std::atomic<int> count{visible != nullptr && *visible == '\0' ? 0 : 2};
 
     static runtime& instance()
     {
