@@ -331,7 +331,7 @@ struct step_record {
 
     /// Adds what a part measured in a call or in the whole step (-1), of a rank or, as in a summary, of all ranks (-1):
     /// tables, JSON lines and pages show it by the name, whether or not anything is found. A second number of the same
-    /// name, call and rank replaces the first. Cost: a list of doubles for each name and call, made anew in each step.
+    /// name, call and rank replaces the first. Cost in each step: a list for each name and call, and a search of them.
     /// \throws error `invalid_argument` without a name, and for a rank or call that the step does not have.
     void add_number(const call_site& what, int of_call, int rank, double value,
         const call_site& where = call_site::current())
