@@ -265,9 +265,9 @@ class Run:
         room = self.most_own - len(self.own)
         places = {count(each, "bucket"): each for each in calls} if "numbers" in line else {}
         for each in objects(line, "numbers"):
-            bucket = -1 if each.get("bucket") == -1 else count(each, "bucket")
+            bucket = index(each, "bucket")
             title = printable(text(each, "name"))
-            if bucket >= 0:
+            if bucket is not None:
                 title += ", " + call_place(bucket, places.get(bucket, {}))
             of_ranks = numbers(each.get("by_rank"))
             track = (OWN_OF_RANKS if len(of_ranks) == ranks else OWN_OF_ALL) + title
