@@ -41,6 +41,18 @@ TEST_CASE("a step is one line with the members of the schema in their order")
            "\"text\":\"the same bits as each other\"}]}\n");
 }
 
+TEST_CASE("what a part measured has its call, or null for the whole step, and its numbers by rank or one")
+{
+    step_record record;
+    record.begin(3, 2, report_mode::gather, 1);
+    const call_site here{"own.cpp", "", 7, "share"};
+    record.add_number(here, 0, 1, 0.25);
+    record.add_number(here, -1, -1, 4);
+    CHECK(contains(report::json_line("run", record),
+        R"("numbers":[{"name":"share","line":"own.cpp:7","bucket":0,"by_rank":["nan",0.25]},)"
+        R"({"name":"share","line":"own.cpp:7","bucket":null,"by_rank":[4]}])"));
+}
+
 TEST_CASE("a step tells of its audit, and a finding of its call")
 {
     step_record record = step_with_findings();

@@ -104,15 +104,17 @@ TEST_CASE("what parts measured has a row for each name and call, with the least 
     record.add_number(call_site::named("level"), -1, 1, -detail::infinity());
     record.add_number(call_site::named("all"), 0, -1, 2.5);
     record.add_number(call_site::named("none"), 0, 0, detail::not_a_number());
+    for (int rank = 1; rank < 3; ++rank) record.add_number(call_site::named("huge"), 0, rank, 1.7e308);
     const std::string text = report::step_table(record);
-    CHECK(contains(text, "measured by a part         mean  least  rank  largest  rank\n"));
-    CHECK(contains(text, "\n'clipped', bucket 1 'wte'     3      2     2        4     0\n"));
-    CHECK(contains(text, "\n'level'                    -inf   -inf     1     -inf     1\n"));
-    CHECK(contains(text, "\n'all', bucket 0             2.5\n"));
+    CHECK(contains(text, "measured by a part         mean, or of all     least  rank   largest  rank\n"));
+    CHECK(contains(text, "\n'clipped', bucket 1 'wte'                3         2     2         4     0\n"));
+    CHECK(contains(text, "\n'level'                               -inf      -inf     1      -inf     1\n"));
+    CHECK(contains(text, "\n'all', bucket 0                        2.5\n"));
     CHECK(contains(text, "\n'none', bucket 0\n"));
+    CHECK(contains(text, "\n'huge', bucket 0                  1.7e+308  1.7e+308     1  1.7e+308     1\n"));
     const std::string names(40, 'x');
     for (std::size_t i = 0; i < 40; ++i) record.add_number(call_site::named(names.c_str() + i), 0, 0, 1);
-    CHECK(contains(report::step_table(record), "\nand 12 more numbers\n"));
+    CHECK(contains(report::step_table(record), "\nand 13 more numbers\n"));
 }
 
 TEST_CASE("of many ranks the extremes have rows, and those of a finding unless it names more than 32")

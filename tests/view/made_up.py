@@ -109,7 +109,7 @@ def step_line(step, ranks=8, steps=300, faults=False, quantised=False, times=Tru
             "evidence": [], "findings": findings}
     if faults:
         line["numbers"] = [{"name": "clipped", "line": "own.cpp:7", "bucket": 1, "by_rank": [3 * rank + step for rank in range(ranks)]},
-                           {"name": "temperature", "line": "own.cpp:8", "bucket": -1, "by_rank": [100 + step]}]
+                           {"name": "temperature", "line": "own.cpp:8", "bucket": None, "by_rank": [100 + step]}]
     if quantised:
         line["quantisation"] = [
             {"bucket": 0, "name": "wte", "bytes_plain": 7 << 18, "bytes_sent": 7 << 18, "unquantised": "small"}] + [

@@ -183,8 +183,12 @@ class PageTest(ViewTest):
         many = made_up_run(2, 3)
         for line in many:
             if line["kind"] == "step":
-                line["numbers"] = [{"name": f"number {i}", "bucket": -1, "by_rank": [i, "nan"]} for i in range(40)]
+                line["numbers"] = [{"name": f"number {i}", "bucket": None, "by_rank": [i, "nan"]} for i in range(40)]
         self.assertIn("Not shown: 16 more numbers that parts of the program measured.", self.page_of(many))
+        for line in many:
+            if line["kind"] == "step":
+                line["numbers"] = [{"name": f"number {i}", "bucket": None, "by_rank": [i]} for i in range(24 + 5000)]
+        self.assertIn("Not shown: at least 4096 more numbers that parts of the program measured.", self.page_of(many))
         for name, lines, drawings in (("healthy", made_up_run(8, 40), 8), ("one step", made_up_run(8, 1), 6),
                                       ("no step", made_up_run(8, 0), 0), ("one rank", made_up_run(1, 20), 6),
                                       ("summary", summary, 5)):
@@ -193,6 +197,20 @@ class PageTest(ViewTest):
                 checked(text)
                 self.assertGreaterEqual(text.count("<svg"), drawings)
                 self.assertIn("No step was recorded" if name == "no step" else "Nothing was found", verdict_of(text))
+
+    def test_numbers_of_parts_keep_apart_whatever_their_names_are(self):
+        lines = made_up_run(4, 3)
+        for line in lines:
+            if line["kind"] == "step":
+                line["numbers"] = [{"name": "share", "bucket": None, "by_rank": [1, 2, 3, 4]},
+                                   {"name": "share of ranks", "bucket": None, "by_rank": [10, 20, 30, 40]},
+                                   {"name": "share", "bucket": None, "by_rank": [50]}]
+        text = self.page_of(lines)
+        self.assertIn("mean of the ranks: from 2.5 to 2.5; lowest 2.5 in step 0, highest 2.5 in step 0. least to largest "
+                      "rank: from 2.5 to 2.5; lowest 1 in step 0, highest 4 in step 0.", text)
+        self.assertIn("mean of the ranks: from 25 to 25; lowest 25 in step 0, highest 25 in step 0. least to largest "
+                      "rank: from 25 to 25; lowest 10 in step 0, highest 40 in step 0.", text)
+        self.assertIn("Steps 0 to 2. all ranks together: from 50 to 50; lowest 50 in step 0, highest 50 in step 0.</desc>", text)
 
     def test_the_verdict_is_that_of_the_end_and_else_the_same_from_the_lines(self):
         lines = made_up_run(8, 60, faults=True)

@@ -154,24 +154,24 @@ COLLPROBE_COLD_INLINE std::string number_lines(const step_record& record)
     constexpr std::size_t most = 32;
     if (record.numbers.empty()) return "";
     text_table table;
-    table.row("measured by a part").cell("mean").cell("least").cell("rank").cell("largest").cell("rank");
+    table.row("measured by a part").cell("mean, or of all").cell("least").cell("rank").cell("largest").cell("rank");
     for (std::size_t i = 0; i < std::min(most, record.numbers.size()); ++i) {
-        const number_record& each = record.numbers[i];
-        const auto call = static_cast<std::size_t>(each.call); // of the whole step: beyond all
-        const std::string of = call < record.calls.size() ? ", " + describe_call(each.call, record.calls[call].site) : "";
-        table.row(quoted_name(each.site) + of);
-        const std::vector<double>& all = each.by_rank;
-        std::size_t least = 0, largest = 0, known = 0;
-        double sum = 0;
+        const auto& [site, index, all] = record.numbers[i];
+        const auto call = static_cast<std::size_t>(index); // of the whole step: beyond all
+        const auto of = call < record.calls.size() ? ", " + describe_call(index, record.calls[call].site) : "";
+        table.row(quoted_name(site) + of);
+        double known = 0, mean = 0; // known: ranks
+        for (const double each : all) known += is_nan(each) ? 0 : 1;
+        std::size_t least = 0, largest = 0;
         for (std::size_t rank = 0; rank < all.size(); ++rank) {
             if (is_nan(all[rank])) continue;
-            if (known++ == 0) least = largest = rank;
+            if (is_nan(all[least])) least = largest = rank;
             if (all[rank] < all[least]) least = rank;
             if (all[rank] > all[largest]) largest = rank;
-            sum += all[rank];
+            mean += all[rank] / known; // the sum may be beyond all numbers
         }
         if (known == 0) continue;
-        table.cell(short_number(sum / static_cast<double>(known)));
+        table.cell(short_number(mean));
         if (static_cast<int>(all.size()) != record.ranks) continue; // of all ranks together
         for (const std::size_t rank : {least, largest}) table.cell(short_number(all[rank])).cell(std::to_string(rank));
     }
@@ -254,7 +254,7 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
 
 /// One step by rank (loss, gradient norm, leave-one-out cosine; the pooled cosine where only that is known; of more
 /// than 32 ranks the extremes, and those of findings with at most 32), then its `coverage`, lines about the weights of
-/// averages, what parts measured (32 numbers at most), a line about the last rank if it stands out, one per rank that is
+/// averages, what parts measured (at most 32), a line about the last rank if it stands out, one per rank that is
 /// late, and one per finding.
 COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
 {

@@ -555,7 +555,8 @@ def compare(a: Log, b: Log) -> Comparison:
 
     `identical`: both have the same steps and calls (kind, type, elements, name), every digest that one has the other has
     too, and all are equal. With equal numbers of ranks all metrics, numbers by rank and norms are equal, bit for bit,
-    and so are all findings and alarms but `late`, which is of time. With other numbers of ranks the metrics by rank are
+    and so are all findings and alarms but `late`, which is of time. What the program's own parts measured (`numbers`) is
+    not compared: it may be of time, too. With other numbers of ranks the metrics by rank are
     others by nature: results alone decide, and alarms about results. A reduce-scatter's digest depends on the number of
     ranks, so it is undecided then. Errors of a log make the runs differ.
     Cost: linear in the calls; a metric that differs costs its steps times the memory of its noise.

@@ -11,7 +11,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 from .drawing import Chart, ChartLine, chart_svg, map_svg
 from .lines import index, number, text
-from .run import MOST, Run, call_place, capital
+from .run import MOST, OWN_OF_RANKS, Run, call_place, capital
 from .series import ALARM, BLAMED, STATES, USUAL, RankRow, Series, Thinned, joined
 from .words import (DAMAGE, advise, counted, duration, escaped, evidence, false_alarms, phrase, place_of, printable,
                     short, step_range, subject, utc)
@@ -169,8 +169,13 @@ def charts_of(series: Series) -> List[Chart]:
 
 def own_charts(run: Run) -> List[Chart]:
     """Of the numbers that the program's own parts measured."""
-    return [Chart(f"own{i}", capital(title), [ChartLine(track, "mean of the ranks")], track + " of ranks",
-                  may_be_logarithmic=True, series=run.series) for i, (track, title) in enumerate(run.own.items())]
+    charts = []
+    for i, (track, title) in enumerate(run.own.items()):
+        of_ranks = track.startswith(OWN_OF_RANKS)
+        line = ChartLine(track, "mean of the ranks" if of_ranks else "all ranks together")
+        charts.append(Chart(f"own{i}", capital(title), [line], "ranks of " + track if of_ranks else "",
+                            may_be_logarithmic=True, series=run.series))
+    return charts
 
 
 def in_words(of: Chart) -> str:

@@ -13,6 +13,8 @@ from .series import ALARM, ALARM_TO_ACT, NAMED, RankSteps, Series
 from .words import GRAVE, GRAVITY, advise, counted, list_ranks, phrase, place_of, printable, short, subject
 
 MOST = 4096  # different findings, and alarms, that are kept
+# How the tracks of what parts measured begin: a name may have numbers by rank and of all ranks together.
+OWN_OF_RANKS, OWN_OF_ALL = "own ", "all "
 KINDS = {"run", "step", "alarm", "inspection", "end"}  # of lines; others are not of one communicator of a run
 
 
@@ -201,14 +203,14 @@ class Run:
                    "cosine": numbers(cosine.get("leave_one_out")),
                    "late_ms": [each / 1e6 for each in numbers(late.get("latest"))]}
         values = self._values(line, loss, norm, cosine, late, by_rank, calls)
-        own = self._own(line, calls)
+        own, more_own = self._own(line, calls, ranks)
         for track, (_, of_ranks) in own.items():
             known = finite(of_ranks)
-            if len(of_ranks) == ranks:  # else of all ranks together
+            if track.startswith(OWN_OF_RANKS):
                 by_rank[track] = of_ranks
             if known:
                 mean = sum(each / len(known) for each in known)
-                values[track], values[track + " of ranks"] = (mean, mean), (min(known), max(known))
+                values[track], values["ranks of " + track] = (mean, mean), (min(known), max(known))
         unprobed, unread = count(line, "unprobed_calls"), count(line, "unread_calls")
         quantised = [(count(each, "bucket"), each) for each in objects(line, "quantisation")]
         for _, each in quantised:
@@ -237,6 +239,7 @@ class Run:
         if found:
             self.series.mark(step, NAMED)
         self.own.update((track, title) for track, (title, _) in own.items())
+        self.more_own.update(more_own[:MOST - len(self.more_own)])
         self.rank_steps.add(step, by_rank, {rank for each in found for rank in each.ranks})
         for bucket, each in audited:
             self.audits.add(step, bucket, each)
@@ -254,22 +257,28 @@ class Run:
                 f"In step {step} the mean loss over ranks is {short(number(loss.get('mean')))}, over tokens "
                 f"{short(of_tokens)}: the ranks have unequal tokens. The chart has the mean over ranks.")
 
-    def _own(self, line: Line, calls: List[Line]) -> Dict[str, Tuple[str, List[float]]]:
-        """What the program's own parts measured, for which there is room: track, title, numbers by rank."""
-        found = {}
+    def _own(self, line: Line, calls: List[Line], ranks: int) -> Tuple[Dict[str, Tuple[str, List[float]]], List[str]]:
+        """What the program's own parts measured: track, title and numbers of those for which there is room, and the tracks
+        of others."""
+        found: Dict[str, Tuple[str, List[float]]] = {}
+        more = []
+        room = self.most_own - len(self.own)
         places = {count(each, "bucket"): each for each in calls} if "numbers" in line else {}
         for each in objects(line, "numbers"):
-            bucket = -1 if each.get("bucket") == -1 else count(each, "bucket")
+            bucket = index(each, "bucket")
             title = printable(text(each, "name"))
-            if bucket >= 0:
+            if bucket is not None:
                 title += ", " + call_place(bucket, places.get(bucket, {}))
-            track = "own " + title
             of_ranks = numbers(each.get("by_rank"))
-            if track in self.own or len(self.own.keys() | found.keys()) < self.most_own:
+            track = (OWN_OF_RANKS if len(of_ranks) == ranks else OWN_OF_ALL) + title
+            if track in self.own or track in found:
                 found[track] = (title, of_ranks)
-            elif len(self.more_own) < MOST:
-                self.more_own.add(track)
-        return found
+            elif room > 0:
+                room -= 1
+                found[track] = (title, of_ranks)
+            elif track not in self.more_own:
+                more.append(track)
+        return found, more
 
     @staticmethod
     def _values(line: Line, loss: Line, norm: Line, cosine: Line, late: Line, by_rank: Dict[str, List[float]],
@@ -302,7 +311,8 @@ class Run:
 
     def more_numbers(self) -> str:
         more = len(self.more_own)
-        return f"Not shown: {counted(more, 'more number')} that parts of the program measured." if more else ""
+        least = "at least " if more == MOST else ""
+        return f"Not shown: {least}{counted(more, 'more number')} that parts of the program measured." if more else ""
 
     def level(self) -> str:
         """How much the run deserves attention: the word beside its verdict."""

@@ -329,9 +329,9 @@ struct step_record {
         findings.push_back(std::move(found));
     }
 
-    /// Adds what a part measured in a call, or in the whole step (-1), of a rank or, as in a summary, of all ranks (-1):
+    /// Adds what a part measured in a call or in the whole step (-1), of a rank or, as in a summary, of all ranks (-1):
     /// tables, JSON lines and pages show it by the name, whether or not anything is found. A second number of the same
-    /// name, call and rank replaces the first. Cost: a list of doubles for each name and call, made anew in each step.
+    /// name, call and rank replaces the first. Cost in each step: a list for each name and call, and a search of them.
     /// \throws error `invalid_argument` without a name, and for a rank or call that the step does not have.
     void add_number(const call_site& what, int of_call, int rank, double value,
         const call_site& where = call_site::current())
@@ -340,8 +340,8 @@ struct step_record {
         detail::require(fits, "step_record::add_number", "the step has no such rank or call", where);
         detail::require(what.name[0] != '\0', "step_record::add_number", "the number has no name", where);
         const auto count = static_cast<std::size_t>(rank < 0 ? 1 : ranks);
-        auto at = std::find_if(numbers.rbegin(), numbers.rend(), [&](const number_record& each) {
-            return each.call == of_call && each.by_rank.size() == count && std::string_view(each.site.name) == what.name;
+        auto at = std::find_if(numbers.rbegin(), numbers.rend(), [&](const number_record& of) {
+            return of.call == of_call && of.by_rank.size() == count && std::string_view(of.site.name) == what.name;
         });
         if (at == numbers.rend()) {
             numbers.push_back({what, of_call, std::vector<double>(count, detail::not_a_number())});
