@@ -4,19 +4,20 @@
 #include <atomic>
 #include <cfloat>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <collprobe/c/collprobe.h>
-#include <collprobe/c/detail/names.hpp>
 #include <collprobe/c/detail/probe.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/version.hpp>
@@ -34,6 +35,43 @@ constexpr int steps_in_flight = 4;
 constexpr std::uint64_t most_entries = std::uint64_t{1} << 22; ///< calls, times ranks: 3 GB
 
 thread_local std::string last_error;
+
+/// The names of calls and values: copies that last as long as the probe, because records refer to them.
+class names {
+public:
+    static constexpr std::size_t most = 16384;
+    static constexpr std::size_t longest = 255; ///< bytes; the rest is cut off
+
+    /// The copy of a name. Null if there is no name, or no room for another one.
+    const char* copy_of(const char* name)
+    {
+        if (name == nullptr) return nullptr;
+        std::string_view text(name);
+        if (text.empty()) return nullptr;
+        if (text.size() > longest) {
+            std::size_t end = longest;
+            while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end; // not within a letter
+            text = text.substr(0, end);
+        }
+        const auto known = told_.find(text);
+        if (known != told_.end()) return known->c_str();
+        return told_.size() == most ? nullptr : told_.emplace(text).first->c_str();
+    }
+
+    /// "all_reduce#3"
+    const char* of_place(const char* kind, std::uint64_t place)
+    {
+        char text[64];
+        const int length = std::snprintf(text, sizeof text, "%s#%llu", kind, static_cast<unsigned long long>(place));
+        const std::string_view name(text, static_cast<std::size_t>(length));
+        const auto known = made_.find(name);
+        return known != made_.end() ? known->c_str() : made_.emplace(name).first->c_str();
+    }
+
+private:
+    std::set<std::string, std::less<>> told_;
+    std::set<std::string, std::less<>> made_; ///< as many as the longest step has calls
+};
 
 /// An error of an argument of a function of C.
 [[noreturn]] void refuse(const std::string& why, status code = status::invalid_argument)
@@ -177,7 +215,7 @@ public:
     }
 
     std::unique_ptr<c::step_exchange> exchange; ///< null around NCCL
-    c::names all_names;
+    names all_names;
     std::vector<c::shown_call> steps[steps_in_flight + 1]; ///< of those under way, and the open one
     std::uint64_t ended = 0;
     bool is_open = false;

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include <collprobe/core/config.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/arrival_keys.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/metrics/direction.hpp>
 #include <collprobe/step/detail/judge.hpp>
@@ -19,6 +19,28 @@
 /// step, which every rank holds; so a small deviation of large numbers keeps its digits. Extrema (one all-reduce with
 /// max) carry a value's upper 44 bits and a rank in one integer.
 namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Two words that a max over the ranks combines. Afterwards they tell whether the first and the last rank took part,
+/// in the report with the same serial number. Before, no rank's own words do, unless it is the only one.
+struct arrival_keys {
+    std::uint64_t last_rank;
+    std::uint64_t first_rank; ///< with the ranks in reverse order
+
+    COLLPROBE_HD static arrival_keys of(std::uint32_t serial, int rank, int ranks) noexcept
+    {
+        return {key(serial, rank), key(serial, ranks - 1 - rank)};
+    }
+    bool complete(std::uint32_t serial, int ranks) const noexcept
+    {
+        return last_rank == key(serial, ranks - 1) && first_rank == key(serial, ranks - 1);
+    }
+
+private:
+    COLLPROBE_HD static std::uint64_t key(std::uint32_t serial, int place) noexcept
+    {
+        return static_cast<std::uint64_t>(serial) << 31 | static_cast<std::uint64_t>(place);
+    }
+};
 
 /// First and second moments of one number per rank, over the ranks where it is finite.
 struct moment_sums {

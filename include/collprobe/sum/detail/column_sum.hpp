@@ -13,13 +13,36 @@
 #include <collprobe/simd/rounding.hpp>
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/detail/add.hpp>
-#include <collprobe/sum/detail/error_free.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/round_scaled.hpp>
 
 /// Sums over the rows of a block of columns: a column holds the terms of one element. The loops over columns have a
 /// constant length, so that a host's compiler vectorises them and a GPU's compiler unrolls them into registers.
 namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// A number as the unevaluated sum of two: `high` is the rounded value, `low` is its error.
+template <class Float>
+struct two_terms {
+    Float high;
+    Float low;
+};
+
+/// a + b = high + low exactly; high = a + b rounded to nearest. Six operations, no branch. Also under `-ffast-math` and
+/// `--use_fast_math`. On the CPU subnormal numbers must not be flushed to zero (`gradual_underflow` ensures that).
+/// Precondition: a + b does not overflow. If it does, `high` is infinite and `low` is not finite. In rare cases only
+/// `low` is not finite: an operand is the largest number, and an intermediate step overflows.
+/// Source: D. Knuth, The Art of Computer Programming 2, 4.2.2, theorem B; S. Boldo, S. Graillat, J.-M. Muller, "On
+/// the robustness of the 2Sum and Fast2Sum algorithms" (2017).
+template <class Float>
+COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b, const hidden<Float>& hide = hidden<Float>{}) noexcept
+{
+    const Float high = hide(rounded_sum(a, b));
+    const Float from_b = hide(rounded_difference(high, a));
+    const Float from_a = hide(rounded_difference(high, from_b));
+    const Float lost_b = hide(rounded_difference(b, from_b));
+    const Float lost_a = hide(rounded_difference(a, from_a));
+    return {high, hide(rounded_sum(lost_a, lost_b))};
+}
 
 /// Reads a row in 16-byte words if it is aligned, else one element after the other.
 template <int width, floating_element T>
