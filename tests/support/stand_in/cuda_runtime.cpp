@@ -591,6 +591,7 @@ const char* CUDARTAPI cudaGetErrorName(cudaError_t code)
     STAND_IN_NAME(cudaErrorInvalidValue);
     STAND_IN_NAME(cudaErrorMemoryAllocation);
     STAND_IN_NAME(cudaErrorInvalidDevice);
+    STAND_IN_NAME(cudaErrorNoDevice);
     STAND_IN_NAME(cudaErrorInvalidResourceHandle);
     STAND_IN_NAME(cudaErrorIllegalAddress);
     STAND_IN_NAME(cudaErrorECCUncorrectable);
