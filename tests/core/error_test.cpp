@@ -46,6 +46,7 @@ TEST_CASE("an error without a communicator does not speak of ranks")
     CHECK(failure.rank() == -1);
     CHECK(failure.culprits().empty());
     CHECK(std::string(error(status::timeout, "late", {.where = {}}).what()) == "collprobe: timeout: late");
+    CHECK(std::string(error(status::timeout, "late", {.where = call_site::named("w")}).what()).find("['w']") != std::string::npos);
     CHECK(std::string(name(static_cast<status>(99))) == "unknown");
 }
 

@@ -25,6 +25,14 @@ TEST_CASE("derived counts and norms of statistics follow from the fields")
     CHECK(s.l2() == 4);
 }
 
+TEST_CASE("a result is too long from what rounding allows on")
+{
+    call_record call;
+    CHECK_FALSE(call.has_excess());
+    for (const double of : {0.0, 1.0, -detail::infinity()}) CHECK_FALSE((call.excess = of, call.has_excess()));
+    for (const double of : {1 + 0x1p-52, 2.0, 1e300}) CHECK((call.excess = of, call.has_excess()));
+}
+
 TEST_CASE("what a part measured stands once for each name and call, of each rank or of all")
 {
     step_record record;

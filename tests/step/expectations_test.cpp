@@ -276,6 +276,10 @@ TEST_CASE("ranks that expect other things of a value, or tell other values, are 
     CHECK_FALSE(records[0].expectations[0].holds);
     CHECK(names_of(1) == std::vector<std::string>{"lr", "decay"});
     CHECK(records[2].findings.empty());
+    for (const step_record& record : run(3, 2, {.mode = report_mode::summary}, [](auto& comm, auto&, int s, auto&) { // the only value
+             comm.expect_equal(s == 0 && comm.rank() == 1 ? "lr" : "decay", 1);
+         }))
+        CHECK(of(record, finding_kind::other_call).size() == (record.step == 0 ? 1 : 0));
 }
 
 TEST_CASE("the other call of a rank has the form of the call that it made, whatever has the name elsewhere")

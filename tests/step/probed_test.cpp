@@ -155,6 +155,8 @@ TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T
         REQUIRE(record.calls.size() == sizes.size());
         check_close(record.cosine.mean_pairwise, expected.mean_pairwise, 1e-12);
         check_close(record.cosine.pooled, expected.pooled, 1e-12);
+        // Over steps with equal gradients the noise scale is that of each.
+        check_close(record.cosine.predicted_cosine, 1 / (1 + record.cosine.noise_scale), 1e-12);
         long double mean = 0, squares = 0;
         for (int r = 0; r < n; ++r) {
             const auto i = static_cast<std::size_t>(r);
