@@ -34,6 +34,8 @@ COLLPROBE_BODY(collprobe::detail::advance_reference)
 
 COLLPROBE_INSTANCE struct detail::step_memory<cuda::device>;
 COLLPROBE_INSTANCE class detail::open_step<cuda::device>;
+COLLPROBE_INSTANCE void detail::report_judge::add(const detail::step_in_flight<cuda::device>&, std::uint32_t,
+    std::uint64_t, detail::part_judges&, detail::function_ref<error_origin(const char*)>);
 
 #undef COLLPROBE_KERNELS_OF
 #undef COLLPROBE_BODY

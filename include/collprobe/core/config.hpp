@@ -35,7 +35,7 @@
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wgnu-inline-cpp-without-extern\"") \
         [[gnu::cold, gnu::gnu_inline]] inline _Pragma("clang diagnostic pop")
 #else
-#define COLLPROBE_COLD_INLINE [[gnu::cold, gnu::gnu_inline]] inline
+#define COLLPROBE_COLD_INLINE [[gnu::cold, gnu::gnu_inline, gnu::optimize("O0")]] inline // O0: never looked into
 #endif
 
 /// The inline namespace of everything in collprobe: its name holds the version and COLLPROBE_STREAM_ORDER. Object

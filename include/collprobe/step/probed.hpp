@@ -120,31 +120,7 @@ public:
 
     /// Takes ownership of the communicator and allocates all buffers on its device.
     /// \throws error `invalid_argument` for an option out of range; those of the parts.
-    explicit probed(Comm comm, probe_options options = {}, Parts... parts, call_site where = call_site::current())
-        : base_type(std::move(comm)), group_follower(&probed::when_group_ended),
-          options_(detail::checked(std::move(options), caller(comm_, "probed", where).origin(),
-              Comm::has_collective(collective::all_reduce), Comm::has_collective(collective::all_to_all),
-              part_list::has_summaries)),
-          parts_(options_.statistics ? options_.every : -1, std::move(parts)...),
-          form_{options_.mode, static_cast<std::uint64_t>(comm_.size()),
-              options_.direction == direction_mode::exact,
-              {static_cast<std::uint64_t>(options_.order_sample), part_list::entry_bytes, options_.statistics,
-                  options_.times && options_.statistics && options_.results},
-              part_list::words, static_cast<std::uint64_t>(options_.expectations)},
-          reports_(options_, form_),
-          is_crowded_(!detail::can_capture<stream_ref> && !(options_.lateness_floor_ns > 0)
-              && comm_.size() > sysconf(_SC_NPROCESSORS_ONLN))
-    {
-        const auto scope = comm_.device_scope();
-        const auto memory_of_parts = [this] {
-            using of_parts = typename part_list::template memory<device>;
-            return detail::ref<detail::part_memories>(new of_parts(parts_, comm_.size()));
-        };
-        memory_ = detail::in_flight<detail::step_memory<device>>(
-            this->timeout_ms(), form_, options_, memory_of_parts, where);
-        cell_ = &memory_->probe;
-        *cell_ = this;
-    }
+    explicit probed(Comm comm, probe_options options = {}, Parts... parts, call_site where = call_site::current());
     /// Legal while steps are under way and while one is being captured. Captured steps belong to the new object. A
     /// moved-from object can only be destroyed or assigned to.
     probed(probed&&) = default;
@@ -803,6 +779,33 @@ private:
     detail::in_flight<detail::step_memory<device>> memory_;
     detail::open_step<device> open_;
 };
+
+template <communicator Comm, class... Parts>
+probed<Comm, Parts...>::probed(Comm comm, probe_options options, Parts... parts, call_site where)
+    : base_type(std::move(comm)), group_follower(&probed::when_group_ended),
+      options_(detail::checked(std::move(options), caller(comm_, "probed", where).origin(),
+          Comm::has_collective(collective::all_reduce), Comm::has_collective(collective::all_to_all),
+          part_list::has_summaries)),
+      parts_(options_.statistics ? options_.every : -1, std::move(parts)...),
+      form_{options_.mode, static_cast<std::uint64_t>(comm_.size()),
+          options_.direction == direction_mode::exact,
+          {static_cast<std::uint64_t>(options_.order_sample), part_list::entry_bytes, options_.statistics,
+              options_.times && options_.statistics && options_.results},
+          part_list::words, static_cast<std::uint64_t>(options_.expectations)},
+      reports_(options_, form_),
+      is_crowded_(!detail::can_capture<stream_ref> && !(options_.lateness_floor_ns > 0)
+          && comm_.size() > sysconf(_SC_NPROCESSORS_ONLN))
+{
+    const auto scope = comm_.device_scope();
+    const auto memory_of_parts = [this] {
+        using of_parts = typename part_list::template memory<device>;
+        return detail::ref<detail::part_memories>(new of_parts(parts_, comm_.size()));
+    };
+    memory_ = detail::in_flight<detail::step_memory<device>>(
+        this->timeout_ms(), form_, options_, memory_of_parts, where);
+    cell_ = &memory_->probe;
+    *cell_ = this;
+}
 
 template <communicator Comm, class... Parts>
 probed(Comm, probe_options, Parts...) -> probed<Comm, Parts...>;

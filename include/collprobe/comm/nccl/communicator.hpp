@@ -14,7 +14,6 @@
 #include <collprobe/comm/detail/call.hpp>
 #include <collprobe/comm/group_follower.hpp>
 #include <collprobe/comm/nccl/detail/call.hpp>
-#include <collprobe/comm/nccl/detail/check.hpp>
 #include <collprobe/comm/nccl/detail/handle.hpp>
 #include <collprobe/comm/nccl/group.hpp>
 #include <collprobe/comm/nccl/options.hpp>

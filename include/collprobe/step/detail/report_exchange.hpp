@@ -43,40 +43,7 @@ public:
     /// `pack_parts(words)` writes the words of the parts in a summary.
     template <communicator Comm>
     void run(Comm& ranks, const step_block<Device>& step, const write_header& write_header,
-        function_ref<void(std::uint64_t*)> pack_parts, stream_ref stream, call_site where)
-    {
-        Device::for_each(stream, step.call_count + 1, write_header);
-        const view<unsigned char> own = step.message_of(step.call_count);
-        if (step.value_count != 0) {
-            Device::for_each(stream, step.value_count, write_values{
-                step.layout.values(own.data(), step.call_count), step.values.data(), step.read_values.data()});
-        }
-        const step_report to = report(step);
-        if (form_.mode == report_mode::gather) {
-            const view<unsigned char> all(to.messages, form_.ranks * own.count());
-            ranks.all_gather(view<const unsigned char>(own), all, stream, where);
-        } else {
-            auto* const reference = reinterpret_cast<double*>(references_.data());
-            Device::for_each(stream, 1 + step.call_count + step.value_count,
-                pack_summary{step.message(), step.flags.data(), step.call_count, ranks.rank(), ranks.size(), reference,
-                    to.summary, form_.with_values(step.value_count).layout,
-                    whole_gradient({step.calls.data(), step.call_count}).call,
-                    form_.has_totals() ? totals_.data() : nullptr});
-            if (form_.has_totals())
-                ranks.all_gather(view<const unsigned char>(totals_),
-                    view<unsigned char>(to.messages, form_.ranks * totals_.size()), stream, where);
-            pack_parts(to.part_words);
-            if constexpr (Comm::has_collective(collective::all_reduce)) {
-                ranks.all_reduce(to.sums, reduction::sum, stream, where);
-                ranks.all_reduce(to.keys, reduction::max, stream, where);
-            }
-            Device::for_each(stream, of_first_call + step.call_count, advance_reference{to.summary, reference});
-        }
-        if constexpr (Comm::has_collective(collective::all_reduce)) {
-            if (step.has_gram)
-                ranks.all_reduce(view<const double>(step.gram), to.gram, reduction::sum, stream, where);
-        }
-    }
+        function_ref<void(std::uint64_t*)> pack_parts, stream_ref stream, call_site where);
 
 private:
     /// Makes it so large: the first `kept` bytes stay, the others are zero. What it had goes to `left`; or, if work
@@ -99,5 +66,43 @@ private:
     bytes references_; ///< as in a `step_report`
     bytes totals_; ///< of this rank
 };
+
+template <class Device>
+template <communicator Comm>
+void report_exchange<Device>::run(Comm& ranks, const step_block<Device>& step, const write_header& write_header,
+    function_ref<void(std::uint64_t*)> pack_parts, stream_ref stream, call_site where)
+{
+    Device::for_each(stream, step.call_count + 1, write_header);
+    const view<unsigned char> own = step.message_of(step.call_count);
+    if (step.value_count != 0) {
+        Device::for_each(stream, step.value_count, write_values{
+            step.layout.values(own.data(), step.call_count), step.values.data(), step.read_values.data()});
+    }
+    const step_report to = report(step);
+    if (form_.mode == report_mode::gather) {
+        const view<unsigned char> all(to.messages, form_.ranks * own.count());
+        ranks.all_gather(view<const unsigned char>(own), all, stream, where);
+    } else {
+        auto* const reference = reinterpret_cast<double*>(references_.data());
+        Device::for_each(stream, 1 + step.call_count + step.value_count,
+            pack_summary{step.message(), step.flags.data(), step.call_count, ranks.rank(), ranks.size(), reference,
+                to.summary, form_.with_values(step.value_count).layout,
+                whole_gradient({step.calls.data(), step.call_count}).call,
+                form_.has_totals() ? totals_.data() : nullptr});
+        if (form_.has_totals())
+            ranks.all_gather(view<const unsigned char>(totals_),
+                view<unsigned char>(to.messages, form_.ranks * totals_.size()), stream, where);
+        pack_parts(to.part_words);
+        if constexpr (Comm::has_collective(collective::all_reduce)) {
+            ranks.all_reduce(to.sums, reduction::sum, stream, where);
+            ranks.all_reduce(to.keys, reduction::max, stream, where);
+        }
+        Device::for_each(stream, of_first_call + step.call_count, advance_reference{to.summary, reference});
+    }
+    if constexpr (Comm::has_collective(collective::all_reduce)) {
+        if (step.has_gram)
+            ranks.all_reduce(view<const double>(step.gram), to.gram, reduction::sum, stream, where);
+    }
+}
 
 } // namespace collprobe::detail

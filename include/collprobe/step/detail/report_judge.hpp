@@ -71,49 +71,7 @@ public:
     ///   ended different steps; what a part throws. `origin(call)`: of the errors.
     template <class Device>
     void add(const step_in_flight<Device>& of, std::uint32_t serial, std::uint64_t calls_before, auto& parts,
-        function_ref<error_origin(const char*)> origin)
-    {
-        const step_block<Device>& step = *of.calls;
-        const step_report report = report_of(form_, step, of.host.data());
-        const view<const probed_call> calls(step.calls.data(), step.call_count);
-        const view<const expected_value> expected(step.expected.data(), step.value_count);
-        const view<const double> gram = step.has_gram ? report.gram : view<double>();
-        const auto require_arrived = [&](bool has_arrived) {
-            if (has_arrived) return;
-            throw error(status::device_failure,
-                "the records of step " + std::to_string(of.step) + " never arrived: work on its stream failed",
-                origin("poll"));
-        };
-        const auto end_step = [&] { return origin("end_step"); };
-        const auto ranks = static_cast<int>(form_.ranks);
-        step_record& out = unread.next();
-        if (form_.mode == report_mode::gather) {
-            const gathered_step messages(report.messages, ranks, step.call_count,
-                form_.with_values(step.value_count).layout);
-            require_arrived(messages.has_arrived(serial));
-            judge.require_same_step(messages, end_step);
-            judge.judge(messages, calls, expected, gram, out);
-            measure_orders(meter_, messages, calls, out);
-            parts.judge(messages, step.due, calls, judge.series(), out);
-        } else {
-            const step_keys& keys = *report.summary.keys;
-            const gathered_step totals(report.messages, ranks, 1, totals_layout(form_.layout));
-            require_arrived(keys.arrival.complete(serial, ranks));
-            if (form_.has_totals()) judge.require_same_step(totals, end_step);
-            else if (keys.step != ~keys.step_complement)
-                throw error(status::mismatch,
-                    "the ranks report different steps, up to " + std::to_string(keys.step), end_step());
-            judge_summary(judge, report.summary, form_.has_totals() ? &totals : nullptr, ranks, calls, expected, gram,
-                out);
-            parts.judge_summary(report.part_words, step.due, out);
-        }
-        out.unprobed_calls = step.unprobed_calls;
-        out.unread_calls = step.unread_calls;
-        out.first_call = calls_before;
-        const bool has_places = form_.mode == report_mode::gather && out.places_agree;
-        judge.finish(calls, has_places, step.due > 1 || out.unread_calls == 0, out.unprobed_calls, out);
-        unread.push();
-    }
+        function_ref<error_origin(const char*)> origin);
 
     record_queue<step_record> unread;
     step_judge judge;
@@ -122,5 +80,52 @@ private:
     step_report::shape form_;
     order_meter meter_; ///< has no orders if nothing is sampled
 };
+
+// Behind its class, and so not inline: who uses the instances of the compiled form does not compile the judge.
+template <class Device>
+void report_judge::add(const step_in_flight<Device>& of, std::uint32_t serial, std::uint64_t calls_before, auto& parts,
+    function_ref<error_origin(const char*)> origin)
+{
+    const step_block<Device>& step = *of.calls;
+    const step_report report = report_of(form_, step, of.host.data());
+    const view<const probed_call> calls(step.calls.data(), step.call_count);
+    const view<const expected_value> expected(step.expected.data(), step.value_count);
+    const view<const double> gram = step.has_gram ? report.gram : view<double>();
+    const auto require_arrived = [&](bool has_arrived) {
+        if (has_arrived) return;
+        throw error(status::device_failure,
+            "the records of step " + std::to_string(of.step) + " never arrived: work on its stream failed",
+            origin("poll"));
+    };
+    const auto end_step = [&] { return origin("end_step"); };
+    const auto ranks = static_cast<int>(form_.ranks);
+    step_record& out = unread.next();
+    if (form_.mode == report_mode::gather) {
+        const gathered_step messages(report.messages, ranks, step.call_count,
+            form_.with_values(step.value_count).layout);
+        require_arrived(messages.has_arrived(serial));
+        judge.require_same_step(messages, end_step);
+        judge.judge(messages, calls, expected, gram, out);
+        measure_orders(meter_, messages, calls, out);
+        parts.judge(messages, step.due, calls, judge.series(), out);
+    } else {
+        const step_keys& keys = *report.summary.keys;
+        const gathered_step totals(report.messages, ranks, 1, totals_layout(form_.layout));
+        require_arrived(keys.arrival.complete(serial, ranks));
+        if (form_.has_totals()) judge.require_same_step(totals, end_step);
+        else if (keys.step != ~keys.step_complement)
+            throw error(status::mismatch,
+                "the ranks report different steps, up to " + std::to_string(keys.step), end_step());
+        judge_summary(judge, report.summary, form_.has_totals() ? &totals : nullptr, ranks, calls, expected, gram,
+            out);
+        parts.judge_summary(report.part_words, step.due, out);
+    }
+    out.unprobed_calls = step.unprobed_calls;
+    out.unread_calls = step.unread_calls;
+    out.first_call = calls_before;
+    const bool has_places = form_.mode == report_mode::gather && out.places_agree;
+    judge.finish(calls, has_places, step.due > 1 || out.unread_calls == 0, out.unprobed_calls, out);
+    unread.push();
+}
 
 } // namespace collprobe::detail
