@@ -49,7 +49,7 @@ TEST_CASE("what a part measured stands once for each name and call, of each rank
     REQUIRE(record.numbers.size() == 5);
     const std::vector<double>& first = record.numbers[0].by_rank;
     REQUIRE(first.size() == 3);
-    CHECK((first[0] == 0 && std::isnan(first[1]) && first[2] == 6));
+    CHECK((first[0] == 0 && is_nan(first[1]) && first[2] == 6));
     CHECK(record.numbers[1].by_rank[0] == 7);
     for (const std::size_t each : {2u, 3u}) CHECK(record.numbers[each].call == (each == 2 ? 0 : -1));
     CHECK(record.numbers[4].by_rank == std::vector<double>{3});

@@ -591,7 +591,7 @@ TEST_CASE("a reduction that sends codes is off by more than roundings, and no or
     const inspection found = inspect_over<float>(3, {}, [](local::communicator& world) {
         return quantised(world, {.block = 32}, quantised_options{.least_bytes = 1});
     });
-    CHECK_FALSE(found.reproduced > 0.1);
+    CHECK((is_nan(found.reproduced) || found.reproduced <= 0.1));
     CHECK(found.max_ulp > 1e4);
     CHECK_FALSE(found.size_stable);
 }
