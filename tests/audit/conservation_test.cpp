@@ -137,6 +137,7 @@ std::vector<T> reduce_simulated(const std::vector<std::vector<T>>& inputs, simul
 {
     const auto ranks = static_cast<int>(inputs.size());
     const std::uint64_t count = inputs[0].size();
+    const detail::gradual_underflow keeps; // under -ffast-math the program flushes subnormal numbers to zero
     std::vector<T> result(count);
     if (order == simulated_order::single) {
         if constexpr (floating_element<T>) {
@@ -339,7 +340,11 @@ TEST_CASE("the judge of all bins, which passes over most, finds what the judge o
         judge.run(all, 0, bins);
         auto each = judge.identity();
         for (std::uint64_t b = 0; b < bins; ++b) judge.add(each, b);
+#ifdef __FAST_MATH__ // which orders operations as it likes
+        CHECK(all.worst == doctest::Approx(each.worst).epsilon(1e-14));
+#else
         CHECK(to_bits(all.worst) == to_bits(each.worst));
+#endif
         CHECK(all.bin == each.bin);
         CHECK(all.unmeasured == each.unmeasured);
     }
