@@ -137,11 +137,10 @@ std::vector<T> reduce_simulated(const std::vector<std::vector<T>>& inputs, simul
 {
     const auto ranks = static_cast<int>(inputs.size());
     const std::uint64_t count = inputs[0].size();
-    const detail::gradual_underflow keeps; // under -ffast-math the program flushes subnormal numbers to zero
+    const detail::gradual_underflow as_ieee_has_it; // under -ffast-math the program flushes subnormal numbers to zero
     std::vector<T> result(count);
     if (order == simulated_order::single) {
         if constexpr (floating_element<T>) {
-            const detail::gradual_underflow as_ieee_has_it;
             reduce_exactly(inputs, operation == reduction::average ? static_cast<std::uint32_t>(ranks) : 1, result);
             return result;
         }

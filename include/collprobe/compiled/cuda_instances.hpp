@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The kernels that `collprobe::compiled_cuda` holds: those of a probed call of floating-point elements, and of the
-// exchange of its records. COLLPROBE_INSTANCE is `extern template` or `template`; so no include guard.
+// exchange of its records; and their judge. COLLPROBE_INSTANCE is `extern template` or `template`; so no include guard.
 
 namespace collprobe::inline COLLPROBE_ABI {
 

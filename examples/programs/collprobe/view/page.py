@@ -11,7 +11,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 from .drawing import Chart, ChartLine, chart_svg, map_svg
 from .lines import index, number, text
-from .run import MOST, OWN_OF_RANKS, Run, call_place, capital
+from .run import BAND, MOST, OWN_OF_RANKS, Run, call_place
 from .series import ALARM, BLAMED, STATES, USUAL, RankRow, Series, Thinned, joined
 from .words import (DAMAGE, advise, counted, duration, escaped, evidence, false_alarms, phrase, place_of, printable,
                     short, step_range, subject, utc)
@@ -78,7 +78,8 @@ def page(run: Run, unread_lines: int = 0) -> str:
         remarks += note(f"{counted(unread_lines, 'line')} could not be read, and what they say is missing here.")
     word, sign = _levels[level]
     box = verdict_box("section", level, word, sign, run.verdict(), ' aria-label="Verdict"')
-    main = findings(run) + charts(run.series, own_charts(run), [run.unequal_losses, run.late_ranks, run.more_numbers()]) + ranks(run) + audits(run) + quantised(run)
+    over_steps = charts(run.series, own_charts(run), [run.unequal_losses, run.late_ranks, run.more_numbers()])
+    main = findings(run) + over_steps + ranks(run) + audits(run) + quantised(run)
     return document(f"{name}: {level}", "report", name, facts(run),
                     box + remarks + "<main>\n" + main + inspections(run) + about(run) + "</main>\n")
 
@@ -173,8 +174,8 @@ def own_charts(run: Run) -> List[Chart]:
     for i, (track, title) in enumerate(run.own.items()):
         of_ranks = track.startswith(OWN_OF_RANKS)
         line = ChartLine(track, "mean of the ranks" if of_ranks else "all ranks together")
-        charts.append(Chart(f"own{i}", capital(title), [line], "ranks of " + track if of_ranks else "",
-                            may_be_logarithmic=True, series=run.series))
+        charts.append(Chart(f"own{i}", title, [line], BAND + track if of_ranks else "", may_be_logarithmic=True,
+                            series=run.series))
     return charts
 
 
@@ -298,7 +299,7 @@ def rank_map(run: Run, rows: List[RankRow]) -> str:
 
 def rank_table(run: Run, rows: List[RankRow]) -> str:
     titles = {"loss": ">Loss", "norm": ">Gradient norm", "cosine": ">Cosine with the others", "late_ms": ">Lateness, ms"}
-    titles.update((track, ">" + capital(title)) for track, title in run.own.items())
+    titles.update((track, ">" + title) for track, title in run.own.items())
     known = [(title, thinned) for name, title in titles.items()
              for thinned in [run.rank_steps.thinned.get(name)] if thinned is not None and thinned.rows]
     remark = f"Medians over the steps, of up to {Thinned.most} at equal distances." if known else ""

@@ -15,6 +15,7 @@ from .words import GRAVE, GRAVITY, advise, counted, list_ranks, phrase, place_of
 MOST = 4096  # different findings, and alarms, that are kept
 # How the tracks of what parts measured begin: a name may have numbers by rank and of all ranks together.
 OWN_OF_RANKS, OWN_OF_ALL = "own ", "all "
+BAND = "ranks of "  # and that of the least and largest rank, before the track
 KINDS = {"run", "step", "alarm", "inspection", "end"}  # of lines; others are not of one communicator of a run
 
 
@@ -210,7 +211,7 @@ class Run:
                 by_rank[track] = of_ranks
             if known:
                 mean = sum(each / len(known) for each in known)
-                values[track], values["ranks of " + track] = (mean, mean), (min(known), max(known))
+                values[track], values[BAND + track] = (mean, mean), (min(known), max(known))
         unprobed, unread = count(line, "unprobed_calls"), count(line, "unread_calls")
         quantised = [(count(each, "bucket"), each) for each in objects(line, "quantisation")]
         for _, each in quantised:
@@ -271,13 +272,13 @@ class Run:
                 title += ", " + call_place(bucket, places.get(bucket, {}))
             of_ranks = numbers(each.get("by_rank"))
             track = (OWN_OF_RANKS if len(of_ranks) == ranks else OWN_OF_ALL) + title
-            if track in self.own or track in found:
-                found[track] = (title, of_ranks)
-            elif room > 0:
+            if track not in self.own and track not in found:
+                if room == 0:
+                    if track not in self.more_own:
+                        more.append(track)
+                    continue
                 room -= 1
-                found[track] = (title, of_ranks)
-            elif track not in self.more_own:
-                more.append(track)
+            found[track] = (capital(title), of_ranks)
         return found, more
 
     @staticmethod
